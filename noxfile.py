@@ -1,0 +1,67 @@
+"""Every task of the project, one session each; `nox` without arguments runs them all.
+
+Each package is tested in an environment that holds that package and its own
+dependencies and nothing else, so an import its `pyproject.toml` does not declare fails.
+"""
+
+import nox
+
+PACKAGES = (
+    "roxxel-format",
+    "roxxel-curriculum",
+    "roxxel-loader",
+    "roxxel-ckpt",
+    "roxxel-train",
+    "roxxel",
+)
+
+nox.needs_version = ">=2026.10"
+nox.options.default_venv_backend = "uv"
+# A session without its interpreter must not look like a session that passed.
+nox.options.error_on_missing_interpreters = True
+
+
+def sync(session: nox.Session, *arguments: str) -> None:
+    """Make the session's environment hold what uv's resolution names, no more."""
+    session.run_install(
+        "uv",
+        "sync",
+        "--quiet",
+        "--no-default-groups",
+        *arguments,
+        env={
+            "UV_PROJECT_ENVIRONMENT": session.virtualenv.location,
+            "UV_PYTHON": session.virtualenv.location,
+        },
+        external=True,
+    )
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting with ruff."""
+    sync(session, "--only-group", "lint")
+    session.run("ruff", "check")
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types over sources and tests with pyright."""
+    sync(session, "--all-packages", "--all-extras", "--group", "types")
+    session.run("pyright", "--pythonpath", f"{session.bin}/python")
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def tests(session: nox.Session, package: str) -> None:
+    """Test one package with its own dependencies alone."""
+    sync(session, "--package", package, "--group", "test")
+    session.run("pytest", f"packages/{package}", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """Test what only holds across packages."""
+    sync(session, "--all-packages", "--group", "integration")
+    session.run("pytest", "tests-integration", *session.posargs)

@@ -1,0 +1,1 @@
+"""Asynchronous, verified Orbax checkpoints of Flax NNX models and optimizers."""

@@ -1,0 +1,1 @@
+"""Sharded, memory-mapped token files for language model training."""

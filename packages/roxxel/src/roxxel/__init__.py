@@ -1,0 +1,1 @@
+"""Pre-train language models in JAX."""
