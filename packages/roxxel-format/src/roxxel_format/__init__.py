@@ -1,1 +1,27 @@
-"""Sharded, memory-mapped token files for language model training."""
+"""Sharded, memory-mapped token files for language model training.
+
+A corpus is a set of `.rox` shards: dense tokens, an index of documents, a checksum for
+every block. `Roxxel` writes one from any iterator of documents and reads it as one
+line of tokens, without copying what it does not have to. Needs numpy, nothing else.
+"""
+
+from roxxel_format._compile import WriteSummary
+from roxxel_format._corpus import Roxxel
+from roxxel_format._protocol import TokenReader
+from roxxel_format._shard import Shard
+from roxxel_format._verify import VerifyReport
+from roxxel_format._version import __version__
+from roxxel_format._writer import ShardWriter
+from roxxel_format.errors import ChecksumError, ShardError
+
+__all__ = [
+    "ChecksumError",
+    "Roxxel",
+    "Shard",
+    "ShardError",
+    "ShardWriter",
+    "TokenReader",
+    "VerifyReport",
+    "WriteSummary",
+    "__version__",
+]

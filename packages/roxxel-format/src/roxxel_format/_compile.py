@@ -1,0 +1,486 @@
+"""Write a corpus: documents into shards, and what to do where one stands already.
+
+Every shard records which write made it (`write` in its metadata): the arguments, the
+number of the write's first shard, the shard's place in the write, and whether it is
+the last. So a corpus whose write was interrupted is told from a whole one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from roxxel_format import _tokenizers
+from roxxel_format._index import CorpusIndex
+from roxxel_format._intake import Intake, Tokenizer, separator_items
+from roxxel_format._layout import check_block_size
+from roxxel_format._lock import WriteLock
+from roxxel_format._places import Place, place_to_write
+from roxxel_format._shard import Shard, as_table
+from roxxel_format._version import __version__
+from roxxel_format._writer import ShardWriter, shard_size_bound, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from roxxel_format._dtypes import Tokens
+
+Exist = Literal["keep", "replace", "append", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteSummary:
+    """What a write left on the disk.
+
+    Attributes:
+        paths: The shards of this write, or of the corpus that was kept.
+        num_documents: Documents in them.
+        num_tokens: Tokens in them, separators included.
+        num_bytes: Size of the files.
+        dtype: Name of the item type.
+        fingerprint: Of these shards in this order.
+        kept: Whether a corpus was there already and was kept.
+        duration_s: Seconds from the call to the return.
+        sync_s: Seconds of them spent waiting for the disk to hold the files.
+    """
+
+    paths: tuple[str, ...]
+    num_documents: int
+    num_tokens: int
+    num_bytes: int
+    dtype: str
+    fingerprint: str
+    kept: bool
+    duration_s: float
+    sync_s: float
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return len(self.paths)
+
+    def __str__(self) -> str:
+        verb = "kept" if self.kept else "wrote"
+        return (
+            f"{verb} {self.num_tokens} tokens ({self.dtype}) in {self.num_documents} "
+            f"documents and {self.num_shards} shards, {self.num_bytes} bytes"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """The arguments of a write; see `Roxxel.write`."""
+
+    separator: float | bytes | None = None
+    block_size: int = 4096
+    max_shard_bytes: int | None = None
+    dtype: str | None = None
+    vocab_size: int | None = None
+    tokenizer: object | None = None
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def recorded(self, info: _tokenizers.TokenizerInfo | None) -> dict[str, Any]:
+        """Return the arguments that decide what the shards hold, as JSON."""
+        separator: Any = self.separator
+        if isinstance(separator, bytes):
+            separator = {"bytes": separator.hex()}
+        elif separator is not None:
+            separator = getattr(separator, "item", lambda: self.separator)()
+        return {
+            "separator": separator,
+            "block_size": self.block_size,
+            "max_shard_bytes": self.max_shard_bytes,
+            "dtype": self.dtype,
+            "vocab_size": self.vocab_size,
+            "tokenizer": info.identity if info else None,
+        }
+
+
+def write_corpus(
+    filepath: str | tuple[str, ...],
+    data: Iterable[object],
+    options: WriteOptions,
+    exist: Exist,
+) -> WriteSummary:
+    """Write documents where a path says; see `Roxxel.write`."""
+    started = time.perf_counter()
+    place = place_to_write(filepath)
+    tokenizer, info = _checked(options, place, exist, data)
+    arguments = options.recorded(info)
+    place.folder.mkdir(parents=True, exist_ok=True)
+    if exist == "keep":
+        # A corpus in a folder that cannot be written to can still be kept.
+        kept = _kept(place, arguments, started)
+        if kept is not None:
+            return kept
+    intake = Intake(options.dtype, options.vocab_size, tokenizer, info)
+    with WriteLock(place.lock).held(shared=exist == "append") as lock:
+        if exist == "keep":
+            kept = _kept(place, arguments, started)
+            if kept is not None:
+                return kept
+        elif exist == "error":
+            _refuse_existing(place)
+        elif exist == "append":
+            _match_existing(place, intake, info)
+        if lock.alone:
+            remove_partials(place)
+            if exist == "append":
+                lock.share()
+        job = _Job(place, options, intake, arguments, replace=exist != "append")
+        return job.run(data, started)
+
+
+def remove_partials(place: Place) -> list[Path]:
+    """Remove what killed writers left; only for who holds the lock alone."""
+    left = list(place.partials().values())
+    for path in left:
+        path.unlink(missing_ok=True)
+    return left
+
+
+class _Job:
+    """One write, from the first document to the last shard."""
+
+    def __init__(
+        self,
+        place: Place,
+        options: WriteOptions,
+        intake: Intake,
+        arguments: dict[str, Any],
+        *,
+        replace: bool,
+    ) -> None:
+        self._place = place
+        self._options = options
+        self._intake = intake
+        self._arguments = arguments
+        self._old = place.shards() if replace else {}
+        # What stands must outlive a write that fails: publish when all is there.
+        self._at_the_end = bool(self._old)
+        self._next_number = 0
+        self._first_number = 0
+        self._finished: list[ShardWriter] = []
+        self._published: list[Path] = []
+        self._claimed: Path | None = None
+        self._writer: ShardWriter | None = None
+        self._num_documents = 0
+
+    def run(self, data: Iterable[object], started: float) -> WriteSummary:
+        try:
+            self._add_all(data)
+            self._close_shard(last=True)
+            self._publish_all()
+        except BaseException:
+            self._undo()
+            raise
+        sync_s = sum(writer.sync_s for writer in self._finished)
+        return summarize(
+            [str(w.path) for w in self._finished],
+            kept=False,
+            duration_s=time.perf_counter() - started,
+            sync_s=sync_s,
+            num_documents=self._num_documents,
+        )
+
+    def _add_all(self, data: Iterable[object]) -> None:
+        for number, document in enumerate(_documents(data)):
+            self._add(self._intake.array(document, number))
+            self._num_documents = number + 1
+        if self._writer is None:
+            raise ValueError(
+                f"{self._place.shard(0)}: there are no documents to write; "
+                "check the iterator (a generator can be used only once)"
+            )
+
+    def _add(self, document: Tokens) -> None:
+        if self._writer is None:
+            self._writer = self._new_shard()
+        limit = self._options.max_shard_bytes
+        if limit is None:
+            self._writer.append(document)
+            return
+        length = document.size + self._writer.separator_length
+        if self._writer.size_with(length) <= limit:
+            self._writer.append(document)
+            return
+        if self._writer.num_documents:
+            self._close_shard(last=False)
+            self._writer = self._new_shard()
+            if self._writer.size_with(length) <= limit:
+                self._writer.append(document)
+                return
+        self._add_in_parts(document, limit)
+
+    def _add_in_parts(self, document: Tokens, limit: int) -> None:
+        """Split a document that is larger than a shard."""
+        writer = self._writer
+        assert writer is not None  # noqa: S101 - _add made one
+        separator = writer.separator_length
+        spare = limit - writer.size_with(0)
+        # Four bytes of checksum a block come with the tokens.
+        block_size = self._options.block_size
+        capacity = spare * block_size // (block_size + 4) // writer.item_size
+        if capacity <= separator:
+            raise ValueError(
+                f"max_shard_bytes={limit} leaves no room for a token; use at least "
+                f"{limit - spare + 2 * block_size}"
+            )
+        at = 0
+        while document.size - at + separator > capacity:
+            step = min(capacity, document.size - at)
+            writer.append(document[at : at + step], ends=False)
+            at += step
+            self._close_shard(last=False)
+            self._writer = writer = self._new_shard()
+            writer.mark_first_as_continued()
+        writer.append(document[at:])
+
+    def _new_shard(self) -> ShardWriter:
+        name = self._intake.dtype
+        assert name is not None  # noqa: S101 - the intake has seen a document
+        number = self._claim()
+        if not self._finished:
+            self._first_number = number
+        separator = separator_items(self._options.separator, name)
+        metadata = dict(self._options.metadata)
+        metadata["created_by"] = f"roxxel-format {__version__}"
+        metadata["separator"] = list(separator)
+        if self._intake.info is not None:
+            metadata["tokenizer"] = self._intake.info.to_dict()
+        writer = ShardWriter(
+            self._place.shard(number),
+            name,
+            block_size=self._options.block_size,
+            separator=separator,
+            vocab_size=self._options.vocab_size,
+            metadata=metadata,
+            first_document=self._num_documents,
+        )
+        self._next_number = number + 1
+        return writer
+
+    def _claim(self) -> int:
+        """Take the next free number; its partial file says that it is taken."""
+        if self._place.single:
+            return 0
+        number = self._next_number
+        if not self._at_the_end and not self._finished:
+            taken = [*self._place.shards(), *self._place.partials()]
+            number = max([number, *(each + 1 for each in taken)])
+        while True:
+            partial = self._place.partial(number)
+            try:
+                os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            except FileExistsError:
+                number += 1
+                continue
+            if self._at_the_end or not self._place.shard(number).exists():
+                self._claimed = partial
+                return number
+            partial.unlink()
+            number += 1
+
+    def _close_shard(self, *, last: bool) -> None:
+        writer = self._writer
+        assert writer is not None  # noqa: S101 - called with a shard open
+        writer.metadata["write"] = {
+            "arguments": self._arguments,
+            "first": self._first_number,
+            "position": len(self._finished),
+            "last": last,
+        }
+        if self._at_the_end:
+            writer.finish()
+        else:
+            writer.close()
+            self._published.append(writer.path)
+        self._finished.append(writer)
+        self._writer = None
+
+    def _publish_all(self) -> None:
+        if not self._at_the_end:
+            return
+        new = {writer.path for writer in self._finished}
+        # From here on a crash leaves a part of the new corpus, known as such.
+        for path in self._old.values():
+            if path not in new:
+                path.unlink(missing_ok=True)
+        for writer in reversed(self._finished):
+            writer.close()
+        sync_folder(self._place.folder)
+
+    def _undo(self) -> None:
+        if self._writer is not None:
+            self._writer.abort()
+        elif self._claimed is not None:
+            self._claimed.unlink(missing_ok=True)
+        for writer in self._finished:
+            writer.abort()
+        for path in self._published:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def summarize(
+    paths: list[str],
+    *,
+    kept: bool,
+    duration_s: float,
+    sync_s: float = 0.0,
+    num_documents: int | None = None,
+) -> WriteSummary:
+    """Return the summary of finished shards."""
+    index = CorpusIndex.of([Shard(path) for path in paths])
+    return WriteSummary(
+        paths=tuple(paths),
+        num_documents=index.num_documents if num_documents is None else num_documents,
+        num_tokens=index.num_tokens,
+        num_bytes=sum(shard.layout.sections.stop for shard in index.shards),
+        dtype=index.shards[0].layout.head.dtype_name,
+        fingerprint=index.fingerprint(),
+        kept=kept,
+        duration_s=duration_s,
+        sync_s=sync_s,
+    )
+
+
+def is_whole(writes: list[dict[str, Any]]) -> bool:
+    """Return whether shards, by their `write` records, are whole writes."""
+    by_first: dict[object, list[dict[str, Any]]] = {}
+    for write in writes:
+        by_first.setdefault(write.get("first"), []).append(write)
+    for group in by_first.values():
+        group.sort(key=lambda write: write.get("position", -1))
+        positions = [write.get("position") for write in group]
+        last = [bool(write.get("last")) for write in group]
+        if positions != list(range(len(group))) or last != [False] * (
+            len(group) - 1
+        ) + [True]:
+            return False
+    return True
+
+
+def _kept(
+    place: Place, arguments: dict[str, Any], started: float
+) -> WriteSummary | None:
+    """Return the summary of the corpus that stands, None where there is none.
+
+    Raises:
+        FileExistsError: It was made with other arguments.
+    """
+    paths = [str(path) for path in place.shards().values()]
+    if not paths:
+        return None
+    writes = [as_table(Shard(path).read_metadata().get("write")) for path in paths]
+    for path, write in zip(paths, writes, strict=True):
+        recorded = as_table(write.get("arguments"))
+        if recorded != arguments:
+            raise FileExistsError(
+                f"{path}: made with other arguments ({_difference(recorded, arguments)}"
+                '); use exist="replace" or exist="append", or write elsewhere'
+            )
+    if not is_whole(writes):
+        _say(f"{place.folder}: an earlier write was interrupted; writing it again")
+        return None
+    summary = summarize(paths, kept=True, duration_s=time.perf_counter() - started)
+    _say(f"{place.folder}: {summary}")
+    return summary
+
+
+def _difference(recorded: dict[str, Any], arguments: dict[str, Any]) -> str:
+    if not recorded:
+        return "not recorded"
+    return ", ".join(
+        f"{name}={recorded.get(name)!r} there, {value!r} here"
+        for name, value in arguments.items()
+        if recorded.get(name) != value
+    )
+
+
+def _refuse_existing(place: Place) -> None:
+    for path in place.shards().values():
+        raise FileExistsError(
+            f'{path}: a corpus is there; use exist="keep", "replace" or "append"'
+        )
+
+
+def _match_existing(
+    place: Place, intake: Intake, info: _tokenizers.TokenizerInfo | None
+) -> None:
+    """Make what is appended agree with what stands."""
+    for path in itertools.islice(place.shards().values(), 1):
+        shard = Shard(path)
+        name = shard.layout.head.dtype_name
+        if intake.dtype is not None and intake.dtype != name:
+            raise ValueError(
+                f"{path}: holds {name}, so {intake.dtype} cannot be appended; "
+                "leave dtype and vocab_size out, or write another corpus"
+            )
+        intake.dtype = name
+        recorded = shard.read_metadata().get("tokenizer")
+        ours = info.to_dict() if info else None
+        if recorded != ours:
+            raise ValueError(
+                f"{path}: was written with another tokenizer, so nothing of this one "
+                "can be appended; use the same, or write another corpus"
+            )
+
+
+def _checked(
+    options: WriteOptions, place: Place, exist: str, data: object
+) -> tuple[Tokenizer | None, _tokenizers.TokenizerInfo | None]:
+    """Check what can be checked before anything is touched."""
+    if exist not in ("keep", "replace", "append", "error"):
+        raise ValueError(
+            f'exist must be "keep", "replace", "append" or "error", got {exist!r}'
+        )
+    if isinstance(data, (str, bytes, bytearray)):
+        raise TypeError(
+            f"data is one {type(data).__name__}; pass an iterable of documents, "
+            "such as a list with it"
+        )
+    check_block_size(options.block_size)
+    limit = options.max_shard_bytes
+    if limit is not None:
+        least = shard_size_bound(8, options.block_size) + 2 * options.block_size
+        if limit < least:
+            raise ValueError(
+                f"max_shard_bytes={limit} is too small for one document; use at "
+                f"least {least}"
+            )
+    if place.single and (limit is not None or exist == "append"):
+        raise ValueError(
+            f"{place.shard(0)}: one file holds one shard; for max_shard_bytes or "
+            f'exist="append" use a pattern such as "{place.prefix}_*.rox", or a folder'
+        )
+    if options.dtype is not None:
+        separator_items(options.separator, options.dtype)
+    if options.tokenizer is None:
+        return None, None
+    if not isinstance(options.tokenizer, Tokenizer):
+        raise TypeError(
+            f"tokenizer is a {type(options.tokenizer).__name__} without encode; "
+            "pass an object that has it"
+        )
+    return options.tokenizer, _tokenizers.describe(options.tokenizer)
+
+
+def _documents(data: Iterable[object]) -> Iterator[object]:
+    try:
+        return iter(data)
+    except TypeError as error:
+        raise TypeError(
+            f"data is a {type(data).__name__}; pass an iterable of documents"
+        ) from error
+
+
+def _say(line: str) -> None:
+    """Tell the user in one line what was done with an existing corpus."""
+    sys.stderr.write(line + "\n")

@@ -1,0 +1,433 @@
+"""Roxxel: many shards as one line of tokens."""
+
+from __future__ import annotations
+
+import threading
+from operator import index as as_index
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+
+from roxxel_format import _dtypes
+from roxxel_format._compile import WriteOptions, WriteSummary, write_corpus
+from roxxel_format._index import CorpusIndex
+from roxxel_format._maps import default_max_maps
+from roxxel_format._places import Filepath, absolute, find_shards
+from roxxel_format._reading import OpenCorpus
+from roxxel_format._shard import Shard
+from roxxel_format._views import Documents, TokenLine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+
+    import numpy.typing as npt
+
+    from roxxel_format._dtypes import Tokens
+    from roxxel_format._verify import VerifyReport
+
+# Above this, one casting copy a row is faster than one gather and one cast a batch.
+_LONG_WINDOW = 16384
+
+
+class Roxxel:
+    """A corpus: the shards that a path names, as one line of tokens.
+
+    Constructing one touches no file: the shards are opened when they are first needed
+    (head and foot only), mapped when they are first read, and may not exist yet when
+    the corpus is going to be written. All methods may be called from many threads. A
+    pickled corpus opens the same shards by path.
+
+    Args:
+        filepath: A shard, a folder of `*.rox`, a glob pattern, or a list of these.
+            Shards of a folder or a pattern come in natural order of their names.
+        check: `"blocks"` compares every block that is read with its checksum, each
+            time it is read, and hands out copies. `"headers"` checks heads, feet and
+            indexes only; `verify()` then checks the tokens.
+        max_maps: Shards to keep mapped at a time. Default: an eighth of the
+            descriptors that the process may have.
+
+    Example:
+        >>> corpus = Roxxel("wiki_*.rox")  # doctest: +SKIP
+        >>> corpus.write(documents, separator=0, vocab_size=50_000)  # doctest: +SKIP
+        >>> corpus.read([0, 4096], 1025, dtype="int32").shape  # doctest: +SKIP
+        (2, 1025)
+    """
+
+    def __init__(
+        self,
+        filepath: Filepath,
+        *,
+        check: Literal["headers", "blocks"] = "headers",
+        max_maps: int | None = None,
+    ) -> None:
+        if check not in ("headers", "blocks"):
+            raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
+        if max_maps is not None and max_maps < 1:
+            raise ValueError(f"max_maps must be at least 1, got {max_maps}")
+        self._filepath = absolute(filepath)
+        self._check = check
+        self._max_maps = max_maps
+        self._opened: OpenCorpus | None = None
+        self._lock = threading.Lock()
+
+    # What the corpus is.
+
+    @property
+    def filepath(self) -> str | tuple[str, ...]:
+        """The absolute path, pattern or paths this corpus was named by."""
+        return self._filepath
+
+    @property
+    def paths(self) -> list[str]:
+        """The shards, in order."""
+        return [shard.path for shard in self._open().index.shards]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens, separators included."""
+        return self._open().index.num_tokens
+
+    @property
+    def num_documents(self) -> int:
+        """Documents; one that was split over shards counts once."""
+        return self._open().index.num_documents
+
+    @property
+    def num_shards(self) -> int:
+        """Shards."""
+        return len(self._open().index.shards)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a stored token, little-endian."""
+        return self._open().index.dtype
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the stored item type; `bfloat16` whether numpy knows it or not."""
+        return self._open().index.shards[0].layout.head.dtype_name
+
+    @property
+    def token_range_seen(self) -> tuple[int, int] | None:
+        """Least and greatest token, None for floats; a vocabulary must hold them."""
+        return self._open().index.value_range
+
+    @property
+    def block_size(self) -> int:
+        """Bytes of a block (of the first shard): what one checksum covers."""
+        return self._open().index.shards[0].layout.head.block_size
+
+    @property
+    def fingerprint(self) -> str:
+        """Hex digest of the content: 32 digits, from the feet of the shards.
+
+        Equal wherever the files lie and whatever they are called; different when a
+        token, a document's end, the order or the division into shards differs.
+        """
+        return self._open().fingerprint
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Name and hash of the tokenizer as recorded in the shards, else None.
+
+        Raises:
+            ShardError: The shards were written with different tokenizers.
+        """
+        return self._open().tokenizer
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the first shard: tokenizer, separator, source, free fields."""
+        return self._open().index.shards[0].read_metadata()
+
+    # Reading.
+
+    @property
+    def tokens(self) -> TokenLine:
+        """The line of tokens: `tokens[a:b]`."""
+        return TokenLine(self)
+
+    @property
+    def documents(self) -> Documents:
+        """The documents: `documents[i]`, `documents.with_separator[i]`."""
+        return Documents(self)
+
+    def __len__(self) -> int:
+        """Return the number of blocks; the last may be short."""
+        per_block = self._tokens_per_block
+        return (self.num_tokens + per_block - 1) // per_block
+
+    def __getitem__(self, block: int) -> Tokens:
+        """Return the tokens of one block of `block_size` bytes."""
+        count = len(self)
+        if not -count <= block < count:
+            raise IndexError(f"block {block} is out of range; there are {count}")
+        start = block % count * self._tokens_per_block
+        return self.tokens[start : start + self._tokens_per_block]
+
+    def read(
+        self,
+        starts: npt.ArrayLike,
+        length: int,
+        dtype: npt.DTypeLike | None = None,
+        out: Tokens | None = None,
+    ) -> Tokens:
+        """Return the windows of `length` tokens that begin at `starts`.
+
+        Args:
+            starts: First token of each window; integers, shape `(n,)`. Windows may
+                overlap and may cross from shard to shard.
+            length: Tokens of each window, at least 0.
+            dtype: Of the result. Default: `out`'s, else the stored one.
+            out: Shape `(n, length)`; filled and returned.
+
+        Returns:
+            Shape `(n, length)`, C-contiguous unless `out` is not; owned by the caller.
+
+        Raises:
+            IndexError: A window leaves `[0, num_tokens)`.
+            TypeError: Tokens of this corpus do not fit the dtype.
+            ValueError: `out` has another shape or dtype.
+            ShardError: With `check="blocks"`, a block is damaged.
+        """
+        opened = self._open()
+        begins, length = _windows(starts, length, opened.index.num_tokens)
+        out, result = opened.result(begins.size, length, dtype, out)
+        if out is None and self._check == "headers" and length < _LONG_WINDOW:
+            gathered = opened.gather(begins, length)
+            if gathered is not None:
+                return gathered.astype(result, copy=False)
+        if out is None:
+            out = np.empty((begins.size, length), result)
+        opened.copy_rows(begins, length, out)
+        return out
+
+    def token_range(self, start: int, stop: int) -> Tokens:
+        """Return tokens `[start, stop)`: a read-only view inside one shard.
+
+        Raises:
+            IndexError: The range leaves `[0, num_tokens]`.
+        """
+        opened = self._open()
+        _check_range(start, stop, opened.index.num_tokens)
+        return opened.token_range(start, stop)
+
+    def document_range(self, document: int) -> tuple[int, int, int]:
+        """Return first token, one past the last, and length of the separator.
+
+        Raises:
+            IndexError: There is no such document.
+        """
+        opened = self._open()
+        if not 0 <= document < opened.index.num_documents:
+            raise IndexError(
+                f"document {document} is out of range; there are "
+                f"{opened.index.num_documents}"
+            )
+        return opened.document_range(document)
+
+    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return the documents that have tokens in `[start, stop)`.
+
+        Returns:
+            Rows of document, first token and one past the last, clipped to
+            `[start, stop)` and in order; int64, shape `(n, 3)`. A separator belongs
+            to the document before it; a document without tokens has no row.
+
+        Raises:
+            IndexError: The range leaves `[0, num_tokens]`.
+        """
+        opened = self._open()
+        start, stop = as_index(start), as_index(stop)
+        _check_range(start, stop, opened.index.num_tokens)
+        return opened.document_spans(start, stop)
+
+    def will_need(self, starts: npt.ArrayLike, length: int) -> None:
+        """Ask the system to read the pages of these windows ahead.
+
+        Args:
+            starts: First token of each window; integers, shape `(n,)`.
+            length: Tokens of each window.
+
+        Raises:
+            IndexError: A window leaves `[0, num_tokens)`.
+        """
+        opened = self._open()
+        begins, length = _windows(starts, length, opened.index.num_tokens)
+        opened.will_need(begins, length)
+
+    def estimate_steps(self, seq_len: int, batch_size: int) -> int:
+        """Return `num_tokens // (seq_len * batch_size)`, an upper bound.
+
+        The plan of a curriculum gives the exact figure.
+        """
+        if seq_len < 1 or batch_size < 1:
+            raise ValueError(
+                f"seq_len and batch_size must be positive, got {seq_len}, {batch_size}"
+            )
+        return self.num_tokens // (seq_len * batch_size)
+
+    def verify(
+        self,
+        *,
+        threads: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> VerifyReport:
+        """Compare every block of every shard with its checksum.
+
+        Args:
+            threads: How many read at a time. Default: one a processor, up to 16.
+            progress: Called with bytes done and bytes in all.
+
+        Returns:
+            What was checked, and every damage found; `report.ok` when there is none.
+        """
+        from roxxel_format._verify import verify_shards
+
+        return verify_shards(self._open().index, threads=threads, progress=progress)
+
+    # Writing.
+
+    def write(
+        self,
+        data: Iterable[object],
+        separator: float | bytes | None = None,
+        block_size: int = 4096,
+        max_shard_bytes: int | None = None,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        vocab_size: int | None = None,
+        tokenizer: object | None = None,
+        exist: Literal["keep", "replace", "append", "error"] = "keep",
+        metadata: Mapping[str, Any] | None = None,
+    ) -> WriteSummary:
+        """Write documents into shards, each visible only when it is whole.
+
+        A write that raises leaves no shard of its own behind. Run it from one process
+        of a program, or with `exist="append"` from several.
+
+        Args:
+            data: Documents: flat arrays, lists of ints, `str` or `bytes`.
+            separator: Appended to each document: a token, or bytes, which are read
+                as little-endian tokens (a shorter byte string is filled with zeros).
+            block_size: Bytes that one checksum covers: a power of two in
+                [512, 2**24].
+            max_shard_bytes: Largest size of a shard. Needs a pattern or a folder.
+                Documents are kept whole unless one is larger than a shard.
+            dtype: Item type. Default: uint16 or uint32 by `vocab_size` or the
+                tokenizer's, else that of the first array, uint32 for lists of ints,
+                uint8 for bytes and for `str` without a tokenizer (UTF-8).
+            vocab_size: Tokens must be below it.
+            tokenizer: Has `encode`, for `str` documents.
+            exist: What to do where a corpus stands. `"keep"` keeps a whole one made
+                with the same arguments, without touching `data`, and says so in one
+                line; one whose write was interrupted is written again; another one is
+                an error. `"replace"` puts the new corpus in its place when it is
+                whole; `"append"` adds shards; `"error"` raises FileExistsError.
+            metadata: JSON-able values to store, for example `{"source": "..."}`.
+
+        Returns:
+            What was written or kept.
+
+        Raises:
+            FileExistsError: A corpus is there that must not be touched.
+            TypeError: A document is of the wrong type.
+            ValueError: A value is out of range, or there are no documents.
+            OSError: The files cannot be written.
+        """
+        options = WriteOptions(
+            separator=separator,
+            block_size=block_size,
+            max_shard_bytes=max_shard_bytes,
+            dtype=None if dtype is None else _dtypes.stored_name(dtype),
+            vocab_size=vocab_size,
+            tokenizer=tokenizer,
+            metadata=dict(metadata or {}),
+        )
+        try:
+            return write_corpus(self._filepath, data, options, exist)
+        finally:
+            self.close()
+
+    # Opening and closing.
+
+    def close(self) -> None:
+        """Let go of maps and descriptors; using the corpus again opens it again."""
+        with self._lock:
+            if self._opened is not None:
+                self._opened.maps.clear()
+                self._opened = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _reopened, (self._filepath, self._check, self._max_maps)
+
+    def __repr__(self) -> str:
+        return f"Roxxel({self._filepath!r})"
+
+    @property
+    def _tokens_per_block(self) -> int:
+        return self.block_size // self._open().index.shards[0].layout.head.item_size
+
+    def _open(self) -> OpenCorpus:
+        opened = self._opened
+        if opened is not None:
+            return opened
+        with self._lock:
+            if self._opened is None:
+                shards = [Shard(path) for path in find_shards(self._filepath)]
+                max_maps = self._max_maps or default_max_maps()
+                self._opened = OpenCorpus(
+                    CorpusIndex.of(shards), self._check == "blocks", max_maps
+                )
+            return self._opened
+
+
+def _reopened(
+    filepath: Filepath, check: Literal["headers", "blocks"], max_maps: int | None
+) -> Roxxel:
+    return Roxxel(filepath, check=check, max_maps=max_maps)
+
+
+def _windows(
+    starts: npt.ArrayLike, length: int, num_tokens: int
+) -> tuple[npt.NDArray[np.int64], int]:
+    length = as_index(length)
+    begins = np.asarray(starts)
+    if begins.ndim != 1:
+        raise ValueError(
+            f"starts has shape {begins.shape}; pass a flat array of first tokens"
+        )
+    if begins.dtype.kind not in "iu":
+        if begins.size:
+            raise TypeError(f"starts has dtype {begins.dtype}; pass integers")
+        begins = begins.astype(np.int64)
+    if length < 0:
+        raise ValueError(f"length must not be negative, got {length}")
+    if begins.size:
+        low, high = int(begins.min()), int(begins.max())
+        if low < 0 or high + length > num_tokens:
+            wrong = low if low < 0 else high
+            raise IndexError(
+                f"window [{wrong}, {wrong + length}) leaves the corpus of "
+                f"{num_tokens} tokens"
+            )
+    return begins.astype(np.int64, copy=False), length
+
+
+def _check_range(start: int, stop: int, num_tokens: int) -> None:
+    if not 0 <= start <= stop <= num_tokens:
+        raise IndexError(
+            f"range [{start}, {stop}) leaves the corpus of {num_tokens} tokens"
+        )

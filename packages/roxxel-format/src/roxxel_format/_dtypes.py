@@ -1,0 +1,134 @@
+"""The item types a shard can hold, by the names that are stored in its head."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Tokens: TypeAlias = "npt.NDArray[Any]"
+
+BFLOAT16 = "bfloat16"
+_CODES = {
+    "bool": "?",
+    "int8": "i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint8": "u1",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "uint64": "<u8",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+}
+NAMES = (*_CODES, BFLOAT16)
+
+
+def stored_dtype(name: str) -> np.dtype[Any]:
+    """Return the little-endian dtype of a stored name.
+
+    `bfloat16` is `ml_dtypes.bfloat16` where that package is installed, else `uint16`,
+    whose values are then the bits.
+
+    Raises:
+        KeyError: No shard stores items of that name.
+    """
+    if name == BFLOAT16:
+        try:
+            ml_dtypes = importlib.import_module("ml_dtypes")
+        except ModuleNotFoundError:
+            return np.dtype("<u2")
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(_CODES[name])
+
+
+def item_size(name: str) -> int:
+    """Return the bytes of one item of a stored name."""
+    return 2 if name == BFLOAT16 else np.dtype(_CODES[name]).itemsize
+
+
+def stored_name(dtype: Any) -> str:
+    """Return the name under which items of `dtype` are stored.
+
+    Args:
+        dtype: Anything numpy takes for a dtype, or the string `"bfloat16"`.
+
+    Raises:
+        TypeError: The dtype has no fixed width, or is no integer, float or bool.
+    """
+    if isinstance(dtype, str) and dtype == BFLOAT16:
+        return BFLOAT16
+    try:
+        name = np.dtype(dtype).name
+    except TypeError as error:
+        raise TypeError(
+            f"{dtype!r} is no dtype; use one of {', '.join(NAMES)}"
+        ) from error
+    if name not in NAMES:
+        raise TypeError(
+            f"a shard cannot hold items of dtype {name}; use one of {', '.join(NAMES)}"
+        )
+    return name
+
+
+def value_range(name: str) -> tuple[int, int] | None:
+    """Return the least and greatest value of an integer or bool dtype, else None."""
+    if name == "bool":
+        return 0, 1
+    if name.startswith(("int", "uint")):
+        limits = np.iinfo(_CODES[name])
+        return int(limits.min), int(limits.max)
+    return None
+
+
+def vocabulary_name(vocab_size: int) -> str:
+    """Return the smaller of uint16 and uint32 that holds ids below `vocab_size`.
+
+    Raises:
+        ValueError: `vocab_size` is not in [1, 2**32].
+    """
+    if not 1 <= vocab_size <= 2**32:
+        raise ValueError(f"vocab_size must be in [1, 2**32], got {vocab_size}")
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+def check_readable_as(
+    stored: str, values: tuple[int, int] | None, dtype: np.dtype[Any]
+) -> None:
+    """Check that items can be handed out as `dtype` without changing a value.
+
+    Args:
+        stored: Name of the stored dtype.
+        values: Least and greatest stored value of an integer dtype, else None.
+        dtype: What the caller asks for.
+
+    Raises:
+        TypeError: A stored value would not survive the conversion.
+    """
+    source = stored_dtype(stored)
+    if source == dtype or np.can_cast(source, dtype, "safe"):
+        return
+    if values is None:
+        if stored == BFLOAT16 and source.kind == "u":
+            fits = False
+        else:
+            fits = dtype.kind in "fV" and np.can_cast(source, dtype, "same_kind")
+    elif dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        fits = limits.min <= values[0] and values[1] <= limits.max
+    elif dtype.kind == "f":
+        exact = 2 ** (np.finfo(dtype).nmant + 1)
+        fits = -exact <= values[0] and values[1] <= exact
+    else:
+        fits = False
+    if not fits:
+        of = f" of values {values[0]} to {values[1]}" if values else ""
+        raise TypeError(
+            f"{stored} tokens{of} cannot be read as {dtype}; ask for a wider dtype"
+        )

@@ -1,0 +1,193 @@
+"""Reading from an opened corpus: windows, ranges and documents, across shards."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roxxel_format import _dtypes
+from roxxel_format._maps import MapCache
+from roxxel_format._shard import Shard, as_table
+from roxxel_format.errors import ShardError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from roxxel_format._dtypes import Tokens
+    from roxxel_format._index import CorpusIndex
+
+
+class OpenCorpus:
+    """An opened corpus: the index and the maps. Ranges given to it are valid."""
+
+    def __init__(self, index: CorpusIndex, checked: bool, max_maps: int) -> None:
+        self.index = index
+        self.checked = checked
+        self.maps = MapCache(index.shards, max_maps, keep_open=checked)
+        self._readable: dict[np.dtype[Any], None] = {}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self.index.fingerprint()
+
+    @cached_property
+    def tokenizer(self) -> str | None:
+        found = {_tokenizer_of(shard): shard.path for shard in self.index.shards}
+        if len(found) > 1:
+            (one, first), (other, second), *_ = found.items()
+            raise ShardError(
+                f"{second}: written with tokenizer {other}, but {first} with {one}; "
+                "open them as two corpora"
+            )
+        return next(iter(found))
+
+    def result(
+        self, count: int, length: int, dtype: npt.DTypeLike | None, out: Tokens | None
+    ) -> tuple[Tokens | None, np.dtype[Any]]:
+        """Check what a read is to return."""
+        if out is not None:
+            wanted = out.dtype
+            if out.shape != (count, length):
+                raise ValueError(
+                    f"out has shape {out.shape}; these windows need {(count, length)}"
+                )
+            if dtype is not None and np.dtype(dtype) != wanted:
+                raise ValueError(f"out has dtype {wanted}, but dtype={dtype}")
+        else:
+            wanted = self.index.dtype if dtype is None else np.dtype(dtype)
+        if wanted not in self._readable:
+            name = self.index.shards[0].layout.head.dtype_name
+            _dtypes.check_readable_as(name, self.index.value_range, wanted)
+            self._readable[wanted] = None
+        return out, wanted
+
+    def gather(self, starts: npt.NDArray[np.int64], length: int) -> Tokens | None:
+        """Return windows by one call of numpy, None where one crosses shards."""
+        if not (starts.size and length):
+            return None
+        if len(self.index.shards) > 1:
+            return None
+        tokens = self.maps[0].tokens
+        size = tokens.itemsize
+        windows = np.ndarray(
+            (tokens.size - length + 1, length), tokens.dtype, tokens, 0, (size, size)
+        )
+        return windows[starts]
+
+    def copy_rows(
+        self, starts: npt.NDArray[np.int64], length: int, out: Tokens
+    ) -> None:
+        """Fill each row with its window."""
+        if not (starts.size and length):
+            return
+        bounds = self.index.bounds
+        shards = np.searchsorted(bounds, starts, "right") - 1
+        begins = (starts - bounds[shards]).tolist()
+        inside = (starts + length <= bounds[shards + 1]).tolist()
+        maps, checked = self.maps, self.checked
+        for row, shard in enumerate(shards.tolist()):
+            begin = begins[row]
+            if not inside[row]:
+                start = int(starts[row])
+                self._copy_across(start, start + length, out[row])
+            elif checked:
+                out[row] = maps[shard].read_checked(begin, begin + length)
+            else:
+                out[row] = maps[shard].tokens[begin : begin + length]
+
+    def token_range(self, start: int, stop: int) -> Tokens:
+        if start == stop:
+            return np.empty(0, self.index.dtype)
+        shard = self.index.shard_of(start)
+        if stop <= self.index.bounds[shard + 1]:
+            first = int(self.index.bounds[shard])
+            return self._shard_tokens(shard, start - first, stop - first)
+        out = np.empty(stop - start, self.index.dtype)
+        self._copy_across(start, stop, out)
+        return out
+
+    def document_range(self, document: int) -> tuple[int, int, int]:
+        index = self.index
+        shard, local = index.shard_of_document(document)
+        ends = self.maps[shard].document_ends
+        first = int(index.bounds[shard])
+        start = first + (int(ends[local - 1]) if local else 0)
+        stop = first + int(ends[local])
+        while self._goes_on(shard, local):
+            shard, local = shard + 1, 0
+            ends = self.maps[shard].document_ends
+            stop = int(index.bounds[shard]) + int(ends[0])
+        layout = index.shards[shard].layout
+        cut_off = layout.last_continues and local == layout.num_documents - 1
+        return start, stop, 0 if cut_off else layout.head.separator_length
+
+    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        index = self.index
+        parts: list[npt.NDArray[np.int64]] = []
+        at = start
+        while at < stop:
+            shard = index.shard_of(at)
+            first, after = int(index.bounds[shard]), int(index.bounds[shard + 1])
+            until = min(stop, after)
+            ends = self.maps[shard].document_ends
+            low = int(np.searchsorted(ends, at - first, "right"))
+            high = int(np.searchsorted(ends, until - first, "left")) + 1
+            rows = np.empty((high - low, 3), np.int64)
+            number = int(index.first_own[shard]) - int(index.joined[shard])
+            rows[:, 0] = np.arange(number + low, number + high)
+            rows[:, 2] = ends[low:high]
+            rows[:, 2] += first
+            rows[-1, 2] = until
+            rows[1:, 1] = rows[:-1, 2]
+            rows[0, 1] = at
+            rows = rows[rows[:, 1] < rows[:, 2]]
+            if parts and index.joined[shard] and rows[0, 0] == parts[-1][-1, 0]:
+                parts[-1][-1, 2] = rows[0, 2]
+                rows = rows[1:]
+            if len(rows):
+                parts.append(rows)
+            at = until
+        return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
+
+    def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        if not length:
+            return
+        for start in starts.tolist():
+            at, stop = start, start + length
+            while at < stop:
+                shard = self.index.shard_of(at)
+                first = int(self.index.bounds[shard])
+                until = min(stop, int(self.index.bounds[shard + 1]))
+                self.maps[shard].will_need(at - first, until - first)
+                at = until
+
+    def _goes_on(self, shard: int, local: int) -> bool:
+        shards, joined = self.index.shards, self.index.joined
+        last = local == shards[shard].layout.num_documents - 1
+        return last and shard + 1 < len(shards) and bool(joined[shard + 1])
+
+    def _shard_tokens(self, shard: int, start: int, stop: int) -> Tokens:
+        if self.checked:
+            return self.maps[shard].read_checked(start, stop)
+        return self.maps[shard].tokens[start:stop]
+
+    def _copy_across(self, start: int, stop: int, out: Tokens) -> None:
+        at = start
+        while at < stop:
+            shard = self.index.shard_of(at)
+            first = int(self.index.bounds[shard])
+            until = min(stop, int(self.index.bounds[shard + 1]))
+            out[at - start : until - start] = self._shard_tokens(
+                shard, at - first, until - first
+            )
+            at = until
+
+
+def _tokenizer_of(shard: Shard) -> str | None:
+    recorded = as_table(shard.read_metadata().get("tokenizer"))
+    name, digest = recorded.get("name"), recorded.get("hash")
+    if not isinstance(name, str):
+        return None
+    return name if digest is None else f"{name}@{digest}"

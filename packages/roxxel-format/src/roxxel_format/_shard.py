@@ -1,0 +1,352 @@
+"""One shard: its head and foot when it is opened, its sections when they are used."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import zlib
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from roxxel_format._layout import FOOT_SIZE, HEAD_SIZE, Layout, parse_layout
+from roxxel_format.errors import ChecksumError, ShardError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from roxxel_format._dtypes import Tokens
+
+_DOCUMENTS_AT_ONCE = 1 << 16
+
+
+class Shard:
+    """One file of documents.
+
+    Opening reads the head and the foot, checks them against the size of the file, and
+    closes the file again; `map()` opens it for reading.
+
+    Args:
+        path: The file.
+
+    Raises:
+        ShardError: It is no shard, is damaged, or of an unknown version.
+        OSError: It cannot be read.
+    """
+
+    __slots__ = ("layout", "path")
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            self.layout = _read_layout(fd, self.path)
+        finally:
+            os.close(fd)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Item type, little-endian."""
+        return self.layout.dtype
+
+    @property
+    def num_tokens(self) -> int:
+        """Items, separators included."""
+        return self.layout.num_tokens
+
+    @property
+    def num_documents(self) -> int:
+        """Documents, parts of documents included."""
+        return self.layout.num_documents
+
+    @property
+    def tokens(self) -> Tokens:
+        """All items: a read-only view of the file, which it keeps open."""
+        return self.map().tokens
+
+    @property
+    def document_ends(self) -> npt.NDArray[np.uint64]:
+        """End of each document in items, separator included; checked, read-only."""
+        return self.map().document_ends
+
+    def map(self, *, keep_open: bool = False) -> ShardMap:
+        """Map the file.
+
+        Args:
+            keep_open: Keep a descriptor for `ShardMap.read_checked`.
+
+        Raises:
+            ShardError: The file is not the one that was opened.
+        """
+        return ShardMap(self.path, self.layout, keep_open=keep_open)
+
+    def read_metadata(self) -> dict[str, Any]:
+        """Return the metadata.
+
+        Raises:
+            ShardError: It is damaged, or no JSON object.
+        """
+        at = self.layout.sections.metadata
+        fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            data = os.pread(fd, self.layout.metadata_size, at)
+        finally:
+            os.close(fd)
+        if zlib.crc32(data) != self.layout.metadata_crc:
+            raise ChecksumError(
+                f"{self.path}: the metadata (byte {at} on) does not match its "
+                "checksum; fetch or write this shard again",
+                path=self.path,
+                section="metadata",
+                block=None,
+                byte_offset=at,
+            )
+        try:
+            metadata = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ShardError(
+                f"{self.path}: the metadata is no JSON ({error}); write it again"
+            ) from error
+        if not isinstance(metadata, dict):
+            raise ShardError(
+                f"{self.path}: the metadata is no JSON object; write it again"
+            )
+        return cast("dict[str, Any]", metadata)
+
+
+class ShardMap:
+    """A shard mapped into memory, for as long as somebody holds a view of it.
+
+    Attributes:
+        tokens: All items; a read-only view, shape `(num_tokens,)`.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_checksums",
+        "_ends",
+        "_fd",
+        "_layout",
+        "_map",
+        "_path",
+        "tokens",
+    )
+
+    def __init__(self, path: str, layout: Layout, *, keep_open: bool) -> None:
+        self._path = path
+        self._layout = layout
+        self._ends: npt.NDArray[np.uint64] | None = None
+        self._checksums: npt.NDArray[np.uint32] | None = None
+        self._fd: int | None = None
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            # The file may have been replaced since its foot was read.
+            if _read_layout(fd, path) != layout:
+                raise ShardError(
+                    f"{path}: the file was replaced after it was opened; "
+                    "open the corpus again"
+                )
+            self._map = mmap.mmap(fd, layout.sections.stop, access=mmap.ACCESS_READ)
+            if keep_open:
+                self._fd = os.dup(fd)
+        finally:
+            os.close(fd)
+        self.tokens: Tokens = np.frombuffer(
+            self._map, layout.dtype, layout.num_tokens, layout.sections.tokens
+        )
+
+    def __del__(self) -> None:
+        fd = getattr(self, "_fd", None)
+        if fd is not None:
+            os.close(fd)
+
+    @property
+    def checksums(self) -> npt.NDArray[np.uint32]:
+        """CRC-32 of each token block, then of each document block.
+
+        Raises:
+            ChecksumError: The section does not match its own checksum.
+        """
+        if self._checksums is None:
+            layout, at = self._layout, self._layout.sections
+            data = memoryview(self._map)[at.checksums : at.metadata]
+            if zlib.crc32(data) != layout.checksums_crc:
+                raise self._damaged("checksums", None, at.checksums)
+            self._checksums = np.frombuffer(data, "<u4")
+        return self._checksums
+
+    @property
+    def document_ends(self) -> npt.NDArray[np.uint64]:
+        """End of each document in items; checked when it is first used.
+
+        Raises:
+            ShardError: The section is damaged, or its ends are not in order.
+        """
+        if self._ends is None:
+            layout, at = self._layout, self._layout.sections
+            for block in range(layout.num_document_blocks):
+                self.check_block(layout.num_token_blocks + block)
+            ends = np.frombuffer(self._map, "<u8", layout.num_documents, at.documents)
+            self._check_ends(ends)
+            self._ends = ends
+        return self._ends
+
+    def check_block(self, index: int, data: bytes | memoryview | None = None) -> None:
+        """Compare one block with its checksum.
+
+        Args:
+            index: Counts the token blocks, then the document blocks.
+            data: The block's bytes. Default: those of the map.
+
+        Raises:
+            ChecksumError: They differ.
+        """
+        start, stop = self.block_span(index)
+        if data is None:
+            data = memoryview(self._map)[start:stop]
+        if zlib.crc32(data) != int(self.checksums[index]):
+            num_token_blocks = self._layout.num_token_blocks
+            if index < num_token_blocks:
+                raise self._damaged("tokens", index, start)
+            raise self._damaged("documents", index - num_token_blocks, start)
+
+    def block_span(self, index: int) -> tuple[int, int]:
+        """Return the bytes `[start, stop)` that one checksum covers."""
+        layout, at = self._layout, self._layout.sections
+        size = layout.head.block_size
+        if index < layout.num_token_blocks:
+            start = at.tokens + index * size
+            return start, start + size
+        start = at.documents + (index - layout.num_token_blocks) * size
+        return start, min(start + size, at.checksums)
+
+    def read_checked(self, start: int, stop: int) -> Tokens:
+        """Return a copy of tokens `[start, stop)` after checking every block of it.
+
+        Reads through the descriptor, not the map: the bytes that are returned are
+        those that were checked, and a file that has shrunk is an error.
+
+        Raises:
+            ShardError: A block is damaged, or the file has shrunk.
+        """
+        assert self._fd is not None  # noqa: S101 - mapped with keep_open
+        layout = self._layout
+        item_size, block_size = layout.head.item_size, layout.head.block_size
+        if start >= stop:
+            return np.empty(0, layout.dtype)
+        first = start * item_size // block_size
+        last = -(-stop * item_size // block_size)
+        data = self.read_blocks(first, last)
+        view = memoryview(data)
+        for index in range(first, last):
+            at = (index - first) * block_size
+            self.check_block(index, view[at : at + block_size])
+        skipped = start * item_size - first * block_size
+        return np.frombuffer(data, layout.dtype, stop - start, skipped)
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Ask the system to read the pages of tokens `[start, stop)` ahead."""
+        item_size = self._layout.head.item_size
+        offset = HEAD_SIZE + start * item_size
+        skipped = offset % mmap.PAGESIZE
+        length = (stop - start) * item_size + skipped
+        if hasattr(mmap, "MADV_WILLNEED"):
+            with contextlib.suppress(OSError):  # a hint
+                self._map.madvise(mmap.MADV_WILLNEED, offset - skipped, length)
+
+    def read_blocks(self, first: int, last: int) -> bytes:
+        """Return a copy of the bytes of token blocks `[first, last)`, unchecked.
+
+        Raises:
+            ShardError: The file has shrunk.
+        """
+        assert self._fd is not None  # noqa: S101 - mapped with keep_open
+        start, _ = self.block_span(first)
+        size = (last - first) * self._layout.head.block_size
+        data = b""
+        if os.fstat(self._fd).st_size == self._layout.sections.stop:
+            data = _pread_all(self._fd, size, start)
+        if len(data) != size:
+            raise ShardError(
+                f"{self._path}: the file was changed after it was opened; "
+                "open the corpus again"
+            )
+        return data
+
+    def section(self, start: int, stop: int) -> memoryview:
+        """Return the bytes `[start, stop)` of the file, without copying."""
+        return memoryview(self._map)[start:stop]
+
+    def _check_ends(self, ends: npt.NDArray[np.uint64]) -> None:
+        layout = self._layout
+        separator = layout.head.separator_length
+        before = 0
+        for at in range(0, len(ends), _DOCUMENTS_AT_ONCE):
+            part = ends[at : at + _DOCUMENTS_AT_ONCE]
+            bounds = np.concatenate((np.array([before], np.uint64), part))
+            in_order = bool((bounds[1:] >= bounds[:-1]).all())
+            lengths = bounds[1:] - bounds[:-1]
+            if layout.last_continues and at + len(part) == len(ends):
+                lengths = lengths[:-1]
+            if not in_order or bool((lengths < separator).any()):
+                before = -1
+                break
+            before = int(part[-1])
+        if before != layout.num_tokens:
+            raise ShardError(
+                f"{self._path}: the ends of its documents are out of order; "
+                "write this shard again"
+            )
+
+    def _damaged(self, section: str, block: int | None, at: int) -> ChecksumError:
+        which = f"block {block} of the {section}" if block is not None else section
+        documents = ""
+        if section == "tokens" and block is not None:
+            documents = self._documents_in(block)
+        return ChecksumError(
+            f"{self._path}: {which} (byte {at} on{documents}) does not match its "
+            "checksum; the bytes are damaged, so fetch or write this shard again",
+            path=self._path,
+            section=section,
+            block=block,
+            byte_offset=at,
+        )
+
+    def _documents_in(self, block: int) -> str:
+        layout = self._layout
+        per_block = layout.head.block_size // layout.head.item_size
+        start = block * per_block
+        stop = min(start + per_block, layout.num_tokens)
+        try:
+            ends = self.document_ends
+        except ShardError:
+            return ""
+        first = int(np.searchsorted(ends, start, "right"))
+        last = int(np.searchsorted(ends, stop - 1, "right"))
+        if first == last:
+            return f", document {first} of the shard"
+        return f", documents {first} to {last} of the shard"
+
+
+def as_table(value: object) -> dict[str, Any]:
+    """Return a JSON object as it is, and an empty one for anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _read_layout(fd: int, path: str) -> Layout:
+    size = os.fstat(fd).st_size
+    head = os.pread(fd, HEAD_SIZE, 0)
+    foot = os.pread(fd, FOOT_SIZE, max(0, size - FOOT_SIZE))
+    return parse_layout(head, foot, size, path)
+
+
+def _pread_all(fd: int, size: int, offset: int) -> bytes:
+    data = os.pread(fd, size, offset)
+    while len(data) < size:
+        more = os.pread(fd, size - len(data), offset + len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,108 @@
+"""Documents in files: text, JSON lines and numpy arrays, compressed or not."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FORMATS = ("text", "lines", "jsonl", "npy")
+_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy"}
+
+
+def format_of(path: str) -> str:
+    """Return the format that a file's name tells; `text` for unknown names."""
+    name = path.removesuffix(".gz")
+    return _BY_SUFFIX.get(Path(name).suffix.lower(), "text")
+
+
+def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
+    """Yield the documents of one file.
+
+    Args:
+        path: The file; `-` is the standard input. `.gz` is decompressed.
+        form: One of `FORMATS`: `text`, the file is one document; `lines`, each line is
+            one; `jsonl`, each line is a JSON string, a list of tokens, or an object
+            with such a value in `field`; `npy`, a flat array or one document a row.
+            None: by the name.
+        field: Name of the value in JSON objects.
+
+    Raises:
+        ValueError: The file is not in that format; the message says where.
+    """
+    form = form or format_of(path)
+    with _opened(path) as file:
+        if form == "npy":
+            yield from _array_rows(path, file)
+        elif form == "jsonl":
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _json_document(f"{path}:{number}", line, field)
+        elif form == "lines":
+            for number, line in enumerate(file, 1):
+                yield _text(f"{path}:{number}", line.rstrip(b"\r\n"))
+        else:
+            yield _text(path, file.read())
+
+
+def _opened(path: str) -> BinaryIO:
+    if path == "-":
+        return sys.stdin.buffer
+    if path.endswith(".gz"):
+        return cast("BinaryIO", gzip.open(path))
+    return Path(path).open("rb")
+
+
+def _text(where: str, data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{where}: not UTF-8 text ({error.reason} at byte {error.start}); "
+            "convert it first"
+        ) from error
+
+
+def _json_document(where: str, line: bytes, field: str) -> object:
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: no JSON ({error}); mend the line") from error
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        if field not in table:
+            raise ValueError(
+                f"{where}: has no field {field!r}, but {', '.join(sorted(table))}; "
+                "name the one with the text by --field"
+            )
+        value = table[field]
+    if not isinstance(value, (str, list)):
+        raise ValueError(  # noqa: TRY004 - it is the file that is wrong
+            f"{where}: {type(value).__name__} is no document; "
+            "a text or a list of tokens is"
+        )
+    return cast("object", value)
+
+
+def _array_rows(path: str, file: BinaryIO) -> Iterator[object]:
+    data: io.IOBase | BinaryIO = file
+    if not file.seekable():
+        data = io.BytesIO(file.read())
+    try:
+        array = np.lib.format.read_array(data, allow_pickle=False)
+    except ValueError as error:
+        raise ValueError(f"{path}: no .npy file ({error}); mend the path") from error
+    if array.ndim not in (1, 2):
+        raise ValueError(
+            f"{path}: has shape {array.shape}; a flat array is one document, and each "
+            "row of a table is one"
+        )
+    yield from (array,) if array.ndim == 1 else array

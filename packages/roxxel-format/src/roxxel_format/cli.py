@@ -1,0 +1,232 @@
+"""The `roxxel-format` command: write, info, verify, cat and export.
+
+Exit codes: 0, done; 1, an error, in one sentence on the standard error; 2, wrong
+arguments; 3, `verify` found damage; 130, interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roxxel_format import Roxxel, _sources
+from roxxel_format._version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from roxxel_format._dtypes import Tokens
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_CHUNK = 1 << 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Of the command line. Default: those of the process.
+
+    Returns:
+        The exit code.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (OSError, ValueError, TypeError, IndexError) as error:
+        print(f"roxxel-format: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("roxxel-format: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="roxxel-format",
+        description="Write, look at and check corpora of .rox shards.",
+        epilog="exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    write = commands.add_parser("write", help="write documents into shards")
+    _add_write_arguments(write)
+    info = commands.add_parser("info", help="say what a corpus holds")
+    info.add_argument("corpus", nargs="+")
+    info.add_argument("--json", action="store_true", help="for programs")
+    info.set_defaults(run=_info)
+    verify = commands.add_parser("verify", help="compare every block's checksum")
+    verify.add_argument("corpus", nargs="+")
+    verify.set_defaults(run=_verify)
+    cat = commands.add_parser("cat", help="print documents or tokens")
+    cat.add_argument("corpus", nargs="+")
+    which = cat.add_mutually_exclusive_group()
+    which.add_argument("--document", type=int, action="append", metavar="I")
+    which.add_argument("--tokens", type=_span, metavar="A:B")
+    cat.add_argument("--ids", action="store_true", help="numbers, not text")
+    cat.set_defaults(run=_cat)
+    export = commands.add_parser("export", help="write all tokens into one flat file")
+    export.add_argument("corpus", nargs="+")
+    export.add_argument("output", help="a .npy file, or .bin for bare items")
+    export.set_defaults(run=_export)
+    return parser
+
+
+def _add_write_arguments(write: argparse.ArgumentParser) -> None:
+    write.add_argument("corpus", help='a file, a folder, or a pattern ("wiki_*.rox")')
+    write.add_argument("inputs", nargs="+", help="files; - is the standard input")
+    write.add_argument("--format", choices=_sources.FORMATS, help="default: by name")
+    write.add_argument("--field", default="text", help="of JSON objects")
+    write.add_argument("--separator", type=_separator, metavar="TOKEN")
+    write.add_argument("--dtype")
+    write.add_argument("--vocab-size", type=int)
+    write.add_argument("--block-size", type=_size, default=4096, metavar="BYTES")
+    write.add_argument("--max-shard-bytes", type=_size, metavar="BYTES")
+    write.add_argument(
+        "--exist", choices=("keep", "replace", "append", "error"), default="keep"
+    )
+    write.set_defaults(run=_write)
+
+
+def _write(options: argparse.Namespace) -> int:
+    def documents() -> Iterator[object]:
+        for path in options.inputs:
+            yield from _sources.documents_in(path, options.format, options.field)
+
+    summary = Roxxel(options.corpus).write(
+        documents(),
+        options.separator,
+        block_size=options.block_size,
+        max_shard_bytes=options.max_shard_bytes,
+        dtype=options.dtype,
+        vocab_size=options.vocab_size,
+        exist=options.exist,
+        metadata={"source": [Path(path).name for path in options.inputs]},
+    )
+    if not summary.kept:
+        print(summary)
+    return 0
+
+
+def _info(options: argparse.Namespace) -> int:
+    with Roxxel(options.corpus) as corpus:
+        sizes = [Path(path).stat().st_size for path in corpus.paths]
+        facts: dict[str, Any] = {
+            "shards": corpus.num_shards,
+            "tokens": corpus.num_tokens,
+            "documents": corpus.num_documents,
+            "dtype": corpus.dtype_name,
+            "token_range": corpus.token_range_seen,
+            "block_size": corpus.block_size,
+            "bytes": sum(sizes),
+            "fingerprint": corpus.fingerprint,
+            "tokenizer": corpus.tokenizer,
+            "metadata": corpus.metadata,
+        }
+    if options.json:
+        print(json.dumps(facts, ensure_ascii=False))
+        return 0
+    for name, value in facts.items():
+        text = json.dumps(value, ensure_ascii=False) if name == "metadata" else value
+        print(f"{name:12} {text}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    with Roxxel(options.corpus) as corpus:
+        report = corpus.verify(progress=_progress())
+    for error in report.errors:
+        print(f"roxxel-format: {error}", file=sys.stderr)
+    if not report.ok:
+        return 3
+    print(f"{report.num_shards} shards, {report.num_bytes} bytes: all blocks are whole")
+    return 0
+
+
+def _cat(options: argparse.Namespace) -> int:
+    with Roxxel(options.corpus, check="blocks") as corpus:
+        as_text = corpus.dtype == np.uint8 and not options.ids
+        for part in _chosen(corpus, options.document, options.tokens):
+            if as_text:
+                sys.stdout.flush()
+                sys.stdout.buffer.write(part.tobytes() + b"\n")
+            else:
+                print(" ".join(map(str, part.tolist())))
+    return 0
+
+
+def _chosen(
+    corpus: Roxxel, documents: list[int] | None, tokens: tuple[int, int] | None
+) -> Iterator[Tokens]:
+    if tokens is not None:
+        yield corpus.tokens[slice(*tokens)]
+    elif documents:
+        for number in documents:
+            yield corpus.documents[number]
+    else:
+        yield from corpus.documents
+
+
+def _export(options: argparse.Namespace) -> int:
+    output = Path(options.output)
+    if output.suffix not in {".npy", ".bin"}:
+        raise ValueError(f"{output}: must end in .npy or .bin")
+    partial = output.with_name(output.name + ".partial")
+    with Roxxel(options.corpus, check="blocks") as corpus:
+        with partial.open("wb") as file:
+            if output.suffix == ".npy":
+                header: dict[str, Any] = {
+                    "descr": np.lib.format.dtype_to_descr(corpus.dtype),
+                    "fortran_order": False,
+                    "shape": (corpus.num_tokens,),
+                }
+                np.lib.format.write_array_header_1_0(file, header)
+            for start in range(0, corpus.num_tokens, _CHUNK):
+                corpus.tokens[start : start + _CHUNK].tofile(file)
+        partial.replace(output)
+    return 0
+
+
+def _progress() -> Any:
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        end = "\n" if done == total else ""
+        share = 100 * done // max(1, total)
+        sys.stderr.write(f"\r{share:3d} % of {total} bytes{end}")
+        sys.stderr.flush()
+
+    return show
+
+
+def _size(text: str) -> int:
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    try:
+        return int(number) * _UNITS[unit]
+    except (ValueError, KeyError):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size; write bytes, or a number with K, M, G or T"
+        ) from None
+
+
+def _separator(text: str) -> int:
+    return int(text)
+
+
+def _span(text: str) -> tuple[int, int]:
+    start, _, stop = text.partition(":")
+    try:
+        return int(start), int(stop)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no span A:B") from None

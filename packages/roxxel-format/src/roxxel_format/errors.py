@@ -1,0 +1,50 @@
+"""What can go wrong with a shard, as exceptions a caller can tell apart."""
+
+from __future__ import annotations
+
+
+class ShardError(ValueError):
+    """A file is no valid shard, or the shards of a corpus do not belong together.
+
+    The message names the file, what is wrong with it, and what to do.
+    """
+
+
+class ChecksumError(ShardError):
+    """Bytes of a shard are not those that were written.
+
+    Attributes:
+        path: The shard.
+        section: `"tokens"`, `"documents"`, `"checksums"` or `"metadata"`.
+        block: Block of the section, from 0; None where the section has no blocks.
+        byte_offset: Where the damaged block begins in the file.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str,
+        section: str,
+        block: int | None,
+        byte_offset: int,
+    ) -> None:
+        super().__init__(message)
+        self.path = path
+        self.section = section
+        self.block = block
+        self.byte_offset = byte_offset
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (
+            _checksum_error,
+            (str(self), self.path, self.section, self.block, self.byte_offset),
+        )
+
+
+def _checksum_error(
+    message: str, path: str, section: str, block: int | None, byte_offset: int
+) -> ChecksumError:
+    return ChecksumError(
+        message, path=path, section=section, block=block, byte_offset=byte_offset
+    )

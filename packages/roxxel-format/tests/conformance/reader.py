@@ -1,0 +1,78 @@
+"""A second reader, written from docs/format.md alone."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CODES = {
+    **{
+        f"{kind}{8 * n}": f"<{kind[0]}{n}"
+        for kind in ("uint", "int")
+        for n in (1, 2, 4, 8)
+    },
+    **{f"float{8 * n}": f"<f{n}" for n in (2, 4, 8)},
+    "bool": "?",
+    "bfloat16": "<u2",
+}
+
+
+def read_shard(path: Path) -> tuple[np.ndarray[Any, Any], list[Any], dict[str, Any]]:
+    """Return items, documents without separators, and metadata."""
+    data = path.read_bytes()
+    head, foot = data[:4096], data[-256:]
+    magic, version, head_size, name, size, block, separator = struct.unpack_from(
+        "<8sII16sIII", head
+    )
+    assert magic == b"\x89ROX\r\n\x1a\n"
+    assert (version, head_size, head[44:4092]) == (1, 4096, bytes(4048))
+    assert zlib.crc32(head[:4092]) == struct.unpack_from("<I", head, 4092)[0]
+    assert foot[248:] == b"ROXfoot\n"
+    assert zlib.crc32(foot[:244]) == struct.unpack_from("<I", foot, 244)[0]
+    version, head_crc, n, d, _, _, flags, zero = struct.unpack_from("<II4QII", foot)
+    assert (version, zero, foot[192:244]) == (1, 0, bytes(52))
+    assert head_crc == zlib.crc32(head[:4092])
+    *places, file_size, checksums_crc, metadata_crc = struct.unpack_from(
+        "<9QII", foot, 48
+    )
+    assert file_size == len(data)
+    at = 4096
+    sections: list[bytes] = []
+    blocks = -(-n * size // block), -(-8 * d // block)
+    for place, length in zip(
+        places[::2], (blocks[0] * block, 8 * d, 4 * sum(blocks), places[7]), strict=True
+    ):
+        assert place == at
+        sections.append(data[at : at + length])
+        at += length
+    assert at + 256 == len(data)
+    tokens, documents, checksums, metadata = sections
+    assert zlib.crc32(checksums) == checksums_crc
+    assert zlib.crc32(metadata) == metadata_crc
+    computed = [
+        zlib.crc32(section[i : i + block])
+        for section in (tokens, documents)
+        for i in range(0, len(section), block)
+    ]
+    assert checksums == struct.pack(f"<{len(computed)}I", *computed)
+    content = blake2b(head[16:44] + foot[8:44] + documents + checksums, digest_size=32)
+    assert content.digest() == foot[128:160]
+    whole = head + documents + checksums + metadata + foot[:128] + foot[128:160]
+    assert blake2b(whole, digest_size=32).digest() == foot[160:192]
+    assert not any(tokens[n * size :])
+    items = np.frombuffer(tokens, CODES[name.rstrip(b"\0").decode()], n)
+    ends = np.frombuffer(documents, "<u8").tolist()
+    stops = [end - separator for end in ends]
+    if flags & 2:
+        stops[-1] = ends[-1]
+    starts = [0, *ends[:-1]]
+    found = [items[a:b] for a, b in zip(starts, stops, strict=True)]
+    return items, found, json.loads(metadata)

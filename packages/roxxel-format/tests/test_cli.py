@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from roxxel_format import Roxxel
+from roxxel_format.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*arguments: object) -> int:
+    return main([str(each) for each in arguments])
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "a.txt"
+    path.write_text("one\ntwo\n", encoding="utf-8")
+    return path
+
+
+def test_text_files_are_documents(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+
+    assert run("write", target, text, text, "--separator", 0) == 0
+
+    assert capsys.readouterr().out.startswith("wrote 18 tokens (uint8) in 2 documents")
+    assert Roxxel(target).documents[1].tobytes() == b"one\ntwo\n"
+    assert run("write", target, text, text, "--separator", 0) == 0
+    assert "kept 18 tokens" in capsys.readouterr().err
+    assert run("write", target, text, "--separator", 1) == 1
+    assert "separator=0 there, 1 here" in capsys.readouterr().err
+
+
+def test_lines_json_lines_and_arrays_are_documents(tmp_path: Path, text: Path) -> None:
+    rows = tmp_path / "a.jsonl.gz"
+    with gzip.open(rows, "wt", encoding="utf-8") as file:
+        file.write('{"body": [1, 2]}\n\n[3]\n')
+    table = tmp_path / "a.npy"
+    np.save(table, np.arange(6, dtype=np.uint16).reshape(3, 2))
+
+    assert run("write", tmp_path / "lines.rox", text, "--format", "lines") == 0
+    assert run("write", tmp_path / "json.rox", rows, "--field", "body") == 0
+    assert run("write", tmp_path / "table.rox", table) == 0
+
+    lines = Roxxel(tmp_path / "lines.rox").documents
+    assert [each.tobytes() for each in lines] == [b"one", b"two"]
+    documents = Roxxel(tmp_path / "json.rox").documents
+    assert [each.tolist() for each in documents] == [[1, 2], [3]]
+    assert Roxxel(tmp_path / "table.rox").documents[2].tolist() == [4, 5]
+
+
+def test_documents_come_from_the_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b'"a"\n"b"\n'))
+    monkeypatch.setattr("sys.stdin", stdin)
+
+    assert run("write", tmp_path / "c.rox", "-", "--format", "jsonl") == 0
+
+    assert len(Roxxel(tmp_path / "c.rox").documents) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.jsonl", b'{"x": 1}', "a.jsonl:1: has no field 'text', but x; name the one"),
+        ("a.jsonl", b"[1]\n{", "a.jsonl:2: no JSON"),
+        ("a.jsonl", b"3", "a.jsonl:1: int is no document"),
+        ("a.txt", b"\xff", "a.txt: not UTF-8 text .invalid start byte at byte 0"),
+        ("a.npy", b"x", "a.npy: no .npy file"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_leaves_nothing(
+    name: str,
+    content: bytes,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    assert run("write", tmp_path / "c.rox", tmp_path / name) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith("roxxel-format: ")
+    assert error.count("\n") == 1
+    assert re.search(message, error)
+    assert not list(tmp_path.glob("*.rox*"))
+
+
+def test_info_says_what_a_corpus_holds(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+    run("write", target, text)
+    capsys.readouterr()
+
+    assert run("info", target, "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["tokens"], facts["documents"], facts["dtype"]) == (8, 1, "uint8")
+    assert facts["metadata"]["source"] == ["a.txt"]
+    assert run("info", target) == 0
+    assert "tokens       8\n" in capsys.readouterr().out
+    assert run("info", tmp_path / "none") == 1
+    assert "no such file or folder" in capsys.readouterr().err
+
+
+def test_verify_tells_damage_by_its_exit_code(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+    run("write", target, text)
+
+    assert run("verify", target) == 0
+    data = bytearray(target.read_bytes())
+    data[4097] ^= 1
+    target.write_bytes(data)
+    assert run("verify", target) == 3
+    assert "block 0 of the tokens" in capsys.readouterr().err
+
+
+def test_cat_prints_documents_and_tokens(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    target = tmp_path / "c.rox"
+    Roxxel(target).write(["ä", "b"], separator=10)
+
+    assert run("cat", target) == 0
+    assert capfdbinary.readouterr().out == "ä\nb\n".encode()
+    assert run("cat", target, "--document", 1, "--ids") == 0
+    assert capfdbinary.readouterr().out == b"98\n"
+    assert run("cat", target, "--tokens", "2:4", "--ids") == 0
+    assert capfdbinary.readouterr().out == b"10 98\n"
+
+
+def test_export_writes_flat_files(tmp_path: Path) -> None:
+    target = tmp_path / "c.rox"
+    Roxxel(target).write([np.arange(5, dtype=np.uint16)])
+
+    assert run("export", target, tmp_path / "a.npy") == 0
+    assert run("export", target, tmp_path / "a.bin") == 0
+
+    assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
+    assert np.fromfile(tmp_path / "a.bin", "<u2").tolist() == [0, 1, 2, 3, 4]
+    assert run("export", target, tmp_path / "a.txt") == 1
+
+
+def test_sizes_have_units(tmp_path: Path, text: Path) -> None:
+    pattern = tmp_path / "c_*.rox"
+
+    assert run("write", pattern, text, "--max-shard-bytes", "1M") == 0
+    with pytest.raises(SystemExit) as caught:
+        run("write", pattern, text, "--max-shard-bytes", "1X")
+    assert caught.value.code == 2

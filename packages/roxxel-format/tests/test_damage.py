@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_format import ChecksumError, Roxxel, Shard, ShardError
+
+from .helpers import corpus_of, documents_of, line_of
+
+DOCUMENTS = documents_of(900, 0, 333)
+LINE = line_of(DOCUMENTS, [5])
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    path = tmp_path_factory.mktemp("whole") / "a.rox"
+    Roxxel(path).write(DOCUMENTS, separator=5, block_size=512)
+    return path.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("broken") / "a.rox"
+
+
+def read_everything(path: Path) -> None:
+    """Read a shard in every way; it is right, or raises ShardError."""
+    corpus = Roxxel(path, check="blocks")
+    try:
+        assert np.array_equal(corpus.tokens[:], LINE)
+        assert np.array_equal(corpus.read([3], 1000)[0], LINE[3:1003])
+        for found, given_ in zip(corpus.documents, DOCUMENTS, strict=True):
+            assert np.array_equal(found, given_)
+        corpus.document_spans(0, corpus.num_tokens)
+        assert corpus.metadata["separator"] == [5]
+    except ShardError:
+        return
+    assert corpus.verify().ok
+
+
+@given(data=st.data())
+def test_a_flipped_bit_is_found_or_harmless(
+    data: st.DataObject, whole: bytes, broken: Path
+) -> None:
+    bit = data.draw(st.integers(0, len(whole) * 8 - 1))
+    changed = bytearray(whole)
+    changed[bit // 8] ^= 1 << bit % 8
+    broken.write_bytes(changed)
+
+    read_everything(broken)
+
+    with pytest.raises(ShardError, match=r"a\.rox: "):
+        Roxxel(broken).verify().raise_if_damaged()
+
+
+@given(data=st.data())
+def test_a_truncated_shard_names_the_file(
+    data: st.DataObject, whole: bytes, broken: Path
+) -> None:
+    broken.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+    with pytest.raises(ShardError, match=r"a\.rox: "):
+        _ = Roxxel(broken).num_tokens
+
+
+def test_damaged_tokens_name_block_offset_and_documents(
+    whole: bytes, broken: Path
+) -> None:
+    changed = bytearray(whole)
+    changed[4096 + 512 * 3 + 300] ^= 1
+    broken.write_bytes(changed)
+    message = (
+        "a.rox: block 3 of the tokens .byte 5632 on, documents 0 to 2 of the shard. "
+        "does not match its checksum; the bytes are damaged"
+    )
+
+    with pytest.raises(ChecksumError, match=message) as caught:
+        _ = Roxxel(broken, check="blocks").tokens[:]
+    assert (caught.value.section, caught.value.block) == ("tokens", 3)
+    assert caught.value.byte_offset == 5632
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # noqa: S301 - our own bytes
+    report = Roxxel(broken).verify()
+    assert not report.ok
+    assert [str(error) for error in report.errors] == [str(caught.value)]
+    sound = Roxxel(broken, check="blocks").tokens[: 256 * 3]
+    assert np.array_equal(sound, LINE[: 256 * 3])
+
+
+def test_other_files_are_no_shards(tmp_path: Path) -> None:
+    path = tmp_path / "a.rox"
+    cases = {
+        b"": "not a Roxxel shard",
+        b"hello": "not a Roxxel shard, it begins with b'hello'",
+        b"\x89ROX\r\n\x1a\n": "file has 8 bytes, fewer than the smallest shard",
+        b"\x89ROX\n\x1a\n" * 1000: "not a Roxxel shard",
+    }
+    for content, message in cases.items():
+        path.write_bytes(content)
+        with pytest.raises(ShardError, match=message):
+            Shard(path)
+
+
+def test_a_file_that_is_replaced_or_cut_after_opening_is_an_error(
+    tmp_path: Path,
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(2000, 2000))
+    path = corpus.paths[0]
+    checked = Roxxel(corpus.filepath, check="blocks")
+    _ = checked.tokens[0], corpus.num_tokens
+    other = tmp_path / "other"
+    Roxxel(other).write([[1]])
+    (other / "shard_00000.rox").replace(path)
+
+    with pytest.raises(ShardError, match="was replaced after it was opened"):
+        corpus.read([0], 10)
+    os.truncate(corpus.paths[1], 9000)
+    with pytest.raises(ShardError, match="the foot is missing from the end"):
+        corpus.read([2000], 10)
+
+
+def test_checked_reads_find_a_file_that_shrinks_while_it_is_open(
+    tmp_path: Path,
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(2000))
+    checked = Roxxel(corpus.filepath, check="blocks")
+    _ = checked.tokens[0]
+    os.truncate(checked.paths[0], 5000)
+
+    with pytest.raises(ShardError, match="was changed after it was opened"):
+        _ = checked.tokens[500]
+
+
+def test_verify_reports_progress_and_all_damage(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(*[900] * 9))
+    for path in corpus.paths[:2]:
+        with Path(path).open("r+b") as file:
+            file.seek(4096 + 512)
+            file.write(b"damage")
+    seen: list[tuple[int, int]] = []
+
+    def note(done: int, total: int) -> None:
+        seen.append((done, total))
+
+    report = corpus.verify(threads=2, progress=note)
+
+    assert ["block 1 of the tokens" in str(each) for each in report.errors] == [
+        True
+    ] * 2
+    assert seen[-1] == (report.num_bytes, report.num_bytes)
+    assert report.num_shards == corpus.num_shards

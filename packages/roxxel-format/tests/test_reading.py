@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_format import Roxxel, ShardError, TokenReader
+
+from .helpers import corpus_of, documents_of, line_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LENGTHS = st.lists(st.integers(0, 3000), min_size=1, max_size=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("corpus")
+
+
+@given(lengths=LENGTHS, separator=st.sampled_from([None, 7]), data=st.data())
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+def test_windows_are_runs_of_the_token_line(
+    lengths: list[int],
+    separator: int | None,
+    data: st.DataObject,
+    check: Literal["headers", "blocks"],
+    folder: Path,
+) -> None:
+    documents = documents_of(*lengths)
+    line = line_of(documents, None if separator is None else [separator])
+    corpus = corpus_of(folder, documents, separator=separator, exist="replace")
+    corpus = Roxxel(corpus.filepath, check=check)
+    start = data.draw(st.integers(0, len(line)))
+    stop = data.draw(st.integers(start, len(line)))
+    length = data.draw(st.integers(0, len(line)))
+    starts = data.draw(st.lists(st.integers(0, len(line) - length)))
+
+    assert corpus.num_tokens == len(line)
+    assert np.array_equal(corpus.tokens[start:stop], line[start:stop])
+    windows = corpus.read(starts, length, np.int32)
+    assert windows.dtype == np.int32
+    assert windows.shape == (len(starts), length)
+    for window, begin in zip(windows, starts, strict=True):
+        assert np.array_equal(window, line[begin : begin + length])
+    out = np.zeros((len(starts), length), np.int64)
+    assert corpus.read(starts, length, out=out) is out
+    assert np.array_equal(out, windows)
+
+
+@given(lengths=LENGTHS, separator=st.sampled_from([None, 7, b"ab\0\1"]))
+def test_documents_come_back_as_they_were_given(
+    lengths: list[int], separator: int | bytes | None, folder: Path
+) -> None:
+    documents = documents_of(*lengths)
+    corpus = corpus_of(folder, documents, separator=separator, exist="replace")
+
+    assert len(corpus.documents) == len(documents) == corpus.num_documents
+    for number, document in enumerate(documents):
+        assert np.array_equal(corpus.documents[number], document)
+    for found, document in zip(corpus.documents, documents, strict=True):
+        assert np.array_equal(found, document)
+    end = {None: [], 7: [7], b"ab\0\1": [0x6261, 0x0100]}[separator]
+    with_separator = np.append(documents[-1], end)
+    assert np.array_equal(corpus.documents.with_separator[-1], with_separator)
+
+
+@given(lengths=LENGTHS, separator=st.sampled_from([None, 7]), data=st.data())
+def test_document_spans_cover_a_range_once_and_in_order(
+    lengths: list[int], separator: int | None, data: st.DataObject, folder: Path
+) -> None:
+    documents = documents_of(*lengths)
+    corpus = corpus_of(folder, documents, separator=separator, exist="replace")
+    start = data.draw(st.integers(0, corpus.num_tokens))
+    stop = data.draw(st.integers(start, corpus.num_tokens))
+    owner = np.repeat(
+        np.arange(len(lengths)), np.array(lengths) + (separator is not None)
+    )
+
+    spans = corpus.document_spans(start, stop)
+
+    assert spans.dtype == np.int64
+    assert all(a < b for _, a, b in spans.tolist())
+    assert [t for _, a, b in spans.tolist() for t in range(a, b)] == list(
+        range(start, stop)
+    )
+    found = [number for number, a, b in spans.tolist() for _ in range(a, b)]
+    assert found == owner[start:stop].tolist()
+    assert len(set(spans[:, 0].tolist())) == len(spans)
+
+
+@given(lengths=LENGTHS)
+def test_blocks_make_up_the_token_line(lengths: list[int], folder: Path) -> None:
+    documents = documents_of(*lengths)
+    corpus = corpus_of(folder, documents, exist="replace")
+
+    blocks = [corpus[number] for number in range(len(corpus))]
+
+    assert all(len(block) == 256 for block in blocks[:-1])
+    assert np.array_equal(np.concatenate(blocks or [line_of([])]), line_of(documents))
+
+
+def test_a_slice_inside_a_shard_is_a_read_only_view(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(1000))
+
+    view = corpus.tokens[10:20]
+
+    assert not view.flags.owndata
+    assert not view.flags.writeable
+    assert np.shares_memory(view, corpus.tokens[0:1000])
+
+
+def test_slices_and_indices_mean_what_they_mean_for_a_list(tmp_path: Path) -> None:
+    documents = documents_of(3000, 2000, 1000)
+    line = line_of(documents).tolist()
+    corpus = corpus_of(tmp_path, documents)
+
+    assert corpus.num_shards > 2
+    for key in (slice(None), slice(-5, None), slice(5, -5, 7), slice(9, 2, -3)):
+        assert corpus.tokens[key].tolist() == line[key]
+    assert corpus.tokens[slice(4, 2)].size == 0
+    assert corpus.tokens[-1] == line[-1]
+    assert [len(each) for each in corpus.documents[1:]] == [2000, 1000]
+    with pytest.raises(IndexError, match="token 6000 is out of range; there are 6000"):
+        corpus.tokens[6000]
+    with pytest.raises(IndexError, match="document 3 is out of range; there are 3"):
+        corpus.documents[3]
+    with pytest.raises(IndexError, match="block 24 is out of range"):
+        corpus[24]
+
+
+def test_windows_outside_the_corpus_are_refused(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(100))
+
+    assert corpus.read([0], 100).shape == (1, 100)
+    for starts, length in (([1], 100), ([-1], 1), ([100], 1), ([2**62], 2**62)):
+        with pytest.raises(IndexError, match="leaves the corpus of 100 tokens"):
+            corpus.read(starts, length)
+        with pytest.raises(IndexError, match="leaves the corpus of 100 tokens"):
+            corpus.will_need(starts, length)
+    with pytest.raises(IndexError, match="leaves the corpus"):
+        corpus.document_spans(0, 101)
+    with pytest.raises(TypeError, match="starts has dtype float64"):
+        corpus.read([0.5], 1)
+    with pytest.raises(ValueError, match=r"starts has shape \(1, 1\)"):
+        corpus.read([[0]], 1)
+    with pytest.raises(ValueError, match="length must not be negative"):
+        corpus.read([0], -1)
+
+
+def test_no_value_is_changed_on_the_way_to_another_dtype(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [np.array([1, 2**31], np.uint32)])
+
+    with pytest.raises(TypeError, match="1 to 2147483648 cannot be read as int32"):
+        corpus.read([0], 2, np.int32)
+    assert corpus.read([0], 2, np.int64).tolist() == [[1, 2**31]]
+    with pytest.raises(TypeError, match="cannot be read as float32"):
+        corpus.read([0], 2, np.float32)
+    small = corpus_of(tmp_path, [np.array([1, 2], np.uint32)], exist="replace")
+    assert small.read([0], 2, np.int8).tolist() == [[1, 2]]
+
+
+def test_out_must_have_the_shape_and_dtype_that_is_asked_for(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(100))
+
+    with pytest.raises(ValueError, match=r"out has shape \(2, 10\)"):
+        corpus.read([0], 10, out=np.zeros((2, 10), np.int32))
+    with pytest.raises(ValueError, match="out has dtype int32, but dtype="):
+        corpus.read([0], 10, np.int64, np.zeros((1, 10), np.int32))
+    strided = np.zeros((1, 20), np.int32)[:, ::2]
+    assert np.array_equal(corpus.read([5], 10, out=strided), corpus.read([5], 10))
+
+
+def test_constructing_touches_no_file_and_reading_nothing_is_the_error(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(FileNotFoundError, match="no file matches the pattern"):
+        _ = Roxxel(tmp_path / "none_*.rox").num_tokens
+    with pytest.raises(FileNotFoundError, match="no such file or folder"):
+        _ = Roxxel(tmp_path / "none.rox").num_tokens
+    with pytest.raises(FileNotFoundError, match=r"the folder holds no \.rox file"):
+        _ = Roxxel(tmp_path).num_tokens
+    with pytest.raises(FileNotFoundError, match="the list of shards is empty"):
+        _ = Roxxel([]).num_tokens
+
+
+def test_a_file_a_folder_a_pattern_and_a_list_name_the_same_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(3000, 10))
+    monkeypatch.chdir(tmp_path)
+    shards = sorted(tmp_path.glob("*.rox"))
+
+    for name in (tmp_path, "c_*.rox", ".", shards, ["c_*.rox"]):
+        assert Roxxel(name).fingerprint == corpus.fingerprint
+    assert Roxxel(shards[0]).num_shards == 1
+    reordered = Roxxel(shards[::-1])
+    assert reordered.fingerprint != corpus.fingerprint
+
+
+def test_shards_are_in_natural_order(tmp_path: Path) -> None:
+    for number in (99999, 100000, 2):
+        Roxxel(tmp_path / f"s_{number}.rox").write([[number]])
+
+    assert Roxxel(tmp_path).tokens[:].tolist() == [2, 99999, 100000]
+
+
+def test_shards_of_different_types_are_no_corpus(tmp_path: Path) -> None:
+    Roxxel(tmp_path / "a.rox").write([[1]])
+    Roxxel(tmp_path / "b.rox").write([b"1"])
+
+    with pytest.raises(ShardError, match=r"b\.rox: holds uint8, but .*a\.rox holds u"):
+        _ = Roxxel(tmp_path).num_tokens
+
+
+def test_a_pickled_corpus_opens_the_same_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = documents_of(3000, 10)
+    corpus_of(tmp_path, documents)
+    monkeypatch.chdir(tmp_path)
+    data = pickle.dumps(Roxxel("c_*.rox", check="blocks"))
+    monkeypatch.chdir("/")
+
+    corpus = pickle.loads(data)  # noqa: S301 - our own bytes
+
+    assert np.array_equal(corpus.tokens[:], line_of(documents))
+
+
+def test_few_maps_serve_many_shards_from_many_threads(tmp_path: Path) -> None:
+    documents = documents_of(*[400] * 60)
+    line = line_of(documents)
+    corpus_of(tmp_path, documents)
+    corpus = Roxxel(tmp_path, max_maps=2)
+    rng = np.random.default_rng(0)
+    starts = rng.integers(0, len(line) - 900, (40, 16))
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(corpus.read, starts, [900] * len(starts)))
+
+    assert corpus.num_shards > 5
+    for row, windows in zip(starts, found, strict=True):
+        assert np.array_equal(windows, np.stack([line[s : s + 900] for s in row]))
+
+
+def test_a_closed_corpus_opens_again_and_views_outlive_it(tmp_path: Path) -> None:
+    documents = documents_of(1000)
+    with corpus_of(tmp_path, documents) as corpus:
+        view = corpus.tokens[3:500]
+
+    assert np.array_equal(view, documents[0][3:500])
+    assert corpus.num_tokens == 1000
+
+
+def test_estimate_steps_is_an_upper_bound(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(1000))
+
+    assert corpus.estimate_steps(seq_len=7, batch_size=10) == 14
+    assert corpus.estimate_steps(seq_len=1001, batch_size=1) == 0
+    with pytest.raises(ValueError, match="must be positive, got 0, 1"):
+        corpus.estimate_steps(0, 1)
+
+
+def test_a_corpus_is_a_token_reader(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(2000, 1000))
+
+    assert isinstance(corpus, TokenReader)
+    corpus.will_need(np.array([0, 1500, 2990]), 10)
+    assert np.array_equal(np.asarray(corpus.tokens), corpus.tokens[:])

@@ -1,0 +1,367 @@
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import stat
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_format import Roxxel, ShardWriter
+
+from .helpers import corpus_of, documents_of, line_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def untouchable() -> Iterator[object]:
+    raise AssertionError("the generator was touched")
+    yield
+
+
+def interrupted(*documents: object) -> Iterator[object]:
+    yield from documents
+    raise KeyboardInterrupt
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@given(
+    lengths=st.lists(st.integers(0, 5000), min_size=1), limit=st.integers(9_500, 15_000)
+)
+def test_no_shard_is_larger_than_asked(
+    lengths: list[int], limit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("corpus")
+    documents = documents_of(*lengths)
+
+    summary = corpus_of(folder, documents, max_shard_bytes=limit).write(
+        untouchable(), block_size=512, max_shard_bytes=limit
+    )
+
+    assert summary.kept
+    sizes = [path.stat().st_size for path in folder.iterdir()]
+    assert max(sizes) <= limit
+    assert sum(sizes) == summary.num_bytes
+    assert np.array_equal(Roxxel(folder).tokens[:], line_of(documents))
+
+
+def test_a_summary_says_what_was_written(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "new" / "c_*.rox")
+
+    summary = corpus.write([[1, 2], [3]], separator=0)
+
+    assert summary.paths == (str(tmp_path / "new" / "c_00000.rox"),)
+    assert (summary.num_documents, summary.num_tokens) == (2, 5)
+    assert summary.dtype == "uint32"
+    assert not summary.kept
+    assert summary.num_bytes == (tmp_path / "new" / "c_00000.rox").stat().st_size
+    assert summary.fingerprint == corpus.fingerprint
+    assert str(summary).startswith("wrote 5 tokens (uint32) in 2 documents and 1 shard")
+
+
+def test_the_same_write_again_keeps_the_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(5000, 3000), separator=b"\0")
+    first = corpus.fingerprint
+    assert capsys.readouterr() == ("", "")
+
+    again = corpus_of(tmp_path, untouchable(), separator=b"\0")
+
+    assert again.fingerprint == first
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith(
+        f"{tmp_path}: kept 8002 tokens (uint16) in 2 documents"
+    )
+    assert output.err.count("\n") == 1
+
+
+def test_other_arguments_are_an_error_that_names_them(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(100), separator=1)
+    before = corpus.fingerprint
+
+    with pytest.raises(
+        FileExistsError, match=r"other arguments \(separator=1 there, 2 here\); use ex"
+    ):
+        corpus_of(tmp_path, documents_of(100), separator=2)
+    with pytest.raises(FileExistsError, match="a corpus is there; use exist="):
+        corpus_of(tmp_path, documents_of(100), separator=1, exist="error")
+    assert corpus.fingerprint == before
+
+
+def test_replace_leaves_the_old_corpus_until_the_new_one_is_whole(
+    tmp_path: Path,
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(9000))
+    before = corpus.fingerprint
+
+    with pytest.raises(KeyboardInterrupt):
+        corpus_of(tmp_path, interrupted(*documents_of(6000)), exist="replace")
+    assert corpus.fingerprint == before
+    corpus = corpus_of(tmp_path, documents_of(40, seed=1), exist="replace")
+    assert names(tmp_path) == ["c_00000.rox"]
+    assert np.array_equal(corpus.tokens[:], line_of(documents_of(40, seed=1)))
+
+
+def test_append_adds_shards_of_the_same_type(tmp_path: Path) -> None:
+    corpus_of(tmp_path, documents_of(3000))
+
+    corpus = corpus_of(tmp_path, [[1], [2]], exist="append")
+
+    assert corpus.tokens[3000:].tolist() == [1, 2]
+    assert corpus.num_documents == 3
+    with pytest.raises(ValueError, match="document 0: value 65536 is outside"):
+        corpus_of(tmp_path, [[65536]], exist="append")
+    with pytest.raises(ValueError, match="holds uint16, so uint32 cannot be appended"):
+        corpus_of(tmp_path, [[1]], exist="append", dtype="uint32")
+    assert corpus.num_documents == 3
+
+
+def test_a_write_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        corpus_of(tmp_path, interrupted(*documents_of(9000, 9000)))
+
+    assert names(tmp_path) == []
+
+
+def test_a_killed_write_is_recognised_and_written_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = documents_of(3000, 3000)
+
+    def killed() -> Iterator[object]:
+        yield from documents
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if (child := os.fork()) == 0:
+        corpus_of(tmp_path, killed())
+    os.waitpid(child, 0)
+    assert "c_00000.rox" in names(tmp_path)
+    assert any(name.endswith(".partial") for name in names(tmp_path))
+    assert Roxxel(tmp_path).verify().ok
+
+    corpus = corpus_of(tmp_path, documents_of(9000))
+
+    assert "an earlier write was interrupted" in capsys.readouterr().err
+    assert np.array_equal(corpus.tokens[:], line_of(documents_of(9000)))
+    assert all(name.endswith(".rox") for name in names(tmp_path))
+
+
+def test_two_writers_at_once_are_kept_apart_or_append(tmp_path: Path) -> None:
+    def second() -> Iterator[object]:
+        yield [1]
+        with pytest.raises(BlockingIOError, match="another process is writing this"):
+            Roxxel(tmp_path / "c_*.rox").write([[2]])
+
+    Roxxel(tmp_path / "c_*.rox").write(second())
+
+    def nested() -> Iterator[object]:
+        yield [2]
+        Roxxel(tmp_path / "c_*.rox").write([[3]], exist="append")
+
+    Roxxel(tmp_path / "c_*.rox").write(nested(), exist="append")
+
+    assert sorted(Roxxel(tmp_path).tokens[:].tolist()) == [1, 2, 3]
+    assert names(tmp_path) == [f"c_0000{n}.rox" for n in range(3)]
+
+
+DTYPES: list[tuple[dict[str, Any], list[Any], str]] = [
+    ({}, [[1, 2]], "uint32"),
+    ({}, [np.array([1], np.int16)], "int16"),
+    ({}, [np.array([1], ">u4")], "uint32"),
+    ({}, [[]], "uint32"),
+    ({}, ["a"], "uint8"),
+    ({}, [b"a"], "uint8"),
+    ({}, [[0.5]], "float64"),
+    ({}, [[True]], "bool"),
+    ({"vocab_size": 65536}, [np.array([1])], "uint16"),
+    ({"vocab_size": 65537}, [[1]], "uint32"),
+    ({"dtype": "bfloat16"}, [np.array([1], np.uint16)], "bfloat16"),
+    ({"dtype": np.uint16}, ["Aé"], "uint16"),
+]
+
+
+@pytest.mark.parametrize(("options", "documents", "dtype"), DTYPES)
+def test_the_dtype_follows_from_the_arguments_or_the_first_document(
+    options: dict[str, Any], documents: list[Any], dtype: str, tmp_path: Path
+) -> None:
+    assert Roxxel(tmp_path / "a.rox").write(documents, **options).dtype == dtype
+
+
+@pytest.mark.parametrize("length", [1, 1000, 10_000])
+@pytest.mark.parametrize("value", [-1, 70_000])
+def test_a_value_out_of_range_names_document_and_value(
+    length: int, value: int, tmp_path: Path
+) -> None:
+    documents = [np.arange(length, dtype=np.int64) % 1000 for _ in range(30)]
+    documents[17][length // 2] = value
+
+    with pytest.raises(
+        ValueError, match=rf"document 17: value {value} is outside \[0, 65535\] of uint"
+    ):
+        Roxxel(tmp_path / "a.rox").write(documents, dtype="uint16", separator=0)
+    with pytest.raises(ValueError, match=rf"document 17: value {value} is outside"):
+        corpus_of(tmp_path, documents, dtype=np.uint16)
+    with pytest.raises(ValueError, match=rf"value {value} is outside \[0, 999\] of ui"):
+        Roxxel(tmp_path / "a.rox").write(documents, vocab_size=1000)
+    assert names(tmp_path) == []
+
+
+def test_documents_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+    cases: list[tuple[list[Any], str]] = [
+        ([[1], "a"], "document 1 is str, but those before it are tokens"),
+        ([[1], np.array([0.5])], "document 1 has dtype float64, which cannot be"),
+        ([[1], [[1, 2]]], ""),
+        ([["a"]], "document 0 is a list of str"),
+        ([[[1], [1, 2]]], "document 0 is a list that is no array"),
+        ([3], "document 0 is a int"),
+        ([np.array([1j])], "a shard cannot hold items of dtype complex128"),
+    ]
+    for documents, message in cases:
+        kind = TypeError if message else ValueError
+        with pytest.raises(kind, match=message or r"document 1 has shape \(1, 2\)"):
+            corpus.write(documents)
+    with pytest.raises(TypeError, match="data is one str; pass an iterable"):
+        corpus.write("text")
+    with pytest.raises(TypeError, match="data is a int; pass an iterable"):
+        corpus.write(cast("Any", 3))
+    assert names(tmp_path) == []
+
+
+def test_integers_of_several_dtypes_make_one_corpus(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+
+    corpus.write([np.array([1], np.uint16), np.array([2]), [3]], separator=60_000)
+    corpus.write(
+        [np.array([1], np.int8)], separator=60_000, dtype="u2", exist="replace"
+    )
+
+    assert corpus.tokens[:].tolist() == [1, 60_000]
+
+
+def test_floats_are_widened_and_never_overflow(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+
+    corpus.write([np.array([0.5], np.float16), [1, 2]], dtype="float32")
+    assert corpus.tokens[:].tolist() == [0.5, 1, 2]
+    with pytest.raises(
+        ValueError, match="document 0: value 1e\\+30 is outside the ran"
+    ):
+        corpus.write([[1e30]], dtype="float16", exist="replace")
+
+
+def test_a_reused_buffer_is_copied(tmp_path: Path) -> None:
+    buffer = np.zeros(3, np.uint8)
+
+    def reusing() -> Iterator[object]:
+        for value in range(4):
+            buffer[:] = value
+            yield buffer
+
+    corpus = Roxxel(tmp_path / "a.rox")
+    corpus.write(reusing())
+
+    assert corpus.tokens[:].tolist() == [v for v in range(4) for _ in range(3)]
+
+
+def test_an_empty_iterator_is_an_error_and_empty_documents_are_not(
+    tmp_path: Path,
+) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+
+    with pytest.raises(ValueError, match="there are no documents to write; check the"):
+        corpus.write(iter([]))
+    assert names(tmp_path) == []
+    corpus.write([[], []])
+    assert (corpus.num_tokens, corpus.num_documents, len(corpus)) == (0, 2, 0)
+    assert corpus.documents[1].size == 0
+    assert corpus.read([], 0).shape == (0, 0)
+    assert corpus.verify().ok
+
+
+def test_arguments_that_cannot_be_met_are_refused_at_once(tmp_path: Path) -> None:
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        ("a.rox", {"max_shard_bytes": 10**6}, "one file holds one shard"),
+        ("a.rox", {"exist": "append"}, "one file holds one shard"),
+        ("a_*_*.rox", {}, "only one \\* in the last part"),
+        ("a_*.rox", {"block_size": 5000}, "block_size must be a power of two"),
+        ("a_*.rox", {"max_shard_bytes": 5000}, "max_shard_bytes=5000 is too small"),
+        ("a_*.rox", {"exist": "maybe"}, "exist must be"),
+        ("a_*.rox", {"vocab_size": 0}, "vocab_size must be in"),
+        ("a_*.rox", {"vocab_size": 300, "dtype": "uint8"}, "does not fit dtype uint8"),
+        ("a_*.rox", {"dtype": "uint16", "separator": b"abc"}, "has 3 bytes; use up to"),
+        ("a_*.rox", {"dtype": "uint8", "separator": 256}, "separator \\[256\\] is out"),
+    ]
+    for name, options, message in cases:
+        with pytest.raises(ValueError, match=message):
+            Roxxel(tmp_path / name).write([[1]], **options)
+    with pytest.raises(TypeError, match="separator must be a token, bytes or None"):
+        Roxxel(tmp_path / "a.rox").write([[1]], cast("Any", "\n"))
+    with pytest.raises(TypeError, match="a list of 1 paths cannot be written to"):
+        Roxxel([tmp_path / "a.rox"]).write([[1]])
+    assert names(tmp_path) == []
+
+
+def test_metadata_is_stored(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+
+    corpus.write([[1]], separator=b"\2", metadata={"source": "übung"})
+
+    assert corpus.metadata["source"] == "übung"
+    assert corpus.metadata["separator"] == [2]
+    assert corpus.metadata["created_by"].startswith("roxxel-format ")
+    with pytest.raises(TypeError, match="metadata cannot be stored as JSON"):
+        corpus.write([[1]], metadata={"a": object()}, exist="replace")
+    with pytest.raises(ValueError, match="more than 1048576"):
+        corpus.write([[1]], metadata={"a": "x" * 2**20}, exist="replace")
+    assert corpus.metadata["source"] == "übung"
+
+
+def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+    try:
+        with pytest.raises(OSError, match="the shard was given up, so make room"):
+            Roxxel(tmp_path / "a.rox").write(documents_of(10**6))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_folder_can_be_kept_but_not_written(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(10))
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+
+    try:
+        assert corpus_of(tmp_path, documents_of(10)).num_tokens == 10
+        with pytest.raises(PermissionError):
+            corpus.write([[1]], exist="append")
+    finally:
+        tmp_path.chmod(stat.S_IRWXU)
+
+
+def test_a_shard_writer_writes_one_shard(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "a.rox", "uint8", separator=(9,)) as writer:
+        writer.append(np.array([1, 2]))
+        assert names(tmp_path) == [".a.rox.partial"]
+
+    assert names(tmp_path) == ["a.rox"]
+    assert Roxxel(tmp_path / "a.rox").tokens[:].tolist() == [1, 2, 9]
+    with pytest.raises(ValueError, match="takes no more documents"):
+        writer.append(np.array([1]))
+    with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "b.rox", "i4"):
+        _ = 1 / 0
+    assert names(tmp_path) == ["a.rox"]
