@@ -1,5 +1,48 @@
-"""Which tokens each training step sees: phases, blends and order as pure arithmetic."""
+"""Which tokens each training step sees, known in advance.
+
+A `Curriculum` declares what a run reads: a primary corpus, others blended with it, and
+phases of batch size, length of sample and mixture. Its `Sampler` gives the batch of any
+step as a pure function of corpus, curriculum, seed and step: nothing is iterated, so to
+resume is to ask for the next step, and to look at an old batch is one call.
+
+    curriculum = Curriculum(Roxxel("wiki_*.rox"), [Phase(1000, 16, 1025)])
+    sampler = curriculum.sampler(seed=42)
+    batch = sampler.batch(999)
+
+Only numpy is needed, and any object with the methods of `TokenReader` is a source.
+"""
 
 from roxxel_curriculum._bijection import Permutation, make_key, permute
+from roxxel_curriculum._curriculum import Curriculum
+from roxxel_curriculum._phase import Phase, ResolvedPhase
+from roxxel_curriculum._plan import CorpusPlan, PhasePlan, Plan, SourcePlan
+from roxxel_curriculum._policy import DROP, REPEAT, STOP, Policy, repeat
+from roxxel_curriculum._sampler import Location, Sampler, Upcoming, Windows
+from roxxel_curriculum._source import TokenReader
+from roxxel_curriculum._state import StateMismatch
+from roxxel_curriculum._version import ARITHMETIC_VERSION
 
-__all__ = ["Permutation", "make_key", "permute"]
+__all__ = [
+    "ARITHMETIC_VERSION",
+    "DROP",
+    "REPEAT",
+    "STOP",
+    "CorpusPlan",
+    "Curriculum",
+    "Location",
+    "Permutation",
+    "Phase",
+    "PhasePlan",
+    "Plan",
+    "Policy",
+    "ResolvedPhase",
+    "Sampler",
+    "SourcePlan",
+    "StateMismatch",
+    "TokenReader",
+    "Upcoming",
+    "Windows",
+    "make_key",
+    "permute",
+    "repeat",
+]

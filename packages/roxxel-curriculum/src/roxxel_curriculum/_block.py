@@ -1,0 +1,111 @@
+"""The samples of consecutive steps, worked out in one go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from roxxel_curriculum._blend import MAX_DEAL
+from roxxel_curriculum._rounds import Draw, window_starts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roxxel_curriculum._schedule import SolvedPhase
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where every row of some consecutive steps of a phase is read.
+
+    Within a step, rows are grouped by source: group `s` of step `i` is
+    `[bounds[i][s], bounds[i][s + 1])` of `rows` and `starts`.
+
+    Attributes:
+        phase: Index of the phase.
+        first: First step, counted in steps' worth of data from the phase's start.
+        stop: One past the last.
+        batch_size: Rows of a step.
+        rows: Row in its step, int64.
+        starts: First token in its source, int64.
+        bounds: A list for each step, one more entry than there are sources.
+    """
+
+    phase: int
+    first: int
+    stop: int
+    batch_size: int
+    rows: npt.NDArray[np.int64]
+    starts: npt.NDArray[np.int64]
+    bounds: list[list[int]]
+
+    def in_row_order(
+        self, data_step: int
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return source index and first token of every row of a step."""
+        bounds = self.bounds[data_step - self.first]
+        rows = self.rows[bounds[0] : bounds[-1]]
+        starts = np.empty(rows.size, np.int64)
+        starts[rows] = self.starts[bounds[0] : bounds[-1]]
+        source = np.empty(rows.size, np.int64)
+        source[rows] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+        return source, starts
+
+
+def make_block(
+    phase: SolvedPhase,
+    index: int,
+    first: int,
+    stop: int,
+    sources: Mapping[str, tuple[int, int]],
+) -> Block:
+    """Work out the steps' worth of data `[first, stop)` of a phase.
+
+    Args:
+        phase: The phase.
+        index: Its index, kept in the block.
+        first: First step's worth of data.
+        stop: One past the last.
+        sources: Index and key of each source, by name.
+    """
+    batch_size = phase.piece.batch_size
+    base = first * batch_size
+    end = stop * batch_size
+    places: list[npt.NDArray[np.int64]] = []
+    draws: list[Draw] = []
+    which: list[int] = []
+    sample = base
+    while sample < end:
+        leg_index = phase.leg_of(sample)
+        leg = phase.legs[leg_index]
+        leg_stop = end if leg.stop is None else min(end, leg.stop)
+        count = min(leg_stop - sample, MAX_DEAL)
+        for source, at, rank in leg.blend.deal(sample - leg.start, count):
+            number, key = sources[source]
+            first_rank = phase.bases[source] + leg.given[source] + rank
+            places.append(at + (sample - base))
+            draws.append(Draw(phase.runs[source], key, first_rank, at.size))
+            which.append(number)
+        sample += count
+    starts = window_starts(draws)
+    place = np.concatenate(places)
+    sizes = [at.size for at in places]
+    num_sources = len(sources)
+    if stop - first == 1:
+        group = np.repeat(np.array(which), sizes)
+        rows = place
+    else:
+        step = place // batch_size
+        rows = place - step * batch_size
+        group = step * num_sources + np.repeat(np.array(which), sizes)
+    order = np.argsort(group, kind="stable")
+    counts = np.bincount(group, minlength=(stop - first) * num_sources)
+    bounds = np.zeros((stop - first, num_sources + 1), np.int64)
+    np.cumsum(counts.reshape(stop - first, num_sources), axis=1, out=bounds[:, 1:])
+    bounds += (np.arange(stop - first) * batch_size)[:, None]
+    return Block(
+        index, first, stop, batch_size, rows[order], starts[order], bounds.tolist()
+    )

@@ -1,0 +1,88 @@
+"""What a batch may hold beside its tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roxxel_curriculum._source import TokenReader
+
+Field: TypeAlias = Literal["tokens", "segment_ids", "positions", "source"]
+
+FIELDS: tuple[Field, ...] = ("tokens", "segment_ids", "positions", "source")
+
+
+def fill_fields(
+    fields: Sequence[Field],
+    tokens: npt.NDArray[Any],
+    source: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    readers: Sequence[TokenReader],
+    *,
+    first_column: int = 0,
+) -> dict[str, npt.NDArray[Any]]:
+    """Return the fields of some rows, every one of the shape of `tokens`.
+
+    Args:
+        fields: Which ones, in the order of the result.
+        tokens: Shape `(rows, columns)`.
+        source: Index of each row's source.
+        starts: First token of each row's whole window.
+        readers: The sources.
+        first_column: The window's column that `tokens` begins with.
+    """
+    result: dict[str, npt.NDArray[Any]] = {}
+    segments: npt.NDArray[np.int32] | None = None
+    positions: npt.NDArray[np.int32] | None = None
+    if "segment_ids" in fields or "positions" in fields:
+        segments, positions = _segments(
+            tokens.shape, source, starts, readers, first_column
+        )
+    for field in fields:
+        if field == "tokens":
+            result[field] = tokens
+        elif field == "segment_ids" and segments is not None:
+            result[field] = segments
+        elif field == "positions" and positions is not None:
+            result[field] = positions
+        else:
+            per_row = source.astype(np.int32)[:, None]
+            result[field] = np.repeat(per_row, tokens.shape[1], axis=1)
+    return result
+
+
+def _segments(
+    shape: tuple[int, ...],
+    source: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    readers: Sequence[TokenReader],
+    first_column: int,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return the number of each token's document in its row, and its place in that.
+
+    Numbers count from 1 and places from 0, both from the start of the row's whole
+    window: a document that begins before the window has its place 0 at the window's
+    first token.
+    """
+    segments = np.zeros(shape, np.int32)
+    positions = np.zeros(shape, np.int32)
+    columns = shape[1]
+    stop_column = first_column + columns
+    for row in range(shape[0]):
+        start = int(starts[row])
+        spans = readers[int(source[row])].document_spans(start, start + stop_column)
+        for number, (_, span_start, span_stop) in enumerate(spans.tolist(), 1):
+            low = max(span_start - start, first_column)
+            high = span_stop - start
+            if high <= low:
+                continue
+            here = slice(low - first_column, high - first_column)
+            segments[row, here] = number
+            before = low - (span_start - start)
+            positions[row, here] = np.arange(before, before + high - low)
+    return segments, positions

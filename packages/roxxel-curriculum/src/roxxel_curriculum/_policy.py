@@ -1,0 +1,84 @@
+"""What happens when a source of a curriculum has been read to its end."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How often a source may be read, and what follows when it has run out.
+
+    Attributes:
+        epochs: Passes over the source, each reshuffled; None for no limit.
+        then: `"drop"` gives its share to the other sources of the phase, `"stop"` ends
+            the run with the last whole step before the source runs out.
+
+    Raises:
+        ValueError: `epochs` is below 1, or `then` is neither word.
+    """
+
+    epochs: int | None
+    then: Literal["drop", "stop"] = "drop"
+
+    def __post_init__(self) -> None:
+        if self.epochs is not None:
+            object.__setattr__(self, "epochs", operator.index(self.epochs))
+            if self.epochs < 1:
+                raise ValueError(
+                    f"epochs of a policy must be at least 1, got {self.epochs}; "
+                    "to leave a source out, give it no weight"
+                )
+        if self.then not in ("drop", "stop"):
+            raise ValueError(f'then must be "drop" or "stop", got {self.then!r}')
+
+    def __str__(self) -> str:
+        if self.epochs is None:
+            return "repeat"
+        if self.epochs == 1:
+            return self.then
+        word = "repeat" if self.then == "drop" else "stop after"
+        return f"{word} {self.epochs}"
+
+
+DROP = Policy(1)
+"""Read once, then the others share its weight: the default of a secondary source."""
+
+REPEAT = Policy(None)
+"""Read again and again, each epoch reshuffled: the default of the primary."""
+
+STOP = Policy(1, "stop")
+"""Read once; the run ends with the last whole step before the source runs out."""
+
+_BY_NAME = {"drop": DROP, "repeat": REPEAT, "stop": STOP}
+
+
+def repeat(epochs: int) -> Policy:
+    """Return the policy that reads a source up to `epochs` times, then drops it."""
+    return Policy(epochs)
+
+
+def parse_policy(value: object, source: str) -> Policy:
+    """Return a policy given as itself, as a word, or as a number of epochs.
+
+    Raises:
+        ValueError: The word or number is not a policy.
+        TypeError: It is of another type.
+    """
+    if isinstance(value, Policy):
+        return value
+    if isinstance(value, str):
+        if value in _BY_NAME:
+            return _BY_NAME[value]
+        raise ValueError(
+            f"the policy of source {source!r} is {value!r}; "
+            'write "drop", "repeat", "stop" or a number of epochs'
+        )
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Policy(value)
+    raise TypeError(
+        f"the policy of source {source!r} is a {type(value).__name__}; "
+        'write "drop", "repeat", "stop", a number of epochs or a Policy'
+    )

@@ -1,0 +1,140 @@
+"""Going on with a run: its past as it was, its future as now declared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+from roxxel_curriculum._declaration import finish, pieces, start_solver
+from roxxel_curriculum._schedule import PRIMARY, Piece, Solver
+from roxxel_curriculum._state import (
+    StateMismatch,
+    check_form,
+    recorded_piece,
+    run_differences,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roxxel_curriculum._declaration import Declaration, Schedule
+
+
+def solve_from(
+    declaration: Declaration, seed: int, state: Mapping[str, Any]
+) -> Schedule:
+    """Solve a declaration for a run that is at the step of `state`.
+
+    The sizes fixed at the start come from the state. A phase that the step lies in and
+    whose weights differ is split there; where the state records such a split, the
+    declared phase goes on across it.
+
+    Raises:
+        StateMismatch: The declaration has another past.
+        ValueError: The rest of the schedule cannot be met.
+    """
+    check_form(state)
+    longest = declaration.longest or state["longest"]
+    found = run_differences(declaration, longest, seed, state)
+    names = {source.name for source in declaration.sources}
+    known = all(phase["weights"].keys() <= names for phase in state["phases"])
+    if longest != state["longest"] or not known:
+        raise StateMismatch(found)
+    solver = start_solver(declaration, longest)
+    past = _Past(solver, state)
+    for piece in pieces(declaration):
+        past.take(piece)
+    found += past.found
+    if solver.step < state["step"] and not past.found:
+        found.append(
+            f"the run has done {state['step']} steps, the curriculum has {solver.step}"
+        )
+    if found:
+        raise StateMismatch(found)
+    return finish(declaration, longest, solver)
+
+
+class _Past:
+    """Walks declared phases along the recorded ones, then past them."""
+
+    def __init__(self, solver: Solver, state: Mapping[str, Any]) -> None:
+        self.found: list[str] = []
+        self._solver = solver
+        self._entries = state["phases"]
+        self._step = state["step"]
+        self._next = 0
+
+    def take(self, piece: Piece) -> None:
+        """Add a declared phase to the solver, in the pieces that it was trained in."""
+        solver = self._solver
+        rest: Piece | None = piece
+        while rest is not None and not self.found and solver.step < self._step:
+            rest = self._take_recorded(piece, rest)
+        if rest is not None and not self.found:
+            solver.add(rest)
+
+    def _take_recorded(self, piece: Piece, rest: Piece) -> Piece | None:
+        """Add what the next recorded phase covers; return what is left of `rest`."""
+        entry = self._entries[self._next]
+        is_last = self._next + 1 == len(self._entries)
+        stop = self._step if is_last else self._entries[self._next + 1]["start"]
+        goes_on = not is_last and self._entries[self._next + 1]["edited"]
+        index = self._next
+        self._next += 1
+        for what in ("batch_size", "seq_len"):
+            if entry[what] != getattr(piece, what):
+                self.found.append(
+                    f"{piece.label} began at step {entry['start']} with {what}="
+                    f"{entry[what]} and now has {getattr(piece, what)}"
+                )
+        if self.found:
+            return None
+        is_same = entry["weights"] == dict(piece.weights)
+        if is_same:
+            solved = self._solver.solve(rest)
+            if solved.stop == stop or (is_last and solved.stop > stop):
+                self._solver.add(rest)
+                return None
+            if solved.stop < stop:
+                self.found.append(
+                    f"{piece.label} ends at step {solved.stop}, but the run trained it "
+                    f"until {'at least ' if is_last else ''}step {stop}"
+                )
+                return None
+        if not (is_last or goes_on):
+            self.found.append(
+                f"{piece.label} goes on past step {stop}, where the run began another"
+                if is_same
+                else f"the weights of {piece.label} were {entry['weights']} until step "
+                f"{stop} and are now {dict(piece.weights)}"
+            )
+            return None
+        left = self._left(
+            rest, stop, recorded_piece(entry, index, stop - entry["start"])
+        )
+        if left is None:
+            self.found.append(
+                f"the weights of {piece.label} were {entry['weights']} until step "
+                f"{stop}, where it now ends, and are now {dict(piece.weights)}"
+            )
+        return left
+
+    def _left(self, rest: Piece, stop: int, recorded: Piece) -> Piece | None:
+        """Add the recorded part of `rest`; return what is left, None if it is over."""
+        start = self._solver.step
+        solved = self._solver.add(replace(recorded, is_split=rest.is_split))
+        if solved is None or solved.steps != stop - start:
+            return None
+        if rest.steps is not None:
+            if rest.steps <= solved.steps:
+                return None
+            return replace(rest, steps=rest.steps - solved.steps, is_split=True)
+        spans = self._solver.spans[PRIMARY]
+        per_epoch = spans.windows_per_epoch(rest.seq_len)
+        given = solved.counts(solved.num_samples).get(PRIMARY, 0)
+        wanted = int(rest.epochs * per_epoch) - given
+        if wanted <= 0:
+            return None
+        epochs = rest.epochs - Fraction(given, per_epoch)
+        return replace(rest, epochs=epochs, is_split=True)

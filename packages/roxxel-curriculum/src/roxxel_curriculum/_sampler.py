@@ -1,0 +1,428 @@
+"""Sampler: the rows of any step, and where each of them came from."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from roxxel_curriculum._bijection import make_key
+from roxxel_curriculum._block import Block, make_block
+from roxxel_curriculum._fields import FIELDS, fill_fields
+from roxxel_curriculum._source import batch_dtype
+from roxxel_curriculum._state import StateMismatch, differences, state_of
+from roxxel_curriculum._version import ARITHMETIC_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from roxxel_curriculum._declaration import Schedule
+    from roxxel_curriculum._fields import Field
+    from roxxel_curriculum._phase import ResolvedPhase
+    from roxxel_curriculum._source import TokenReader
+
+Rows: TypeAlias = "slice | npt.ArrayLike"
+
+_BLOCK_SAMPLES = 8192
+_KEPT_BLOCKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The tokens behind every row of a step.
+
+    Attributes:
+        source: Index into `Sampler.source_names`, int64, shape `(B,)`.
+        start: First token in that source, int64, shape `(B,)`.
+        stop: One past the last token, int64, shape `(B,)`.
+    """
+
+    source: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    stop: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where one row of a batch came from.
+
+    Attributes:
+        source: Name of the source; `"self"` is the primary.
+        start: First token in the source.
+        stop: One past the last token.
+        documents: Indices of the documents it touches, in order.
+    """
+
+    source: str
+    start: int
+    stop: int
+    documents: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Upcoming:
+    """Windows of one source that steps to come will read.
+
+    Attributes:
+        source: Name of the source.
+        starts: First token of each window, int64, in the order they will be read.
+        length: Tokens of each window.
+    """
+
+    source: str
+    starts: npt.NDArray[np.int64]
+    length: int
+
+
+class Sampler:
+    """The batches of a run as a pure function of the step.
+
+    Nothing is remembered but a few blocks of worked-out positions, and no result
+    depends on them, so any thread may ask for any step at any time. Made by
+    `Curriculum.sampler`.
+
+    Attributes:
+        seed: Seed of the order.
+        fields: What a batch holds.
+        source_names: Names of the sources, the primary (`"self"`) first.
+        total_steps: Training steps of the run.
+        dtype: Type of a batch of tokens: int32 for integers, else as stored.
+    """
+
+    def __init__(
+        self, schedule: Schedule, seed: int, fields: Iterable[Field] = ("tokens",)
+    ) -> None:
+        self._schedule = schedule
+        self._phases = schedule.phases
+        self._starts = [phase.start for phase in schedule.phases]
+        sources = schedule.declaration.sources
+        self._readers: tuple[TokenReader, ...] = tuple(
+            source.reader for source in sources
+        )
+        self.seed = seed
+        self.source_names = tuple(source.name for source in sources)
+        self.total_steps = schedule.total_steps
+        self.dtype = batch_dtype(self._readers)
+        self.fields = _checked_fields(fields)
+        self._sources = {
+            name: (index, make_key(ARITHMETIC_VERSION, seed, name))
+            for index, name in enumerate(self.source_names)
+        }
+        # Replaced whole, never changed: threads see one tuple or another.
+        self._blocks: tuple[Block, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Sampler(seed={self.seed}, total_steps={self.total_steps})"
+
+    @property
+    def phases(self) -> tuple[ResolvedPhase, ...]:
+        """The phases as they are trained; one edited in place is in two."""
+        return self._schedule.resolved_phases()
+
+    def shape(self, step: int) -> tuple[int, int]:
+        """Return `(batch size, tokens of a sequence)` of a step.
+
+        Raises:
+            IndexError: The step is outside `[0, total_steps)`.
+        """
+        piece = self._phases[self.phase(step)].piece
+        return piece.batch_size, piece.seq_len
+
+    def phase(self, step: int) -> int:
+        """Return the index in `phases` of a step's phase.
+
+        Raises:
+            IndexError: The step is outside `[0, total_steps)`.
+        """
+        step = operator.index(step)
+        if not 0 <= step < self.total_steps:
+            raise IndexError(self._outside(step))
+        index = len(self._starts) - 1
+        while self._starts[index] > step:
+            index -= 1
+        return index
+
+    def batch(self, step: int) -> Any:
+        """Return every row of a step.
+
+        Args:
+            step: Training step, `0 <= step < total_steps`.
+
+        Returns:
+            New array of shape `(B, T)` and type `dtype`; with more fields than
+            `"tokens"`, a dict of arrays of that shape by field.
+
+        Raises:
+            IndexError: The step is outside the run.
+            ValueError: A source holds an integer that int32 cannot.
+        """
+        block, data_step = self._block(step)
+        seq_len = self._phases[block.phase].piece.seq_len
+        bounds = block.bounds[data_step - block.first]
+        tokens = self._read_block(block, bounds, seq_len)
+        if self.fields == ("tokens",):
+            return tokens
+        source, starts = block.in_row_order(data_step)
+        return fill_fields(self.fields, tokens, source, starts, self._readers)
+
+    def rows(self, step: int, rows: Rows, columns: slice | None = None) -> Any:
+        """Return some rows of a step, reading only those, and only some columns.
+
+        Args:
+            step: Training step, `0 <= step < total_steps`.
+            rows: Slice, or integers in `[0, B)`.
+            columns: Slice without a step; None for all T.
+
+        Returns:
+            `batch(step)[rows, columns]`, or the same of each field.
+
+        Raises:
+            IndexError: The step or a row is outside.
+            ValueError: `columns` has a step.
+        """
+        block, data_step = self._block(step)
+        seq_len = self._phases[block.phase].piece.seq_len
+        first, length = _checked_columns(columns, seq_len)
+        chosen = _checked_rows(rows, block.batch_size)
+        source, starts = block.in_row_order(data_step)
+        source, starts = source[chosen], starts[chosen]
+        tokens = self._gather(source, starts + first, length)
+        if self.fields == ("tokens",):
+            return tokens
+        return fill_fields(
+            self.fields, tokens, source, starts, self._readers, first_column=first
+        )
+
+    def windows(self, step: int) -> Windows:
+        """Return source and tokens of every row of a step, without reading any."""
+        block, data_step = self._block(step)
+        source, start = block.in_row_order(data_step)
+        stop = start + self._phases[block.phase].piece.seq_len
+        return Windows(source, start, stop)
+
+    def locate(self, step: int, row: int) -> Location:
+        """Return where one row of a step came from, with its documents.
+
+        Raises:
+            IndexError: The step or the row is outside.
+        """
+        windows = self.windows(step)
+        row = operator.index(row)
+        if not 0 <= row < windows.source.size:
+            raise IndexError(
+                f"row {row} is outside the batch of step {step}, "
+                f"which has rows [0, {windows.source.size})"
+            )
+        index = int(windows.source[row])
+        start, stop = int(windows.start[row]), int(windows.stop[row])
+        spans = self._readers[index].document_spans(start, stop)
+        documents = tuple(int(document) for document in spans[:, 0])
+        return Location(self.source_names[index], start, stop, documents)
+
+    def upcoming(
+        self, step: int, n: int = 1, rows: Rows | None = None
+    ) -> Iterator[Upcoming]:
+        """Yield what the steps `[step, step + n)` will read, in order, by source.
+
+        Args:
+            step: First training step; steps past the end of the run hold nothing.
+            n: Steps to look at.
+            rows: Only these rows of every step; None for all.
+        """
+        for ahead in range(step, min(step + n, self.total_steps)):
+            block, data_step = self._block(ahead)
+            source, starts = block.in_row_order(data_step)
+            if rows is not None:
+                chosen = _checked_rows(rows, block.batch_size)
+                source, starts = source[chosen], starts[chosen]
+            length = self._phases[block.phase].piece.seq_len
+            for index, name in enumerate(self.source_names):
+                of_source = starts[source == index]
+                if of_source.size:
+                    yield Upcoming(name, of_source, length)
+
+    def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
+        """Tell the sources which windows the steps `[step, step + n)` will read."""
+        for ahead in self.upcoming(step, n, rows):
+            index, _ = self._sources[ahead.source]
+            self._readers[index].will_need(ahead.starts, ahead.length)
+
+    def state(self, step: int) -> dict[str, Any]:
+        """Return what the order of the steps before `step` depends on.
+
+        Args:
+            step: Training steps done, `0 <= step <= total_steps`; next comes `step`.
+
+        Returns:
+            A small dict that `json` can hold; give it to `Curriculum.sampler` to go on.
+
+        Raises:
+            IndexError: The step is outside the run.
+        """
+        step = operator.index(step)
+        if not 0 <= step <= self.total_steps:
+            raise IndexError(
+                f"step {step} is outside [0, {self.total_steps}], the steps that can "
+                "be done in this run"
+            )
+        return state_of(self._schedule, self.seed, step)
+
+    def check(self, state: Mapping[str, Any]) -> None:
+        """Check that a run with this state trained what this sampler gives.
+
+        Args:
+            state: What `state` gave, perhaps read back from JSON.
+
+        Raises:
+            StateMismatch: Something the past depends on differs; the message names
+                every difference.
+        """
+        found = differences(self._schedule, self.seed, state)
+        if found:
+            raise StateMismatch(found)
+
+    def _outside(self, step: int) -> str:
+        message = f"step {step} is outside the run, which has {self.total_steps} steps"
+        ended = self._schedule.ended
+        if ended is not None and step >= self.total_steps:
+            message += (
+                f"; source {ended.source!r} runs out in {ended.declared_phase} and "
+                'its policy is "stop"'
+            )
+        return message
+
+    def _block(self, step: int) -> tuple[Block, int]:
+        """Return a block that holds a step, and the step's worth of data."""
+        index = self.phase(step)
+        phase = self._phases[index]
+        data_step = phase.data_step(step - phase.start)
+        blocks = self._blocks
+        before = index, data_step - 1
+        if data_step == 0 and index:
+            earlier = self._phases[index - 1]
+            before = index - 1, earlier.data_step(earlier.steps - 1)
+        follows = False
+        for block in blocks:
+            if block.phase == index and block.first <= data_step < block.stop:
+                return block, data_step
+            follows |= (
+                block.phase == before[0] and block.first <= before[1] < block.stop
+            )
+        first, stop = data_step, data_step + 1
+        if follows:
+            size = max(1, _BLOCK_SAMPLES // phase.piece.batch_size)
+            last = phase.data_step(phase.steps - 1) + 1
+            first = data_step // size * size
+            stop = min(first + size, last)
+        made = make_block(phase, index, first, stop, self._sources)
+        self._blocks = (made, *blocks[: _KEPT_BLOCKS - 1])
+        return made, data_step
+
+    def _read_block(
+        self, block: Block, bounds: list[int], seq_len: int
+    ) -> npt.NDArray[Any]:
+        """Return the tokens of a step whose rows lie at `bounds` in a block."""
+        ends = tuple(pairwise(bounds))
+        for index, (low, high) in enumerate(ends):
+            if high - low == block.batch_size:
+                return self._read(index, block.starts[low:high], seq_len)
+        tokens = np.empty((block.batch_size, seq_len), self.dtype)
+        for index, (low, high) in enumerate(ends):
+            if low < high:
+                native = self._native(index, block.starts[low:high], seq_len)
+                tokens[block.rows[low:high]] = native
+        return tokens
+
+    def _gather(
+        self, source: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], length: int
+    ) -> npt.NDArray[Any]:
+        """Return one window for each row, whatever its source."""
+        by_source = [np.flatnonzero(source == i) for i in range(len(self._readers))]
+        for index, rows in enumerate(by_source):
+            if rows.size == source.size:
+                return self._read(index, starts, length)
+        tokens = np.empty((source.size, length), self.dtype)
+        for index, rows in enumerate(by_source):
+            if rows.size:
+                tokens[rows] = self._native(index, starts[rows], length)
+        return tokens
+
+    def _read(
+        self, index: int, starts: npt.NDArray[np.int64], length: int
+    ) -> npt.NDArray[Any]:
+        """Return windows of one source as the batch's type."""
+        reader = self._readers[index]
+        if not _may_overflow(reader.dtype, self.dtype):
+            return reader.read(starts, length, dtype=self.dtype)
+        return self._native(index, starts, length).astype(self.dtype)
+
+    def _native(
+        self,
+        index: int,
+        starts: npt.NDArray[np.int64],
+        length: int,
+    ) -> npt.NDArray[Any]:
+        """Return windows as stored, checked to fit into the batch's type."""
+        reader = self._readers[index]
+        tokens = reader.read(starts, length)
+        if tokens.size and _may_overflow(reader.dtype, self.dtype):
+            limits = np.iinfo(self.dtype)
+            low, high = int(tokens.min()), int(tokens.max())
+            if low < limits.min or high > limits.max:
+                wrong = low if low < limits.min else high
+                raise ValueError(
+                    f"source {self.source_names[index]!r} holds token {wrong}, which "
+                    f"{self.dtype.name} cannot; token ids must be below 2**31"
+                )
+        return tokens
+
+
+def _may_overflow(stored: np.dtype[Any], batch: np.dtype[Any]) -> bool:
+    return batch.kind == "i" and not np.can_cast(stored, batch, "safe")
+
+
+def _checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
+    if isinstance(fields, str):
+        raise TypeError(f"fields must be several names, got {fields!r}")
+    checked = tuple(dict.fromkeys(fields))
+    for field in checked:
+        if field not in FIELDS:
+            raise ValueError(
+                f"unknown field {field!r}; "
+                f"the fields are {', '.join(map(repr, FIELDS))}"
+            )
+    if not checked:
+        raise ValueError('a batch needs at least one field, such as "tokens"')
+    return checked
+
+
+def _checked_rows(rows: Rows, batch_size: int) -> slice | npt.NDArray[np.int64]:
+    if isinstance(rows, slice):
+        return rows
+    chosen = np.asarray(rows)
+    if chosen.size == 0:
+        return np.empty(0, np.int64)
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
+        raise TypeError(
+            "rows must be a slice or a one-dimensional array of integers, got "
+            f"{chosen.ndim} dimensions of {chosen.dtype.name}"
+        )
+    low, high = int(chosen.min()), int(chosen.max())
+    if low < 0 or high >= batch_size:
+        wrong = low if low < 0 else high
+        raise IndexError(f"row {wrong} is outside the batch's rows [0, {batch_size})")
+    return chosen.astype(np.int64)
+
+
+def _checked_columns(columns: slice | None, seq_len: int) -> tuple[int, int]:
+    """Return the first column and their number."""
+    if columns is None:
+        return 0, seq_len
+    start, stop, step = columns.indices(seq_len)
+    if step != 1:
+        raise ValueError(f"columns must be a slice without a step, got {columns}")
+    return start, max(0, stop - start)

@@ -1,0 +1,408 @@
+"""From declared phases to solved ones: who gives which samples, and from where.
+
+Phases are solved one after another, from the past alone: nothing about a phase depends
+on those after it, nor the order inside it on how many steps it has. All counts are
+Python integers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from roxxel_curriculum._blend import Blend
+from roxxel_curriculum._rounds import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from roxxel_curriculum._policy import Policy
+    from roxxel_curriculum._rounds import Spans
+
+PRIMARY = "self"
+"""The name of a curriculum's primary source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A phase, or the part of one between two edits, before it is solved.
+
+    Attributes:
+        label: What to call it in an error.
+        batch_size: Sequences in a step.
+        seq_len: Tokens of a sequence.
+        weights: Positive integers by source name.
+        steps: Training steps; None where `epochs` decides.
+        epochs: Epochs of samples that the primary gives, where `steps` is None.
+        is_split: Whether it goes on with an edited phase, rather than beginning one.
+    """
+
+    label: str
+    batch_size: int
+    seq_len: int
+    weights: Mapping[str, int]
+    steps: int | None
+    epochs: Fraction = Fraction(0)
+    is_split: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """The samples of a phase between two exhaustions.
+
+    Attributes:
+        start: First sample, counted in the phase.
+        stop: One past its last sample; None where no source ends it.
+        blend: Who gives its samples.
+        given: Samples that each source of the phase gave before it.
+        ended_by: The source that runs out with its last sample.
+    """
+
+    start: int
+    stop: int | None
+    blend: Blend
+    given: Mapping[str, int]
+    ended_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Data passed over: before training step `at`, that of `steps` steps."""
+
+    at: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class SolvedPhase:
+    """A phase whose every sample has a source and a rank.
+
+    Attributes:
+        piece: What was declared.
+        start: First training step.
+        steps: Training steps.
+        skips: Skips in it, by training step counted from its start, ascending.
+        legs: Stretches between exhaustions, in order.
+        runs: The run of each source, and `bases` its samples before the phase.
+        bases: Samples that each run had given before the phase.
+        stopped_by: The source whose policy ends the run with this phase's last step.
+    """
+
+    piece: Piece
+    start: int
+    steps: int
+    skips: tuple[Skip, ...]
+    legs: tuple[Leg, ...]
+    runs: Mapping[str, Run]
+    bases: Mapping[str, int]
+    stopped_by: str | None = None
+
+    @property
+    def stop(self) -> int:
+        """One past the last training step."""
+        return self.start + self.steps
+
+    @property
+    def num_samples(self) -> int:
+        """Samples of its steps, those of skipped ones included."""
+        return self.samples_before(self.steps)
+
+    def data_step(self, step: int) -> int:
+        """Return which step's worth of data a training step reads.
+
+        Args:
+            step: Training step, counted from the start of the phase.
+        """
+        return step + sum(skip.steps for skip in self.skips if skip.at <= step)
+
+    def samples_before(self, steps: int) -> int:
+        """Return the samples passed when `steps` training steps are done."""
+        return (self.data_step(steps - 1) + 1) * self.piece.batch_size if steps else 0
+
+    def steps_within(self, num_samples: int) -> int:
+        """Return the most training steps that need no more than `num_samples`."""
+        whole = num_samples // self.piece.batch_size
+        steps, passed = whole, 0
+        for skip in self.skips:
+            if whole - passed <= skip.at:
+                break
+            passed += skip.steps
+            steps = max(skip.at, whole - passed)
+        return steps
+
+    def leg_of(self, sample: int) -> int:
+        """Return which leg holds a sample of the phase."""
+        return bisect_right(self.legs, sample, key=_leg_start) - 1
+
+    def counts(self, num_samples: int) -> dict[str, int]:
+        """Return how many of the phase's first samples each source gives."""
+        if not num_samples:
+            return dict.fromkeys(self.runs, 0)
+        leg = self.legs[self.leg_of(num_samples - 1)]
+        counts = dict(leg.given)
+        for name, count in leg.blend.counts(num_samples - leg.start).items():
+            counts[name] += count
+        return counts
+
+    def place(self, source: str, rank: int) -> int:
+        """Return the sample that `source` gives after `rank` others in the phase.
+
+        Raises:
+            LookupError: The source runs out before.
+        """
+        for leg in self.legs:
+            if source not in leg.blend.sources:
+                continue
+            sample = leg.start + leg.blend.place(source, rank - leg.given[source])
+            if leg.stop is None or sample < leg.stop:
+                return sample
+        raise LookupError(f"source {source!r} gives fewer than {rank + 1} samples")
+
+
+def _leg_start(leg: Leg) -> int:
+    return leg.start
+
+
+@lru_cache(maxsize=512)
+def _blend(weights: tuple[tuple[str, int], ...]) -> Blend:
+    return Blend(dict(weights))
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that a source's policy ends: before training step `step`."""
+
+    step: int
+    source: str
+    declared_phase: str
+
+
+class Solver:
+    """Solves phases in order, carrying where each source stands.
+
+    Args:
+        spans: How each source is cut, by name.
+        policies: What each does when it runs out.
+        skips: By training step of the run.
+        max_epochs: Epochs that no source may exceed; None for no limit.
+    """
+
+    def __init__(
+        self,
+        spans: Mapping[str, Spans],
+        policies: Mapping[str, Policy],
+        skips: Sequence[Skip] = (),
+        max_epochs: int | None = None,
+    ) -> None:
+        self.phases: list[SolvedPhase] = []
+        self.ended: Ended | None = None
+        self.step = 0
+        self.spans = spans
+        self._policies = policies
+        self._skips = sorted(skips, key=lambda skip: skip.at)
+        self._max_epochs = max_epochs
+        self._runs: dict[str, tuple[Run, int]] = {}
+
+    def solve(self, piece: Piece) -> SolvedPhase:
+        """Return the phase that `piece` would be here, without going on to it.
+
+        Raises:
+            ValueError: The piece cannot be met; the message says with which numbers.
+        """
+        self._check_lengths(piece)
+        runs = {name: self._run(name, piece.seq_len) for name in piece.weights}
+        phase = SolvedPhase(
+            piece=piece,
+            start=self.step,
+            steps=0,
+            skips=tuple(
+                Skip(skip.at - self.step, skip.steps)
+                for skip in self._skips
+                if skip.at >= self.step
+            ),
+            legs=tuple(self._legs(piece, runs)),
+            runs={name: run for name, (run, _) in runs.items()},
+            bases={name: given for name, (_, given) in runs.items()},
+        )
+        wanted = piece.steps if piece.steps is not None else self._by_epochs(phase)
+        steps = self._within_supply(phase, wanted)
+        kept = tuple(skip for skip in phase.skips if skip.at < steps)
+        stopped_by = self._stopper(phase) if steps < wanted else None
+        phase = replace(phase, steps=steps, skips=kept, stopped_by=stopped_by)
+        total = phase.num_samples
+        legs = tuple(leg for leg in phase.legs if leg.start < total)
+        phase = replace(phase, legs=legs)
+        self._check_epochs(phase)
+        return phase
+
+    def add(self, piece: Piece) -> SolvedPhase | None:
+        """Solve `piece` and go on to its end; None where the run has ended before."""
+        if self.ended:
+            return None
+        phase = self.solve(piece)
+        if phase.stopped_by is not None:
+            self.ended = Ended(phase.stop, phase.stopped_by, piece.label)
+        if not phase.steps:
+            return None
+        for name, given in phase.counts(phase.num_samples).items():
+            if given:
+                self._runs[name] = phase.runs[name], phase.bases[name] + given
+        self.step = phase.stop
+        self.phases.append(phase)
+        return phase
+
+    def given(self, name: str) -> tuple[Run, int] | None:
+        """Return the run a source is in and the samples it gave in it; None if none."""
+        return self._runs.get(name)
+
+    def _run(self, name: str, seq_len: int) -> tuple[Run, int]:
+        """Return the run a source would draw from, and the samples it gave there."""
+        if name not in self._runs:
+            return Run(self.spans[name], seq_len, 0, 0), 0
+        run, given = self._runs[name]
+        if run.seq_len == seq_len:
+            return run, given
+        epoch, depth = run.after(given)
+        return Run(run.spans, seq_len, epoch, depth), 0
+
+    def _legs(self, piece: Piece, runs: Mapping[str, tuple[Run, int]]) -> Iterable[Leg]:
+        left: dict[str, int | None] = {}
+        for name, (run, base) in runs.items():
+            epochs = self._policies[name].epochs
+            if epochs is None:
+                left[name] = None
+            else:
+                left[name] = max(0, run.samples_until(epochs) - base)
+        needed = None
+        if piece.steps is not None:
+            passed = sum(skip.steps for skip in self._skips if skip.at >= self.step)
+            needed = (piece.steps + passed) * piece.batch_size
+        stops = {name for name in runs if self._policies[name].then == "stop"}
+        if any(left[name] == 0 for name in stops):
+            return
+        given = dict.fromkeys(runs, 0)
+        alive = {name: w for name, w in piece.weights.items() if left[name] != 0}
+        start = 0
+        while alive and (needed is None or start < needed):
+            blend = _blend(tuple(sorted(alive.items())))
+            ends = [
+                (blend.place(name, limit - given[name] - 1) + 1, name)
+                for name in alive
+                if (limit := left[name]) is not None
+            ]
+            if not ends:
+                yield Leg(start, None, blend, dict(given), None)
+                return
+            length, name = min(ends)
+            yield Leg(start, start + length, blend, dict(given), name)
+            if name in stops:
+                return
+            for source, count in blend.counts(length).items():
+                given[source] += count
+            del alive[name]
+            start += length
+
+    def _by_epochs(self, phase: SolvedPhase) -> int:
+        """Return the whole steps until the primary has given its epochs of samples."""
+        piece = phase.piece
+        spans = self.spans[PRIMARY]
+        wanted = int(piece.epochs * spans.windows_per_epoch(piece.seq_len))
+        if PRIMARY not in piece.weights:
+            raise ValueError(
+                f"{piece.label} lasts epochs={float(piece.epochs):g} of the primary, "
+                "which has no weight in it; give steps or tokens instead"
+            )
+        if not wanted:
+            return 0
+        try:
+            samples = phase.place(PRIMARY, wanted - 1) + 1
+        except LookupError:
+            supply = phase.legs[-1].stop or 0 if phase.legs else 0
+            if self._stopper(phase) is not None:
+                return supply // piece.batch_size + 1  # more than there is: it stops
+            run, base = phase.runs[PRIMARY], phase.bases[PRIMARY]
+            left = run.samples_until(self._policies[PRIMARY].epochs or 0) - base
+            raise ValueError(
+                f"{piece.label} lasts epochs={float(piece.epochs):g} of the primary, "
+                f"{wanted} samples, but the primary has {left} left by its policy "
+                f"({self._policies[PRIMARY]}); give fewer epochs or let it repeat"
+            ) from None
+        return samples // piece.batch_size
+
+    def _stopper(self, phase: SolvedPhase) -> str | None:
+        """Return the source that ends the run where the phase's supply ends."""
+        if phase.legs:
+            name = phase.legs[-1].ended_by
+            stops = name is not None and self._policies[name].then == "stop"
+            return name if stops else None
+        for name, run in phase.runs.items():
+            policy = self._policies[name]
+            if policy.then != "stop" or policy.epochs is None:
+                continue
+            if run.samples_until(policy.epochs) <= phase.bases[name]:
+                return name
+        return None
+
+    def _within_supply(self, phase: SolvedPhase, steps: int) -> int:
+        """Return `steps`, or fewer where a source's policy stops the run."""
+        piece = phase.piece
+        supply = phase.legs[-1].stop if phase.legs else 0
+        stopper = self._stopper(phase)
+        fit = steps if supply is None else min(steps, phase.steps_within(supply))
+        if fit < steps and stopper is None:
+            names = ", ".join(sorted(piece.weights))
+            raise ValueError(
+                f"{piece.label} asks {steps} steps of {piece.batch_size} samples of "
+                f"{piece.seq_len} tokens, but its sources ({names}) run out after "
+                f"{fit} steps; ask at most {fit} or let a source repeat"
+            )
+        if fit < 1 and stopper is None:
+            raise ValueError(
+                f"{piece.label} has no whole step: {piece.batch_size} samples of "
+                f"{piece.seq_len} tokens are more than epochs="
+                f"{float(piece.epochs):g} of the primary holds "
+                f"({self.spans[PRIMARY].windows_per_epoch(piece.seq_len)} samples an "
+                "epoch); take a smaller batch_size or more epochs"
+            )
+        return fit
+
+    def _check_lengths(self, piece: Piece) -> None:
+        if self.spans[next(iter(piece.weights))].stride(piece.seq_len) < 1:
+            raise ValueError(
+                f"{piece.label} has seq_len={piece.seq_len}; "
+                "with overlap=1 a sample needs at least 2 tokens"
+            )
+        small = [
+            f"{name!r} ({spans.num_tokens} tokens in {spans.num_spans} spans of "
+            f"{spans.span_tokens})"
+            for name in piece.weights
+            for spans in (self.spans[name],)
+            if not spans.windows_left(piece.seq_len, 0)
+        ]
+        if small:
+            fit = min(self.spans[name].span_tokens for name in piece.weights)
+            longest = self.spans[next(iter(piece.weights))].longest
+            raise ValueError(
+                f"{piece.label} has seq_len={piece.seq_len}, longer than the spans of "
+                f"{', '.join(small)}, cut for longest={longest}; use at most {fit}, "
+                "leave the source out, or declare a new run with a larger longest="
+            )
+
+    def _check_epochs(self, phase: SolvedPhase) -> None:
+        if self._max_epochs is None:
+            return
+        for name, given in phase.counts(phase.num_samples).items():
+            run = phase.runs[name]
+            allowed = run.samples_until(self._max_epochs) - phase.bases[name]
+            allowed = max(0, allowed)
+            if given > allowed:
+                fit = phase.steps_within(phase.place(name, allowed))
+                raise ValueError(
+                    f"{phase.piece.label} asks {phase.steps} steps, which takes source "
+                    f"{name!r} through {run.epochs_begun(phase.bases[name] + given)} "
+                    f"epochs with max_epochs={self._max_epochs}; "
+                    f"at most {fit} steps fit"
+                )

@@ -1,0 +1,123 @@
+"""What a curriculum draws from: named readers, checked to belong together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roxxel_curriculum._policy import Policy
+
+MAX_TOKENS = 2**60
+"""The largest source: positions and their sums stay inside 64 bits."""
+
+
+@runtime_checkable
+class TokenReader(Protocol):
+    """One line of tokens to read windows from, as `roxxel_format.Roxxel` is."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the whole line."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the tokens as stored."""
+        ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the content, the same on every machine and under every path."""
+        ...
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Identity of the tokenizer that made the tokens; None if unknown."""
+        ...
+
+    def read(
+        self,
+        starts: npt.NDArray[np.int64],
+        length: int,
+        dtype: npt.DTypeLike | None = None,
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return windows `[start, start + length)`, shape `(len(starts), length)`."""
+        ...
+
+    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return document, start and stop of each piece of a range, `(n, 3)`."""
+        ...
+
+    def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        """Take the hint that these windows will be read soon."""
+        ...
+
+
+@dataclass(frozen=True)
+class Source:
+    """A reader under its name, with what to do when it runs out."""
+
+    name: str
+    reader: TokenReader
+    policy: Policy
+
+
+def check_sources(sources: Sequence[Source]) -> None:
+    """Check that every source holds tokens of the primary's kind and tokenizer.
+
+    Raises:
+        TypeError: A source is not a reader.
+        ValueError: A source is empty, too large, or of another kind or tokenizer.
+    """
+    primary = sources[0]
+    for source in sources:
+        reader = source.reader
+        if not isinstance(cast("Any", reader), TokenReader):
+            raise TypeError(
+                f"source {source.name!r} is a {type(reader).__name__}, which has not "
+                "the methods of a token reader; open the corpus with Roxxel(filepath)"
+            )
+        if not 0 < reader.num_tokens <= MAX_TOKENS:
+            raise ValueError(
+                f"source {source.name!r} holds {reader.num_tokens} tokens; "
+                "a source needs at least 1 and at most 2**60"
+            )
+        _check_alike(primary, source)
+
+
+def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
+    """Return the type of a batch: int32 for integer tokens, else as stored."""
+    dtypes = [np.dtype(reader.dtype) for reader in readers]
+    if dtypes[0].kind in "iu":
+        return np.dtype(np.int32)
+    return np.result_type(*dtypes)
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    if dtype.kind in "iu":
+        return "integer"
+    return {"f": "floating-point", "b": "boolean"}.get(dtype.kind, dtype.name)
+
+
+def _check_alike(primary: Source, source: Source) -> None:
+    first, other = np.dtype(primary.reader.dtype), np.dtype(source.reader.dtype)
+    if _kind(first) != _kind(other):
+        raise ValueError(
+            f"source {source.name!r} holds {_kind(other)} tokens ({other.name}) but "
+            f"the primary holds {_kind(first)} ones ({first.name}); "
+            "a batch has one kind, so write this source again with the primary's"
+        )
+    ours, theirs = primary.reader.tokenizer, source.reader.tokenizer
+    if ours is not None and theirs is not None and ours != theirs:
+        raise ValueError(
+            f"source {source.name!r} was made with tokenizer {theirs!r} but the "
+            f"primary with {ours!r}; the same number would mean different text, "
+            "so write this source again with the primary's tokenizer"
+        )

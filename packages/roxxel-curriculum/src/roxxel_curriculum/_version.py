@@ -1,0 +1,3 @@
+"""The version of the arithmetic: another number, another order of the data."""
+
+ARITHMETIC_VERSION = 1

@@ -1,0 +1,84 @@
+"""Readers of made-up tokens, to test curricula of any size without a file."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class PositionReader:
+    """A corpus whose token at position i is i, of any size.
+
+    Positions are taken modulo 2**31, or modulo the range of a smaller integer type.
+
+    Args:
+        num_tokens: Tokens of the corpus; nothing is stored, so 10**14 is fine.
+        name: Goes into the fingerprint, so that two corpora of one size may differ.
+        dtype: Type of the tokens.
+        tokenizer: Identity of the tokenizer.
+        document_tokens: Tokens of each document; the last may be shorter.
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        name: str = "",
+        dtype: npt.DTypeLike = np.uint32,
+        tokenizer: str | None = None,
+        document_tokens: int = 100,
+    ) -> None:
+        self.num_tokens = num_tokens
+        self.dtype = np.dtype(dtype)
+        self.tokenizer = tokenizer
+        self.document_tokens = document_tokens
+        self.asked: list[tuple[npt.NDArray[np.int64], int]] = []
+        text = f"{name}:{num_tokens}:{self.dtype}:{document_tokens}"
+        self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def read(
+        self,
+        starts: npt.NDArray[np.int64],
+        length: int,
+        dtype: npt.DTypeLike | None = None,
+        out: npt.NDArray[Any] | None = None,
+    ) -> npt.NDArray[Any]:
+        """Return the windows `[start, start + length)`, shape `(len(starts), length)`.
+
+        Raises:
+            IndexError: A window leaves the corpus.
+        """
+        starts = np.asarray(starts, np.int64)
+        if starts.size and not (
+            starts.min() >= 0 and starts.max() + length <= self.num_tokens
+        ):
+            raise IndexError(f"a window leaves the corpus of {self.num_tokens} tokens")
+        tokens = starts[:, None] + np.arange(length)
+        if self.dtype.kind in "iu":
+            bits = 8 * self.dtype.itemsize - (self.dtype.kind == "i")
+            tokens &= 2 ** min(31, bits) - 1
+        result = tokens.astype(self.dtype if dtype is None else dtype)
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return document, start and stop of every piece of `[start, stop)`."""
+        size = self.document_tokens
+        if stop <= start:
+            return np.empty((0, 3), np.int64)
+        first, last = start // size, -(-stop // size)
+        return np.array(
+            [
+                (index, max(index * size, start), min((index + 1) * size, stop))
+                for index in range(first, last)
+            ],
+            np.int64,
+        )
+
+    def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        """Keep what was asked for in `asked`."""
+        self.asked.append((np.asarray(starts), length))

@@ -1,0 +1,269 @@
+"""What a curriculum refuses, and what it works out, before the first step."""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from roxxel_curriculum import Curriculum, Phase, repeat
+from roxxel_curriculum.testing import PositionReader
+
+SMALL: dict[str, Any] = {"batch_size": 4, "seq_len": 65}
+
+
+def test_a_phase_lasts_steps_epochs_or_tokens() -> None:
+    reader = PositionReader(100_000)
+
+    curriculum = Curriculum(
+        reader,
+        [
+            Phase(7, 4, 65),
+            Phase(tokens=4 * 65 * 9 + 3, batch_size=4, seq_len=65),
+            Phase(epochs=0.5, batch_size=4, seq_len=65),
+        ],
+    )
+
+    assert [phase.steps for phase in curriculum.phases[:2]] == [7, 9]
+    windows = curriculum._schedule.spans["self"].windows_per_epoch(65)
+    assert curriculum.phases[2].steps == windows // 2 // 4
+    assert curriculum.total_steps == sum(phase.steps for phase in curriculum.phases)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "exactly one of steps, epochs and tokens, got none"),
+        ({"steps": 1, "epochs": 1}, "got steps and epochs"),
+        ({"steps": 0}, "steps of a phase must be at least 1, got 0"),
+        ({"steps": 1, "batch_size": 0}, "batch_size of a phase must be at least 1"),
+        ({"steps": 1, "seq_len": -5}, "seq_len of a phase must be at least 1, got -5"),
+        ({"epochs": 0}, "epochs of a phase must be above 0"),
+        ({"epochs": float("nan")}, "epochs of a phase must be above 0"),
+        ({"tokens": 259}, "tokens=259 is less than one step of 4 x 65 = 260 tokens"),
+        ({"steps": 1, "weights": {"self": -1}}, "source 'self' is -1"),
+        ({"steps": 1, "weights": {"self": float("inf")}}, "source 'self' is inf"),
+        ({"steps": 1, "weights": {"self": 0}}, "all zero"),
+        ({"steps": 1, "weights": {}}, "all zero"),
+    ],
+)
+def test_a_phase_out_of_range_says_which_value(
+    fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Phase(**{**SMALL, **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"steps": 1.5},
+        {"steps": True},
+        {"steps": "3"},
+        {"epochs": "1"},
+        {"steps": 1, "weights": [1, 2]},
+        {"steps": 1, "weights": {"self": "much"}},
+        {"steps": 1, "weights": {1: 1}},
+    ],
+)
+def test_a_phase_of_wrong_types_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(TypeError):
+        Phase(**{**SMALL, **fields})
+
+
+def reader(num_tokens: int = 10_000, **options: Any) -> PositionReader:
+    return PositionReader(num_tokens, **options)
+
+
+@pytest.mark.parametrize(
+    ("phases", "options", "message"),
+    [
+        ([], {}, "at least one phase"),
+        ([Phase(1, 1, 9, {"kode": 1})], {}, "unknown source 'kode'; the sources are"),
+        ([Phase(1, 1, 9)], {"policies": {"kode": "drop"}}, "policies name unknown"),
+        ([Phase(1, 1, 9)], {"policies": {"code": "dorp"}}, "'dorp'; write"),
+        ([Phase(1, 1, 9)], {"overlap": 2}, "overlap must be 0 or 1"),
+        ([Phase(1, 1, 1)], {"overlap": 1}, "needs at least 2 tokens"),
+        ([Phase(1, 1, 9)], {"longest": 0}, "longest must be at least 1, got 0"),
+        ([Phase(1, 1, 9)], {"max_epochs": 0}, "max_epochs must be at least 1"),
+        (
+            [Phase(1, 1, 9)],
+            {"skips": [(5, 1)]},
+            "skip stands at step 5 but the run has",
+        ),
+        ([Phase(1, 1, 9)], {"skips": [(0, 0)]}, "count >= 1"),
+        (
+            [Phase(1, 1, 10_001)],
+            {},
+            "seq_len=10001, longer than the spans of 'self' .10000 tokens in 1 spans",
+        ),
+        (
+            [Phase(1, 1, 5000)],
+            {"longest": 100},
+            "cut for longest=100; use at most 500",
+        ),
+        (
+            [Phase(1, 1, 900, {"self": 1, "code": 1})],
+            {},
+            "longer than the spans of 'code'",
+        ),
+        (
+            [Phase(1000, 4, 100, {"code": 1})],
+            {},
+            "its sources .code. run out after 1 steps; ask at most 1",
+        ),
+        (
+            [Phase(1000, 4, 100)],
+            {"max_epochs": 1},
+            "'self' through 40 epochs with max_epochs=1; at most 25 steps fit",
+        ),
+        (
+            [Phase(epochs=3, batch_size=4, seq_len=100)],
+            {"policies": {"self": 2}},
+            "300 samples, but the primary has 200 left by its policy .repeat 2.",
+        ),
+        (
+            [Phase(epochs=1, batch_size=4, seq_len=100, weights={"code": 1})],
+            {},
+            "which has no weight in it",
+        ),
+        (
+            [Phase(epochs=1, batch_size=400, seq_len=100)],
+            {},
+            "no whole step",
+        ),
+        (
+            [Phase(1, 1, 9, {"self": 1, "code": 1e-13})],
+            {},
+            "below 1e-12 of the total",
+        ),
+        ([Phase(1, 400, 100)], {"policies": {"self": "stop"}}, "the run has no step"),
+    ],
+)
+def test_what_cannot_be_met_is_an_error_with_the_numbers(
+    phases: list[Phase], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Curriculum(reader(), phases, {"code": reader(600)}, **options)
+
+
+def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
+    phases = [Phase(1, 1, 9)]
+
+    with pytest.raises(ValueError, match=r"floating-point tokens \(float32\)"):
+        Curriculum(reader(), phases, {"code": reader(dtype=np.float32)})
+    with pytest.raises(ValueError, match="tokenizer 'b' but the primary with 'a'"):
+        Curriculum(reader(tokenizer="a"), phases, {"code": reader(tokenizer="b")})
+    with pytest.raises(ValueError, match="holds 0 tokens"):
+        Curriculum(reader(0), phases)
+    with pytest.raises(TypeError, match="has not the methods of a token reader"):
+        Curriculum(np.zeros(9), phases)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="named 'self', which names the primary"):
+        Curriculum(reader(), phases, {"self": reader()})
+    with pytest.raises(TypeError, match="phase 0 is a tuple"):
+        Curriculum(reader(), [(1, 1, 9)])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_source_that_stops_the_run_shortens_it() -> None:
+    curriculum = Curriculum(
+        reader(),
+        [Phase(10, 4, 100), Phase(1000, 4, 100), Phase(5, 1, 50)],
+        policies={"self": "stop"},
+    )
+    sampler = curriculum.sampler(1)
+
+    assert curriculum.total_steps == 25
+    assert [phase.steps for phase in curriculum.phases] == [10, 15]
+    assert "runs out in phase 1" in (curriculum.plan(1).ended or "")
+    with pytest.raises(IndexError, match="source 'self' runs out in phase 1"):
+        sampler.batch(25)
+
+
+def test_repeats_are_counted_and_the_largest_fitting_step_count_fits() -> None:
+    phases = [Phase(50, 4, 100, {"code": 1, "self": 1})]
+    twice = Curriculum(reader(), phases, {"code": reader(600)}, policies={"code": 2})
+
+    plan = twice.plan(1).phases[0].sources[0]
+
+    assert plan.name == "code"
+    assert plan.samples == 12
+    assert repeat(2).epochs == 2
+    Curriculum(reader(), [Phase(25, 4, 100)], max_epochs=1)
+    with pytest.raises(ValueError, match="at most 25 steps fit"):
+        Curriculum(reader(), [Phase(26, 4, 100)], max_epochs=1)
+
+
+def test_steps_outside_the_run_and_wrong_rows_are_named() -> None:
+    sampler = Curriculum(reader(), [Phase(3, 2, 9)]).sampler(1)
+
+    for ask in (sampler.batch, sampler.windows, sampler.shape, sampler.phase):
+        for step in (-1, 3):
+            with pytest.raises(IndexError, match=f"step {step} is outside the run"):
+                ask(step)
+    with pytest.raises(IndexError, match=r"row 2 is outside the batch's rows \[0, 2\)"):
+        sampler.rows(0, [2])
+    with pytest.raises(IndexError, match="row -1 is outside"):
+        sampler.locate(0, -1)
+    with pytest.raises(IndexError, match="step 4 is outside"):
+        sampler.state(4)
+    with pytest.raises(ValueError, match="slice without a step"):
+        sampler.rows(0, slice(None), slice(0, 9, 2))
+
+
+def test_counters_hold_at_ten_to_the_fourteenth() -> None:
+    size = 10**14
+    curriculum = Curriculum(
+        PositionReader(size, "a"),
+        [Phase(3 * 10**8, 256, 1025, {"self": 0.75, "code": 0.25}), Phase(9, 1, 32769)],
+        {"code": PositionReader(size, "b")},
+        longest=32769,
+    )
+    sampler = curriculum.sampler(2**80)
+
+    for step in (0, 2**31 // 256, 2**28, 3 * 10**8 - 1, 3 * 10**8, 3 * 10**8 + 8):
+        windows = sampler.windows(step)
+        assert windows.start.min() >= 0
+        assert windows.stop.max() <= size
+        assert np.unique(windows.start).size == windows.start.size
+        expected = windows.start[:, None] + np.arange(sampler.shape(step)[1])
+        assert np.array_equal(sampler.batch(step), expected & (2**31 - 1))
+    plan = curriculum.plan(0)
+    assert sum(source.samples for source in plan.phases[0].sources) == 3 * 10**8 * 256
+
+
+def test_locate_names_source_tokens_and_documents() -> None:
+    curriculum = Curriculum(reader(document_tokens=50), [Phase(3, 2, 120)])
+    sampler = curriculum.sampler(1)
+
+    location = sampler.locate(1, 1)
+
+    assert location.source == "self"
+    assert location.stop - location.start == 120
+    first, last = location.start // 50, (location.stop - 1) // 50
+    assert location.documents == tuple(range(first, last + 1))
+
+
+def test_will_need_asks_for_the_windows_of_the_steps_to_come() -> None:
+    source = reader()
+    sampler = Curriculum(source, [Phase(3, 2, 120)]).sampler(1)
+
+    sampler.will_need(1, 10)
+
+    expected = [sampler.windows(1).start, sampler.windows(2).start]
+    assert [starts.tolist() for starts, _ in source.asked] == [
+        starts.tolist() for starts in expected
+    ]
+    assert {length for _, length in source.asked} == {120}
+
+
+def test_tokens_that_int32_cannot_hold_are_refused() -> None:
+    class Large(PositionReader):
+        def read(self, *arguments: Any, **options: Any) -> Any:
+            return super().read(*arguments, **options) + np.uint32(2**31)
+
+    sampler = Curriculum(Large(1000), [Phase(3, 2, 120)]).sampler(1)
+
+    with pytest.raises(ValueError, match=r"source 'self' holds token 21\d+"):
+        sampler.batch(0)

@@ -1,0 +1,145 @@
+"""Laws of the whole order: pure, whole windows, exactly once, a partition of rows."""
+
+# pyright: reportPrivateUsage=false
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from roxxel_curriculum import Curriculum, Phase, Sampler
+from roxxel_curriculum.testing import PositionReader
+
+from .helpers import coverage, curricula, delivered, digest
+
+SLOW = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def sizes(sampler: Sampler) -> dict[str, int]:
+    return {
+        name: reader.num_tokens
+        for name, reader in zip(sampler.source_names, sampler._readers, strict=True)
+    }
+
+
+@SLOW
+@given(curriculum=curricula(), seed=st.integers(0, 2**64), shuffle=st.randoms())
+def test_a_batch_is_the_same_in_any_order_of_asking(
+    curriculum: Curriculum, seed: int, shuffle: random.Random
+) -> None:
+    steps = list(range(curriculum.total_steps))
+    in_order = curriculum.sampler(seed)
+    expected = [digest(in_order, step) for step in steps]
+    shuffle.shuffle(steps)
+    other = curriculum.sampler(seed)
+
+    for step in steps:
+        assert digest(other, step) == expected[step]
+    for step in steps[:3]:
+        assert digest(curriculum.sampler(seed), step) == expected[step]
+
+
+@SLOW
+@given(curriculum=curricula(), seed=st.integers())
+def test_every_row_is_its_sources_tokens_from_start_to_stop(
+    curriculum: Curriculum, seed: int
+) -> None:
+    sampler = curriculum.sampler(seed)
+
+    for step in range(sampler.total_steps):
+        batch, windows = sampler.batch(step), sampler.windows(step)
+        assert batch.shape == sampler.shape(step)
+        assert batch.dtype == np.int32
+        expected = windows.start[:, None] + np.arange(sampler.shape(step)[1])
+        assert np.array_equal(batch, expected)
+        assert np.array_equal(windows.stop, windows.start + batch.shape[1])
+
+
+@SLOW
+@given(curriculum=curricula(), seed=st.integers(0, 9))
+def test_no_token_comes_twice_in_an_epoch(curriculum: Curriculum, seed: int) -> None:
+    sampler = curriculum.sampler(seed)
+    overlap = curriculum.plan(seed).overlap
+    by_epoch: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+    for phase in sampler._phases:
+        for step in range(phase.start, phase.stop):
+            windows = sampler.windows(step)
+            size = phase.piece.batch_size
+            first = phase.data_step(step - phase.start) * size
+            for row in range(size):
+                name = sampler.source_names[int(windows.source[row])]
+                rank = phase.bases[name] + phase.counts(first + row)[name]
+                epoch = next(phase.runs[name].rounds(rank, 1)).epoch
+                start, stop = int(windows.start[row]), int(windows.stop[row])
+                by_epoch.setdefault((name, epoch), []).append(
+                    (step, start, stop - overlap)
+                )
+
+    for (name, _), windows in by_epoch.items():
+        assert coverage(windows, sizes(sampler)[name]).max() == 1
+
+
+@SLOW
+@given(curriculum=curricula(), data=st.data())
+def test_rows_of_any_partition_concatenate_to_the_batch(
+    curriculum: Curriculum, data: st.DataObject
+) -> None:
+    sampler = curriculum.sampler(3)
+    step = data.draw(st.integers(0, sampler.total_steps - 1))
+    batch = sampler.batch(step)
+    rows, columns = batch.shape
+    cut = data.draw(st.integers(0, rows))
+    middle = data.draw(st.integers(0, columns))
+    chosen = data.draw(st.lists(st.integers(0, rows - 1), max_size=rows))
+
+    parts = [sampler.rows(step, slice(0, cut)), sampler.rows(step, slice(cut, None))]
+    sides = [
+        sampler.rows(step, slice(None), slice(None, middle)),
+        sampler.rows(step, slice(None), slice(middle, None)),
+    ]
+
+    assert np.array_equal(np.concatenate(parts), batch)
+    assert np.array_equal(np.concatenate(sides, axis=1), batch)
+    assert np.array_equal(sampler.rows(step, chosen), batch[chosen])
+    assert sampler.rows(step, slice(0, cut)).dtype == batch.dtype
+
+
+def test_an_epoch_gives_each_span_from_left_to_right_and_nearly_everything() -> None:
+    reader = PositionReader(100_000)
+    curriculum = Curriculum(reader, [Phase(epochs=1, batch_size=1, seq_len=129)])
+    sampler = curriculum.sampler(5)
+
+    windows = delivered(sampler)["self"]
+
+    seen = coverage(windows, 100_000)
+    assert seen.max() == 1
+    plan = curriculum.plan(5)
+    assert seen.sum() + plan.sources[0].waste_tokens == 100_000
+
+
+def steps_in_threads(sampler: Sampler, steps: list[int]) -> list[bytes]:
+    def ask(step: int) -> bytes:
+        return digest(sampler, step)
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(ask, steps))
+
+
+def test_many_threads_get_the_same_batches() -> None:
+    curriculum = Curriculum(
+        PositionReader(10**6),
+        [Phase(200, 8, 65, {"self": 3, "code": 1}), Phase(100, 4, 257)],
+        {"code": PositionReader(10**6)},
+    )
+    expected = [digest(curriculum.sampler(1), step) for step in range(300)]
+    shared = curriculum.sampler(1)
+    steps = list(range(300)) * 4
+    random.Random(0).shuffle(steps)
+
+    assert steps_in_threads(shared, steps) == [expected[step] for step in steps]
+    assert steps_in_threads(shared, list(range(300))) == expected
