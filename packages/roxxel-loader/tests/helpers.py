@@ -1,0 +1,66 @@
+"""Sources, meshes and counts that several tests use."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+
+def threads() -> list[threading.Thread]:
+    """Return the threads that this package has started and that still live."""
+    return [
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith("roxxel-loader")
+    ]
+
+
+def join_threads() -> None:
+    """Wait for threads that were told to stop but were not waited for."""
+    for thread in threads():
+        thread.join(timeout=10)
+    assert threads() == []
+
+
+def make_mesh(shape: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
+    num_devices = int(np.prod(shape))
+    devices = np.array(jax.devices()[:num_devices]).reshape(shape)
+    return Mesh(devices, names)
+
+
+def sharded(shape: tuple[int, ...], *spec: Any) -> NamedSharding:
+    """Return a sharding over a mesh of `shape` with axes a, b and so on."""
+    mesh = make_mesh(shape, tuple("abcd"[: len(shape)]))
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+class CountingSource:
+    """Rows whose values tell step, row and column; remembers what was asked for."""
+
+    def __init__(self, shape: tuple[int, int] = (16, 24)) -> None:
+        self._shape = shape
+        self.reads: list[tuple[int, slice, slice | None]] = []
+        self.num_items = 0
+        self.hints: list[tuple[int, int]] = []
+
+    def shape(self, step: int) -> tuple[int, int]:
+        del step
+        return self._shape
+
+    def whole(self, step: int) -> np.ndarray:
+        num_rows, num_columns = self._shape
+        values = np.arange(num_rows * num_columns, dtype=np.int32)
+        return values.reshape(self._shape) + 10_000 * step
+
+    def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+        self.reads.append((step, rows, columns))
+        part = self.whole(step)[rows, columns or slice(None)]
+        self.num_items += part.size
+        return part
+
+    def will_need(self, step: int, n: int) -> None:
+        self.hints.append((step, n))

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import gc
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel_loader import _prefetch
+from roxxel_loader._prefetch import Call, Prefetcher
+
+from .helpers import join_threads, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Executor
+
+
+def square(n: int) -> int:
+    return n * n
+
+
+def squares(
+    num: int,
+    function: Callable[[int], int] = square,
+    *,
+    ahead: int = 2,
+    workers: int | None = None,
+    executor: Executor | None = None,
+) -> Prefetcher[int]:
+    jobs = (Call(function, n) for n in range(num))
+    return Prefetcher(jobs, ahead=ahead, workers=workers, executor=executor)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    num=st.integers(0, 40),
+    ahead=st.integers(0, 16),
+    workers=st.sampled_from([None, 0, 1, 2, 8]),
+)
+def test_results_come_in_order_whatever_works(
+    num: int, ahead: int, workers: int | None
+) -> None:
+    with squares(num, ahead=ahead, workers=workers) as results:
+        assert list(results) == [n * n for n in range(num)]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 4])
+@pytest.mark.parametrize("ahead", [0, 1, 5])
+def test_no_more_is_made_ahead_than_was_said(workers: int, ahead: int) -> None:
+    started: list[int] = []
+
+    def note(n: int) -> int:
+        started.append(n)
+        return n
+
+    with squares(50, note, ahead=ahead, workers=workers) as results:
+        for n in results:
+            assert max(started) <= n + ahead
+
+
+@pytest.mark.parametrize("workers", [None, 0, 1, 3])
+def test_an_error_comes_at_its_item_with_its_traceback(workers: int | None) -> None:
+    def fail_at_seven(n: int) -> int:
+        if n == 7:
+            raise KeyError("seven")
+        return n
+
+    results = squares(20, fail_at_seven, ahead=4, workers=workers)
+
+    assert [next(results) for _ in range(7)] == list(range(7))
+    with pytest.raises(KeyError, match="seven") as caught:
+        next(results)
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert "fail_at_seven" in frames
+    assert list(results) == []
+    join_threads()
+
+
+def test_stop_iteration_of_a_job_does_not_end_the_loop_in_silence() -> None:
+    def stop(n: int) -> int:
+        raise StopIteration(n)
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        next(squares(3, stop, workers=0))
+
+
+def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
+    begun = threading.Event()
+    go_on = threading.Event()
+    ended: list[int] = []
+
+    def slow(n: int) -> int:
+        begun.set()
+        go_on.wait(10)
+        ended.append(n)
+        return n
+
+    results = squares(100, slow, ahead=3, workers=1)
+    consumer = threading.Thread(target=lambda: next(results, None))
+    consumer.start()
+    begun.wait(10)
+    threading.Timer(0, go_on.set).start()
+    results.close()
+    consumer.join(10)
+
+    assert threads() == []
+    assert ended == [0]
+    assert list(results) == []
+
+
+def test_leaving_with_after_a_break_leaves_no_thread() -> None:
+    with squares(1000, ahead=8, workers=4) as results:
+        for n in results:
+            if n > 100:
+                break
+
+    assert threads() == []
+
+
+def test_an_abandoned_prefetcher_lets_its_threads_go() -> None:
+    results = squares(1000, ahead=8, workers=4)
+    next(results)
+
+    del results
+
+    join_threads()
+
+
+def test_an_interrupt_loses_no_item() -> None:
+    interrupts = [5]
+
+    def interrupted_once(n: int) -> int:
+        if n in interrupts:
+            interrupts.remove(n)
+            raise KeyboardInterrupt
+        return n
+
+    results = squares(10, interrupted_once, ahead=0, workers=0)
+    first = [next(results) for _ in range(5)]
+    with pytest.raises(KeyboardInterrupt):
+        next(results)
+
+    assert first + list(results) == list(range(10))
+
+
+def test_a_given_executor_works_and_stays_open() -> None:
+    with ThreadPoolExecutor(2) as executor:
+        with squares(30, executor=executor) as results:
+            assert list(results) == [n * n for n in range(30)]
+            assert results.mode == "thread"
+        assert executor.submit(int, "7").result() == 7
+
+
+def test_an_executor_that_drops_work_is_an_error() -> None:
+    go_on = threading.Event()
+    executor = ThreadPoolExecutor(1)
+    results = squares(30, lambda n: go_on.wait(10) or n, ahead=3, executor=executor)
+    threading.Timer(0, go_on.set).start()
+    next(results)
+    executor.shutdown(cancel_futures=True)
+
+    with pytest.raises(RuntimeError, match=r"dropped work|after shutdown"):
+        list(results)
+
+
+class Clock:
+    """A clock that jobs move on by hand."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_quick_jobs_stay_on_the_consumers_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(_prefetch, "perf_counter", clock)
+
+    def quick(n: int) -> int:
+        clock.now += 1e-4
+        return n
+
+    results = squares(100, quick)
+
+    assert list(results) == list(range(100))
+    assert results.mode == "inline"
+
+
+def test_slow_jobs_move_to_a_thread_and_quick_ones_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(_prefetch, "perf_counter", clock)
+    modes: list[str] = []
+
+    def slow_then_quick(n: int) -> int:
+        clock.now += 5e-3 if n < 20 else 1e-5
+        return n
+
+    results = squares(100, slow_then_quick)
+    for n in results:
+        modes.append(results.mode)
+        assert n == len(modes) - 1
+
+    assert modes[0] == "inline"
+    assert modes[10] == "thread"
+    assert modes[-1] == "inline"
+    results.close()
+    assert threads() == []
+
+
+def test_a_thousand_abandoned_prefetchers_leave_nothing() -> None:
+    gc.collect()
+    for _ in range(20):
+        next(squares(10, workers=1))
+    join_threads()
+    before = len(gc.get_objects())
+
+    for _ in range(1000):
+        next(squares(10, workers=1))
+
+    join_threads()
+    gc.collect()
+    assert len(gc.get_objects()) - before < 500
