@@ -1,0 +1,145 @@
+"""Batches that a process holds, as global arrays."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from ._layout import Box, box_of, device_dtype, make_layout, place
+
+if TYPE_CHECKING:
+    from jax.sharding import Sharding
+
+BATCH_AXIS = "data"
+"""The mesh axis over which rows are split when only a mesh is known."""
+
+
+def host_to_global_device_array(
+    local_batch: Any, sharding: Sharding | None = None
+) -> Any:
+    """Return the global batch of which every process gives its rows.
+
+    The rows of the processes follow each other in the order in which the sharding has
+    them, so in process order on an ordinary mesh. One process gives the whole batch.
+
+    Args:
+        local_batch: The rows of this process: a pytree of numpy arrays, such as a
+            `Dataloader` without a sharding yields.
+        sharding: Where the global arrays go. By default the mesh of `jax.set_mesh`,
+            else that of `with mesh:`, with rows split over its axis `"data"`, or over
+            its first axis where none has that name.
+
+    Returns:
+        A pytree of global arrays. The local values are copied, never aliased.
+
+    Raises:
+        ValueError: There is neither a sharding nor a mesh, the rows do not divide, or
+            processes would have to give the same rows.
+    """
+    target = sharding if sharding is not None else _batch_sharding(_current_mesh())
+    leaves, tree = jax.tree_util.tree_flatten_with_path(local_batch)
+    arrays = [
+        _to_global(np.asarray(leaf), target, f"batch{jax.tree_util.keystr(path)}")
+        for path, leaf in leaves
+    ]
+    return jax.tree_util.tree_unflatten(tree, arrays)
+
+
+def describe_rows(sharding: Sharding, shape: tuple[int, ...]) -> str:
+    """Return which rows of a global batch each process holds, a line per process.
+
+    Example:
+        `process 0: rows 0-3 of 8 on devices 0 1` and so on; columns are named where
+        they are split.
+    """
+    held: dict[int, dict[Box, list[int]]] = {}
+    for device, index in sharding.devices_indices_map(shape).items():
+        box = box_of(index or (), shape)
+        boxes = held.setdefault(device.process_index, {})
+        boxes.setdefault(box, []).append(device.id)
+    lines: list[str] = []
+    for process, boxes in sorted(held.items()):
+        parts = [
+            f"{_describe_box(box, shape)} on {_devices(sorted(ids))}"
+            for box, ids in sorted(boxes.items())
+        ]
+        lines.append(f"process {process}: {'; '.join(parts)}")
+    return "\n".join(lines)
+
+
+def _describe_box(box: Box, shape: tuple[int, ...]) -> str:
+    words: list[str] = []
+    for axis, (start, stop) in enumerate(box):
+        name = "rows" if axis == 0 else "columns" if axis == 1 else f"axis {axis}"
+        if axis == 0 or (start, stop) != (0, shape[axis]):
+            words.append(f"{name} {start}-{stop - 1} of {shape[axis]}")
+    return ", ".join(words) if words else "the scalar"
+
+
+def _devices(ids: list[int]) -> str:
+    return f"device{'s' if len(ids) > 1 else ''} {' '.join(map(str, ids))}"
+
+
+def _to_global(local: np.ndarray, sharding: Sharding, name: str) -> jax.Array:
+    if jax.process_count() == 1:
+        layout = make_layout(local.shape, sharding)
+        parts = [
+            local[tuple(slice(start, stop) for start, stop in read)]
+            for read in layout.reads
+        ]
+        return place(layout, parts, name)
+    _check_rows_are_not_shared(local, sharding, name)
+    fresh = local.astype(device_dtype(local.dtype, name))
+    return jax.make_array_from_process_local_data(sharding, fresh)
+
+
+def _check_rows_are_not_shared(
+    local: np.ndarray, sharding: Sharding, name: str
+) -> None:
+    """Refuse a sharding under which two processes would have to agree on their rows."""
+    num_rows = sum(device.process_index >= 0 for device in sharding.device_set)
+    if local.ndim == 0:
+        raise ValueError(f"{name} is a scalar, which has no rows to give a process")
+    spec = sharding.spec if isinstance(sharding, NamedSharding) else None
+    rows_only = (
+        NamedSharding(sharding.mesh, PartitionSpec(spec[0] if spec else None))
+        if isinstance(sharding, NamedSharding)
+        else sharding
+    )
+    holders: dict[tuple[int, int], set[int]] = {}
+    for device, index in rows_only.devices_indices_map((num_rows,)).items():
+        span = box_of(index or (), (num_rows,))[0]
+        holders.setdefault(span, set()).add(device.process_index)
+    for processes in holders.values():
+        if len(processes) > 1:
+            raise ValueError(
+                f"{name}: processes {sorted(processes)} hold the same rows under "
+                f"{sharding}, so their local batches would have to be equal; pass "
+                "this sharding to the Dataloader, which then gives each what it holds"
+            )
+
+
+def _batch_sharding(mesh: Mesh | None) -> NamedSharding:
+    if mesh is None:
+        raise ValueError(
+            "there is no mesh to place the batch on; pass sharding=, or call this "
+            "inside `with jax.set_mesh(mesh):`"
+        )
+    axis = BATCH_AXIS if BATCH_AXIS in mesh.axis_names else mesh.axis_names[0]
+    return NamedSharding(mesh, PartitionSpec(axis))
+
+
+def _current_mesh() -> Mesh | None:
+    """Return the mesh of `jax.set_mesh`, else of `with mesh:`, else None.
+
+    JAX offers no public way to read the mesh of `with mesh:`.
+    """
+    mesh = jax.sharding.get_mesh()
+    if mesh.empty:
+        from jax._src.mesh import thread_resources
+
+        mesh = thread_resources.env.physical_mesh
+    return None if mesh.empty else mesh

@@ -1,0 +1,275 @@
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from roxxel_loader import RowSource, device_stream
+
+from .helpers import CountingSource, join_threads, make_mesh, sharded, threads
+
+SHARDINGS: list[Sharding | None] = [
+    None,
+    sharded((1,), "a"),
+    sharded((8,), "a"),
+    sharded((4, 2), "a", "b"),
+    sharded((2, 4), None, "b"),
+    sharded((8,)),
+]
+
+
+@pytest.mark.parametrize("workers", [None, 0, 1, 3])
+@pytest.mark.parametrize("sharding", SHARDINGS)
+def test_batches_are_the_steps_in_order(
+    sharding: Sharding | None, workers: int | None
+) -> None:
+    source = CountingSource()
+
+    with device_stream(source, 3, 9, sharding, workers=workers) as stream:
+        batches = list(stream)
+
+    assert len(batches) == 6
+    for step, batch in enumerate(batches, 3):
+        assert isinstance(batch, jax.Array)
+        assert batch.dtype == np.int32
+        assert (np.asarray(batch) == source.whole(step)).all()
+        if sharding is not None:
+            assert batch.sharding == sharding
+    assert threads() == []
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 7])
+def test_prefetch_changes_no_batch(prefetch: int) -> None:
+    source = CountingSource()
+
+    batches = list(device_stream(source, 0, 5, None, prefetch))
+
+    for step, batch in enumerate(batches):
+        assert (np.asarray(batch) == source.whole(step)).all()
+
+
+def test_a_stream_from_step_k_is_the_tail() -> None:
+    source = CountingSource()
+    whole = [np.asarray(batch) for batch in device_stream(source, 0, 8)]
+
+    for start in range(9):
+        tail = list(device_stream(source, start, 8))
+        assert len(tail) == 8 - start
+        for batch, expected in zip(tail, whole[start:], strict=True):
+            assert (np.asarray(batch) == expected).all()
+
+
+def test_every_row_and_column_is_read_once() -> None:
+    source = CountingSource((16, 24))
+
+    list(device_stream(source, 0, 4, sharded((2, 4), "a", "b")))
+
+    assert source.num_items == 4 * 16 * 24
+
+
+def test_only_what_the_devices_hold_is_read() -> None:
+    """A mesh over four of eight devices stands for one process of two."""
+    source = CountingSource((16, 24))
+    sharding = sharded((4, 2), "a", "b")
+    local = set(jax.devices()[:4])
+
+    class Half:
+        """What a process with the first four devices sees of the sharding."""
+
+        def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> Any:
+            whole = sharding.devices_indices_map(shape)
+            return {device: whole[device] for device in local}
+
+    from roxxel_loader.sharding._layout import make_layout
+
+    half: Any = Half()
+    layout = make_layout((16, 24), half)
+
+    assert layout.reads == (((0, 8), (0, 24)),)
+    assert source.num_items == 0
+
+
+def test_columns_are_asked_for_only_where_they_are_split() -> None:
+    whole, split = CountingSource(), CountingSource()
+    mesh = make_mesh((8,), ("a",))
+
+    list(device_stream(whole, 0, 1, NamedSharding(mesh, PartitionSpec("a"))))
+
+    assert whole.reads == [(0, slice(0, 16), None)]
+    assert split.reads == []
+
+
+def test_dict_batches_keep_their_names_and_dtypes() -> None:
+    class Fields(CountingSource):
+        def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+            tokens = super().rows(step, rows, columns)
+            return {
+                "tokens": tokens,
+                "segment_ids": (tokens % 3).astype(np.uint8),
+                "length": tokens[:, 0].copy(),
+                "embedding": np.repeat(tokens[..., None], 2, -1).astype(np.float32),
+            }
+
+    source = Fields()
+    batch = next(device_stream(source, 2, 3, sharded((8,), "a")))
+
+    expected = source.whole(2)
+    assert (np.asarray(batch["tokens"]) == expected).all()
+    assert batch["segment_ids"].dtype == np.uint8
+    assert (np.asarray(batch["segment_ids"]) == expected % 3).all()
+    assert (np.asarray(batch["length"]) == expected[:, 0]).all()
+    assert batch["embedding"].shape == (16, 24, 2)
+    assert (np.asarray(batch["embedding"])[..., 1] == expected).all()
+
+
+def test_a_function_gives_whole_batches_of_any_pytree() -> None:
+    def batch_of(step: int) -> Any:
+        return {"x": np.full((8, 3), step, np.float32), "y": [np.arange(8) + step]}
+
+    batches = list(device_stream(batch_of, 0, 4, sharded((8,), "a")))
+
+    for step, batch in enumerate(batches):
+        assert (np.asarray(batch["x"]) == step).all()
+        assert (np.asarray(batch["y"][0]) == np.arange(8) + step).all()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_source_may_reuse_its_memory(workers: int) -> None:
+    buffer = np.zeros((8, 4096), np.int32)
+
+    def batch_of(step: int) -> np.ndarray:
+        buffer[...] = step
+        return buffer
+
+    batches = list(device_stream(batch_of, 0, 6, workers=workers, prefetch=4))
+
+    assert [int(np.asarray(batch).max()) for batch in batches] == list(range(6))
+    assert [int(np.asarray(batch).min()) for batch in batches] == list(range(6))
+
+
+def test_shapes_and_shardings_may_change_on_the_way() -> None:
+    mesh = make_mesh((8,), ("data",))
+
+    class Phases(CountingSource):
+        def shape(self, step: int) -> tuple[int, int]:
+            return (16, 9) if step < 3 else (1, 33)
+
+        def whole(self, step: int) -> np.ndarray:
+            rows, columns = self.shape(step)
+            return np.arange(rows * columns, dtype=np.int32).reshape(rows, columns)
+
+    def sharding_of(shape: tuple[int, ...]) -> Sharding:
+        axis = "data" if shape[0] % 8 == 0 else None
+        return NamedSharding(mesh, PartitionSpec(axis))
+
+    source = Phases()
+    batches = list(device_stream(source, 0, 6, sharding_of))
+
+    assert [batch.shape for batch in batches] == [(16, 9)] * 3 + [(1, 33)] * 3
+    assert batches[5].is_fully_replicated
+    assert (np.asarray(batches[5]) == source.whole(5)).all()
+
+
+def test_pages_are_asked_for_ahead_of_reading_and_once() -> None:
+    source = CountingSource()
+
+    list(device_stream(source, 10, 200))
+
+    steps = [step + n for step, num in source.hints for n in range(num)]
+    assert steps == list(range(10, 200))
+
+
+def test_a_hint_that_takes_rows_is_given_them() -> None:
+    class Hinted(CountingSource):
+        asked: list[tuple[int, int, slice]] = []  # noqa: RUF012 - one test, one list
+
+        def will_need(self, step: int, n: int, rows: slice | None = None) -> None:
+            assert rows is not None
+            self.asked.append((step, n, rows))
+
+    list(device_stream(Hinted(), 0, 4, sharded((8,), "a")))
+
+    assert Hinted.asked == [(0, 4, slice(0, 16))]
+
+
+@pytest.mark.parametrize("workers", [None, 0, 2])
+def test_an_error_names_the_step_and_keeps_its_traceback(workers: int | None) -> None:
+    class Broken(CountingSource):
+        def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+            if step == 5:
+                raise OSError("disk on fire")
+            return super().rows(step, rows, columns)
+
+    stream = device_stream(Broken(), 0, 9, workers=workers)
+    for _ in range(5):
+        next(stream)
+
+    with pytest.raises(OSError, match="disk on fire") as caught:
+        next(stream)
+    assert caught.value.__notes__ == ["while making the batch of step 5"]
+    assert "rows" in [
+        frame.name for frame in traceback.extract_tb(caught.value.__traceback__)
+    ]
+    assert list(stream) == []
+    join_threads()
+
+
+def test_a_source_that_gives_another_shape_is_an_error() -> None:
+    class Short(CountingSource):
+        def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+            return super().rows(step, rows, columns)[:-1]
+
+    with pytest.raises(ValueError, match=r"shape \(15, 24\) for rows .* \(16, 24\)"):
+        next(device_stream(Short(), 0, 1))
+
+
+def test_a_batch_that_does_not_divide_is_found_at_construction() -> None:
+    with pytest.raises(ValueError, match="choose sizes that divide"):
+        device_stream(CountingSource((12, 4)), 0, 5, sharded((8,), "a"))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-1, 3), (4, 3)])
+def test_steps_must_be_a_range(start: int, stop: int) -> None:
+    with pytest.raises(ValueError, match="are no range"):
+        device_stream(CountingSource(), start, stop)
+
+
+def test_counts_must_not_be_negative() -> None:
+    with pytest.raises(ValueError, match="prefetch is -1"):
+        device_stream(CountingSource(), 0, 1, prefetch=-1)
+    with pytest.raises(ValueError, match="workers is -2"):
+        device_stream(CountingSource(), 0, 1, workers=-2)
+
+
+def test_an_empty_range_gives_nothing() -> None:
+    assert list(device_stream(CountingSource(), 4, 4)) == []
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_stats_split_the_wait(workers: int) -> None:
+    stream = device_stream(CountingSource(), 0, 30, workers=workers)
+    for _ in range(20):
+        next(stream)
+
+    stats = stream.stats
+
+    assert stats.steps == 20
+    assert stats.mode == ("thread" if workers else "inline")
+    stages_s = stats.read_s + stats.assemble_s + stats.transfer_s
+    assert 0 < stages_s <= stats.waited_s * 1.01
+    stream.close()
+
+
+def test_64_bits_become_32_as_in_jax() -> None:
+    batch = next(device_stream(lambda step: np.full((2, 3), step, np.int64), 7, 8))
+
+    assert batch.dtype == np.int32
+    assert int(batch[0, 0]) == 7
+
+
+def test_a_sampler_like_object_is_a_row_source() -> None:
+    assert isinstance(CountingSource(), RowSource)
+    assert not isinstance(lambda step: step, RowSource)

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from roxxel_loader.sharding import (
+    describe_rows,
+    host_to_global_device_array,
+    make_custom_sharding_config,
+    make_data_parallel_sharding_config,
+    make_fsdp_sharding_config,
+    make_hybrid_sharding_config,
+)
+
+from .helpers import sharded
+
+
+def test_fsdp_uses_all_devices_for_the_batch() -> None:
+    config = make_fsdp_sharding_config(
+        axis_names=("data", "model"), batch_axis_name="data"
+    )
+
+    mesh = config.create_device_mesh()
+
+    assert dict(mesh.shape) == {"data": 8, "model": 1}
+    array = jax.device_put(np.zeros((8, 2)), config.batch_sharding(mesh))
+    assert {shard.data.shape for shard in array.addressable_shards} == {(1, 2)}
+
+
+def test_presets_make_the_meshes_they_name() -> None:
+    parallel = make_data_parallel_sharding_config().create_device_mesh()
+    custom = make_custom_sharding_config((2, -1), ("x", "y"), "y").create_device_mesh()
+    tensor = make_fsdp_sharding_config(mesh_shape=(-1, 2)).create_device_mesh()
+
+    assert dict(parallel.shape) == {"data": 8}
+    assert dict(custom.shape) == {"x": 2, "y": 4}
+    assert dict(tensor.shape) == {"data": 4, "model": 2}
+
+
+def test_a_mesh_may_be_of_some_devices() -> None:
+    config = make_data_parallel_sharding_config()
+
+    assert dict(config.create_device_mesh(jax.devices()[:3]).shape) == {"data": 3}
+
+
+def test_hybrid_splits_batches_over_groups_and_inside_them() -> None:
+    config = make_hybrid_sharding_config(1)
+
+    mesh = config.create_device_mesh()
+
+    assert dict(mesh.shape) == {"replica": 1, "data": 8, "model": 1}
+    assert config.batch_sharding(mesh).spec[0] == ("replica", "data")
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "batch", "words"),
+    [
+        ((8,), ("a", "b"), "a", "differ in number"),
+        ((8, 1), ("a", "a"), "a", "give each once"),
+        ((8,), ("a",), "c", "batch axis 'c' is not among"),
+        ((-1, -1), ("a", "b"), "a", "-1 at most once"),
+        ((0,), ("a",), "a", "is not possible"),
+    ],
+)
+def test_impossible_meshes_are_named(
+    shape: Any, names: Any, batch: str, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        make_custom_sharding_config(shape, names, batch)
+
+
+def test_devices_that_do_not_fill_the_mesh_are_an_error() -> None:
+    with pytest.raises(ValueError, match="8 devices do not fill"):
+        make_custom_sharding_config((3, -1), ("a", "b"), "a").create_device_mesh()
+
+
+def test_a_local_batch_goes_where_the_sharding_says() -> None:
+    batch = {"x": np.arange(16, dtype=np.int32).reshape(8, 2), "y": np.arange(8.0)}
+    sharding = sharded((8,), "a")
+
+    placed = host_to_global_device_array(batch, sharding)
+
+    assert placed["x"].sharding == sharding
+    assert np.array_equal(np.asarray(placed["x"]), batch["x"])
+    assert placed["y"].dtype == np.float32
+
+
+def test_the_mesh_of_set_mesh_is_found() -> None:
+    mesh = make_fsdp_sharding_config().create_device_mesh()
+
+    with jax.set_mesh(mesh):
+        placed = host_to_global_device_array(np.arange(8))
+
+    assert placed.sharding.mesh == mesh
+    assert {shard.data.shape for shard in placed.addressable_shards} == {(1,)}
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.*context manager has been deprecated:DeprecationWarning"
+)
+def test_the_mesh_of_with_mesh_is_found() -> None:
+    mesh = make_custom_sharding_config((4, 2), ("x", "y"), "x").create_device_mesh()
+
+    with mesh:
+        placed = host_to_global_device_array(np.arange(8))
+
+    assert placed.sharding.mesh == mesh
+    assert {shard.data.shape for shard in placed.addressable_shards} == {(2,)}
+
+
+def test_without_a_mesh_the_remedy_is_named() -> None:
+    with pytest.raises(ValueError, match=r"pass sharding=.*jax\.set_mesh"):
+        host_to_global_device_array(np.arange(8))
+
+
+def test_rows_are_described_in_words() -> None:
+    assert describe_rows(sharded((2,), "a"), (8, 5)) == (
+        "process 0: rows 0-3 of 8 on device 0; rows 4-7 of 8 on device 1"
+    )
+    assert describe_rows(sharded((2, 2), "a", "b"), (4, 6)).endswith(
+        "rows 2-3 of 4, columns 3-5 of 6 on device 3"
+    )
+    assert describe_rows(sharded((2,)), (4,)) == (
+        "process 0: rows 0-3 of 4 on devices 0 1"
+    )
