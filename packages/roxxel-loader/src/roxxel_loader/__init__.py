@@ -1,10 +1,33 @@
 """Any dataset, or any function from step to rows, onto a JAX mesh without a wait.
 
+`Dataloader` makes batches of any dataset: lazily mapped, shuffled without an index
+array, loaded by threads or by any executor, in an order that depends on integers alone.
 `device_stream` takes a function of the step, such as a curriculum's sampler, and gives
 global arrays, of which each process builds only the parts its own devices hold.
+
+    >>> from roxxel_loader import Dataloader, SimpleDataset
+    >>> for batch in Dataloader(SimpleDataset([1, 2, 3, 4]), batch_size=2):
+    ...     print(batch)
+    [1 2]
+    [3 4]
 """
 
+from ._dataloader import Dataloader, DataloaderIterator, LoaderStats
 from ._device import DeviceStream, RowSource, StreamStats, device_stream
+from .datasets import (
+    CachedDataset,
+    ConcatDataset,
+    Dataset,
+    FilteredDataset,
+    LazyDataset,
+    MappedDataset,
+    RangeDataset,
+    SampledDataset,
+    ShuffledDataset,
+    SimpleDataset,
+    SlicedDataset,
+    ZipDataset,
+)
 from .sharding import (
     ShardingConfig,
     describe_rows,
@@ -16,10 +39,25 @@ from .sharding import (
 )
 
 __all__ = [
+    "CachedDataset",
+    "ConcatDataset",
+    "Dataloader",
+    "DataloaderIterator",
+    "Dataset",
     "DeviceStream",
+    "FilteredDataset",
+    "LazyDataset",
+    "LoaderStats",
+    "MappedDataset",
+    "RangeDataset",
     "RowSource",
+    "SampledDataset",
     "ShardingConfig",
+    "ShuffledDataset",
+    "SimpleDataset",
+    "SlicedDataset",
     "StreamStats",
+    "ZipDataset",
     "describe_rows",
     "device_stream",
     "host_to_global_device_array",

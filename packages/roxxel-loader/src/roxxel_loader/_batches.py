@@ -1,0 +1,351 @@
+"""Which items make the batch of a step, and how they become one.
+
+The items of step k follow from k and a few numbers alone, so any step can be made
+first, by any thread, and in any process.
+"""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import BrokenExecutor, Executor, Future
+from dataclasses import dataclass
+from math import ceil
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from roxxel_curriculum import make_key, permute
+
+from ._collate import collate
+from .datasets._dataset import ITEM_NOTE, fetch
+from .sharding._layout import Layout, make_layout, place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
+
+    from ._device import ShardingLike
+    from .datasets import Dataset
+
+CHUNK_S = 1e-3
+"""Items are handed to workers in chunks that take about this long."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a batch that one process loads.
+
+    Attributes:
+        num_rows: Rows of the whole batch.
+        spans: Half-open spans of rows that this process loads, in order.
+    """
+
+    num_rows: int
+    spans: tuple[tuple[int, int], ...]
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """Return the numbers of the rows, int64."""
+        return np.concatenate([np.arange(*span) for span in self.spans])
+
+    def local(self, span: tuple[int, int]) -> slice:
+        """Return where a span of the batch lies among the rows of this process."""
+        offset = 0
+        for start, stop in self.spans:
+            if start <= span[0] and span[1] <= stop:
+                return slice(offset + span[0] - start, offset + span[1] - start)
+            offset += stop - start
+        raise AssertionError(f"rows {span} are not among {self.spans}")
+
+
+def process_rows(num_rows: int, process_index: int, process_count: int) -> Rows:
+    """Return the rows of one process where processes share a batch evenly.
+
+    Shares are contiguous and follow the order of the processes. Of a short batch some
+    processes may get a row less than others, or none.
+    """
+    start = num_rows * process_index // process_count
+    stop = num_rows * (process_index + 1) // process_count
+    return Rows(num_rows, ((start, stop),))
+
+
+def sharded_rows(num_rows: int, sharding: ShardingLike) -> Rows:
+    """Return the rows that the devices of this process hold.
+
+    Raises:
+        ValueError: The rows do not divide over the sharding.
+    """
+    resolved = resolve(sharding, (num_rows,))
+    if isinstance(resolved, NamedSharding):
+        axes = resolved.spec[0] if len(resolved.spec) else None
+        resolved = NamedSharding(resolved.mesh, PartitionSpec(axes))
+    layout = make_layout((num_rows,), resolved)
+    return Rows(num_rows, tuple(read[0] for read in layout.reads))
+
+
+def resolve(sharding: ShardingLike, shape: tuple[int, ...]) -> Sharding:
+    """Return the sharding for an array of `shape`."""
+    if isinstance(sharding, Sharding):
+        return sharding
+    return cast("Callable[[tuple[int, ...]], Sharding]", sharding)(shape)
+
+
+class Batches:
+    """Batches of an indexed dataset as a function of the step."""
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        drop_last: bool,
+        shuffle: bool,
+        seed: int,
+        finish: Callable[[Sequence[Any], list[int], Rows], Any],
+        rows_of: Callable[[int], Rows],
+    ) -> None:
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._num_items = len(dataset)
+        whole, rest = divmod(self._num_items, batch_size)
+        self.steps_per_epoch = whole + (1 if rest and not drop_last else 0)
+        self._shuffle = shuffle
+        self._seed = seed
+        self._finish = finish
+        self._rows_of = rows_of
+        self._rows: dict[int, Rows] = {}
+        self._item_s: float | None = None
+
+    def check(self) -> None:
+        """Find out before the first step whether each size of batch can be divided.
+
+        Raises:
+            ValueError: One cannot; the note names the step.
+        """
+        for step in sorted({0, self.steps_per_epoch - 1}):
+            try:
+                self.rows(self.num_rows(step))
+            except ValueError as error:
+                error.add_note(
+                    f"the batch of step {step} has {self.num_rows(step)} rows; "
+                    "drop_last=True leaves out a short one"
+                )
+                raise
+
+    def num_rows(self, step: int) -> int:
+        """Return the rows of a step's whole batch."""
+        first = step % self.steps_per_epoch * self._batch_size
+        return min(self._batch_size, self._num_items - first)
+
+    def rows(self, num_rows: int) -> Rows:
+        """Return which rows of a batch of `num_rows` this process loads."""
+        rows = self._rows.get(num_rows)
+        if rows is None:
+            rows = self._rows[num_rows] = self._rows_of(num_rows)
+        return rows
+
+    def make(self, step: int) -> Any:
+        """Return the batch of a step, made on this thread."""
+        indices, rows = self.items(step)
+        return self.finish(step, fetch(self._dataset, indices), indices, rows)
+
+    def items(self, step: int) -> tuple[list[int], Rows]:
+        """Return the indices of the items of this process's rows, and the rows."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        rows = self.rows(self.num_rows(step))
+        numbers = rows.numbers() + place * self._batch_size
+        if not len(numbers):
+            # An item is loaded all the same: an empty batch has its shapes and dtypes.
+            numbers = np.asarray([place * self._batch_size])
+        if self._shuffle:
+            key = make_key("epoch", self._seed, epoch)
+            numbers = permute(numbers, self._num_items, key)
+        return numbers.tolist(), rows
+
+    def finish(
+        self, step: int, items: Sequence[Any], indices: list[int], rows: Rows
+    ) -> Any:
+        """Return the batch made of loaded items."""
+        try:
+            return self._finish(items, indices, rows)
+        except Exception as error:
+            error.add_note(f"while making the batch of step {step}")
+            raise
+
+    def submit(self, step: int, executor: Executor, workers: int) -> Future[Any]:
+        """Have the items of a step loaded by workers, in chunks."""
+        indices, rows = self.items(step)
+        size = self._chunk_size(len(indices), workers)
+        chunks = [indices[at : at + size] for at in range(0, len(indices), size)]
+        gather = _Gather(
+            step, chunks, lambda items: self.finish(step, items, indices, rows), self
+        )
+        gather.begin(executor, self._dataset)
+        return gather
+
+    def took(self, seconds: float, num_items: int) -> None:
+        """Learn how long items take; it decides the size of chunks and nothing else."""
+        each = seconds / num_items
+        known = self._item_s
+        self._item_s = each if known is None else 0.8 * known + 0.2 * each
+
+    def _chunk_size(self, num_items: int, workers: int) -> int:
+        if self._item_s is None:
+            return ceil(num_items / (8 * workers))
+        wanted = int(CHUNK_S / max(self._item_s, 1e-9))
+        return max(1, min(wanted, ceil(num_items / workers)))
+
+
+class BatchJob:
+    """The job of the read-ahead that makes one step's batch."""
+
+    __slots__ = ("_batches", "_step", "_workers")
+
+    def __init__(self, batches: Batches, step: int, workers: int) -> None:
+        self._batches = batches
+        self._step = step
+        self._workers = workers
+
+    def run(self) -> Any:
+        """Make the batch on this thread."""
+        return self._batches.make(self._step)
+
+    def submit(self, executor: Executor) -> Future[Any]:
+        """Make the batch of chunks that workers load."""
+        return self._batches.submit(self._step, executor, self._workers)
+
+
+class Finisher:
+    """Makes a batch of items: collated, then mapped, or placed on devices."""
+
+    def __init__(
+        self,
+        collate_items: Callable[[Sequence[Any]], Any] | None,
+        functions: Sequence[Callable[[Any], Any]],
+        sharding: ShardingLike,
+    ) -> None:
+        self._collate = collate_items
+        self._functions = functions
+        self._sharding = sharding
+        self._layouts: dict[tuple[int, ...], Layout] = {}
+
+    def __call__(self, items: Sequence[Any], indices: list[int], rows: Rows) -> Any:
+        batch = (
+            collate(items, indices) if self._collate is None else self._collate(items)
+        )
+        if not any(stop > start for start, stop in rows.spans):
+            batch = jax.tree.map(lambda leaf: leaf[:0], batch)
+        if self._sharding is not None:
+            return self._place(batch, rows)
+        for function in self._functions:
+            batch = function(batch)
+        return batch
+
+    def _place(self, batch: Any, rows: Rows) -> Any:
+        leaves, tree = jax.tree_util.tree_flatten_with_path(batch)
+        placed = [
+            self._place_leaf(
+                np.asarray(leaf), rows, f"batch{jax.tree_util.keystr(path)}"
+            )
+            for path, leaf in leaves
+        ]
+        return jax.tree_util.tree_unflatten(tree, placed)
+
+    def _place_leaf(self, local: npt.NDArray[Any], rows: Rows, name: str) -> jax.Array:
+        shape = (rows.num_rows, *local.shape[1:])
+        layout = self._layouts.get(shape)
+        if layout is None:
+            layout = make_layout(shape, resolve(self._sharding, shape))
+            self._layouts[shape] = layout
+        parts = [
+            local[(rows.local(read[0]), *(slice(*span) for span in read[1:]))]
+            for read in layout.reads
+        ]
+        return place(layout, parts, name)
+
+
+class _Gather(Future[Any]):
+    """A batch whose chunks are loaded by workers; the last one to end makes it."""
+
+    def __init__(
+        self,
+        step: int,
+        chunks: list[list[int]],
+        finish: Callable[[list[Any]], Any],
+        batches: Batches,
+    ) -> None:
+        super().__init__()
+        self._step = step
+        self._chunks = chunks
+        self._make = finish
+        self._batches = batches
+        self._missing = len(chunks)
+        self._counter = threading.Lock()
+        self._parts: list[Future[tuple[list[Any], float]]] = []
+
+    def begin(self, executor: Executor, dataset: Dataset[Any]) -> None:
+        """Submit the chunks.
+
+        Raises:
+            RuntimeError: The executor takes no work.
+        """
+        for chunk in self._chunks:
+            try:
+                part = executor.submit(_timed_fetch, dataset, chunk)
+            except RuntimeError as error:
+                self.cancel()
+                raise self._stopped(chunk) from error
+            self._parts.append(part)
+        for part in self._parts:
+            part.add_done_callback(self._count)
+
+    def cancel(self) -> bool:
+        """Cancel the chunks that have not begun, and the batch."""
+        for part in self._parts:
+            part.cancel()
+        return super().cancel()
+
+    def _count(self, _: Future[tuple[list[Any], float]]) -> None:
+        with self._counter:
+            self._missing -= 1
+            if self._missing:
+                return
+        if any(part.cancelled() for part in self._parts):
+            self.cancel()
+        if not self.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._make(self._items())
+        except BaseException as error:  # noqa: BLE001 - the consumer raises it
+            self.set_exception(error)
+        else:
+            self.set_result(result)
+
+    def _items(self) -> list[Any]:
+        items: list[Any] = []
+        for chunk, part in zip(self._chunks, self._parts, strict=True):
+            try:
+                loaded, seconds = part.result()
+            except BrokenExecutor as error:
+                raise self._stopped(chunk) from error
+            except Exception as error:
+                notes: list[str] = getattr(error, "__notes__", [])
+                if not any(note.startswith(ITEM_NOTE) for note in notes):
+                    error.add_note(f"{ITEM_NOTE}items {chunk}")
+                raise
+            items.extend(loaded)
+            self._batches.took(seconds, len(chunk))
+        return items
+
+    def _stopped(self, chunk: list[int]) -> RuntimeError:
+        return RuntimeError(
+            f"the executor stopped before items {chunk} of step {self._step} were "
+            "loaded; start again from this step with a fresh one"
+        )
+
+
+def _timed_fetch(dataset: Dataset[Any], indices: list[int]) -> tuple[list[Any], float]:
+    began = perf_counter()
+    return fetch(dataset, indices), perf_counter() - began

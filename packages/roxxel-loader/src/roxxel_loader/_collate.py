@@ -1,0 +1,99 @@
+"""Items into batches: the leaves of equal pytrees, stacked along a new first axis."""
+
+from __future__ import annotations
+
+from numbers import Number
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+
+def collate(items: Sequence[Any], indices: Sequence[int] | None = None) -> Any:
+    """Stack items into one batch.
+
+    Args:
+        items: One or more pytrees of the same structure, with arrays of the same shape,
+            numbers, strings or bytes at the leaves. Lists and tuples are structure, as
+            everywhere in JAX: a list of numbers gives a list of arrays.
+        indices: The items' places in the dataset, for errors.
+
+    Returns:
+        The same pytree with arrays of shape `(len(items), *leaf shape)`; strings and
+        bytes become arrays of dtype object, numbers int64, float64, complex128 or bool.
+
+    Raises:
+        ValueError: Structures or shapes differ.
+        TypeError: A leaf is of another type.
+    """
+    first = items[0]
+    if isinstance(first, np.ndarray | Number | str | bytes):
+        return _stack(items, indices, "")
+    paths, tree = jax.tree_util.tree_flatten_with_path(first)
+    rows = [jax.tree_util.tree_flatten(item) for item in items]
+    for place, (_, other) in enumerate(rows):
+        if other != tree:
+            raise ValueError(
+                f"{_name(indices, place)} is a pytree of structure {other} but "
+                f"{_name(indices, 0)} is one of {tree}; make all items alike or pass "
+                "collate="
+            )
+    columns = zip(*(leaves for leaves, _ in rows), strict=True)
+    stacked = [
+        _stack(column, indices, jax.tree_util.keystr(path))
+        for (path, _), column in zip(paths, columns, strict=True)
+    ]
+    return jax.tree_util.tree_unflatten(tree, stacked)
+
+
+def _stack(
+    leaves: Sequence[Any], indices: Sequence[int] | None, path: str
+) -> npt.NDArray[Any]:
+    kinds = set(map(type, leaves))
+    if kinds == {np.ndarray}:
+        return _stack_arrays(leaves, indices, path)
+    if kinds <= {str, bytes}:
+        texts = np.empty(len(leaves), object)
+        texts[:] = leaves
+        return texts
+    if all(issubclass(kind, Number | np.bool_) for kind in kinds):
+        return np.asarray(leaves)
+    if all(issubclass(kind, np.ndarray | jax.Array | Number) for kind in kinds):
+        return _stack_arrays([np.asarray(leaf) for leaf in leaves], indices, path)
+    place, leaf = next(
+        (place, leaf)
+        for place, leaf in enumerate(leaves)
+        if kinds & {str, bytes}
+        or not isinstance(leaf, np.ndarray | jax.Array | Number | np.bool_)
+    )
+    raise TypeError(
+        f"{_name(indices, place)}{path} is of type {type(leaf).__name__}, which does "
+        f"not stack with {_name(indices, 0)}; convert it to an array, a number or a "
+        "string, or pass collate="
+    )
+
+
+def _stack_arrays(
+    arrays: Sequence[npt.NDArray[Any]], indices: Sequence[int] | None, path: str
+) -> npt.NDArray[Any]:
+    shape = arrays[0].shape
+    for place, array in enumerate(arrays):
+        if array.shape != shape:
+            raise ValueError(
+                f"{_name(indices, place)}{path} has shape {array.shape} but "
+                f"{_name(indices, 0)}{path} has {shape}; pad or cut them to one shape, "
+                "or pass collate="
+            )
+    if not shape:
+        return np.asarray(arrays)
+    # One pass over the values; np.stack would first wrap each array in another.
+    return np.concatenate(arrays).reshape(len(arrays), *shape)
+
+
+def _name(indices: Sequence[int] | None, place: int) -> str:
+    return f"item {place if indices is None else indices[place]}"

@@ -1,0 +1,312 @@
+"""Dataloader: batches of any dataset, in an order that depends on integers alone."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import dataclass
+from itertools import count
+from math import ceil
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+
+import jax
+
+from ._batches import Batches, BatchJob, Finisher, Rows, process_rows, sharded_rows
+from ._prefetch import Mode, Prefetcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Executor
+
+    from ._device import ShardingLike
+    from .datasets import Dataset
+
+B = TypeVar("B")
+C = TypeVar("C")
+
+
+class Dataloader(Generic[B]):
+    """Batches of a dataset; iterating it twice gives the same batches twice.
+
+    Steps count from 0 over all epochs, so a run resumes by one integer: iterate with
+    `start_step=k` and get what an unbroken iteration gives from its step k on. Batches
+    do not depend on `workers` and `prefetch`, nor, as a whole, on the number of
+    processes: each loads only its rows of every batch.
+
+    Args:
+        dataset: Items by index.
+        batch_size: Items per batch, over all processes.
+        workers: Threads that load items; 0 loads on the consumer's thread; None does
+            that too and takes one thread where batches turn out slow.
+        prefetch: Batches made beyond the one asked for; more where there are not
+            enough items in them to keep all workers at work. 0 works only when asked.
+        shuffle: Whether each epoch has an order of its own, computed from the seed.
+        seed: Of the shuffle; any integer.
+        drop_last: Whether to leave out the last batch of an epoch if it is short.
+        collate: Makes a batch of a list of items; by default leaves are stacked.
+        sharding: Where to place batches as global arrays: a sharding, or a function
+            from global shape to one, also called with `(rows,)`. None yields what
+            `collate` gives, in numpy arrays, with the rows of this process.
+        start_step: First step.
+        epochs: Times to go through the dataset; None goes on for ever.
+        executor: Loads items instead of own threads, from a process pool for instance;
+            what it runs must suit it. It is left open.
+        progress: Called after each batch with the steps done and their total, if known.
+        process_index: This process's number; by default JAX's.
+        process_count: The number of processes; by default JAX's.
+
+    Raises:
+        ValueError: There are no items or no whole batch, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int,
+        *,
+        workers: int | None = None,
+        prefetch: int = 2,
+        shuffle: bool = False,
+        seed: int = 0,
+        drop_last: bool = False,
+        collate: Callable[[Sequence[Any]], B] | None = None,
+        sharding: ShardingLike = None,
+        start_step: int = 0,
+        epochs: int | None = 1,
+        executor: Executor | None = None,
+        progress: Callable[[int, int | None], None] | None = None,
+        process_index: int | None = None,
+        process_count: int | None = None,
+    ) -> None:
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("workers", workers, 0),
+            ("prefetch", prefetch, 0),
+            ("start_step", start_step, 0),
+            ("epochs", epochs, 0),
+        ):
+            if value is not None and value < least:
+                raise ValueError(f"{name} is {value}; give {least} or more")
+        if (process_index is None) != (process_count is None):
+            raise ValueError(
+                f"process_index is {process_index} and process_count is "
+                f"{process_count}; give both or neither"
+            )
+        self._process = (
+            None
+            if process_index is None or process_count is None
+            else (process_index, process_count)
+        )
+        self._workers = workers
+        self._prefetch = prefetch
+        self._sharding = sharding
+        self._executor = executor
+        self._progress = progress
+        self._collate = collate
+        self._functions: tuple[Callable[[Any], Any], ...] = ()
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._shuffle = shuffle
+        self._seed = seed
+        self._drop_last = drop_last
+        self._check_dataset()
+        self._start = start_step
+        self._stop = None if epochs is None else epochs * self.steps_per_epoch
+        if self._stop is not None and start_step > self._stop:
+            raise ValueError(
+                f"start_step is {start_step} but there are {self._stop} steps in "
+                f"{epochs} epochs of {self.steps_per_epoch}; raise epochs"
+            )
+
+    def __len__(self) -> int:
+        """Return the batches of one iteration.
+
+        Raises:
+            TypeError: It never ends.
+        """
+        if self._stop is None:
+            raise TypeError(
+                "a Dataloader with epochs=None never ends and has no length"
+            )
+        return self._stop - self._start
+
+    def __iter__(self) -> DataloaderIterator[B]:
+        batches = self._batches()
+        batches.check()
+        return DataloaderIterator(
+            self._prefetcher(batches),
+            self._start,
+            self._stop,
+            self._functions if self._sharding is not None else (),
+            self._progress,
+        )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """The batches of one epoch."""
+        whole, rest = divmod(len(self._dataset), self._batch_size)
+        return whole + (1 if rest and not self._drop_last else 0)
+
+    def batch(self, step: int) -> B:
+        """Return the batch of one step.
+
+        Raises:
+            IndexError: The step is outside the epochs.
+        """
+        if step < 0 or (self._stop is not None and step >= self._stop):
+            raise IndexError(f"step {step} is outside [0, {self._stop})")
+        made = self._batches().make(step)
+        for function in self._functions if self._sharding is not None else ():
+            made = function(made)
+        return made
+
+    def epoch(self, epoch: int) -> Dataloader[B]:
+        """Return the same batches, of one epoch alone, counted from 0."""
+        if epoch < 0:
+            raise ValueError(f"epoch is {epoch}; give 0 or more")
+        start = epoch * self.steps_per_epoch
+        return self._with(_start=start, _stop=start + self.steps_per_epoch)
+
+    def map_batches(self, function: Callable[[B], C]) -> Dataloader[C]:
+        """Return the batches after `function`, which may be jitted.
+
+        It is given what this loader yields: with a sharding, the global arrays, on the
+        consumer's thread and in order; else the process's own batch, made ahead.
+        """
+        mapped = self._with(_functions=(*self._functions, function))
+        return cast("Dataloader[C]", mapped)
+
+    def _with(self, **changes: Any) -> Self:
+        changed = copy.copy(self)
+        vars(changed).update(changes)
+        return changed
+
+    def _check_dataset(self) -> None:
+        num_items = len(self._dataset)
+        name = type(self._dataset).__name__
+        if num_items == 0:
+            raise ValueError(
+                f"{name} has no items, so there is no batch; check where it reads from"
+            )
+        if self.steps_per_epoch == 0:
+            raise ValueError(
+                f"the {num_items} items of {name} make no whole batch of "
+                f"{self._batch_size}; lower batch_size or pass drop_last=False"
+            )
+
+    def _batches(self) -> Batches:
+        return Batches(
+            self._dataset,
+            self._batch_size,
+            drop_last=self._drop_last,
+            shuffle=self._shuffle,
+            seed=self._seed,
+            finish=Finisher(self._collate, self._functions, self._sharding),
+            rows_of=self._rows_of(),
+        )
+
+    def _rows_of(self) -> Callable[[int], Rows]:
+        sharding = self._sharding
+        if sharding is not None:
+            return lambda num_rows: sharded_rows(num_rows, sharding)
+        index, number = self._process or (jax.process_index(), jax.process_count())
+        if self._batch_size % number:
+            raise ValueError(
+                f"batch_size {self._batch_size} does not divide over {number} "
+                "processes; choose a multiple, or pass sharding="
+            )
+        return lambda num_rows: process_rows(num_rows, index, number)
+
+    def _prefetcher(self, batches: Batches) -> Prefetcher[B]:
+        workers = self._workers
+        if self._executor is not None:
+            workers = workers or os.cpu_count() or 1
+        ahead = self._prefetch
+        if workers and ahead:
+            rows = batches.rows(self._batch_size)
+            num_items = max(sum(stop - start for start, stop in rows.spans), 1)
+            ahead = max(ahead, ceil(2 * workers / num_items))
+        return Prefetcher(
+            _jobs(batches, self._start, self._stop, workers or 1),
+            ahead=ahead,
+            workers=workers,
+            executor=self._executor,
+        )
+
+
+@dataclass(frozen=True)
+class LoaderStats:
+    """How long the consumer of a `Dataloader` has waited.
+
+    Attributes:
+        steps: Batches delivered.
+        waited_s: Seconds the consumer spent in `next()`.
+        mode: Where batches are made now: on the consumer's thread or on others.
+    """
+
+    steps: int
+    waited_s: float
+    mode: Mode
+
+
+class DataloaderIterator(Generic[B]):
+    """One iteration over a `Dataloader`; a context manager.
+
+    Attributes:
+        step: The step of the next batch: the integer from which to resume.
+    """
+
+    def __init__(
+        self,
+        prefetcher: Prefetcher[B],
+        start: int,
+        stop: int | None,
+        functions: Sequence[Callable[[Any], Any]],
+        progress: Callable[[int, int | None], None] | None,
+    ) -> None:
+        self._prefetcher = prefetcher
+        self._start = start
+        self._stop = stop
+        self._functions = functions
+        self._progress = progress
+        self._waited_s = 0.0
+        self.step = start
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> B:
+        began = perf_counter()
+        batch: Any = next(self._prefetcher)
+        for function in self._functions:
+            batch = function(batch)
+        self._waited_s += perf_counter() - began
+        self.step += 1
+        if self._progress is not None:
+            self._progress(self.step, self._stop)
+        return batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop working ahead, and wait for the items that are being loaded."""
+        self._prefetcher.close()
+
+    @property
+    def stats(self) -> LoaderStats:
+        """A snapshot of what the consumer has waited for so far."""
+        return LoaderStats(
+            self.step - self._start, self._waited_s, self._prefetcher.mode
+        )
+
+
+def _jobs(
+    batches: Batches, start: int, stop: int | None, workers: int
+) -> Iterator[BatchJob]:
+    for step in count(start) if stop is None else range(start, stop):
+        yield BatchJob(batches, step, workers)

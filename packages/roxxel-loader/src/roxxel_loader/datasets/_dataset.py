@@ -1,0 +1,99 @@
+"""What a dataset is: items that can be counted and asked for by index."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@runtime_checkable
+class Dataset(Protocol[T_co]):
+    """Items by index: a list is one, and so is anything with these two methods.
+
+    With several workers, items are asked for from several threads at once. A dataset
+    that can fetch many items faster than one by one may also have
+    `__getitems__(indices)`, which returns their list.
+    """
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        ...
+
+    def __getitem__(self, index: int, /) -> T_co:
+        """Return the item at `index`, `0 <= index < len(self)`."""
+        ...
+
+
+def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
+    """Return the items at `indices`; an error says in a note which item it met.
+
+    Raises:
+        Exception: Whatever the dataset raises.
+    """
+    many = getattr(dataset, "__getitems__", None)
+    if many is not None:
+        try:
+            items = list(many(indices))
+        except Exception as error:
+            if not _names_an_item(error):
+                _raise_for_item(dataset, indices, error)
+            raise
+        if len(items) != len(indices):
+            raise ValueError(
+                f"{type(dataset).__name__}.__getitems__ gave {len(items)} items for "
+                f"{len(indices)} indices from item {indices[0]} on; it must give one "
+                "each"
+            )
+        return items
+    items = []
+    for index in indices:
+        try:
+            items.append(dataset[index])
+        except Exception as error:
+            add_item_note(error, index)
+            raise
+    return items
+
+
+def check_index(index: int, size: int) -> int:
+    """Return `index` as an int.
+
+    Raises:
+        IndexError: It is outside `[0, size)`; negative ones are not wrapped.
+    """
+    place = operator.index(index)
+    if not 0 <= place < size:
+        raise IndexError(f"item {place} is outside [0, {size})")
+    return place
+
+
+def add_item_note(error: BaseException, index: int) -> None:
+    """Say in the traceback which item an error met, once: the innermost knows best."""
+    if not _names_an_item(error):
+        error.add_note(f"{ITEM_NOTE}item {index}")
+
+
+ITEM_NOTE = "while loading "
+
+
+def _names_an_item(error: BaseException) -> bool:
+    notes: list[str] = getattr(error, "__notes__", [])
+    return any(note.startswith(ITEM_NOTE) for note in notes)
+
+
+def _raise_for_item(
+    dataset: Dataset[Any], indices: Sequence[int], error: Exception
+) -> None:
+    """Raise what a single one of `indices` raises, naming it; else note them all."""
+    for index in indices:
+        try:
+            dataset[index]
+        except Exception as single:
+            add_item_note(single, index)
+            raise single from None
+    error.add_note(f"{ITEM_NOTE}items {list(indices)} at once")

@@ -1,0 +1,48 @@
+"""A function over every item."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from ._dataset import add_item_note, fetch
+from ._fluent import LazyDataset
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ._dataset import Dataset
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class MappedDataset(LazyDataset[U], Generic[T, U]):
+    """The items of a dataset after a function, called whenever an item is asked for.
+
+    Args:
+        dataset: Where the items come from.
+        function: Called with one item; may be jitted. With several workers it is called
+            from several threads at once. A function that works on whole batches belongs
+            to `Dataloader.map_batches`.
+    """
+
+    def __init__(self, dataset: Dataset[T], function: Callable[[T], U]) -> None:
+        self._dataset = dataset
+        self._function = function
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, index: int, /) -> U:
+        return self._function(self._dataset[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[U]:
+        """Return the items at `indices`, fetched together and mapped one by one."""
+        mapped: list[U] = []
+        for index, item in zip(indices, fetch(self._dataset, indices), strict=True):
+            try:
+                mapped.append(self._function(item))
+            except Exception as error:
+                add_item_note(error, index)
+                raise
+        return mapped

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from roxxel_loader._collate import collate
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from([np.int32, np.float32, np.uint8, np.bool_]),
+        hnp.array_shapes(min_dims=1, max_dims=3, min_side=1, max_side=5),
+    )
+)
+def test_arrays_are_stacked_along_a_new_axis(batch: np.ndarray) -> None:
+    made = collate(list(batch))
+
+    assert made.dtype == batch.dtype
+    assert made.shape == batch.shape
+    assert np.array_equal(made, batch, equal_nan=batch.dtype.kind == "f")
+
+
+@pytest.mark.parametrize(
+    ("items", "dtype"),
+    [
+        ([1, 2, 3], np.int64),
+        ([1.0, 2.5], np.float64),
+        ([True, False], np.bool_),
+        ([np.float32(1), np.float32(2)], np.float32),
+        ([np.asarray(1, np.int8), np.asarray(2, np.int8)], np.int8),
+        ([jnp.int32(1), jnp.int32(4)], np.int32),
+        (["a", "bc"], object),
+        ([b"a\0", b""], object),
+    ],
+)
+def test_leaves_become_arrays(items: list[Any], dtype: Any) -> None:
+    batch = collate(items)
+
+    assert batch.dtype == dtype
+    assert batch.tolist() == [getattr(i, "tolist", lambda i=i: i)() for i in items]
+
+
+def test_structure_is_kept() -> None:
+    items = [
+        {"x": np.full(3, n), "y": Pair(n, str(n)), "z": [n, (None, -n)]}
+        for n in range(4)
+    ]
+
+    batch = collate(items)
+
+    assert batch["x"].shape == (4, 3)
+    assert isinstance(batch["y"], Pair)
+    assert batch["y"].left.tolist() == [0, 1, 2, 3]
+    assert batch["y"].right.tolist() == ["0", "1", "2", "3"]
+    assert batch["z"][1][0] is None
+    assert batch["z"][1][1].tolist() == [0, -1, -2, -3]
+
+
+def test_ragged_shapes_name_the_item() -> None:
+    items = [{"x": np.zeros(3)}, {"x": np.zeros(3)}, {"x": np.zeros(4)}]
+
+    with pytest.raises(
+        ValueError, match=r"item 17\['x'\] has shape \(4,\) but item 15\['x'\] has \(3,"
+    ):
+        collate(items, [15, 16, 17])
+
+
+def test_different_structures_name_the_item() -> None:
+    with pytest.raises(ValueError, match="item 8 is a pytree of structure"):
+        collate([{"x": 1}, {"y": 1}], [7, 8])
+
+
+@pytest.mark.parametrize("odd", [object(), "text", {1, 2}])
+def test_what_does_not_stack_names_the_item_and_its_type(odd: Any) -> None:
+    with pytest.raises(TypeError, match=rf"is of type {type(odd).__name__}|str"):
+        collate([1, odd], [3, 4])

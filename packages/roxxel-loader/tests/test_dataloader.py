@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import multiprocessing
+import operator
+import os
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import chain
+from math import ceil
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel_loader import Dataloader, MappedDataset, RangeDataset, SimpleDataset
+
+from .helpers import join_threads, sharded, threads
+
+
+def lists(loader: Dataloader[Any]) -> list[Any]:
+    return [batch.tolist() for batch in loader]
+
+
+def test_batches_print_like_arrays() -> None:
+    loader = Dataloader(SimpleDataset([1, 2, 3, 4, 5]), batch_size=2)
+
+    assert [str(batch) for batch in loader] == ["[1 2]", "[3 4]", "[5]"]
+    assert len(loader) == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    num=st.integers(1, 60),
+    batch_size=st.integers(1, 20),
+    workers=st.sampled_from([None, 0, 1, 2, 8]),
+    prefetch=st.integers(0, 16),
+    shuffle=st.booleans(),
+    epochs=st.integers(0, 3),
+)
+def test_workers_and_prefetch_change_no_batch(
+    num: int,
+    *,
+    batch_size: int,
+    workers: int | None,
+    prefetch: int,
+    shuffle: bool,
+    epochs: int,
+) -> None:
+    def load(workers: int | None, prefetch: int) -> list[Any]:
+        return lists(
+            Dataloader(
+                RangeDataset(num),
+                batch_size,
+                workers=workers,
+                prefetch=prefetch,
+                shuffle=shuffle,
+                seed=5,
+                epochs=epochs,
+            )
+        )
+
+    batches = load(workers, prefetch)
+
+    assert batches == load(0, 0)
+    assert len(batches) == epochs * ceil(num / batch_size)
+    per_epoch = ceil(num / batch_size)
+    for epoch in range(epochs):
+        part = batches[epoch * per_epoch : (epoch + 1) * per_epoch]
+        assert sorted(item for batch in part for item in batch) == list(range(num))
+    assert threads() == []
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("workers", [None, 2])
+def test_resuming_at_any_step_gives_the_tail(drop_last: bool, workers: int) -> None:
+    settings: dict[str, Any] = {
+        "shuffle": True,
+        "epochs": 2,
+        "drop_last": drop_last,
+        "workers": workers,
+    }
+    whole = lists(Dataloader(RangeDataset(11), 3, **settings))
+
+    for start in range(len(whole) + 1):
+        loader = Dataloader(RangeDataset(11), 3, start_step=start, **settings)
+        assert len(loader) == len(whole) - start
+        assert lists(loader) == whole[start:]
+
+
+def test_the_iterators_step_is_where_to_resume() -> None:
+    settings: dict[str, Any] = {"shuffle": True, "epochs": 2}
+    iterator = iter(Dataloader(RangeDataset(10), 4, **settings))
+    seen = [next(iterator).tolist() for _ in range(4)]
+
+    rest = lists(Dataloader(RangeDataset(10), 4, start_step=iterator.step, **settings))
+
+    assert seen + rest == lists(Dataloader(RangeDataset(10), 4, **settings))
+
+
+def test_iterating_twice_gives_the_same_and_epochs_differ() -> None:
+    loader = Dataloader(RangeDataset(50), 10, shuffle=True, epochs=2)
+
+    assert lists(loader) == lists(loader)
+    assert lists(loader)[:5] != lists(loader)[5:]
+    assert lists(loader.epoch(1)) == lists(loader)[5:]
+    assert loader.batch(7).tolist() == lists(loader)[7]
+    with pytest.raises(IndexError, match=r"step 10 is outside \[0, 10\)"):
+        loader.batch(10)
+
+
+def test_an_endless_loader_has_no_length() -> None:
+    loader = Dataloader(RangeDataset(4), 2, epochs=None)
+
+    with loader.__iter__() as batches:
+        assert [next(batches).tolist() for _ in range(5)][-1] == [0, 1]
+    with pytest.raises(TypeError, match="never ends"):
+        len(loader)
+
+
+@settings(max_examples=40, deadline=None)
+@given(num=st.integers(1, 60), share=st.integers(1, 4), count=st.integers(1, 4))
+def test_processes_share_every_batch(num: int, share: int, count: int) -> None:
+    size = share * count
+    whole = lists(Dataloader(RangeDataset(num), size, shuffle=True))
+
+    parts = [
+        lists(
+            Dataloader(
+                RangeDataset(num),
+                size,
+                shuffle=True,
+                process_index=index,
+                process_count=count,
+            )
+        )
+        for index in range(count)
+    ]
+
+    joined = [list(chain(*batch)) for batch in zip(*parts, strict=True)]
+    assert joined == whole
+
+
+def test_a_process_without_a_row_of_a_short_batch_gets_an_empty_one() -> None:
+    items = [{"x": np.full(3, n, np.int16)} for n in range(9)]
+    loader = Dataloader(SimpleDataset(items), 8, process_index=0, process_count=4)
+
+    batches = list(loader)
+
+    assert [batch["x"].shape for batch in batches] == [(2, 3), (0, 3)]
+    assert batches[1]["x"].dtype == np.int16
+
+
+@pytest.mark.parametrize("spec", [("a",), ("a", "b"), (None, "b"), ()])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sharding_gives_global_arrays(spec: tuple[Any, ...], workers: int) -> None:
+    items = np.arange(24 * 6, dtype=np.int32).reshape(24, 6)
+    sharding = sharded((4, 2), *spec)
+
+    loader = Dataloader(SimpleDataset(items), 8, sharding=sharding, workers=workers)
+
+    batches = list(loader)
+    assert all(batch.sharding == sharding for batch in batches)
+    assert np.array_equal(np.concatenate([np.asarray(b) for b in batches]), items)
+    assert np.array_equal(np.asarray(loader.batch(1)), items[8:16])
+
+
+def test_functions_over_batches_may_be_jitted() -> None:
+    plain = Dataloader(RangeDataset(6), 3).map_batches(lambda x: x + 1)
+    placed = Dataloader(RangeDataset(16), 8, sharding=sharded((8,), "a"), workers=2)
+
+    assert lists(plain) == [[1, 2, 3], [4, 5, 6]]
+    doubled = placed.map_batches(jax.jit(lambda x: 2 * x))
+    assert [batch.tolist() for batch in doubled] == [
+        list(range(0, 16, 2)),
+        list(range(16, 32, 2)),
+    ]
+
+
+def test_a_short_batch_that_does_not_divide_is_found_before_the_first() -> None:
+    loader = Dataloader(RangeDataset(20), 8, sharding=sharded((8,), "a"))
+
+    with pytest.raises(ValueError, match="choose sizes that divide") as caught:
+        iter(loader)
+
+    assert "drop_last=True" in caught.value.__notes__[-1]
+    dropped = Dataloader(
+        RangeDataset(20), 8, sharding=sharded((8,), "a"), drop_last=True
+    )
+    assert len(list(dropped)) == 2
+
+
+def test_a_batch_that_does_not_divide_over_processes_is_an_error() -> None:
+    with pytest.raises(ValueError, match="batch_size 9 does not divide over 2"):
+        iter(Dataloader(RangeDataset(20), 9, process_index=0, process_count=2))
+
+
+@pytest.mark.parametrize("workers", [None, 0, 1, 3])
+def test_an_item_that_fails_is_named_at_its_batch(workers: int | None) -> None:
+    def fail_at_17(x: int) -> int:
+        if x == 17:
+            raise OSError("unreadable")
+        return x
+
+    dataset = MappedDataset(RangeDataset(40), fail_at_17)
+    batches = iter(Dataloader(dataset, 5, workers=workers))
+    for _ in range(3):
+        next(batches)
+
+    with pytest.raises(OSError, match="unreadable") as caught:
+        next(batches)
+
+    assert "while loading item 17" in caught.value.__notes__
+    join_threads()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ragged_items_are_named(workers: int) -> None:
+    items = [np.zeros(3 if n != 5 else 4) for n in range(8)]
+
+    with pytest.raises(ValueError, match=r"item 5 has shape \(4,\)") as caught:
+        list(Dataloader(SimpleDataset(items), 4, workers=workers))
+
+    assert "while making the batch of step 1" in caught.value.__notes__
+
+
+def test_no_items_and_no_whole_batch_are_errors() -> None:
+    with pytest.raises(ValueError, match="SimpleDataset has no items"):
+        Dataloader(SimpleDataset([]), 2)
+    with pytest.raises(ValueError, match="3 items of RangeDataset make no whole batch"):
+        Dataloader(RangeDataset(3), 4, drop_last=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("batch_size", 0), ("workers", -1), ("prefetch", -1), ("start_step", -1)],
+)
+def test_numbers_out_of_range_are_named(name: str, value: int) -> None:
+    arguments: dict[str, Any] = {"batch_size": 2} | {name: value}
+    with pytest.raises(ValueError, match=f"{name} is {value}"):
+        Dataloader(RangeDataset(5), **arguments)
+
+
+def test_a_start_beyond_the_end_is_an_error() -> None:
+    with pytest.raises(ValueError, match="start_step is 4 but there are 3 steps"):
+        Dataloader(RangeDataset(5), 2, start_step=4)
+
+
+def test_half_of_a_process_number_is_an_error() -> None:
+    with pytest.raises(ValueError, match="give both or neither"):
+        Dataloader(RangeDataset(5), 2, process_index=0)
+
+
+def test_any_executor_loads_items() -> None:
+    with ThreadPoolExecutor(2) as executor:
+        loader = Dataloader(RangeDataset(20).map(operator.neg), 6, executor=executor)
+        assert list(chain(*lists(loader))) == list(range(0, -20, -1))
+
+
+def test_processes_may_load_items_and_one_that_dies_is_an_error() -> None:
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, mp_context=context) as executor:
+        loader = Dataloader(RangeDataset(8).map(operator.neg), 4, executor=executor)
+        assert list(chain(*lists(loader))) == list(range(0, -8, -1))
+
+        dying = Dataloader(
+            RangeDataset(8).map(os._exit), 4, executor=executor, workers=1
+        )
+        with pytest.raises(
+            RuntimeError, match="the executor stopped before items \\[0"
+        ):
+            list(dying)
+
+
+def test_progress_is_told_after_each_batch() -> None:
+    told: list[tuple[int, int | None]] = []
+
+    def tell(done: int, total: int | None) -> None:
+        told.append((done, total))
+
+    list(Dataloader(RangeDataset(5), 2, progress=tell, start_step=1))
+
+    assert told == [(2, 3), (3, 3)]
+
+
+def test_a_batch_may_be_collated_by_hand() -> None:
+    loader = Dataloader(RangeDataset(4), 2, collate=tuple)
+
+    assert list(loader) == [(0, 1), (2, 3)]
+
+
+def test_stats_count_batches() -> None:
+    batches = iter(Dataloader(RangeDataset(9), 2, workers=2))
+    next(batches)
+
+    assert batches.stats.steps == 1
+    assert batches.stats.mode == "thread"
+    assert batches.stats.waited_s > 0
+    batches.close()
+    assert threads() == []
+
+
+def test_breaking_off_leaves_no_thread() -> None:
+    for _ in range(20):
+        for _ in Dataloader(RangeDataset(100), 2, workers=3):
+            break
+    join_threads()
+
+
+def test_workers_are_never_short_of_items() -> None:
+    """Eight workers get eight items at once although a batch has two."""
+    from threading import Barrier
+
+    together = Barrier(8, timeout=20)
+
+    def wait_for_the_others(x: int) -> int:
+        together.wait()
+        return x
+
+    dataset = RangeDataset(80).map(wait_for_the_others)
+
+    assert len(lists(Dataloader(dataset, 2, workers=8, prefetch=3))) == 40

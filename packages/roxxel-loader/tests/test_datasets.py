@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import pickle
+import threading
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_loader import (
+    CachedDataset,
+    ConcatDataset,
+    Dataset,
+    FilteredDataset,
+    LazyDataset,
+    MappedDataset,
+    RangeDataset,
+    SampledDataset,
+    ShuffledDataset,
+    SimpleDataset,
+    SlicedDataset,
+    ZipDataset,
+)
+from roxxel_loader.datasets._dataset import fetch
+
+
+def double(x: int) -> int:
+    return x * 2
+
+
+def is_even(x: int) -> bool:
+    return x % 2 == 0
+
+
+EVERY: list[LazyDataset[Any]] = [
+    SimpleDataset(np.arange(24).reshape(12, 2)),
+    RangeDataset(12),
+    MappedDataset(RangeDataset(12), double),
+    FilteredDataset(RangeDataset(24), is_even),
+    ShuffledDataset(RangeDataset(12), 1),
+    SampledDataset(RangeDataset(40), 12, 1),
+    SlicedDataset(RangeDataset(40), 2, 26, 2),
+    ConcatDataset(RangeDataset(5), RangeDataset(0), RangeDataset(7)),
+    ZipDataset(RangeDataset(12), RangeDataset(1, 13)),
+    CachedDataset(MappedDataset(RangeDataset(12), double)),
+]
+
+
+@pytest.mark.parametrize("dataset", EVERY, ids=lambda dataset: type(dataset).__name__)
+def test_every_dataset_keeps_the_protocol(dataset: LazyDataset[Any]) -> None:
+    items = [dataset[index] for index in range(len(dataset))]
+
+    assert isinstance(dataset, Dataset)
+    assert len(items) == 12
+    assert [np.asarray(item).tolist() for item in dataset] == [
+        np.asarray(item).tolist() for item in items
+    ]
+    order = [3, 0, 11, 3]
+    assert [np.asarray(item).tolist() for item in fetch(dataset, order)] == [
+        np.asarray(items[index]).tolist() for index in order
+    ]
+
+
+@pytest.mark.parametrize("dataset", EVERY, ids=lambda dataset: type(dataset).__name__)
+@pytest.mark.parametrize("index", [-1, 12])
+def test_items_outside_are_an_index_error(
+    dataset: LazyDataset[Any], index: int
+) -> None:
+    with pytest.raises(IndexError):
+        dataset[index]
+    with pytest.raises(IndexError):
+        fetch(dataset, [0, index])
+
+
+@pytest.mark.parametrize("dataset", EVERY, ids=lambda dataset: type(dataset).__name__)
+def test_every_dataset_survives_pickling(dataset: LazyDataset[Any]) -> None:
+    other = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own bytes
+
+    assert np.asarray(other[7]).tolist() == np.asarray(dataset[7]).tolist()
+
+
+def test_map_is_lazy() -> None:
+    seen: list[int] = []
+
+    def note(x: int) -> int:
+        seen.append(x)
+        return x
+
+    dataset = MappedDataset(RangeDataset(10), note)
+    assert seen == []
+    assert dataset[4] == 4
+    assert seen == [4]
+
+
+def test_a_jitted_function_may_be_mapped() -> None:
+    dataset = SimpleDataset(np.arange(4.0, dtype=np.float32)).map(jax.jit(lambda x: -x))
+
+    assert float(dataset[3]) == -3.0
+
+
+@given(num=st.integers(1, 2000), seed=st.integers(-(2**70), 2**70))
+def test_a_shuffle_is_a_permutation_that_the_seed_decides(num: int, seed: int) -> None:
+    items = fetch(ShuffledDataset(RangeDataset(num), seed), range(num))
+
+    assert sorted(items) == list(range(num))
+    assert items == fetch(ShuffledDataset(RangeDataset(num), seed), range(num))
+
+
+def test_a_shuffle_of_a_huge_dataset_costs_no_index_array() -> None:
+    dataset = RangeDataset(10**12).shuffle(7)
+
+    assert dataset[0] != dataset[1]
+    assert 0 <= dataset[10**12 - 1] < 10**12
+
+
+@given(num=st.integers(0, 300), data=st.data())
+def test_a_sample_has_distinct_items_and_grows_at_its_end(
+    num: int, data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(0, num))
+    items = list(RangeDataset(num).sample(size, seed=3))
+
+    assert len(set(items)) == size
+    assert items == list(RangeDataset(num).sample(num, seed=3))[:size]
+
+
+@given(
+    num=st.integers(0, 40),
+    start=st.integers(-50, 50),
+    stop=st.none() | st.integers(-50, 50),
+    step=st.sampled_from([1, 2, 7, -1, -3]),
+)
+def test_a_slice_is_pythons(num: int, start: int, stop: int | None, step: int) -> None:
+    dataset = RangeDataset(num).slice(start, stop, step)
+
+    assert list(dataset) == list(range(num))[start:stop:step]
+
+
+def test_take_and_skip_share_the_items() -> None:
+    dataset = RangeDataset(10)
+
+    assert list(dataset.take(3)) + list(dataset.skip(3)) == list(range(10))
+    assert list(dataset.take(99)) == list(range(10))
+
+
+def test_more_samples_than_items_is_an_error() -> None:
+    with pytest.raises(ValueError, match="11 items cannot be drawn from 10"):
+        RangeDataset(10).sample(11)
+
+
+@given(sizes=st.lists(st.integers(0, 5), min_size=1, max_size=6))
+def test_concatenation_keeps_every_item_in_order(sizes: list[int]) -> None:
+    lists = [[(n, i) for i in range(size)] for n, size in enumerate(sizes)]
+
+    dataset = ConcatDataset(*map(SimpleDataset, lists))
+
+    assert list(dataset) == [item for one in lists for item in one]
+
+
+def test_concatenating_nothing_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing to concatenate"):
+        ConcatDataset()
+
+
+def test_zipping_different_lengths_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"\[3, 4\] items cannot be zipped"):
+        RangeDataset(3).zip(RangeDataset(4))
+
+
+def test_a_filter_looks_at_each_item_once() -> None:
+    seen: list[int] = []
+
+    def odd(x: int) -> bool:
+        seen.append(x)
+        return x % 2 == 1
+
+    dataset = RangeDataset(9).filter(odd)
+    assert seen == []
+
+    threads = [threading.Thread(target=len, args=(dataset,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert list(dataset) == [1, 3, 5, 7]
+    assert seen == list(range(9))
+
+
+def test_a_failing_filter_names_its_item() -> None:
+    dataset = SimpleDataset([3, 2, 0, 1]).filter(lambda x: bool(6 // x))
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        len(dataset)
+
+    assert caught.value.__notes__ == ["while loading item 2"]
+
+
+def test_a_cache_makes_each_item_once() -> None:
+    made: list[int] = []
+
+    def make(x: int) -> int:
+        made.append(x)
+        return x
+
+    dataset = RangeDataset(5).map(make).cache()
+
+    assert list(dataset) + list(dataset) == [*range(5), *range(5)]
+    assert made == list(range(5))
+
+
+def test_a_bounded_cache_drops_what_was_unused_longest() -> None:
+    made: list[int] = []
+
+    def make(x: int) -> int:
+        made.append(x)
+        return x
+
+    dataset = RangeDataset(5).map(make).cache(max_items=2)
+
+    assert [dataset[i] for i in (0, 1, 0, 2, 0, 1)] == [0, 1, 0, 2, 0, 1]
+    assert made == [0, 1, 2, 1]
+    with pytest.raises(ValueError, match="max_items is 0"):
+        dataset.cache(0)
+
+
+def test_the_fluent_form_is_the_same_classes() -> None:
+    dataset = RangeDataset(100).map(double).filter(is_even).shuffle(5).take(10)
+
+    assert isinstance(dataset, SlicedDataset)
+    assert len(list(dataset)) == 10
+    assert all(item % 2 == 0 for item in dataset)
+
+
+def test_fetching_together_names_the_item_that_fails() -> None:
+    class Together:
+        def __len__(self) -> int:
+            return 30
+
+        def __getitem__(self, index: int) -> int:
+            if index == 17:
+                raise OSError("unreadable")
+            return index
+
+        def __getitems__(self, indices: Any) -> list[int]:
+            return [self[index] for index in indices]
+
+    with pytest.raises(OSError, match="unreadable") as caught:
+        fetch(Together(), range(10, 20))
+
+    assert caught.value.__notes__ == ["while loading item 17"]
+
+
+def test_fetching_together_must_give_one_item_each() -> None:
+    class Fewer(RangeDataset):
+        def __getitems__(self, indices: Any) -> list[int]:
+            return list(indices)[1:]
+
+    with pytest.raises(ValueError, match="gave 2 items for 3 indices"):
+        fetch(Fewer(9), [1, 2, 3])
