@@ -1,0 +1,170 @@
+"""From the scalars of updates to rows, a moving bar, and a stop when they go wrong."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roxxel_train._metrics import Finished, InFlight, Interval, Stopwatch
+from roxxel_train._progress import train_texts
+from roxxel_train.errors import BatchRow, NonFiniteLossError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+    import jax
+    from roxxel_curriculum import Sampler
+
+    from roxxel_train._log import Logger
+
+_IN_FLIGHT = 2
+"""Updates dispatched and not finished: enough to keep a device busy."""
+
+
+class Recorder:
+    """Turns what updates report into what is logged.
+
+    Args:
+        logger: Where rows go.
+        sampler: Names what was in a batch.
+        log_every: Updates between rows; the first and the last have one too.
+        start: Updates done before this run.
+        interval: Sums of the row that was open at `start`.
+    """
+
+    def __init__(
+        self,
+        logger: Logger,
+        sampler: Sampler,
+        log_every: int,
+        start: int,
+        interval: Interval,
+    ) -> None:
+        self._logger = logger
+        self._sampler = sampler
+        self._log_every = log_every
+        self._in_flight = InFlight(_IN_FLIGHT)
+        self._watch = Stopwatch()
+        self._lap = (start, sum(interval.tokens.values()), 0.0)
+        self._first_tokens = sum(interval.tokens.values())
+        self._shown: dict[str, str] = {}
+        self.interval = interval
+        self.waited_s: Callable[[], float] = lambda: 0.0
+        self.last: dict[str, float] = {}
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens delivered since the start."""
+        return sum(self.interval.tokens.values()) - self._first_tokens
+
+    def apart(self, name: str) -> AbstractContextManager[None]:
+        """Count the time of a block under `name`, not as training."""
+        return self._watch.apart(name)
+
+    def push(self, step: int, scalars: dict[str, jax.Array]) -> None:
+        """Take the scalars of update `step`; log those that are finished by now.
+
+        Raises:
+            NonFiniteLossError: A finished update had a NaN or infinite loss.
+        """
+        self._log(self._in_flight.push(step, scalars))
+
+    def drain(self) -> None:
+        """Wait for every update and log it.
+
+        Raises:
+            NonFiniteLossError: One of them had a NaN or infinite loss.
+        """
+        self._log(self._in_flight.drain())
+
+    def evaluation(self, step: int, result: Any) -> None:
+        """Log what `eval_fn` returned after update `step`.
+
+        Raises:
+            TypeError: It is neither text, a number, a dict of these, nor None.
+        """
+        values = _evaluation_values(result)
+        if values:
+            self._row("eval", step, values)
+
+    def _log(self, finished: list[Finished]) -> None:
+        total_steps = self._sampler.total_steps
+        for update in finished:
+            step, loss = update.step, update.values["loss"]
+            if not math.isfinite(loss):
+                raise NonFiniteLossError(step, loss, self._rows_of_batch(step - 1))
+            self.interval.add(loss, self._tokens_of_batch(step - 1))
+            self.last = update.values
+            if step in (1, total_steps) or step % self._log_every == 0:
+                phase = self._sampler.phase(step - 1)
+                sums = self.interval.close()
+                timing = self._timing(step, sums["tokens"])
+                values = {"phase": phase, **update.values, **sums, **timing}
+                self._shown = train_texts(values)
+                self._row("train", step, values)
+            shown = {**self._shown, "loss": f"{loss:.4f}"}
+            self._logger.progress(step, total_steps, shown)
+
+    def _row(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        self._logger.metrics({"kind": kind, "step": step, "time": now, **values})
+
+    def _timing(self, step: int, tokens: int) -> dict[str, float]:
+        waited = self.waited_s()
+        last_step, last_tokens, last_waited = self._lap
+        self._lap = (step, tokens, waited)
+        return self._watch.lap(
+            step - last_step, tokens - last_tokens, waited - last_waited
+        )
+
+    def _tokens_of_batch(self, step: int) -> dict[str, int]:
+        """Return the tokens that each source gave to the batch of `step`."""
+        windows = self._sampler.windows(step)
+        seq_len = self._sampler.shape(step)[1]
+        names = self._sampler.source_names
+        counts = np.bincount(windows.source, minlength=len(names))
+        return {
+            name: int(count) * seq_len
+            for name, count in zip(names, counts, strict=True)
+        }
+
+    def _rows_of_batch(self, step: int) -> tuple[BatchRow, ...]:
+        return tuple(self._locate(step, row) for row in range(self._batch_size(step)))
+
+    def _batch_size(self, step: int) -> int:
+        return self._sampler.shape(step)[0]
+
+    def _locate(self, step: int, row: int) -> BatchRow:
+        place = self._sampler.locate(step, row)
+        documents = tuple(int(document) for document in place.documents)
+        return BatchRow(row, place.source, place.start, place.stop, documents)
+
+
+def _evaluation_values(result: Any) -> dict[str, Any]:
+    if result is None:
+        return {}
+    if isinstance(result, str):
+        return {"text": result}
+    if hasattr(result, "items"):
+        return dict(_evaluation_items(result))
+    return {"value": _number("what eval_fn returned", result)}
+
+
+def _evaluation_items(result: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in result.items():
+        text = isinstance(value, str)
+        yield str(name), value if text else _number(f"{name!r} of eval_fn", value)
+
+
+def _number(what: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{what} is a {type(value).__name__}; "
+            "eval_fn must return text, a number, a dict of these, or None"
+        ) from error

@@ -1,0 +1,236 @@
+"""From a loss function to one compiled update.
+
+The update is a pure function of two trees, `(state, batch) -> (state, scalars)`, and
+the state is donated. It is traced for the shape of every phase at the start, so that a
+wrong loss function is found before anything runs, and compiled in a thread of its own
+in the order of need, so that a change of phase costs no wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+from roxxel_train._metrics import ROW_FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from roxxel_train._model_state import Tree
+
+Scalars = dict[str, jax.Array]
+"""What an update reports: `"loss"`, `"grad_norm"`, the user's own, all of shape ()."""
+
+LossFunction = Callable[[Any, Any], Any]
+"""`(model, batch)` to a scalar, to `(scalar, dict)` or to a dict with `"loss"`."""
+
+TrainStep = Callable[[Any, Any, Any], Any]
+"""`(model, optimizer, batch)`, updates both and returns what a loss function may."""
+
+
+def unpack_loss(result: Any) -> tuple[jax.Array, Scalars]:
+    """Split what a loss function returned into the loss and further scalars.
+
+    Raises:
+        TypeError: It is none of the three forms, or something in it is no scalar.
+    """
+    aux: Any = {}
+    if isinstance(result, Mapping):
+        if "loss" not in result:
+            raise TypeError(
+                f"loss_fn returned a dict with the keys {sorted(map(str, result))}; "
+                'one of them must be "loss"'
+            )
+        loss = result["loss"]
+        aux = {name: value for name, value in result.items() if name != "loss"}
+    elif isinstance(result, tuple) and len(result) == 2:
+        loss, aux = result
+    else:
+        loss = result
+    if not isinstance(aux, Mapping):
+        raise TypeError(
+            f"loss_fn returned (loss, {type(aux).__name__}); "
+            "the second must be a dict of scalars, which are logged"
+        )
+    for name, value in {"loss": loss, **aux}.items():
+        if not _is_scalar(value):
+            raise TypeError(
+                f"loss_fn returned {name} as {_describe(value)}; "
+                "it must be a scalar, so take its mean or leave it out"
+            )
+    if not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
+        raise TypeError(
+            f"loss_fn returned a loss of dtype {jnp.result_type(loss)}; "
+            "it must be a floating-point scalar"
+        )
+    for name in aux:
+        if name in ROW_FIELDS:
+            raise TypeError(
+                f"loss_fn returned a metric named {name!r}, which every row has "
+                "already; give it another name"
+            )
+    return jnp.asarray(loss), {name: jnp.asarray(value) for name, value in aux.items()}
+
+
+def make_update(
+    graphdef: Any,
+    train_step: TrainStep,
+) -> Callable[[Tree, Any], tuple[Tree, Scalars]]:
+    """Return the pure function of one update.
+
+    Args:
+        graphdef: Structure of `(model, optimizer)`, as `nnx.split` gives it.
+        train_step: Updates both objects; `descend` makes one from a loss function.
+
+    Returns:
+        `(state, batch) -> (state, scalars)`, not yet compiled.
+    """
+
+    def update(state: Tree, batch: Any) -> tuple[Tree, Scalars]:
+        model, optimizer = nnx.merge(graphdef, state)
+        loss, aux = unpack_loss(train_step(model, optimizer, batch))
+        new_state = nnx.to_pure_dict(nnx.state((model, optimizer)))
+        return new_state, {**_learning_rate(new_state), "loss": loss, **aux}
+
+    return update
+
+
+def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> TrainStep:
+    """Return the step that follows the gradient of a loss function.
+
+    Args:
+        loss_fn: `(model, batch)` to a scalar, `(scalar, dict)` or a dict with `"loss"`.
+        grad_accum_steps: Parts that a batch is cut into; their gradients are averaged
+            by a scan, so that only one part's activations are alive at a time.
+    """
+
+    def train_step(model: Any, optimizer: Any, batch: Any) -> tuple[Any, Scalars]:
+        loss, aux, grads = _gradients(
+            model, optimizer.wrt, loss_fn, batch, grad_accum_steps
+        )
+        optimizer.update(model, grads)
+        return loss, {"grad_norm": optax.tree.norm(grads), **aux}
+
+    return train_step
+
+
+class Updates:
+    """The compiled update for each shape of batch.
+
+    Args:
+        update: From `make_update`.
+        state: The live state; its shardings are kept.
+        batches: Shape, dtype and sharding of the batches, in the order of need.
+
+    Raises:
+        TypeError: The loss function returns something else than a loss.
+    """
+
+    def __init__(
+        self,
+        update: Callable[[Tree, Any], tuple[Tree, Scalars]],
+        state: Tree,
+        batches: Iterable[jax.ShapeDtypeStruct],
+    ) -> None:
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+        )
+        kept = jax.tree.map(lambda x: x.sharding, state)
+        jitted = jax.jit(update, donate_argnums=0, out_shardings=(kept, None))
+        distinct = {_key(batch): batch for batch in batches}
+        self._lowered = {
+            key: jitted.lower(shapes, batch) for key, batch in distinct.items()
+        }
+        self._compiled: dict[Any, Future[Any]] = {}
+
+    def compile_ahead(self) -> None:
+        """Begin to compile everything, in order, in the background."""
+        compiler = ThreadPoolExecutor(1, thread_name_prefix="roxxel-compile")
+        for key, lowered in self._lowered.items():
+            self._compiled[key] = compiler.submit(lowered.compile)
+        self._lowered = {}
+        compiler.shutdown(wait=False)
+
+    def for_batch(self, batch: jax.Array) -> Callable[[Tree, Any], Any]:
+        """Return the compiled update for this batch; waits until it is compiled."""
+        return self._compiled[_key(batch)].result()
+
+    def close(self) -> None:
+        """Give up what has not begun to compile."""
+        for future in self._compiled.values():
+            future.cancel()
+
+
+def _key(batch: Any) -> Any:
+    return batch.shape, batch.dtype, batch.sharding
+
+
+def _gradients(
+    model: Any, wrt: Any, loss_fn: LossFunction, batch: Any, parts: int
+) -> tuple[jax.Array, Scalars, Any]:
+    """Return loss, further scalars and gradients, each the mean over the parts."""
+
+    def loss_and_aux(model: Any, batch: Any) -> tuple[jax.Array, Scalars]:
+        return unpack_loss(loss_fn(model, batch))
+
+    differentiate = nnx.value_and_grad(
+        loss_and_aux, argnums=nnx.DiffState(0, wrt), has_aux=True
+    )
+    if parts == 1:
+        (loss, aux), grads = differentiate(model, batch)
+        return loss, aux, grads
+
+    graphdef, params, rest = nnx.split(model, wrt, ...)
+    pure_params = nnx.to_pure_dict(params)
+
+    def part(rest: Any, rows: Any) -> tuple[Any, Any]:
+        copy = nnx.merge(graphdef, pure_params, rest)
+        value, grads = differentiate(copy, rows)
+        rest_after = nnx.to_pure_dict(nnx.state(copy, nnx.Not(wrt)))
+        return rest_after, (value, nnx.to_pure_dict(grads))
+
+    def add(carry: Any, rows: Any) -> tuple[Any, None]:
+        rest, total = carry
+        rest, given = part(rest, rows)
+        return (rest, jax.tree.map(jnp.add, total, given)), None
+
+    # Part k takes the rows k, k + parts, ...: so each device keeps its own rows.
+    cut = jax.tree.map(
+        lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch
+    )
+    start = nnx.to_pure_dict(rest)
+    first = jax.tree.map(lambda x: x[0], cut)
+    zeros = jax.tree.map(
+        lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, start, first)[1]
+    )
+    (rest_after, total), _ = jax.lax.scan(add, (start, zeros), cut)
+    (loss, aux), grads = jax.tree.map(lambda x: x / parts, total)
+    nnx.update(model, rest_after)
+    gradients = nnx.state(model, wrt)
+    nnx.replace_by_pure_dict(gradients, grads)
+    return loss, aux, gradients
+
+
+def _learning_rate(state: Tree) -> Scalars:
+    """Return the learning rate that `optax.inject_hyperparams` keeps, if it does."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+        keys = [getattr(entry, "key", None) for entry in path]
+        if keys[-2:] == ["hyperparams", "learning_rate"] and leaf.ndim == 0:
+            return {"learning_rate": leaf}
+    return {}
+
+
+def _is_scalar(value: Any) -> bool:
+    return isinstance(value, bool | int | float) or getattr(value, "shape", None) == ()
+
+
+def _describe(value: Any) -> str:
+    if hasattr(value, "shape"):
+        return f"an array of shape {tuple(value.shape)}"
+    return f"a {type(value).__name__}"

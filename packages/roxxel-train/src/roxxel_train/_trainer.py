@@ -1,0 +1,415 @@
+"""The loop that joins data, update, log and checkpoints.
+
+A step is counted when its update is done: "step k" in a row, an evaluation or a
+checkpoint means k updates done, and the next batch is batch k.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from roxxel_ckpt import Checkpointer
+from roxxel_loader import device_stream
+
+from roxxel_train._cache import use_compilation_cache
+from roxxel_train._log import Logger
+from roxxel_train._metrics import Interval
+from roxxel_train._model_state import ModelState, is_sound, place, put, signature, take
+from roxxel_train._placement import BatchPlacement, data_parallel_mesh
+from roxxel_train._recorder import Recorder
+from roxxel_train._run_folder import RunFolder
+from roxxel_train._signals import StopRequests
+from roxxel_train._step import Updates, descend, make_update
+from roxxel_train.errors import NonFiniteLossError, Preempted, RunMismatchError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from roxxel_curriculum import Curriculum, Plan, Sampler
+
+    from roxxel_train._model_state import Tree
+    from roxxel_train._step import LossFunction, TrainStep
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run did.
+
+    Attributes:
+        start_step: Updates done before this call.
+        step: Updates done now.
+        total_steps: Updates in the whole curriculum.
+        loss: Loss of the last update, None if this call made none.
+        evaluation: What `eval_fn` returned last, None without one.
+        tokens: Tokens delivered by this call.
+        seconds: Duration of this call.
+        waited_s: Seconds of it in which the loop waited for data.
+        save_path: Folder of the run, None if nothing was written.
+    """
+
+    start_step: int
+    step: int
+    total_steps: int
+    loss: float | None
+    evaluation: Any
+    tokens: int
+    seconds: float
+    waited_s: float
+    save_path: Path | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the curriculum is done."""
+        return self.step == self.total_steps
+
+
+class Trainer:
+    """Trains a model over a curriculum, and goes on where it was stopped.
+
+    Everything that can be checked without running is checked here: the folder, the
+    data against what the folder's run has seen, the loss function for the shape of
+    every phase.
+
+    Args:
+        model: A Flax NNX module. It is placed on the mesh now; after `run()` it holds
+            the newest values.
+        optimizer: Its `nnx.Optimizer`, likewise.
+        curriculum: What every step reads.
+        loss_fn: `(model, batch)` to a scalar, `(scalar, dict of scalars)` or a dict
+            with `"loss"`; all scalars are logged. `batch` has shape
+            `(batch_size, seq_len)` and dtype int32.
+        save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
+            `run.json`. None writes nothing.
+        eval_fn: Gets a `ModelState` on every process and returns text, a number, a dict
+            of these, or None; process 0 logs it.
+        eval_every: Updates between evaluations; None evaluates after the last only.
+        checkpoint_every: Updates between checkpoints; the last update is always saved.
+        log_every: Updates between rows; the first and the last are always logged.
+        seed: Seed of the order of the data.
+        mesh: Devices to use; by default all of them along one axis, `"data"`.
+        data_sharding: Sharding of a batch over the mesh; by default its rows over the
+            mesh's first axis.
+        checkpointer: In place of the one made under `save_path`.
+        logger: In place of the one made under `save_path`.
+        train_step: `(model, optimizer, batch)`, updates both in place and returns what
+            `loss_fn` may; in place of the gradient of `loss_fn`. It is compiled here,
+            so it needs no `nnx.jit` of its own.
+        max_to_keep: Newest checkpoints kept, beside the best one.
+        timeout: Seconds that a wait for a checkpoint may take.
+        grad_accum_steps: Parts that each batch is cut into, to save memory.
+        strict_sharding: Whether a batch that does not divide over the mesh is an error
+            instead of being replicated.
+
+    Raises:
+        ValueError: An argument is out of range, or a batch does not divide.
+        TypeError: `loss_fn` does not return a loss.
+        RunMismatchError: The folder holds another run.
+    """
+
+    def __init__(
+        self,
+        model: nnx.Module,
+        optimizer: nnx.Optimizer[Any],
+        curriculum: Curriculum,
+        loss_fn: LossFunction | None = None,
+        save_path: str | os.PathLike[str] | None = None,
+        eval_fn: Callable[[ModelState], Any] | None = None,
+        eval_every: int | None = None,
+        checkpoint_every: int = 1000,
+        log_every: int = 10,
+        seed: int = 0,
+        mesh: Mesh | None = None,
+        data_sharding: NamedSharding | None = None,
+        checkpointer: Checkpointer | None = None,
+        logger: Logger | None = None,
+        train_step: TrainStep | None = None,
+        max_to_keep: int = 3,
+        timeout: int = 1000,
+        grad_accum_steps: int = 1,
+        *,
+        strict_sharding: bool = False,
+    ) -> None:
+        for name, value in {
+            "eval_every": eval_every,
+            "checkpoint_every": checkpoint_every,
+            "log_every": log_every,
+            "grad_accum_steps": grad_accum_steps,
+        }.items():
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be 1 or more, got {value}")
+        if train_step is None:
+            if loss_fn is None:
+                raise ValueError("give loss_fn, or train_step in its place")
+            train_step = descend(loss_fn, grad_accum_steps)
+        elif grad_accum_steps != 1:
+            raise ValueError(
+                f"grad_accum_steps={grad_accum_steps} needs loss_fn; "
+                "your own train_step cuts its batches itself"
+            )
+        self.model = model
+        self.optimizer = optimizer
+        self.curriculum = curriculum
+        self.seed = seed
+        self._eval_fn = eval_fn
+        self._eval_every = eval_every
+        self._checkpoint_every = checkpoint_every
+        self._log_every = log_every
+
+        mesh, sharding = _mesh_and_sharding(mesh, data_sharding)
+        self._placement = BatchPlacement(sharding, strict=strict_sharding)
+        place(model, optimizer, mesh)
+        self._model_signature = signature(take(model, optimizer))
+
+        self._folder = None if save_path is None else RunFolder(save_path)
+        if checkpointer is None and self._folder is not None:
+            checkpointer = Checkpointer(
+                self._folder.checkpoints, model, optimizer, max_to_keep, timeout
+            )
+        self._checkpointer = checkpointer
+        self._logger = logger or Logger(save_path)
+        self._sampler = self._compare_with_past()
+        self._shapes = _phase_shapes(curriculum, grad_accum_steps)
+        graphdef = nnx.graphdef((model, optimizer))
+        self._updates = self._trace(make_update(graphdef, train_step))
+        self._state: Tree = None
+        self._step = 0
+        self._saved = 0
+        self._interval = Interval()
+        self._evaluation: Any = None
+
+    def plan(self) -> Plan:
+        """Return what every phase takes from every source; reads no tokens."""
+        return self.curriculum.plan(self.seed)
+
+    def run(self) -> RunSummary:
+        """Train until the curriculum is done; go on from the newest good checkpoint.
+
+        Returns:
+            What was done; at once, if the run was complete already.
+
+        Raises:
+            Preempted: SIGTERM or SIGINT asked for a stop; the state is saved. It is a
+                `SystemExit` with code 75.
+            NonFiniteLossError: The loss was NaN or infinite.
+        """
+        use_compilation_cache()
+        begin = time.perf_counter()
+        total = self._sampler.total_steps
+        with ExitStack() as stack:
+            log, stop = self._open(stack)
+            start, recorder = self._restore(log)
+            if start < total:
+                self._updates.compile_ahead()
+            batches = stack.enter_context(
+                device_stream(self._sampler, start, total, self._placement)
+            )
+            recorder.waited_s = lambda: batches.stats.waited_s
+            stack.push(self._leaving(recorder))
+
+            for step, batch in enumerate(batches, start + 1):
+                with recorder.apart("compile_s"):
+                    update = self._updates.for_batch(batch)
+                self._state, scalars = update(self._state, batch)
+                self._step = step
+                recorder.push(step, scalars)
+                if self._is_due(step, self._eval_every):
+                    self._evaluate(step, recorder)
+                asked = stop.received(step)
+                if asked or self._is_due(step, self._checkpoint_every):
+                    self._save(step, recorder)
+                if asked and step < total:
+                    raise Preempted(step, asked)
+
+            return RunSummary(
+                start_step=start,
+                step=self._step,
+                total_steps=total,
+                loss=recorder.last.get("loss"),
+                evaluation=self._evaluation,
+                tokens=recorder.new_tokens,
+                seconds=time.perf_counter() - begin,
+                waited_s=recorder.waited_s(),
+                save_path=None if self._folder is None else self._folder.path,
+            )
+
+    def _is_due(self, step: int, every: int | None) -> bool:
+        return step == self._sampler.total_steps or (
+            every is not None and step % every == 0
+        )
+
+    def _open(self, stack: ExitStack) -> tuple[Logger, StopRequests]:
+        """Claim the folder and open what must be closed again."""
+        if self._folder is not None and jax.process_index() == 0:
+            stack.enter_context(self._folder.claimed())
+        log = stack.enter_context(self._logger)
+        if self._checkpointer is not None:
+            stack.callback(self._checkpointer.close)
+        return log, stack.enter_context(StopRequests())
+
+    def _restore(self, log: Logger) -> tuple[int, Recorder]:
+        """Take the newest good checkpoint, or begin; say which."""
+        total = self._sampler.total_steps
+        if self._checkpointer is not None:
+            self._step = self._checkpointer.restore()
+            extra = self._checkpointer.extra or {}
+            self._saved = self._step
+            if self._step:
+                self._interval = Interval.restore(extra["interval"])
+        self._state = take(self.model, self.optimizer)
+        dropped = log.cut_metrics(self._step)
+        if self._folder is not None and jax.process_index() == 0:
+            self._folder.begin(
+                seed=self.seed,
+                data=self._sampler.state(0),
+                model=self._model_signature,
+            )
+        if self._step == total:
+            log.info(f"already complete: {total} of {total} steps are done")
+        elif self._step:
+            log.info(f"resumed from step {self._step} of {total}")
+        else:
+            log.info(f"starts: {total} steps in {len(self.curriculum.phases)} phases")
+        if dropped:
+            log.info(
+                f"{dropped} rows of metrics after step {self._step} were dropped; "
+                "they are written again"
+            )
+        if self._step < total:
+            for note in self._placement.notes(self._shapes):
+                log.info(note)
+        return self._step, Recorder(
+            log, self._sampler, self._log_every, self._step, self._interval
+        )
+
+    def _evaluate(self, step: int, recorder: Recorder) -> None:
+        if self._eval_fn is None:
+            return
+        recorder.drain()
+        with recorder.apart("eval_s"):
+            put(self.model, self.optimizer, self._state)
+            state = ModelState(
+                self.model, self.optimizer, nnx.Variable(jnp.asarray(step))
+            )
+            self._evaluation = self._eval_fn(state)
+        recorder.evaluation(step, self._evaluation)
+
+    def _save(self, step: int, recorder: Recorder) -> None:
+        """Save the state after update `step`, which is known to be finite."""
+        if self._checkpointer is None:
+            return
+        recorder.drain()
+        with recorder.apart("save_s"):
+            # A row that the checkpoint counts as written must be on the disk before.
+            self._logger.flush()
+            put(self.model, self.optimizer, self._state)
+            self._checkpointer.save(
+                step,
+                recorder.last,
+                extra={
+                    "data": self._sampler.state(step),
+                    "interval": recorder.interval.state(),
+                },
+            )
+        self._saved = step
+
+    def _leaving(self, recorder: Recorder) -> Callable[..., None]:
+        """Return what puts the newest values into the user's objects at the end.
+
+        After an error the state is saved if it is whole and finite: then nothing but
+        the failed step is lost.
+        """
+
+        def leave(kind: type[BaseException] | None, error: Any, traceback: Any) -> None:
+            del kind, traceback
+            self._updates.close()
+            if not is_sound(self._state):
+                return
+            crashed = isinstance(error, Exception)
+            lost = crashed and not isinstance(error, NonFiniteLossError)
+            if lost and self._step > self._saved and jax.process_count() == 1:
+                try:
+                    self._save(self._step, recorder)
+                except Exception as second:  # noqa: BLE001 - the first error goes on
+                    self._logger.warning(
+                        f"step {self._step} could not be saved after the error: "
+                        f"{second}"
+                    )
+            put(self.model, self.optimizer, self._state)
+
+        return leave
+
+    def _compare_with_past(self) -> Sampler:
+        """Bind the curriculum to what the folder's run has already seen."""
+        state: dict[str, Any] | None = None
+        newest = None if self._checkpointer is None else self._checkpointer.peek()
+        if newest is not None:
+            step, extra = newest
+            state = (extra or {}).get("data")
+            if state is None:
+                raise RunMismatchError(
+                    f"the checkpoint of step {step} holds no state of the data, so a "
+                    "trainer did not write it; give another save_path"
+                )
+        elif self._folder is not None and self._folder.record is not None:
+            self._folder.check_model(self._model_signature)
+            state = self._folder.record["data"]
+        sampler = self.curriculum.sampler(self.seed, state=state)
+        if newest is not None and newest[0] > sampler.total_steps:
+            raise RunMismatchError(
+                f"the run has done {newest[0]} steps but the curriculum has only "
+                f"{sampler.total_steps}; give it as many or more, or another save_path"
+            )
+        return sampler
+
+    def _trace(self, update: Any) -> Updates:
+        """Trace the update for every shape, so that a wrong loss function shows."""
+        dtype = jax.dtypes.canonicalize_dtype(self._sampler.dtype)
+        batches = [
+            jax.ShapeDtypeStruct(shape, dtype, sharding=self._placement(shape))
+            for shape in self._shapes
+        ]
+        return Updates(update, take(self.model, self.optimizer), batches)
+
+
+def _phase_shapes(
+    curriculum: Curriculum, grad_accum_steps: int
+) -> list[tuple[int, int]]:
+    """Return the shape of the batches of each phase, in order.
+
+    Raises:
+        ValueError: A batch does not divide into the parts of gradient accumulation.
+    """
+    for index, phase in enumerate(curriculum.phases):
+        if phase.batch_size % grad_accum_steps:
+            raise ValueError(
+                f"phase {index} has batch_size={phase.batch_size}, which does not "
+                f"divide by grad_accum_steps={grad_accum_steps}; "
+                f"use a multiple of {grad_accum_steps}"
+            )
+    return [(phase.batch_size, phase.seq_len) for phase in curriculum.phases]
+
+
+def _mesh_and_sharding(
+    mesh: Mesh | None, data_sharding: NamedSharding | None
+) -> tuple[Mesh, NamedSharding]:
+    """Return where the model lives and how a batch is laid out there."""
+    if data_sharding is None:
+        mesh = mesh or data_parallel_mesh()
+        return mesh, NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
+    if mesh is not None and data_sharding.mesh != mesh:
+        raise ValueError(
+            f"data_sharding lies on a mesh of {dict(data_sharding.mesh.shape)}, "
+            f"mesh is one of {dict(mesh.shape)}; give both on the same mesh"
+        )
+    if not isinstance(data_sharding.mesh, Mesh):
+        raise TypeError("data_sharding needs a mesh of devices, not an abstract one")
+    return data_sharding.mesh, data_sharding

@@ -1,0 +1,89 @@
+"""A run small enough for a unit test: real corpus, model, optimizer and curriculum."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import Roxxel
+from roxxel_train import TIMING_FIELDS, Trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VOCABULARY = 13
+
+
+class Tiny(nnx.Module):
+    """Embeds, drops out, predicts."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        self.embed = nnx.Embed(VOCABULARY, 4, rngs=rngs)
+        self.dropout = nnx.Dropout(0.1, rngs=rngs)
+        self.out = nnx.Linear(4, VOCABULARY, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        return self.out(self.dropout(self.embed(tokens)))
+
+
+def loss_fn(model: Any, batch: jax.Array) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(
+        model(batch[:, :-1]), batch[:, 1:]
+    ).mean()
+
+
+def corpus(folder: Path) -> Roxxel:
+    random = np.random.default_rng(0)
+    tokens = Roxxel(folder / "data_*.rox")
+    tokens.write(
+        (random.integers(0, VOCABULARY, 40) for _ in range(50)), vocab_size=VOCABULARY
+    )
+    return tokens
+
+
+def pair(seed: int = 0, width: float = 1e-2) -> tuple[Tiny, nnx.Optimizer[Any]]:
+    model = Tiny(nnx.Rngs(seed))
+    return model, nnx.Optimizer(model, optax.adam(width), wrt=nnx.Param)
+
+
+def trainer(folder: Path, phases: list[Phase] | None = None, **options: Any) -> Trainer:
+    """Return a trainer over 6 steps of 4 x 9 tokens and 4 of 2 x 17."""
+    model, optimizer = options.pop("pair", None) or pair()
+    phases = phases or [Phase(6, 4, 9), Phase(4, 2, 17)]
+    defaults: dict[str, Any] = {
+        "loss_fn": loss_fn,
+        "save_path": folder / "run",
+        "checkpoint_every": 4,
+        "log_every": 3,
+    }
+    return Trainer(
+        model, optimizer, Curriculum(corpus(folder), phases), **(defaults | options)
+    )
+
+
+def values(one: Trainer) -> list[bytes]:
+    """Return the bytes of every array of model and optimizer."""
+    state = nnx.to_pure_dict(nnx.state((one.model, one.optimizer)))
+    return [
+        np.asarray(
+            jax.random.key_data(x)
+            if jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+            else x
+        ).tobytes()
+        for x in jax.tree.leaves(state)
+    ]
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """Return the rows of the run without what depends on the clock."""
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: x for name, x in json.loads(line).items() if name not in TIMING_FIELDS}
+        for line in lines
+    ]

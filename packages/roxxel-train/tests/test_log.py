@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import io
+import json
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel_train import Logger
+from roxxel_train._progress import Progress, describe_row
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_logger_writes_text_and_rows_and_leaves_no_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with Logger(tmp_path / "deep" / "log", terminal=False) as log:
+        log.info("hello")
+        log.metrics({"step": 1, "loss": 2.5, "bad": float("nan")})
+
+    folder = tmp_path / "deep" / "log"
+    assert rows(folder) == [{"step": 1, "loss": 2.5, "bad": "nan"}]
+    assert (folder / "system.log").read_text().endswith(" INFO hello\n")
+    assert threading.active_count() == before
+
+
+def test_exception_is_in_the_log_before_it_goes_on(tmp_path: Path) -> None:
+    def crash() -> None:
+        with Logger(tmp_path, terminal=False) as log:
+            log.metrics({"step": 1})
+            raise RuntimeError("flood")
+
+    with pytest.raises(RuntimeError, match="flood"):
+        crash()
+
+    text = (tmp_path / "system.log").read_text()
+    assert "Traceback" in text
+    assert "RuntimeError: flood" in text
+    assert rows(tmp_path) == [{"step": 1}]
+
+
+def test_flush_puts_everything_on_the_disk(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        for step in range(500):
+            log.metrics({"step": step})
+        log.flush()
+
+        assert len(rows(tmp_path)) == 500
+
+
+def test_row_that_json_cannot_hold_is_an_error_of_the_caller(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        log.metrics({"step": object()})
+
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            log.flush()
+
+
+def test_cut_drops_later_rows_and_a_torn_one(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        for step in (1, 10, 20):
+            log.metrics({"step": step})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 30, "lo')
+
+    with Logger(tmp_path, terminal=False) as log:
+        assert log.cut_metrics(10) == 2
+        log.metrics({"step": 20, "again": True})
+
+    assert [row["step"] for row in rows(tmp_path)] == [1, 10, 20]
+
+
+def test_system_log_only_grows(tmp_path: Path) -> None:
+    for word in ("first", "second"):
+        with Logger(tmp_path, terminal=False) as log:
+            log.info(word)
+            log.cut_metrics(0)
+
+    text = (tmp_path / "system.log").read_text()
+    assert "first" in text
+    assert "second" in text
+
+
+def test_logger_without_a_folder_shows_lines_on_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Logger() as log:
+        log.info("hello")
+        log.progress(5, 90, {})
+        log.metrics({"kind": "train", "step": 5, "loss": 2.0, "tokens_per_s": 1234.5})
+        log.metrics({"kind": "eval", "step": 5, "text": "Once upon a time"})
+
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "hello",
+        "step 5/90  loss 2.0000  tok/s 1,234",
+        "step 5/90  text Once upon a time",
+    ]
+
+
+def test_row_of_an_evaluation_shows_all_its_values() -> None:
+    row = {"kind": "eval", "step": 3, "time": "now", "loss": 1.5, "text": "abc"}
+
+    assert describe_row(row) == "step 3  loss 1.5000  text abc"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_bar_shows_step_total_and_loss_and_is_left_complete() -> None:
+    terminal = Terminal()
+    progress = Progress(terminal)
+
+    progress.update(3, 10, {"loss": "2.0000"})
+    progress.line("a sentence")
+    progress.update(10, 10, {"loss": "1.0000"})
+    progress.close()
+
+    assert "a sentence\n" in terminal.getvalue()
+    assert "10/10" in terminal.getvalue()
+    assert "loss=1.0000" in terminal.getvalue()

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_train._metrics import InFlight, Interval, Stopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LOSSES = st.floats(0, 100, allow_nan=False)
+
+
+@given(count=st.integers(0, 9), limit=st.integers(0, 3))
+def test_every_update_is_fetched_once_in_order(count: int, limit: int) -> None:
+    in_flight = InFlight(limit)
+
+    fetched: list[int] = []
+    for step in range(count):
+        finished = in_flight.push(step, {"loss": jnp.float32(step)})
+        fetched += [update.step for update in finished]
+        assert len(fetched) == max(0, step + 1 - limit)
+    fetched += [update.step for update in in_flight.drain()]
+
+    assert fetched == list(range(count))
+
+
+@given(losses=st.lists(LOSSES, min_size=1, max_size=20), cut=st.integers(0, 20))
+def test_interval_restored_anywhere_gives_the_same_row(
+    losses: Sequence[float], cut: int
+) -> None:
+    whole, broken = Interval(), Interval()
+    for index, loss in enumerate(losses):
+        if index == cut:
+            broken = Interval.restore(broken.state())
+        whole.add(loss, {"self": 8})
+        broken.add(loss, {"self": 8})
+
+    row = whole.close()
+
+    assert row == broken.close()
+    assert row["tokens"] == 8 * len(losses)
+    assert row["loss_mean"] == sum(losses) / len(losses)
+
+
+def test_closing_an_interval_keeps_the_tokens_of_the_run() -> None:
+    interval = Interval()
+    interval.add(1.0, {"a": 3, "b": 5})
+    interval.close()
+    interval.add(2.0, {"a": 3})
+
+    assert interval.close() == {
+        "loss_mean": 2.0,
+        "tokens": 11,
+        "tokens_by_source": {"a": 6, "b": 5},
+    }
+    assert math.isnan(interval.close()["loss_mean"])
+
+
+def test_time_apart_is_not_training() -> None:
+    now = 0.0
+    watch = Stopwatch(lambda: now)
+
+    now = 4.0
+    with watch.apart("eval_s"):
+        now = 10.0
+    now = 12.0
+    row = watch.lap(steps=3, tokens=600, waited_s=1.5)
+
+    assert row == {
+        "step_s": 2.0,
+        "tokens_per_s": 100.0,
+        "wait_s": 1.5,
+        "wait_share": 0.25,
+        "eval_s": 6.0,
+    }
+    now = 13.0
+    assert watch.lap(1, 10, 0.0)["tokens_per_s"] == 10.0

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pickle
+import signal
+
+import pytest
+from roxxel_train import PREEMPTED_EXIT_CODE, BatchRow, NonFiniteLossError, Preempted
+from roxxel_train._signals import StopRequests
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_is_remembered_instead_of_obeyed(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+
+    with StopRequests() as stop:
+        assert stop.received(1) is None
+        signal.raise_signal(number)
+        assert stop.received(2) == number.name
+
+    assert signal.getsignal(number) is before
+
+
+def test_second_signal_acts_as_without_us() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def twice() -> None:
+        with StopRequests():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        twice()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:
+    error = Preempted(12, "SIGTERM")
+
+    assert isinstance(error, SystemExit)
+    assert error.code == PREEMPTED_EXIT_CODE == 75
+    assert str(error) == (
+        "SIGTERM ended the run after step 12; start it again to go on from there"
+    )
+
+
+def test_loss_error_names_rows_and_survives_pickling() -> None:
+    rows = tuple(BatchRow(i, "web", 9 * i, 9 * i + 9, (i, i + 1)) for i in range(6))
+
+    error = pickle.loads(pickle.dumps(NonFiniteLossError(3, float("inf"), rows)))  # noqa: S301
+
+    assert error.rows == rows
+    message = str(error)
+    assert "the loss of step 3 is inf" in message
+    assert "row 1: web tokens [9, 18), documents 1, 2" in message
+    assert "and 2 more rows" in message

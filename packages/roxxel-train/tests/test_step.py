@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from roxxel_train._model_state import put, take
+from roxxel_train._step import descend, make_update, unpack_loss
+
+
+class Tiny(nnx.Module):
+    def __init__(self, rngs: nnx.Rngs, dropout: float = 0.0) -> None:
+        self.embed = nnx.Embed(11, 4, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+        self.out = nnx.Linear(4, 11, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        return self.out(self.dropout(self.embed(tokens)))
+
+
+def loss_fn(model: Any, batch: jax.Array) -> jax.Array:
+    return optax.softmax_cross_entropy_with_integer_labels(
+        model(batch[:, :-1]), batch[:, 1:]
+    ).mean()
+
+
+def tiny(tx: Any = None, dropout: float = 0.0) -> tuple[Tiny, nnx.Optimizer[Any]]:
+    model = Tiny(nnx.Rngs(0), dropout)
+    return model, nnx.Optimizer(model, tx or optax.adam(1e-2), wrt=nnx.Param)
+
+
+BATCH = np.arange(24, dtype=np.int32).reshape(4, 6) % 11
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_update_equals_the_one_a_person_writes_with_nnx(parts: int) -> None:
+    expected_model, expected_optimizer = tiny(optax.sgd(0.1))
+    loss, grads = nnx.value_and_grad(loss_fn)(expected_model, BATCH)
+    expected_optimizer.update(expected_model, grads)
+    model, optimizer = tiny(optax.sgd(0.1))
+    update = make_update(nnx.graphdef((model, optimizer)), descend(loss_fn, parts))
+
+    state, scalars = jax.jit(update)(take(model, optimizer), BATCH)
+
+    put(model, optimizer, state)
+    np.testing.assert_allclose(scalars["loss"], loss, rtol=1e-6)
+    np.testing.assert_allclose(
+        model.embed.embedding[...], expected_model.embed.embedding[...], rtol=1e-5
+    )
+    assert int(optimizer.step[...]) == 1
+
+
+def test_accumulation_draws_new_dropout_for_every_part() -> None:
+    model, optimizer = tiny(dropout=0.5)
+    update = make_update(nnx.graphdef((model, optimizer)), descend(loss_fn, 2))
+    before = int(model.dropout.rngs.count[...])  # pyright: ignore[reportOptionalMemberAccess]
+
+    state, _ = jax.jit(update)(take(model, optimizer), BATCH)
+
+    put(model, optimizer, state)
+    assert int(model.dropout.rngs.count[...]) == before + 2  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def test_learning_rate_is_reported_where_optax_keeps_it() -> None:
+    schedule = optax.linear_schedule(0.5, 0.0, 10)
+    tx = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.inject_hyperparams(optax.sgd)(learning_rate=schedule),
+    )
+    model, optimizer = tiny(tx)
+    update = jax.jit(make_update(nnx.graphdef((model, optimizer)), descend(loss_fn)))
+
+    state, first = update(take(model, optimizer), BATCH)
+    _, second = update(state, BATCH)
+
+    assert float(first["learning_rate"]) == 0.5
+    assert float(second["learning_rate"]) == pytest.approx(0.45)
+
+
+def test_own_train_step_updates_both_objects() -> None:
+    def train_step(model: Any, optimizer: Any, batch: jax.Array) -> Any:
+        loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
+        optimizer.update(model, grads)
+        return {"loss": loss, "twice": 2 * loss}
+
+    model, optimizer = tiny()
+    update = jax.jit(make_update(nnx.graphdef((model, optimizer)), train_step))
+
+    state, scalars = update(take(model, optimizer), BATCH)
+
+    assert set(scalars) == {"loss", "twice"}
+    put(model, optimizer, state)
+    assert int(optimizer.step[...]) == 1
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        jnp.float32(2.0),
+        (jnp.float32(2.0), {"accuracy": jnp.float32(0.5)}),
+        {"loss": jnp.float32(2.0), "accuracy": jnp.float32(0.5)},
+    ],
+)
+def test_loss_may_have_three_forms(result: Any) -> None:
+    loss, aux = unpack_loss(result)
+
+    assert float(loss) == 2.0
+    assert set(aux) <= {"accuracy"}
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ({"accuracy": jnp.float32(1)}, r"keys \['accuracy'\].*\"loss\""),
+        (jnp.zeros(3), r"loss as an array of shape \(3,\)"),
+        ((jnp.float32(1), jnp.zeros((2, 2))), "the second must be a dict of scalars"),
+        ((jnp.float32(1), {"logits": jnp.zeros(2)}), r"logits as an array of shape"),
+        (jnp.int32(1), "dtype int32"),
+        (None, "loss as a NoneType"),
+        ((jnp.float32(1), {"tokens": jnp.float32(1)}), "metric named 'tokens'"),
+    ],
+)
+def test_wrong_loss_is_named(result: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        unpack_loss(result)

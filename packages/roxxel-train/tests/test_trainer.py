@@ -1,0 +1,217 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from roxxel_curriculum import Phase
+from roxxel_train import ModelState, NonFiniteLossError, RunMismatchError, Trainer
+
+from .helpers import corpus, loss_fn, pair, rows, trainer, values
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_run_makes_every_update_and_says_what_it_did(tmp_path: Path) -> None:
+    one = trainer(tmp_path)
+    before = values(one)
+
+    summary = one.run()
+
+    assert summary.complete
+    assert (summary.start_step, summary.step, summary.total_steps) == (0, 10, 10)
+    assert summary.tokens == 6 * 4 * 9 + 4 * 2 * 17
+    assert summary.save_path == tmp_path / "run"
+    assert int(one.optimizer.step[...]) == 10
+    assert values(one) != before
+    assert [row["step"] for row in rows(tmp_path)] == [1, 3, 6, 9, 10]
+    assert rows(tmp_path)[-1]["tokens"] == summary.tokens
+    assert [row["phase"] for row in rows(tmp_path)] == [0, 0, 0, 1, 1]
+
+
+def test_run_that_failed_goes_on_as_if_it_never_had(tmp_path: Path) -> None:
+    unbroken = trainer(tmp_path / "a")
+    unbroken.run()
+
+    def fails_once(state: ModelState) -> None:
+        if int(state.step[...]) == 7:
+            raise RuntimeError("the sampler tripped")
+
+    broken = trainer(tmp_path / "b", eval_fn=fails_once, eval_every=7)
+    with pytest.raises(RuntimeError, match="tripped"):
+        broken.run()
+    log = (tmp_path / "b" / "run" / "system.log").read_text()
+    assert "RuntimeError: the sampler tripped" in log
+    resumed = trainer(tmp_path / "b", pair=pair(seed=5))
+    summary = resumed.run()
+
+    assert summary.start_step == 7
+    assert values(resumed) == values(unbroken)
+    assert rows(tmp_path / "b") == rows(tmp_path / "a")
+
+
+def test_complete_run_started_again_returns_at_once(tmp_path: Path) -> None:
+    first = trainer(tmp_path)
+    first.run()
+    again = trainer(tmp_path, pair=pair(seed=9))
+
+    summary = again.run()
+
+    assert summary.complete
+    assert summary.start_step == 10
+    assert summary.tokens == 0
+    assert summary.loss is None
+    assert values(again) == values(first)
+    assert first.run().start_step == 10
+
+
+def test_longer_last_phase_is_accepted(tmp_path: Path) -> None:
+    trainer(tmp_path, [Phase(6, 4, 9), Phase(2, 2, 17)]).run()
+
+    summary = trainer(tmp_path, [Phase(6, 4, 9), Phase(4, 2, 17)]).run()
+
+    whole = trainer(tmp_path / "whole")
+    whole.run()
+    assert (summary.start_step, summary.step) == (8, 10)
+    assert summary.loss == rows(tmp_path / "whole")[-1]["loss"]
+
+
+def test_another_seed_is_refused_by_name(tmp_path: Path) -> None:
+    trainer(tmp_path).run()
+
+    with pytest.raises(ValueError, match="seed"):
+        trainer(tmp_path, seed=1)
+
+
+def test_changed_past_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path).run()
+
+    with pytest.raises(ValueError, match="phase"):
+        trainer(tmp_path, [Phase(6, 2, 9), Phase(4, 2, 17)])
+
+
+def test_shorter_curriculum_than_what_was_done_is_refused(tmp_path: Path) -> None:
+    trainer(tmp_path).run()
+
+    with pytest.raises(ValueError, match=r"\b10\b"):
+        trainer(tmp_path, [Phase(6, 4, 9), Phase(2, 2, 17)])
+
+
+def test_foreign_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "metrics.jsonl").write_text("{}\n")
+
+    with pytest.raises(RunMismatchError, match="not a run of this trainer"):
+        trainer(tmp_path)
+
+
+def test_nan_loss_stops_with_the_rows_of_its_batch(tmp_path: Path) -> None:
+    def breaks_at_the_sixth_update(model: Any, optimizer: Any, batch: jax.Array) -> Any:
+        loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
+        optimizer.update(model, grads)
+        return jnp.where(optimizer.step[...] == 6, jnp.nan, loss)
+
+    one = trainer(
+        tmp_path, loss_fn=None, train_step=breaks_at_the_sixth_update, log_every=1
+    )
+    with pytest.raises(NonFiniteLossError, match="step 6 is nan") as caught:
+        one.run()
+
+    assert caught.value.step == 6
+    assert [row.row for row in caught.value.rows] == [0, 1, 2, 3]
+    assert all(row.stop - row.start == 9 for row in caught.value.rows)
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2, 3, 4, 5]
+    saved = tmp_path / "run" / "checkpoints"
+    assert (saved / "4").is_dir()
+    assert not (saved / "6").exists()
+    assert "NonFiniteLossError" in (tmp_path / "run" / "system.log").read_text()
+
+
+def test_run_without_a_folder_writes_nothing(tmp_path: Path) -> None:
+    one = trainer(tmp_path, save_path=None)
+    before = sorted(tmp_path.iterdir())
+
+    summary = one.run()
+
+    assert summary.complete
+    assert summary.save_path is None
+    assert sorted(tmp_path.iterdir()) == before
+    assert one.run().tokens == 0
+
+
+def test_who_else_holds_the_arrays_keeps_them(tmp_path: Path) -> None:
+    model, optimizer = pair()
+    average = nnx.clone(model)
+    before = np.asarray(model.embed.embedding[...]).copy()
+
+    trainer(tmp_path, save_path=None, pair=(model, optimizer)).run()
+
+    np.testing.assert_array_equal(average.embed.embedding[...], before)
+    assert not np.array_equal(model.embed.embedding[...], before)
+
+
+def test_evaluations_are_logged_and_do_not_disturb_training(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def evaluate(state: ModelState) -> Any:
+        seen.append(int(state.step[...]))
+        state.model(jnp.zeros((1, 3), jnp.int32))  # draws from its dropout stream
+        results: list[Any] = ["text", 1.5, {"held_out": jnp.float32(2), "note": "x"}]
+        return results[len(seen) - 1]
+
+    quiet = trainer(tmp_path / "quiet")
+    quiet.run()
+    one = trainer(tmp_path / "eval", eval_fn=evaluate, eval_every=4)
+    summary = one.run()
+
+    assert seen == [4, 8, 10]
+    assert summary.evaluation == {"held_out": 2.0, "note": "x"}
+    logged = [row for row in rows(tmp_path / "eval") if row["kind"] == "eval"]
+    assert logged == [
+        {"kind": "eval", "step": 4, "text": "text"},
+        {"kind": "eval", "step": 8, "value": 1.5},
+        {"kind": "eval", "step": 10, "held_out": 2.0, "note": "x"},
+    ]
+    assert values(one) == values(quiet)
+
+
+def test_evaluation_that_cannot_be_logged_is_an_error(tmp_path: Path) -> None:
+    one = trainer(tmp_path, save_path=None, eval_fn=lambda _: jnp.zeros(3))
+
+    with pytest.raises(TypeError, match="must return text, a number"):
+        one.run()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"eval_every": 0}, "eval_every must be 1 or more, got 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every must be 1 or more"),
+        ({"log_every": -1}, "log_every must be 1 or more, got -1"),
+        ({"grad_accum_steps": 4}, "phase 1 has batch_size=2, which does not divide"),
+        ({"loss_fn": None}, "give loss_fn"),
+    ],
+)
+def test_wrong_argument_is_named(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        trainer(tmp_path, **options)
+
+
+def test_wrong_loss_is_found_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="loss as an array of shape"):
+        trainer(tmp_path, loss_fn=lambda model, batch: model(batch))
+    assert not (tmp_path / "run").exists()
+
+
+def test_plan_is_the_curriculums(tmp_path: Path) -> None:
+    one = trainer(tmp_path)
+
+    assert isinstance(one, Trainer)
+    assert one.plan().to_dict() == one.curriculum.plan(0).to_dict()
+    assert corpus(tmp_path).num_tokens > 0
