@@ -29,7 +29,7 @@ _KEYS = {
 }
 
 
-class StateMismatch(ValueError):  # noqa: N818 - says what it is
+class StateMismatch(ValueError):
     """The past of a run is not the past of the curriculum it is given to.
 
     Attributes:
