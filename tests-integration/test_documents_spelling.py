@@ -25,7 +25,8 @@ def test_tutorial_runs_and_run_again_resumes(
     assert again.returncode == 0, again.stderr
 
     run = tmp_path / "run_delta"
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
     # 1200 documents of 128 tokens and a separator: 75 steps of 16 x 129, then 20 % of
     # the 151 steps of 1025 tokens.
     assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 100, 105]

@@ -27,4 +27,5 @@ def test_example_of_the_readme_runs(tmp_path: Path, compilation_cache: Path) -> 
     )
 
     assert done.returncode == 0, done.stderr
-    assert "complete=True" in done.stdout or "True" in done.stdout
+    assert "80 steps" in done.stdout.splitlines()[0]
+    assert done.stdout.splitlines()[-1].startswith("done: 80 of 80 steps")

@@ -26,6 +26,7 @@ def test_run_makes_every_update_and_says_what_it_did(tmp_path: Path) -> None:
     assert (summary.start_step, summary.step, summary.total_steps) == (0, 10, 10)
     assert summary.tokens == 6 * 4 * 9 + 4 * 2 * 17
     assert summary.save_path == tmp_path / "run"
+    assert str(summary).startswith("done: 10 of 10 steps, loss 2.")
     assert int(one.optimizer.step[...]) == 10
     assert values(one) != before
     assert [row["step"] for row in rows(tmp_path)] == [1, 3, 6, 9, 10]

@@ -47,6 +47,9 @@ ROW_FIELDS = TIMING_FIELDS | {
 """Fields that every row of training has beside the loss."""
 
 
+_WORTH_A_FIELD_S = 1e-3
+
+
 @dataclass(frozen=True)
 class Finished:
     """The values of an update that the device has finished.
@@ -172,7 +175,7 @@ class Stopwatch:
             "tokens_per_s": tokens / training,
             "wait_s": waited_s,
             "wait_share": min(waited_s / training, 1.0),
-            **self._apart,
+            **{name: s for name, s in self._apart.items() if s >= _WORTH_A_FIELD_S},
         }
         self._since, self._apart = now, {}
         return row

@@ -71,6 +71,19 @@ class RunSummary:
         """Whether the curriculum is done."""
         return self.step == self.total_steps
 
+    def __str__(self) -> str:
+        """Return all of it as one line."""
+        parts = [f"{self.step} of {self.total_steps} steps"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4f}")
+        if self.tokens:
+            share = self.waited_s / self.seconds
+            parts.append(f"{self.tokens:,} tokens in {self.seconds:.1f} s")
+            parts.append(f"{share:.1%} of it waiting for data")
+        if self.save_path is not None:
+            parts.append(str(self.save_path))
+        return ("done: " if self.complete else "stopped: ") + ", ".join(parts)
+
 
 class Trainer:
     """Trains a model over a curriculum, and goes on where it was stopped.
