@@ -1,0 +1,660 @@
+"""Checkpointer: save in the background, restore what is sound, keep what matters."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import logging
+import math
+import operator
+import time
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from roxxel_ckpt import _integrity, _store
+from roxxel_ckpt._background import BackgroundSave, brief, wait_for_others
+from roxxel_ckpt._compare import RestoreReport, check_restorable, plan_restore
+from roxxel_ckpt._folder import ABANDONED, Folder
+from roxxel_ckpt._leaves import (
+    LiveState,
+    from_stored,
+    is_read_as_numpy,
+    stored_template,
+    to_stored,
+)
+from roxxel_ckpt._processes import (
+    decided_by_first,
+    is_first_process,
+    is_so_on_any,
+)
+from roxxel_ckpt._retention import Retention
+from roxxel_ckpt.errors import (
+    CheckpointDamagedError,
+    CheckpointError,
+    CheckpointNotFoundError,
+    CheckpointTimeoutError,
+    CheckpointWriteError,
+)
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    import numpy as np
+    from etils import epath
+
+_logger = logging.getLogger("roxxel_ckpt")
+_FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class SaveRecord:
+    """How long a save took.
+
+    Attributes:
+        step: Its step.
+        blocking_s: Seconds for which `save` kept its caller.
+        total_s: Seconds until the checkpoint was complete; None as long as it is not.
+    """
+
+    step: int
+    blocking_s: float
+    total_s: float | None
+
+
+class Checkpointer:
+    """Saves a model and its optimizer in the background, restores them bit for bit.
+
+    Step `k` lies in `<checkpoint_path>/<k>/`, in Orbax's format. Everything that the
+    NNX objects hold goes along: parameters, optimizer state, RNG keys and counts,
+    batch statistics and any other Variable. A checkpoint appears only when it is
+    complete and its digests are written; they are checked before it is used.
+
+    With several processes every process makes the same calls in the same order.
+
+    Args:
+        checkpoint_path: Folder of the run, made by the first save. Constructing a
+            checkpointer touches no file; what a killed process left half-written is
+            removed by the first `save` or `restore`.
+        model: Flax NNX object; its live arrays are read by `save` and replaced by
+            `restore`, in their shardings.
+        optimizer: Flax NNX object, or None to leave the optimizer out: then `save`
+            writes the model alone, and `restore` reads the model alone.
+        max_to_keep: Number of newest checkpoints to keep; None keeps all.
+        timeout: Longest wait for a background write, in seconds.
+        best_metric: Key of `metrics_dict` by which checkpoints are compared.
+        best_mode: `"min"` when lower is better, `"max"` when higher is.
+        keep_best: Number of best checkpoints to keep besides the newest.
+        keep_every: Checkpoints at multiples of this step stay for ever.
+        on_busy: What `save` does while an earlier one is being written: `"wait"` for
+            it, or `"skip"` and return False.
+
+    Raises:
+        ValueError: An argument is out of its range.
+        NotADirectoryError: `checkpoint_path` is a file.
+    """
+
+    def __init__(
+        self,
+        checkpoint_path: str | os.PathLike[str],
+        model: Any,
+        optimizer: Any = None,
+        max_to_keep: int | None = 3,
+        timeout: float = 1000,
+        *,
+        best_metric: str = "loss",
+        best_mode: Literal["min", "max"] = "min",
+        keep_best: int = 1,
+        keep_every: int | None = None,
+        on_busy: Literal["wait", "skip"] = "wait",
+    ) -> None:
+        if not timeout > 0:
+            raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
+        if on_busy not in {"wait", "skip"}:
+            raise ValueError(f'on_busy must be "wait" or "skip", got {on_busy!r}')
+        self._retention = Retention(
+            max_to_keep, keep_best, keep_every, best_metric, best_mode
+        )
+        self._folder = Folder(checkpoint_path)
+        if self._folder.path.exists() and not self._folder.path.is_dir():
+            raise NotADirectoryError(
+                f"{self._folder}: checkpoint_path is a file; give a folder"
+            )
+        self._model, self._optimizer = model, optimizer
+        self._timeout_s, self._on_busy = timeout, on_busy
+        self._store: _store.Store | None = None
+        self._flight: BackgroundSave | None = None
+        # The step that the live state descends from; None before the first call.
+        self._position: int | None = None
+        self._extra: dict[str, Any] | None = None
+        self._report: RestoreReport | None = None
+        self._last: BackgroundSave | None = None
+
+    def save(
+        self,
+        step: int,
+        metrics_dict: Mapping[str, Any] | None = None,
+        extra: dict[str, Any] | None = None,
+        force: bool = False,
+    ) -> bool:
+        """Save the live state as a step; return once its arrays may be donated.
+
+        Checkpoints of an abandoned future, newer than the step from which this
+        run goes on, are moved to `abandoned/` first, which is said in one line.
+
+        Args:
+            step: Number of updates done, at least 0.
+            metrics_dict: Numbers to keep with the step. A missing or NaN value of
+                `best_metric` only means that the step is never the best.
+            extra: Small JSON object to keep with the step.
+            force: Replace the step if it exists.
+
+        Returns:
+            True when a checkpoint is being written; False when the step exists
+            already, or when an earlier save is not done and `on_busy="skip"`.
+
+        Raises:
+            CheckpointWriteError: This save cannot begin, or the one before failed in
+                the background.
+            CheckpointTimeoutError: The one before is not done after `timeout` seconds.
+            CheckpointError: An array was donated to a computation and is gone.
+            TypeError: `metrics_dict` holds something else than numbers, `extra` is no
+                JSON, or a Variable holds something that cannot be saved.
+        """
+        started_at = time.perf_counter()
+        step = operator.index(step)
+        if step < 0:
+            raise ValueError(f"step must be 0 or more, got {step}")
+        meta = {
+            "format": _FORMAT,
+            "step": step,
+            "metrics": _metrics_to_json(metrics_dict or {}),
+            "extra": _checked_json(extra),
+            "versions": _store.versions(),
+        }
+        if not self._settled():
+            return False
+        live = LiveState(self._model, self._optimizer)
+        arrays = {
+            name: to_stored(name, leaf)
+            for name, leaf in live.leaves.items()
+            if live.specs[name].is_stored
+        }
+        if not arrays:
+            raise CheckpointError(
+                f"{self._folder}: the model holds no arrays, so nothing can be saved"
+            )
+        tree = {name: [s.dtype, list(s.shape)] for name, s in live.specs.items()}
+        with contextlib.ExitStack() as held:
+            if not self._admitted(step, held, force=force):
+                return False
+            store, folder = (
+                self._start(step, arrays, meta, {"leaves": tree}),
+                self._folder,
+            )
+            self._position = step
+            release = held.pop_all()
+
+            def finish() -> None:
+                with release:
+                    _finish(store, folder, step, self._retention)
+
+            self._flight = self._last = BackgroundSave(
+                folder,
+                step,
+                self._timeout_s,
+                finish,
+                blocking_s=time.perf_counter() - started_at,
+                started_at=started_at,
+            )
+        return True
+
+    def restore(
+        self,
+        step: int | None = None,
+        *,
+        strict: bool = False,
+        on_mismatch: Literal["error", "keep"] = "error",
+        rename: Mapping[str, str] | None = None,
+    ) -> int:
+        """Put a checkpoint into the live model and optimizer, in their shardings.
+
+        Without a step the newest sound checkpoint is taken; a damaged one is passed
+        over, which is said in one line. What the checkpoint lacks keeps its fresh
+        value, and what only the checkpoint has is dropped: see `report`. The live
+        objects change only when everything was read.
+
+        Args:
+            step: Step to restore; None for the newest sound one.
+            strict: Refuse any difference between checkpoint and live objects.
+            on_mismatch: What to do about a leaf of another shape or dtype: `"error"`,
+                or `"keep"` the live value.
+            rename: New by old path of parts of the model, such as
+                `{"encoder": "backbone/encoder"}`; optimizer moments go along.
+
+        Returns:
+            The restored step; 0 when the folder holds no checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: The step asked for does not exist.
+            CheckpointDamagedError: It is damaged, or no checkpoint is sound.
+            CheckpointMismatchError: It does not fit the live objects.
+            CheckpointWriteError: A save before failed in the background.
+            CheckpointTimeoutError: A save before is not done after `timeout` seconds.
+        """
+        if on_mismatch not in {"error", "keep"}:
+            raise ValueError(
+                f'on_mismatch must be "error" or "keep", got {on_mismatch!r}'
+            )
+        self.wait()
+        if is_first_process():
+            self._clean()
+        chosen = self._choose(step)
+        if chosen is None:
+            return 0
+        place = self._folder.step_path(chosen)
+        meta = _store.read_meta(place)
+        live = LiveState(self._model, self._optimizer)
+        plan = plan_restore(chosen, _store.read_tree(place), live.specs, rename)
+        check_restorable(
+            plan.report, str(place), strict=strict, on_mismatch=on_mismatch
+        )
+        wanted = {
+            name: live.leaves[name]
+            for name in plan.source
+            if live.specs[name].is_stored
+        }
+        try:
+            stored = _store.read_arrays(
+                place,
+                {
+                    plan.source[name]: None
+                    if is_read_as_numpy(leaf)
+                    else stored_template(leaf)
+                    for name, leaf in wanted.items()
+                },
+            )
+        except Exception as error:
+            raise CheckpointError(
+                f"{place}: the arrays cannot be read ({brief(error)}); "
+                "restore another step"
+            ) from error
+        live.update(
+            {
+                name: from_stored(stored[plan.source[name]], leaf)
+                for name, leaf in wanted.items()
+            }
+        )
+        self._position, self._extra = chosen, meta["extra"]
+        self._report = plan.report
+        if not plan.report.is_exact and is_first_process():
+            _logger.warning("%s: %s", self._folder, plan.report)
+        return chosen
+
+    def peek(self, step: int | None = None) -> tuple[int, dict[str, Any] | None] | None:
+        """Return step and `extra` of the checkpoint that `restore` would take.
+
+        The live objects stay as they are.
+
+        Args:
+            step: Step to look at; None for the newest sound one.
+
+        Returns:
+            None when the folder holds no checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: The step asked for does not exist.
+            CheckpointDamagedError: It is damaged, or no checkpoint is sound.
+            CheckpointWriteError: A save before failed in the background.
+            CheckpointTimeoutError: A save before is not done after `timeout` seconds.
+        """
+        self.wait()
+        chosen = self._choose(step)
+        if chosen is None:
+            return None
+        return chosen, _store.read_meta(self._folder.step_path(chosen))["extra"]
+
+    @property
+    def extra(self) -> dict[str, Any] | None:
+        """The JSON that was saved with the step last restored; None without one."""
+        return self._extra
+
+    @property
+    def report(self) -> RestoreReport | None:
+        """What the last `restore` did with every leaf; None before the first."""
+        return self._report
+
+    @property
+    def latest_step(self) -> int | None:
+        """The newest complete checkpoint; one still being written does not count."""
+        return max(self.steps(), default=None)
+
+    @property
+    def best_step(self) -> int | None:
+        """The complete checkpoint with the best metric; None when none has a value."""
+        return next(iter(self._retention.ranked(_metrics(self._folder))), None)
+
+    @property
+    def last_save(self) -> SaveRecord | None:
+        """How long the last save took; its total comes once it is complete."""
+        last = self._last
+        return last and SaveRecord(last.step, last.blocking_s, last.total_s)
+
+    def steps(self) -> list[int]:
+        """Return the complete checkpoints in the folder, oldest first."""
+        return self._folder.steps()
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return the metrics saved with a step.
+
+        Raises:
+            CheckpointNotFoundError: The step does not exist.
+            CheckpointDamagedError: Its description cannot be read.
+        """
+        self._check_exists(step)
+        return _metrics_from_json(_store.read_meta(self._folder.step_path(step)))
+
+    def wait(self) -> None:
+        """Wait until the save in flight is complete.
+
+        Raises:
+            CheckpointWriteError: It failed. Earlier checkpoints are untouched.
+            CheckpointTimeoutError: It is not done after `timeout` seconds; it goes on,
+                so waiting again is possible.
+        """
+        flight = self._flight
+        if flight is None:
+            return
+        try:
+            flight.wait()
+        finally:
+            if flight.has_ended:
+                self._flight = None
+                if flight.total_s is None:
+                    self._store = None
+
+    def close(self) -> None:
+        """Wait for the save in flight and release what saving needs.
+
+        A later call of any method works again.
+
+        Raises:
+            CheckpointWriteError: The save in flight failed.
+            CheckpointTimeoutError: It is not done after `timeout` seconds.
+        """
+        self.wait()
+        if self._store is not None:
+            self._store.close()
+            self._store = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except CheckpointError as error:
+            if exc is None:
+                raise
+            # The error on its way out is the one that the caller needs to see.
+            _logger.error("%s", error)  # noqa: TRY400
+
+    def _settled(self) -> bool:
+        """Return whether a new save may begin now, after waiting if that is asked."""
+        if self._on_busy == "skip":
+            flight = self._flight
+            busy = flight is not None and not flight.has_ended
+            if decided_by_first(lambda: int(busy)):
+                return False
+        failure = None
+        try:
+            self.wait()
+        except (CheckpointTimeoutError, CheckpointWriteError) as error:
+            failure = error
+        failed = is_so_on_any(failure is not None)
+        if failure is not None:
+            raise failure
+        if failed:
+            raise CheckpointWriteError(
+                f"{self._folder}: the save before failed on another process; "
+                "its own error says why"
+            )
+        return True
+
+    def _admitted(self, step: int, held: contextlib.ExitStack, *, force: bool) -> bool:
+        """Make room for a step; return False when it is there already."""
+        folder = self._folder
+
+        def admit() -> int:
+            wait_for_others(folder)
+            folder.create()
+            if not held.enter_context(folder.lock()):
+                raise CheckpointWriteError(
+                    f"{folder}: another process is saving a checkpoint here; "
+                    "give every run a folder of its own"
+                )
+            try:
+                folder.clean()
+                return int(self._make_room(step, force=force))
+            except OSError as error:
+                if isinstance(error, CheckpointError):
+                    raise
+                raise CheckpointWriteError(
+                    f"{folder}: step {step} cannot be saved ({brief(error)}); "
+                    "earlier checkpoints are untouched"
+                ) from error
+
+        return bool(decided_by_first(admit))
+
+    def _make_room(self, step: int, *, force: bool) -> bool:
+        folder = self._folder
+        numbered = folder.numbered()
+        ours = [number for number in numbered if folder.is_ours(number)]
+        if step in numbered and step not in ours:
+            raise CheckpointWriteError(
+                f"{folder.step_path(step)}: is there and is no checkpoint of "
+                "roxxel-ckpt; give checkpoint_path a folder of its own"
+            )
+        position = self._position
+        base = step if position is None or step < position else position
+        if step in ours and step <= base and not force:
+            return False
+        abandoned = [number for number in ours if number > base]
+        for number in abandoned:
+            folder.abandon(number)
+        if abandoned:
+            _logger.warning(
+                "%s: the run goes on from step %d, so %s moved to %s",
+                folder,
+                base,
+                _listed(abandoned),
+                folder.path / ABANDONED,
+            )
+        if not folder.is_local and step in ours and step not in abandoned:
+            folder.delete(step)
+        return True
+
+    def _start(
+        self,
+        step: int,
+        arrays: dict[str, Any],
+        meta: dict[str, Any],
+        tree: dict[str, Any],
+    ) -> _store.Store:
+        store = self._store or _store.Store(self._timeout_s)
+        self._store = None
+        try:
+            store.start(self._folder.write_path(step), arrays, meta, tree)
+        except Exception as error:
+            raise CheckpointWriteError(
+                f"{self._folder}: the save of step {step} cannot begin "
+                f"({brief(error)}); earlier checkpoints are untouched"
+            ) from error
+        self._store = store
+        return store
+
+    def _choose(self, step: int | None) -> int | None:
+        """Return the step to restore, the same on all processes; None without any."""
+
+        def choose() -> int:
+            if step is not None:
+                self._check_exists(step)
+                problem = _problem(self._folder, step)
+                if problem is not None:
+                    raise CheckpointDamagedError(
+                        f"{self._folder.step_path(step)}: cannot be used, {problem}; "
+                        "restore() without a step takes the newest sound one"
+                    )
+                return step
+            numbered = self._folder.numbered()
+            for candidate in reversed(numbered):
+                problem = _problem(self._folder, candidate)
+                if problem is None:
+                    return candidate
+                _logger.warning(
+                    "%s: cannot be used, %s; looking for an older checkpoint",
+                    self._folder.step_path(candidate),
+                    problem,
+                )
+            if numbered:
+                raise CheckpointDamagedError(
+                    f"{self._folder}: none of its {len(numbered)} steps can be used; "
+                    "give another folder to start anew, or mend this one"
+                )
+            return -1
+
+        chosen = decided_by_first(choose)
+        return None if chosen < 0 else chosen
+
+    def _check_exists(self, step: int) -> None:
+        if step not in self._folder.numbered():
+            raise CheckpointNotFoundError(
+                f"{self._folder}: has no step {step}; it holds "
+                f"{_listed(self._folder.steps())}"
+            )
+
+    def _clean(self) -> None:
+        """Remove half-written steps, unless the process that writes them lives."""
+        with contextlib.suppress(OSError), self._folder.lock() as held:
+            if held and self._folder.is_local:
+                self._folder.clean()
+
+
+def _finish(
+    store: _store.Store, folder: Folder, step: int, retention: Retention
+) -> None:
+    """Do what a save still needs once its caller is back at work."""
+    store.wait()
+    if not is_first_process():
+        return
+    _integrity.write_digests(folder.write_path(step))
+    folder.publish(step)
+    metrics = _metrics(folder)
+    for old in sorted(metrics.keys() - retention.kept(metrics)):
+        try:
+            folder.delete(old)
+        except OSError as error:
+            _logger.warning(
+                "%s: cannot be deleted (%s)", folder.step_path(old), brief(error)
+            )
+
+
+def _problem(folder: Folder, step: int) -> str | None:
+    """Return why a step cannot be restored, or None when it can."""
+    place = folder.step_path(step)
+    if not folder.is_ours(step):
+        return "it is no checkpoint of roxxel-ckpt"
+    try:
+        if _integrity.has_digests(place):
+            damage = _integrity.find_damage(place)
+            if damage is not None:
+                return damage
+        else:
+            _load_whole(place)
+            _logger.warning(
+                "%s: has no digests, so damage cannot be ruled out; it can be read "
+                "and is used",
+                place,
+            )
+        written_as = _store.read_meta(place)["format"]
+    except CheckpointDamagedError as error:
+        return str(error).removeprefix(f"{place}: ")
+    except Exception as error:  # noqa: BLE001 - whatever stops reading is a reason
+        return f"it cannot be read ({brief(error)})"
+    if written_as > _FORMAT:
+        return (
+            f"it has format {written_as} and this roxxel-ckpt reads up to {_FORMAT}, "
+            "so install a newer one"
+        )
+    return None
+
+
+def _load_whole(place: epath.Path) -> None:
+    """Read a checkpoint from end to end, one leaf at a time; raise what stops it."""
+    _store.read_meta(place)
+    for name, spec in _store.read_tree(place).items():
+        if spec.is_stored:
+            array: np.ndarray[Any, Any] = _store.read_arrays(place, {name: None})[name]
+            if not spec.is_key and array.shape != spec.shape:
+                raise CheckpointDamagedError(
+                    f"{place}: {name} has shape {array.shape} instead of {spec.shape}"
+                )
+
+
+def _metrics(folder: Folder) -> dict[int, dict[str, float]]:
+    """Return the metrics of every step; none for one that cannot be read."""
+    found: dict[int, dict[str, float]] = {}
+    for step in folder.steps():
+        found[step] = {}
+        with contextlib.suppress(CheckpointDamagedError):
+            found[step] = _metrics_from_json(_store.read_meta(folder.step_path(step)))
+    return found
+
+
+def _metrics_to_json(metrics: Mapping[str, Any]) -> dict[str, float | str]:
+    """Return metrics as JSON numbers; JSON has none for NaN and infinity."""
+    stored: dict[str, float | str] = {}
+    for name, value in metrics.items():
+        try:
+            number = float(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"metrics_dict[{name!r}] must be a number, got {type(value).__name__}"
+            ) from error
+        stored[str(name)] = number if math.isfinite(number) else str(number)
+    return stored
+
+
+def _metrics_from_json(meta: dict[str, Any]) -> dict[str, float]:
+    try:
+        return {name: float(value) for name, value in meta["metrics"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointDamagedError(
+            "the metrics of a checkpoint cannot be understood"
+        ) from error
+
+
+def _checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a copy of `extra` as it will be read back."""
+    try:
+        return json.loads(json.dumps(extra))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"extra must be a dict that JSON can hold ({error}); "
+            "put arrays into a Variable of the model instead"
+        ) from error
+
+
+def _listed(steps: list[int]) -> str:
+    if not steps:
+        return "no step"
+    shown = ", ".join(map(str, steps[:10]))
+    return f"{'step' if len(steps) == 1 else 'steps'} {shown}" + (
+        f" and {len(steps) - 10} more" if len(steps) > 10 else ""
+    )

@@ -1,0 +1,189 @@
+"""The state of a model and its optimizer as named leaves, and back.
+
+A leaf is one array of the NNX state: a parameter, an optimizer moment, a batch
+statistic, an RNG key or count, or any other Variable. Its name is its path, such as
+`model/blocks/0/attention/kernel`; shared parameters appear once. On disk there is
+nothing but a flat dict from names to arrays, so that no class, tuple or None of the
+program has to be understood to read it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from roxxel_ckpt.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SCALARS: dict[str, type] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "complex": complex,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class LeafSpec:
+    """Shape and dtype of a leaf, without its values.
+
+    Attributes:
+        shape: As in numpy; of a typed PRNG key, the shape of the array of keys.
+        dtype: Name of the dtype, such as `bfloat16`; `key<fry>` for a typed PRNG key;
+            `int`, `float`, `bool` or `complex` for a Python number.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return f"{self.dtype}{list(self.shape)}"
+
+    @property
+    def is_key(self) -> bool:
+        """Whether the leaf holds typed PRNG keys."""
+        return self.dtype.startswith("key<")
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the leaf has bytes; Orbax does not store arrays of size zero."""
+        return 0 not in self.shape
+
+
+class LiveState:
+    """The leaves of a live model and optimizer, read once.
+
+    Args:
+        model: Any Flax NNX object.
+        optimizer: Any Flax NNX object, or None.
+
+    Attributes:
+        leaves: Values by name, in a fixed order. They are the live arrays themselves.
+        specs: Shape and dtype of each.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None) -> None:
+        self._roots = {"model": model}
+        if optimizer is not None:
+            self._roots["optimizer"] = optimizer
+        paths, self._structure = jax.tree_util.tree_flatten_with_path(
+            nnx.to_pure_dict(nnx.state(self._roots))
+        )
+        self.leaves: dict[str, Any] = {
+            "/".join(_component(entry) for entry in path): leaf for path, leaf in paths
+        }
+        if len(self.leaves) != len(paths):
+            raise CheckpointError(
+                "two variables of the model have the same path once it is written "
+                "as text; do not use both 0 and '0' as names in one place"
+            )
+        self.specs = {name: spec_of(name, leaf) for name, leaf in self.leaves.items()}
+
+    def update(self, values: Mapping[str, Any]) -> None:
+        """Put values into the live objects; a leaf without one stays as it is."""
+        leaves = [values.get(name, leaf) for name, leaf in self.leaves.items()]
+        nnx.update(self._roots, jax.tree_util.tree_unflatten(self._structure, leaves))
+
+
+def spec_of(name: str, leaf: Any) -> LeafSpec:
+    """Return shape and dtype of a live leaf, also of one whose buffer was donated.
+
+    Raises:
+        TypeError: The leaf is neither an array nor a number.
+    """
+    if isinstance(leaf, jax.Array | np.ndarray | np.generic):
+        dtype = str(leaf.dtype)
+        if dtype != "object":
+            return LeafSpec(tuple(leaf.shape), dtype)
+    if type(leaf).__name__ in _SCALARS:
+        return LeafSpec((), type(leaf).__name__)
+    raise TypeError(
+        f"{name}: a variable holds {type(leaf).__name__}, which no checkpoint can "
+        "hold; use an array or a number, or keep it outside nnx.Variable"
+    )
+
+
+def to_stored(name: str, leaf: Any) -> Any:
+    """Return a leaf in the form in which Orbax writes it.
+
+    Raises:
+        CheckpointError: The array was donated to a computation and is gone.
+    """
+    if isinstance(leaf, jax.Array):
+        if leaf.is_deleted():
+            raise CheckpointError(
+                f"{name}: the array was donated to a computation and is gone; put the "
+                "newest state into the model before saving it (nnx.update)"
+            )
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        # With several processes Orbax takes global arrays only. What lies whole on
+        # each of them is the same on each, so the first may write it as numpy.
+        if jax.process_count() > 1 and leaf.is_fully_addressable:
+            return np.asarray(leaf)
+        return leaf
+    return np.array(leaf)
+
+
+def is_read_as_numpy(leaf: Any) -> bool:
+    """Return whether a leaf is restored through numpy instead of into a sharding.
+
+    An array that JAX may move (not committed to a device) must stay so: committed to
+    one device, it could no longer meet arrays that live on a mesh.
+    """
+    if not isinstance(leaf, jax.Array):
+        return True
+    return not leaf.committed or (jax.process_count() > 1 and leaf.is_fully_addressable)
+
+
+def stored_template(leaf: jax.Array) -> jax.ShapeDtypeStruct:
+    """Return shape, dtype and sharding in which a committed leaf is read."""
+    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        data = jax.eval_shape(
+            jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+        )
+        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=leaf.sharding)
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+
+
+def from_stored(stored: Any, live: Any) -> Any:
+    """Return what was read in the form of the live leaf that it replaces."""
+    if isinstance(live, jax.Array):
+        array = stored
+        if jnp.issubdtype(live.dtype, jax.dtypes.prng_key):
+            array = jax.random.wrap_key_data(
+                jnp.asarray(array), impl=jax.random.key_impl(live)
+            )
+        elif live.weak_type:
+            # A weak type decides what later arithmetic promotes to, so it is part of
+            # the state; assigning into a weak array keeps it.
+            array = _weak_zeros(live).at[...].set(array)
+        if live.committed:
+            return jax.device_put(array, live.sharding)
+        return array if isinstance(array, jax.Array) else jnp.asarray(array)
+    if isinstance(live, np.ndarray):
+        return np.array(stored)
+    if isinstance(live, np.generic):
+        return live.dtype.type(stored[()])
+    return type(live)(stored.item())
+
+
+def _weak_zeros(like: jax.Array) -> jax.Array:
+    zero = _SCALARS[jnp.zeros((), like.dtype).item().__class__.__name__](0)
+    return jnp.broadcast_to(jnp.asarray(zero), like.shape)
+
+
+def _component(entry: Any) -> str:
+    """Return one step of a path as text, with any slash inside it escaped."""
+    for attribute in ("key", "idx", "name"):
+        if hasattr(entry, attribute):
+            text = str(getattr(entry, attribute))
+            return text.replace("%", "%25").replace("/", "%2F")
+    return str(entry)

@@ -1,0 +1,132 @@
+"""A small model with every kind of state, and programs run in a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from roxxel_ckpt import Checkpointer
+from roxxel_ckpt._leaves import LiveState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Net(nnx.Module):
+    """Shared parameters, batch norm, dropout and a list of blocks."""
+
+    def __init__(self, width: int, rngs: nnx.Rngs, *, depth: int = 2) -> None:
+        self.embed = nnx.Linear(4, width, rngs=rngs)
+        self.tied = self.embed
+        self.norm = nnx.BatchNorm(width, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.blocks = nnx.List(
+            [nnx.Linear(width, width, rngs=rngs) for _ in range(depth)]
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Map `(batch, 4)` to `(batch, width)`."""
+        x = self.dropout(self.norm(self.embed(x) + self.tied(x)))
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
+
+def transform() -> optax.GradientTransformation:
+    """Return clipping, AdamW on a schedule, and accumulation over two steps."""
+    schedule = optax.cosine_decay_schedule(1e-2, 100)
+    inner = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
+    return optax.MultiSteps(inner, 2).gradient_transformation()
+
+
+def make(
+    seed: int = 0, width: int = 8, depth: int = 2
+) -> tuple[Net, nnx.Optimizer[Any]]:
+    """Return a fresh model and its optimizer."""
+    model = Net(width, nnx.Rngs(seed, dropout=seed + 1), depth=depth)
+    return model, nnx.Optimizer(model, transform(), wrt=nnx.Param)
+
+
+@nnx.jit
+def _train_step(model: Net, optimizer: nnx.Optimizer[Any], x: jax.Array) -> jax.Array:
+    def loss_of(model: Net) -> jax.Array:
+        return jnp.mean(jnp.square(model(x) - 1))
+
+    loss, grads = nnx.value_and_grad(loss_of)(model)
+    optimizer.update(model, grads)
+    return loss
+
+
+def train(model: Net, optimizer: nnx.Optimizer[Any], steps: range) -> list[float]:
+    """Train on batches that depend on the step alone; return the losses."""
+    losses: list[float] = []
+    for step in steps:
+        x = np.random.default_rng(step).normal(size=(16, 4)).astype(np.float32)
+        losses.append(float(_train_step(model, optimizer, jnp.asarray(x))))
+    return losses
+
+
+def content(model: Any, optimizer: Any = None) -> dict[str, tuple[str, bytes]]:
+    """Return dtype and bytes of every leaf, to compare bit for bit."""
+    found: dict[str, tuple[str, bytes]] = {}
+    for name, leaf in LiveState(model, optimizer).leaves.items():
+        dtype = str(getattr(leaf, "dtype", type(leaf)))
+        data = jax.random.key_data(leaf) if dtype.startswith("key<") else leaf
+        found[name] = dtype, np.asarray(data).tobytes()
+    return found
+
+
+def checkpointer(path: Path, seed: int = 0, **options: Any) -> Checkpointer:
+    """Return a checkpointer of a fresh model."""
+    return Checkpointer(path, *make(seed), **options)
+
+
+def save_all(checkpointer: Checkpointer, *steps: int, **options: Any) -> None:
+    """Save some steps, each complete before the next."""
+    for step in steps:
+        assert checkpointer.save(step, **options)
+        checkpointer.wait()
+
+
+def flip(path: Path, byte: int = 0, bit: int = 0) -> None:
+    """Flip one bit of a file."""
+    data = bytearray(path.read_bytes())
+    data[byte] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def largest_file(directory: Path) -> Path:
+    """Return the file with most bytes below a directory."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return max(files, key=lambda path: path.stat().st_size)
+
+
+def edit_json(path: Path, edit: Callable[[Any], Any]) -> None:
+    """Rewrite a JSON file."""
+    path.write_text(json.dumps(edit(json.loads(path.read_text()))))
+
+
+def run_program(
+    source: str, cwd: Path, *arguments: str, timeout_s: float = 120
+) -> subprocess.CompletedProcess[str]:
+    """Run a program as a user would, in a folder of its own."""
+    script = cwd / "program.py"
+    script.write_text(source)
+    return subprocess.run(
+        [sys.executable, str(script), *arguments],
+        cwd=cwd,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )

@@ -1,0 +1,188 @@
+"""A save goes on behind the caller's back, and what goes wrong there is told."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel_ckpt import (
+    Checkpointer,
+    CheckpointMismatchError,
+    CheckpointTimeoutError,
+    CheckpointWriteError,
+    _store,
+)
+from roxxel_ckpt._folder import Folder
+
+from .helpers import checkpointer, content, make, save_all, train
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Keep background writes waiting until the event is set."""
+    opened, wait = threading.Event(), _store.Store.wait
+
+    def wait_at_gate(self: _store.Store) -> None:
+        assert opened.wait(60)
+        wait(self)
+
+    monkeypatch.setattr(_store.Store, "wait", wait_at_gate)
+    yield opened
+    opened.set()
+
+
+def test_save_returns_before_the_checkpoint_is_there(
+    tmp_path: Path, gate: threading.Event
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        assert saving.save(1)
+        assert saving.latest_step is None
+        record = saving.last_save
+        assert record is not None
+        assert (record.step, record.total_s) == (1, None)
+        gate.set()
+        saving.wait()
+
+        assert saving.latest_step == 1
+        record = saving.last_save
+        assert record is not None
+        assert record.total_s is not None
+        assert record.total_s > record.blocking_s > 0
+
+
+def test_a_busy_checkpointer_can_skip(tmp_path: Path, gate: threading.Event) -> None:
+    with checkpointer(tmp_path, on_busy="skip") as saving:
+        assert saving.save(1)
+        assert saving.save(2) is False
+        gate.set()
+        saving.wait()
+        assert saving.save(3)
+
+    assert checkpointer(tmp_path).steps() == [1, 3]
+
+
+def test_a_wait_is_bounded_and_may_be_tried_again(
+    tmp_path: Path, gate: threading.Event
+) -> None:
+    saving = checkpointer(tmp_path, timeout=0.05)
+    saving.save(7)
+
+    with pytest.raises(
+        CheckpointTimeoutError, match=r"step 7 was not done after 0\.05 seconds"
+    ):
+        saving.wait()
+    with pytest.raises(CheckpointTimeoutError):
+        saving.save(8)
+
+    gate.set()
+    flight = saving._flight  # pyright: ignore[reportPrivateUsage]
+    assert flight is not None
+    assert flight._ended.wait(60)  # pyright: ignore[reportPrivateUsage]
+    saving.close()
+    assert saving.steps() == [7]
+
+
+def test_a_failed_write_is_raised_at_the_next_call_and_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saving = checkpointer(tmp_path, max_to_keep=1)
+    save_all(saving, 1)
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "publish", fail)
+        assert saving.save(2)
+        with pytest.raises(CheckpointWriteError) as caught:
+            saving.save(3)
+
+    assert str(caught.value) == (
+        f"{tmp_path}: the save of step 2 failed (OSError: [Errno 28] No space left on "
+        "device); earlier checkpoints are untouched"
+    )
+    assert saving.steps() == [1]
+    save_all(saving, 3)
+    assert saving.steps() == [3]
+    saving.close()
+
+
+def test_an_error_in_the_loop_is_not_hidden_by_one_of_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Folder, "publish", fail)
+    saving = checkpointer(tmp_path)
+    saving.save(2)
+    with pytest.raises(KeyError, match="mine"), saving:
+        raise KeyError("mine")
+    assert "the save of step 2 failed" in caplog.text
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(CheckpointWriteError, match="cannot hold checkpoints"):
+        checkpointer(tmp_path / "file" / "run").save(1)
+
+
+def test_another_process_saving_here_is_refused(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1)
+        with Folder(tmp_path).lock() as held:
+            assert held
+            with pytest.raises(CheckpointWriteError, match="another process is saving"):
+                saving.save(2)
+        save_all(saving, 2)
+
+
+def test_a_second_checkpointer_waits_for_the_first_of_this_process(
+    tmp_path: Path,
+) -> None:
+    first, second = checkpointer(tmp_path), checkpointer(tmp_path)
+    first.save(1)
+    second.save(2)
+    second.close()
+    first.close()
+
+    assert second.steps() == [1, 2]
+
+
+def test_the_live_state_changes_only_when_all_of_it_was_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, optimizer = make(seed=0)
+    saving = Checkpointer(tmp_path, model, optimizer)
+    save_all(saving, 1)
+    train(model, optimizer, range(1))
+    before = content(model, optimizer)
+
+    def fail(*_: object) -> None:
+        raise ValueError("a disk that fails\nand more of it")
+
+    monkeypatch.setattr(_store, "read_arrays", fail)
+    with pytest.raises(
+        Exception, match=r"the arrays cannot be read \(ValueError: a disk that fails\)"
+    ):
+        saving.restore()
+
+    assert content(model, optimizer) == before
+
+
+def test_a_checkpoint_of_another_model_is_one_sentence(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1)
+    from flax import nnx
+
+    other = nnx.Dict(one=nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+    with pytest.raises(
+        CheckpointMismatchError, match="no leaf of the checkpoint fits this model"
+    ):
+        Checkpointer(tmp_path, other).restore()

@@ -1,0 +1,190 @@
+"""Damaged, half-written and foreign checkpoints are found before they are used."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from etils import epath
+from roxxel_ckpt import CheckpointDamagedError, Checkpointer
+from roxxel_ckpt._integrity import find_damage, write_digests
+
+from .helpers import (
+    checkpointer,
+    content,
+    edit_json,
+    flip,
+    largest_file,
+    make,
+    save_all,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_hundred_random_flips_are_all_found(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1)
+        files = sorted(path for path in (tmp_path / "1").rglob("*") if path.is_file())
+        rng = random.Random(0)
+        reading = checkpointer(tmp_path, seed=1)
+        for _ in range(100):
+            path = rng.choice(files)
+            byte, bit = rng.randrange(path.stat().st_size), rng.randrange(8)
+            flip(path, byte, bit)
+            with pytest.raises(CheckpointDamagedError):
+                reading.restore()
+            flip(path, byte, bit)
+
+        assert reading.restore() == 1
+
+
+def test_a_damaged_newest_falls_back_to_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model, optimizer = make(seed=0)
+    with Checkpointer(tmp_path, model, optimizer) as saving:
+        save_all(saving, 10, 20)
+    path = largest_file(tmp_path / "20")
+    flip(path)
+    fresh, fresh_optimizer = make(seed=1)
+
+    reading = Checkpointer(tmp_path, fresh, fresh_optimizer)
+
+    assert reading.peek() == (10, None)
+    caplog.clear()
+    assert reading.restore() == 10
+    assert content(fresh, fresh_optimizer) == content(model, optimizer)
+    (record,) = caplog.records
+    name = path.relative_to(tmp_path / "20")
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        f"{tmp_path}/20: cannot be used, {name} is damaged between its bytes 0 and "
+        f"{path.stat().st_size}; looking for an older checkpoint"
+    )
+
+
+def test_after_a_fall_back_the_run_saves_the_damaged_step_again(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+    flip(largest_file(tmp_path / "20"))
+    with checkpointer(tmp_path) as saving:
+        saving.restore()
+        save_all(saving, 20)
+
+        assert saving.restore() == 20
+    assert (tmp_path / "abandoned" / "20").is_dir()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["state/manifest.ocdbt", "meta/metadata", "tree/metadata", "state/_METADATA"],
+)
+def test_a_missing_or_cut_file_is_found(tmp_path: Path, name: str) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20, 30)
+    path = tmp_path / "30" / name
+    path.write_bytes(path.read_bytes()[:-1])
+    (tmp_path / "20" / name).unlink()
+
+    assert checkpointer(tmp_path).restore() == 10
+
+
+def test_the_step_asked_for_is_refused_when_damaged(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+    (tmp_path / "20" / "state" / "manifest.ocdbt").unlink()
+
+    with pytest.raises(CheckpointDamagedError, match=r"state/manifest.ocdbt is missin"):
+        checkpointer(tmp_path).restore(20)
+
+
+def test_when_nothing_is_sound_restore_does_not_start_anew(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10)
+    flip(largest_file(tmp_path / "10"))
+
+    with pytest.raises(CheckpointDamagedError, match="none of its 1 steps can be used"):
+        checkpointer(tmp_path).restore()
+
+
+def test_a_step_without_digests_is_used_when_it_loads_whole_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+    (tmp_path / "20" / "digests.json").unlink()
+
+    assert checkpointer(tmp_path).restore() == 20
+    assert "20: has no digests, so damage cannot be ruled out" in caplog.text
+
+    (tmp_path / "20" / "state" / "manifest.ocdbt").unlink()
+    assert checkpointer(tmp_path).restore() == 10
+
+
+def test_a_foreign_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+
+    with pytest.raises(CheckpointDamagedError, match="none of its 1 steps can be used"):
+        checkpointer(tmp_path).restore()
+
+
+def test_a_checkpoint_of_a_later_format_is_not_guessed_at(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10)
+    edit_json(tmp_path / "10/meta/metadata", lambda meta: {**meta, "format": 99})
+    (tmp_path / "10" / "digests.json").unlink()
+
+    with pytest.raises(CheckpointDamagedError):
+        checkpointer(tmp_path).restore()
+    assert "it has format 99 and this roxxel-ckpt reads up to 1" in caplog.text
+
+
+def test_half_written_steps_are_never_seen_and_cleaned_up(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10)
+    leftovers = [
+        "20.roxxel-staged",
+        "30.roxxel-staged.orbax-checkpoint-tmp",
+        "5.roxxel-deleted",
+        "10.roxxel-replaced",
+    ]
+    for name in leftovers:
+        shutil.copytree(tmp_path / "10", tmp_path / name)
+
+    fresh = checkpointer(tmp_path)
+    assert fresh.steps() == [10]
+    assert fresh.peek() == (10, None)
+    assert len(list(tmp_path.iterdir())) == 5  # looking changes nothing
+    assert fresh.restore() == 10
+    assert [path.name for path in tmp_path.iterdir()] == ["10"]
+
+
+def test_a_step_killed_while_it_was_replaced_is_put_back(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10)
+    (tmp_path / "10").rename(tmp_path / "10.roxxel-replaced")
+
+    assert checkpointer(tmp_path).restore() == 10
+
+
+def test_digests_name_the_place_of_damage_in_a_large_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roxxel_ckpt._integrity._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("roxxel_ckpt._integrity._THREADS_FROM_BYTES", 0)
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "file").write_bytes(bytes(2500))
+    (tmp_path / "empty").write_bytes(b"")
+
+    assert write_digests(epath.Path(tmp_path)) == 2500
+    assert find_damage(epath.Path(tmp_path)) is None
+    flip(tmp_path / "deep" / "file", byte=2400)
+    assert find_damage(epath.Path(tmp_path)) == (
+        "deep/file is damaged between its bytes 2000 and 2500"
+    )

@@ -1,0 +1,140 @@
+"""Whole programs: ended without close(), killed, and what they print."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+from .helpers import checkpointer, run_program
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# The program of the reference documentation, shorter by the steps between the saves.
+REFERENCE = """
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from roxxel_ckpt import Checkpointer
+
+class SimpleModel(nnx.Module):
+    def __init__(self, rngs):
+        self.linear = nnx.Linear(10, 5, rngs=rngs)
+    def __call__(self, x):
+        return self.linear(x)
+
+rngs = nnx.Rngs(42)
+model = SimpleModel(rngs)
+tx = optax.adam(1e-3)
+optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+
+checkpointer = Checkpointer(
+    checkpoint_path="./checkpoints",
+    model=model,
+    optimizer=optimizer,
+    max_to_keep=3
+)
+
+start_step = checkpointer.restore()
+print(f"Resumed from step: {start_step}")
+
+for step in range(start_step, 1000):
+    loss_val = 0.52
+    if step % 100 == 0:
+        checkpointer.save(
+            step=step,
+            metrics_dict={"loss": loss_val}
+        )
+"""
+
+
+def test_the_reference_program_resumes_from_its_last_save(tmp_path: Path) -> None:
+    first = run_program(REFERENCE, tmp_path)
+    second = run_program(REFERENCE, tmp_path)
+
+    assert first.stdout == "Resumed from step: 0\n"
+    assert first.returncode == second.returncode == 0
+    if sys.version_info < (3, 12) or not first.stderr:
+        assert first.stderr == ""
+        assert second.stdout == "Resumed from step: 900\n"
+        assert second.stderr == ""
+    else:
+        # No thread can be started any more when the interpreter ends.
+        assert "step 900 was not saved" in first.stderr
+        assert "use `with Checkpointer(...)` or call close()" in first.stderr
+        assert second.stdout == "Resumed from step: 800\n"
+
+
+def test_an_exception_neither_hangs_nor_loses_the_save(tmp_path: Path) -> None:
+    ended = run_program(REFERENCE + "raise ValueError('mine')\n", tmp_path)
+
+    assert ended.returncode == 1
+    assert "ValueError: mine" in ended.stderr
+    if sys.version_info < (3, 12) or "was not saved" not in ended.stderr:
+        assert checkpointer(tmp_path / "checkpoints").latest_step == 900
+
+
+SAVE_IN_A_LOOP = """
+import sys
+import numpy as np
+from flax import nnx
+from roxxel_ckpt import Checkpointer
+
+state = nnx.Dict(step=nnx.Variable(np.int64(0)), data=nnx.Variable(np.zeros(100_000)))
+checkpointer = Checkpointer("run", state, max_to_keep=2)
+start = checkpointer.restore()
+assert int(state["step"][...]) == start
+assert (state["data"][...] == start).all()
+print("start", start, flush=True)
+if sys.argv[1:] == ["look"]:
+    sys.exit()
+for step in range(start + 1, 10_000):
+    state["step"].set_value(np.int64(step))
+    state["data"].set_value(np.full(100_000, float(step)))
+    checkpointer.save(step, {"loss": float(step % 7)}, {"step": step})
+    print("asked", step, flush=True)
+"""
+
+
+def test_a_kill_at_any_moment_leaves_a_folder_that_restores(tmp_path: Path) -> None:
+    (tmp_path / "loop.py").write_text(SAVE_IN_A_LOOP)
+    rng, at_least = random.Random(1), 0
+    for _ in range(5):
+        with subprocess.Popen(
+            [sys.executable, "loop.py"], cwd=tmp_path, stdout=-1, text=True
+        ) as program:
+            assert program.stdout is not None
+            kind, start = program.stdout.readline().split()
+            assert (kind, int(start) >= at_least) == ("start", True)
+            asked = [program.stdout.readline() for _ in range(rng.randint(2, 6))]
+            # The moment itself is the point, so here a clock is needed.
+            threading.Event().wait(rng.uniform(0, 0.15))
+            program.send_signal(signal.SIGKILL)
+        # A save that was asked for after another one began only when that was whole.
+        at_least = int(asked[-1].split()[1]) - 1
+
+    ended = run_program(SAVE_IN_A_LOOP, tmp_path, "look")
+
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout.split()[1]) >= at_least
+    assert ended.stderr == ""
+
+
+def test_importing_starts_nothing(tmp_path: Path) -> None:
+    program = """
+import threading, logging
+import jax, flax.nnx, orbax.checkpoint
+before = threading.active_count(), list(logging.getLogger().handlers)
+import roxxel_ckpt
+assert (threading.active_count(), list(logging.getLogger().handlers)) == before
+from jax._src import xla_bridge
+assert not xla_bridge._backends, "a device was touched"
+"""
+    ended = run_program(program, tmp_path)
+
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -1,0 +1,190 @@
+"""Which checkpoints stay, which give way, and what a step number means."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_ckpt import (
+    Checkpointer,
+    CheckpointNotFoundError,
+    CheckpointTimeoutError,
+    CheckpointWriteError,
+)
+from roxxel_ckpt._retention import Retention
+
+from .helpers import checkpointer, content, make, save_all, train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOSSES = [5.0, 3.0, 1.0, 2.0, 4.0, 6.0, 7.0]
+
+
+def test_the_newest_and_the_best_stay_over_a_restart(tmp_path: Path) -> None:
+    for step, loss in enumerate(LOSSES):
+        with checkpointer(tmp_path, max_to_keep=2, keep_best=2) as saving:
+            saving.restore()
+            assert saving.save(step, {"loss": loss})
+
+    reading = checkpointer(tmp_path)
+    assert reading.steps() == [2, 3, 5, 6]
+    assert reading.latest_step == 6
+    assert reading.best_step == 2
+
+
+def test_milestones_stay_for_ever(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, max_to_keep=1, keep_best=0, keep_every=3) as saving:
+        save_all(saving, *range(1, 8))
+
+    assert checkpointer(tmp_path).steps() == [3, 6, 7]
+
+
+def test_a_missing_or_nan_metric_is_never_the_best(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, best_metric="accuracy", best_mode="max") as saving:
+        saving.save(1, {"accuracy": math.nan})
+        saving.save(2, {"accuracy": math.inf})
+        saving.save(3, {"loss": 0.0})
+        assert saving.best_step is None
+        saving.save(4, {"accuracy": -2})
+
+    reading = checkpointer(tmp_path, best_metric="accuracy", best_mode="max")
+    assert reading.best_step == 4
+    assert reading.metrics(2) == {"accuracy": math.inf}
+
+
+METRICS = st.dictionaries(
+    st.integers(0, 50),
+    st.dictionaries(st.sampled_from(["loss", "other"]), st.floats(width=16)),
+)
+
+
+@given(
+    metrics=METRICS,
+    newest=st.integers(1, 5),
+    best=st.integers(0, 3),
+    mode=st.sampled_from(["min", "max"]),
+)
+def test_the_newest_always_stay_and_nothing_better_goes(
+    metrics: dict[int, dict[str, float]], newest: int, best: int, mode: str
+) -> None:
+    retention = Retention(newest, best, best_mode=mode)  # pyright: ignore[reportArgumentType] - a Literal in disguise
+
+    kept = retention.kept(metrics)
+
+    assert set(sorted(metrics)[-newest:]) <= kept <= set(metrics)
+    sign = 1 if mode == "min" else -1
+    values = {
+        step: sign * of_step["loss"]
+        for step, of_step in metrics.items()
+        if math.isfinite(of_step.get("loss", math.nan))
+    }
+    gone = [value for step, value in values.items() if step not in kept]
+    stayed = [value for step, value in values.items() if step in kept]
+    assert all(sum(good <= bad for good in stayed) >= best for bad in gone)
+
+
+def test_a_step_that_exists_is_not_saved_again(tmp_path: Path) -> None:
+    model, optimizer = make()
+    with Checkpointer(tmp_path, model, optimizer) as saving:
+        save_all(saving, 1, extra={"try": 1})
+        before = content(model, optimizer)
+        train(model, optimizer, range(1))
+
+        assert saving.save(1, extra={"try": 2}) is False
+        assert saving.peek() == (1, {"try": 1})
+
+        assert saving.save(1, extra={"try": 2}, force=True) is True
+        after = content(model, optimizer)
+        assert saving.restore() == 1
+        assert saving.extra == {"try": 2}
+        assert content(model, optimizer) == after != before
+    assert [path.name for path in tmp_path.iterdir()] == ["1"]
+
+
+def test_an_abandoned_future_is_moved_aside_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20, 30)
+    caplog.clear()
+    with checkpointer(tmp_path) as saving:
+        saving.restore(10)
+        save_all(saving, 20)
+
+        assert saving.steps() == [10, 20]
+    assert sorted(p.name for p in (tmp_path / "abandoned").iterdir()) == ["20", "30"]
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"{tmp_path}: the run goes on from step 10, so steps 20, 30 moved to "
+        f"{tmp_path / 'abandoned'}"
+    )
+
+
+def test_two_abandoned_futures_lie_side_by_side(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+        for _ in range(2):
+            saving.restore(10)
+            save_all(saving, 20)
+
+    assert sorted(p.name for p in (tmp_path / "abandoned").iterdir()) == ["20", "20.1"]
+
+
+def test_a_step_below_the_newest_is_saved_without_a_restore_too(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 15)
+
+        assert saving.steps() == [10, 15]
+
+
+def test_a_missing_step_names_those_there_are(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+
+        with pytest.raises(CheckpointNotFoundError, match="has no step 5; it holds "):
+            saving.restore(5)
+        with pytest.raises(CheckpointNotFoundError, match="steps 10, 20"):
+            saving.metrics(5)
+
+
+def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "2023").mkdir()
+    (tmp_path / "2023" / "photo").write_text("mine")
+    (tmp_path / "notes.txt").write_text("mine")
+    with checkpointer(tmp_path, max_to_keep=1) as saving:
+        save_all(saving, 1, 2, 3000)
+
+        assert saving.steps() == [3000]
+        with pytest.raises(CheckpointWriteError, match=r"2023: is there and is no che"):
+            saving.save(2023, force=True)
+    assert (tmp_path / "2023" / "photo").read_text() == "mine"
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"max_to_keep": 0}, "max_to_keep must be at least 1, got 0"),
+        ({"keep_best": -1}, "keep_best must be 0 or more, got -1"),
+        ({"keep_every": 0}, "keep_every must be a step count of at least 1, got 0"),
+        ({"best_mode": "low"}, 'best_mode must be "min" or "max", got \'low\''),
+        ({"timeout": 0}, "timeout must be above 0 seconds, got 0"),
+        ({"on_busy": "fail"}, 'on_busy must be "wait" or "skip", got \'fail\''),
+    ]
+    for options, message in cases:
+        with pytest.raises(ValueError, match=message):
+            checkpointer(tmp_path, **options)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="checkpoint_path is a file"):
+        checkpointer(tmp_path / "file")
+
+
+def test_errors_are_builtin_errors_too() -> None:
+    assert issubclass(CheckpointTimeoutError, TimeoutError)
+    assert issubclass(CheckpointWriteError, OSError)
+    assert issubclass(CheckpointNotFoundError, FileNotFoundError)
