@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -141,10 +142,7 @@ class Sampler:
         step = operator.index(step)
         if not 0 <= step < self.total_steps:
             raise IndexError(self._outside(step))
-        index = len(self._starts) - 1
-        while self._starts[index] > step:
-            index -= 1
-        return index
+        return bisect_right(self._starts, step) - 1
 
     def batch(self, step: int) -> Any:
         """Return every row of a step.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -12,12 +13,12 @@ from roxxel_curriculum._schedule import Piece, Skip, Solver
 from roxxel_curriculum._version import ARITHMETIC_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from roxxel_curriculum._declaration import Schedule
     from roxxel_curriculum._schedule import SolvedPhase
 
-_KEYS = {
+_PARTS: dict[str, type] = {
     "arithmetic": int,
     "seed": int,
     "step": int,
@@ -26,6 +27,20 @@ _KEYS = {
     "sources": list,
     "phases": list,
     "skips": list,
+}
+_SOURCE_PARTS: dict[str, type] = {
+    "name": str,
+    "fingerprint": str,
+    "tokens": int,
+    "dtype": str,
+    "policy": dict,
+}
+_PHASE_PARTS: dict[str, type] = {
+    "start": int,
+    "batch_size": int,
+    "seq_len": int,
+    "weights": dict,
+    "edited": bool,
 }
 
 
@@ -92,15 +107,25 @@ def check_form(state: Any) -> None:
     Raises:
         StateMismatch: It was not written by a sampler, or by another arithmetic.
     """
-    for key, kind in _KEYS.items():
-        if not hasattr(state, "get") or not isinstance(state.get(key), kind):
-            raise StateMismatch(
-                [f"it has no {key!r} of type {kind.__name__}, as Sampler.state writes"]
-            )
+    _check_parts(state, _PARTS, "it")
     if state["arithmetic"] != ARITHMETIC_VERSION:
         raise StateMismatch(
             [f"arithmetic was {state['arithmetic']} and is now {ARITHMETIC_VERSION}"]
         )
+    for source in state["sources"]:
+        _check_parts(source, _SOURCE_PARTS, "one of its sources")
+        _check_parts(source["policy"], {"then": str}, "the policy of a source")
+    for phase in state["phases"]:
+        _check_parts(phase, _PHASE_PARTS, "one of its phases")
+
+
+def _check_parts(part: Any, kinds: Mapping[str, type], what: str) -> None:
+    for key, kind in kinds.items():
+        if not isinstance(part, Mapping) or not isinstance(
+            cast("Mapping[str, Any]", part).get(key), kind
+        ):
+            message = f"{what} has no {key!r} of type {kind.__name__}, unlike what "
+            raise StateMismatch([message + "Sampler.state writes"])
 
 
 def differences(schedule: Schedule, seed: int, state: Mapping[str, Any]) -> list[str]:
