@@ -55,7 +55,7 @@ def test_every_row_is_its_sources_tokens_from_start_to_stop(
         batch, windows = sampler.batch(step), sampler.windows(step)
         assert batch.shape == sampler.shape(step)
         assert batch.dtype == np.int32
-        expected = windows.start[:, None] + np.arange(batch.shape[1])
+        expected = windows.start[:, None] + np.arange(sampler.shape(step)[1])
         assert np.array_equal(batch, expected)
         assert np.array_equal(windows.stop, windows.start + batch.shape[1])
 

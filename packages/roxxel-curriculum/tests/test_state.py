@@ -142,6 +142,7 @@ def test_a_phase_reweighted_twice_in_place_keeps_both_pasts() -> None:
     assert [(p.start, p.steps) for p in again.phases] == [(0, 10), (10, 15), (25, 35)]
     for step in range(25):
         assert digest(again, step) == digest(resumed, step)
+    assert [again.phase(step) for step in (9, 10, 25, 59)] == [0, 0, 0, 0]
     same = second.sampler(7, at_25)
     for step in range(40):
         assert digest(same, step) == digest(resumed, step)

@@ -12,13 +12,14 @@ resume is to ask for the next step, and to look at an old batch is one call.
 Only numpy is needed, and any object with the methods of `TokenReader` is a source.
 """
 
+from roxxel_format import TokenReader
+
 from roxxel_curriculum._bijection import Permutation, make_key, permute
 from roxxel_curriculum._curriculum import Curriculum
 from roxxel_curriculum._phase import Phase, ResolvedPhase
 from roxxel_curriculum._plan import CorpusPlan, PhasePlan, Plan, SourcePlan
 from roxxel_curriculum._policy import DROP, REPEAT, STOP, Policy, repeat
 from roxxel_curriculum._sampler import Location, Sampler, Upcoming, Windows
-from roxxel_curriculum._source import TokenReader
 from roxxel_curriculum._state import StateMismatch
 from roxxel_curriculum._version import ARITHMETIC_VERSION
 

@@ -13,9 +13,11 @@ from roxxel_curriculum._policy import DROP, REPEAT, Policy, parse_policy
 from roxxel_curriculum._resume import solve_from
 from roxxel_curriculum._sampler import Sampler
 from roxxel_curriculum._schedule import PRIMARY, Skip
-from roxxel_curriculum._source import Source, TokenReader, check_sources
+from roxxel_curriculum._source import Source, check_sources
 
 if TYPE_CHECKING:
+    from roxxel_format import TokenReader
+
     from roxxel_curriculum._fields import Field
 
 

@@ -75,6 +75,7 @@ class Schedule:
         """Return the phases with every length in steps."""
         return tuple(
             ResolvedPhase(
+                phase.piece.index,
                 phase.start,
                 phase.steps,
                 phase.piece.batch_size,
@@ -153,7 +154,7 @@ def pieces(declaration: Declaration) -> list[Piece]:
         )
         result.append(
             Piece(
-                label,
+                index,
                 phase.batch_size,
                 phase.seq_len,
                 weights,

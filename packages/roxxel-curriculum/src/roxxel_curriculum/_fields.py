@@ -10,7 +10,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roxxel_curriculum._source import TokenReader
+    from roxxel_format import TokenReader
 
 Field: TypeAlias = Literal["tokens", "segment_ids", "positions", "source"]
 

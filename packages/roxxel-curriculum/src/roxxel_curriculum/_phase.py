@@ -82,6 +82,7 @@ class ResolvedPhase:
     """A phase with its place in the run: what `Curriculum.phases` holds.
 
     Attributes:
+        index: Which declared phase it is; one edited in place is in several pieces.
         start: First training step.
         steps: Training steps.
         batch_size: Sequences in a step, over all processes.
@@ -89,6 +90,7 @@ class ResolvedPhase:
         weights: Share of tokens by source name, as the smallest integers of that ratio.
     """
 
+    index: int
     start: int
     steps: int
     batch_size: int

@@ -123,7 +123,8 @@ class _Past:
     def _left(self, rest: Piece, stop: int, recorded: Piece) -> Piece | None:
         """Add the recorded part of `rest`; return what is left, None if it is over."""
         start = self._solver.step
-        solved = self._solver.add(replace(recorded, is_split=rest.is_split))
+        recorded = replace(recorded, index=rest.index, is_split=rest.is_split)
+        solved = self._solver.add(recorded)
         if solved is None or solved.steps != stop - start:
             return None
         if rest.steps is not None:

@@ -21,10 +21,11 @@ from roxxel_curriculum._version import ARITHMETIC_VERSION
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from roxxel_format import TokenReader
+
     from roxxel_curriculum._declaration import Schedule
     from roxxel_curriculum._fields import Field
     from roxxel_curriculum._phase import ResolvedPhase
-    from roxxel_curriculum._source import TokenReader
 
 Rows: TypeAlias = "slice | npt.ArrayLike"
 
@@ -121,7 +122,7 @@ class Sampler:
 
     @property
     def phases(self) -> tuple[ResolvedPhase, ...]:
-        """The phases as they are trained; one edited in place is in two."""
+        """The phases as they are trained; one edited in place is in several pieces."""
         return self._schedule.resolved_phases()
 
     def shape(self, step: int) -> tuple[int, int]:
@@ -130,19 +131,16 @@ class Sampler:
         Raises:
             IndexError: The step is outside `[0, total_steps)`.
         """
-        piece = self._phases[self.phase(step)].piece
+        piece = self._phases[self._piece(step)].piece
         return piece.batch_size, piece.seq_len
 
     def phase(self, step: int) -> int:
-        """Return the index in `phases` of a step's phase.
+        """Return which of the declared phases a step is in.
 
         Raises:
             IndexError: The step is outside `[0, total_steps)`.
         """
-        step = operator.index(step)
-        if not 0 <= step < self.total_steps:
-            raise IndexError(self._outside(step))
-        return bisect_right(self._starts, step) - 1
+        return self._phases[self._piece(step)].piece.index
 
     def batch(self, step: int) -> Any:
         """Return every row of a step.
@@ -283,6 +281,13 @@ class Sampler:
         if found:
             raise StateMismatch(found)
 
+    def _piece(self, step: int) -> int:
+        """Return which solved phase a step is in."""
+        step = operator.index(step)
+        if not 0 <= step < self.total_steps:
+            raise IndexError(self._outside(step))
+        return bisect_right(self._starts, step) - 1
+
     def _outside(self, step: int) -> str:
         message = f"step {step} is outside the run, which has {self.total_steps} steps"
         ended = self._schedule.ended
@@ -295,7 +300,7 @@ class Sampler:
 
     def _block(self, step: int) -> tuple[Block, int]:
         """Return a block that holds a step, and the step's worth of data."""
-        index = self.phase(step)
+        index = self._piece(step)
         phase = self._phases[index]
         data_step = phase.data_step(step - phase.start)
         blocks = self._blocks

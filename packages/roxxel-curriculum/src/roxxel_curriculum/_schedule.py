@@ -31,7 +31,7 @@ class Piece:
     """A phase, or the part of one between two edits, before it is solved.
 
     Attributes:
-        label: What to call it in an error.
+        index: Which declared phase it is.
         batch_size: Sequences in a step.
         seq_len: Tokens of a sequence.
         weights: Positive integers by source name.
@@ -40,13 +40,18 @@ class Piece:
         is_split: Whether it goes on with an edited phase, rather than beginning one.
     """
 
-    label: str
+    index: int
     batch_size: int
     seq_len: int
     weights: Mapping[str, int]
     steps: int | None
     epochs: Fraction = Fraction(0)
     is_split: bool = False
+
+    @property
+    def label(self) -> str:
+        """What to call it in a message."""
+        return f"phase {self.index}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import numpy.typing as npt
+from roxxel_format import TokenReader
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,49 +15,6 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 2**60
 """The largest source: positions and their sums stay inside 64 bits."""
-
-
-@runtime_checkable
-class TokenReader(Protocol):
-    """One line of tokens to read windows from, as `roxxel_format.Roxxel` is."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the whole line."""
-        ...
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the tokens as stored."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Digest of the content, the same on every machine and under every path."""
-        ...
-
-    @property
-    def tokenizer(self) -> str | None:
-        """Identity of the tokenizer that made the tokens; None if unknown."""
-        ...
-
-    def read(
-        self,
-        starts: npt.NDArray[np.int64],
-        length: int,
-        dtype: npt.DTypeLike | None = None,
-        out: npt.NDArray[Any] | None = None,
-    ) -> npt.NDArray[Any]:
-        """Return windows `[start, start + length)`, shape `(len(starts), length)`."""
-        ...
-
-    def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return document, start and stop of each piece of a range, `(n, 3)`."""
-        ...
-
-    def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
-        """Take the hint that these windows will be read soon."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -195,7 +195,7 @@ def run_differences(
 def recorded_piece(entry: Mapping[str, Any], index: int, steps: int) -> Piece:
     """Return a phase of a state as a piece of `steps` steps."""
     return Piece(
-        f"phase {index} of the state",
+        index,
         entry["batch_size"],
         entry["seq_len"],
         entry["weights"],

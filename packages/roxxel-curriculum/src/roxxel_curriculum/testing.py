@@ -40,7 +40,7 @@ class PositionReader:
 
     def read(
         self,
-        starts: npt.NDArray[np.int64],
+        starts: npt.ArrayLike,
         length: int,
         dtype: npt.DTypeLike | None = None,
         out: npt.NDArray[Any] | None = None,
@@ -50,12 +50,12 @@ class PositionReader:
         Raises:
             IndexError: A window leaves the corpus.
         """
-        starts = np.asarray(starts, np.int64)
-        if starts.size and not (
-            starts.min() >= 0 and starts.max() + length <= self.num_tokens
+        begins = np.asarray(starts, np.int64)
+        if begins.size and not (
+            begins.min() >= 0 and begins.max() + length <= self.num_tokens
         ):
             raise IndexError(f"a window leaves the corpus of {self.num_tokens} tokens")
-        tokens = starts[:, None] + np.arange(length)
+        tokens = begins[:, None] + np.arange(length)
         if self.dtype.kind in "iu":
             bits = 8 * self.dtype.itemsize - (self.dtype.kind == "i")
             tokens &= 2 ** min(31, bits) - 1
@@ -79,6 +79,6 @@ class PositionReader:
             np.int64,
         )
 
-    def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
+    def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         """Keep what was asked for in `asked`."""
-        self.asked.append((np.asarray(starts), length))
+        self.asked.append((np.asarray(starts, np.int64), length))
