@@ -17,7 +17,8 @@ from roxxel_format import TokenReader
 from roxxel_curriculum._bijection import Permutation, make_key, permute
 from roxxel_curriculum._curriculum import Curriculum
 from roxxel_curriculum._phase import Phase, ResolvedPhase
-from roxxel_curriculum._plan import CorpusPlan, PhasePlan, Plan, SourcePlan
+from roxxel_curriculum._plan import CorpusPlan, MixPlan, PhasePlan, Plan, SourcePlan
+from roxxel_curriculum._plan_diff import PlanDiff
 from roxxel_curriculum._policy import DROP, REPEAT, STOP, Policy, repeat
 from roxxel_curriculum._sampler import Location, Sampler, Upcoming, Windows
 from roxxel_curriculum._state import StateMismatch
@@ -31,10 +32,12 @@ __all__ = [
     "CorpusPlan",
     "Curriculum",
     "Location",
+    "MixPlan",
     "Permutation",
     "Phase",
     "PhasePlan",
     "Plan",
+    "PlanDiff",
     "Policy",
     "ResolvedPhase",
     "Sampler",

@@ -49,7 +49,7 @@ class Declaration:
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SolvedRun:
     """A declaration solved: which source gives which sample of every phase.
 
     Attributes:
@@ -86,7 +86,7 @@ class Schedule:
         )
 
 
-def solve(declaration: Declaration) -> Schedule:
+def solve(declaration: Declaration) -> SolvedRun:
     """Solve a declaration from its first step.
 
     Raises:
@@ -114,7 +114,7 @@ def start_solver(declaration: Declaration, longest: int) -> Solver:
     )
 
 
-def finish(declaration: Declaration, longest: int, solver: Solver) -> Schedule:
+def finish(declaration: Declaration, longest: int, solver: Solver) -> SolvedRun:
     """Return the schedule a solver has come to, checked as a whole.
 
     Raises:
@@ -134,7 +134,7 @@ def finish(declaration: Declaration, longest: int, solver: Solver) -> Schedule:
                 f"a skip stands at step {skip.at} but the run has {declared} steps; "
                 f"use a step below {declared}"
             )
-    return Schedule(
+    return SolvedRun(
         declaration, longest, solver.spans, tuple(solver.phases), solver.ended
     )
 

@@ -6,12 +6,16 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_curriculum._plan_text import plan_text
+from roxxel_curriculum._plan_diff import PlanDiff, compare_plans
+from roxxel_curriculum._plan_text import plan_html, plan_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+    from os import PathLike
 
-    from roxxel_curriculum._declaration import Schedule
+    from matplotlib.figure import Figure
+
+    from roxxel_curriculum._declaration import SolvedRun
     from roxxel_curriculum._schedule import SolvedPhase
 
 
@@ -21,6 +25,7 @@ class SourcePlan:
 
     Attributes:
         name: Name of the source.
+        weight: Its weight, as an integer among those of the phase.
         share: Share of the phase's tokens by its weights, before any source runs out.
         samples: Samples delivered.
         tokens: Tokens delivered.
@@ -36,6 +41,7 @@ class SourcePlan:
     """
 
     name: str
+    weight: int
     share: float
     samples: int
     tokens: int
@@ -49,10 +55,26 @@ class SourcePlan:
 
 
 @dataclass(frozen=True, slots=True)
+class MixPlan:
+    """The mixture of some consecutive steps, from one exhaustion to the next.
+
+    Attributes:
+        start: First training step.
+        stop: One past the last.
+        shares: Share of tokens by source name.
+    """
+
+    start: int
+    stop: int
+    shares: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class PhasePlan:
     """What one phase takes.
 
     Attributes:
+        index: Which declared phase it is; one edited in place is in several pieces.
         start: First training step.
         steps: Training steps.
         batch_size: Sequences in a step.
@@ -60,8 +82,10 @@ class PhasePlan:
         tokens: Tokens delivered.
         skipped_steps: Steps whose data is passed over.
         sources: One entry for each source with a weight.
+        mixes: What the steps are made of, in order.
     """
 
+    index: int
     start: int
     steps: int
     batch_size: int
@@ -69,6 +93,7 @@ class PhasePlan:
     tokens: int
     skipped_steps: int
     sources: tuple[SourcePlan, ...]
+    mixes: tuple[MixPlan, ...]
 
     @property
     def stop(self) -> int:
@@ -82,6 +107,7 @@ class CorpusPlan:
 
     Attributes:
         name: Name of the source.
+        fingerprint: Digest of its content.
         num_tokens: Tokens it holds.
         num_spans: Spans it is cut into.
         policy: What it does when it runs out.
@@ -91,6 +117,7 @@ class CorpusPlan:
     """
 
     name: str
+    fingerprint: str
     num_tokens: int
     num_spans: int
     policy: str
@@ -101,7 +128,10 @@ class CorpusPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run will read. `str(plan)` is a table for people.
+    """What a run will read.
+
+    `str(plan)` is a table of plain text, a notebook shows it as one, and so does
+    `rich.print(plan)`.
 
     Attributes:
         seed: Seed of the run; the numbers are the same for every seed.
@@ -128,12 +158,43 @@ class Plan:
     def __str__(self) -> str:
         return plan_text(self)
 
+    def __rich__(self) -> Any:
+        from roxxel_curriculum._plan_rich import plan_renderable
+
+        return plan_renderable(self)
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """Return what `other` changes, and from which step on."""
+        return compare_plans(self, other)
+
+    def plot(self, path: str | PathLike[str] | None = None) -> Figure:
+        """Draw the tokens of each source over the steps.
+
+        Args:
+            path: Where to save the picture; its ending says in which format.
+
+        Returns:
+            A matplotlib figure, which nothing else holds.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is missing; install the `plot` extra.
+        """
+        from roxxel_curriculum._plot import draw_plan
+
+        figure: Any = draw_plan(self)
+        if path is not None:
+            figure.savefig(path)
+        return figure
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as dicts, lists, numbers and strings, for JSON."""
         return _plain(asdict(self))
 
 
-def make_plan(schedule: Schedule, seed: int) -> Plan:
+def make_plan(schedule: SolvedRun, seed: int) -> Plan:
     """Return the plan of a schedule; reads no tokens."""
     phases: list[PhasePlan] = []
     tokens: dict[str, int] = {}
@@ -160,6 +221,7 @@ def make_plan(schedule: Schedule, seed: int) -> Plan:
         sources=tuple(
             CorpusPlan(
                 name=source.name,
+                fingerprint=source.reader.fingerprint,
                 num_tokens=source.reader.num_tokens,
                 num_spans=schedule.spans[source.name].num_spans,
                 policy=str(source.policy),
@@ -229,6 +291,7 @@ def _plan_phase(phase: SolvedPhase, runs: dict[str, tuple[Any, int]]) -> PhasePl
         sources.append(
             SourcePlan(
                 name=name,
+                weight=weight,
                 share=weight / total_weight,
                 samples=samples,
                 tokens=samples * piece.seq_len,
@@ -242,6 +305,7 @@ def _plan_phase(phase: SolvedPhase, runs: dict[str, tuple[Any, int]]) -> PhasePl
             )
         )
     return PhasePlan(
+        index=piece.index,
         start=phase.start,
         steps=phase.steps,
         batch_size=piece.batch_size,
@@ -249,7 +313,20 @@ def _plan_phase(phase: SolvedPhase, runs: dict[str, tuple[Any, int]]) -> PhasePl
         tokens=phase.steps * piece.batch_size * piece.seq_len,
         skipped_steps=sum(skip.steps for skip in phase.skips),
         sources=tuple(sources),
+        mixes=tuple(_mixes(phase)),
     )
+
+
+def _mixes(phase: SolvedPhase) -> Iterator[MixPlan]:
+    for leg in phase.legs:
+        weights = {name: phase.piece.weights[name] for name in leg.blend.sources}
+        total = sum(weights.values())
+        last = phase.num_samples if leg.stop is None else leg.stop
+        start = phase.start + phase.steps_within(leg.start)
+        stop = phase.start + min(phase.steps, phase.steps_within(last))
+        if start < stop:
+            shares = {name: weight / total for name, weight in weights.items()}
+            yield MixPlan(start, stop, shares)
 
 
 def _epochs(run: Any, given: int) -> float:

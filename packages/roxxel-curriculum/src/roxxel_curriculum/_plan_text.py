@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from html import escape
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,23 @@ def plan_text(plan: Plan) -> str:
     if notes:
         lines += ["", *notes]
     return "\n".join(lines)
+
+
+def plan_html(plan: Plan) -> str:
+    """Return a plan as two HTML tables, for notebooks."""
+    parts = [f"<p>{escape(headline(plan))}</p>"]
+    for columns, rows in (
+        (PHASE_COLUMNS, phase_rows(plan)),
+        (SOURCE_COLUMNS, source_rows(plan)),
+    ):
+        head = "".join(f"<th>{escape(column)}</th>" for column in columns)
+        body = "".join(
+            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
+            for row in rows
+        )
+        parts.append(f"<table><tr>{head}</tr>{body}</table>")
+    parts.extend(f"<p>{escape(note)}</p>" for note in plan_notes(plan))
+    return "\n".join(parts)
 
 
 PHASE_COLUMNS = (
@@ -47,10 +65,10 @@ def headline(plan: Plan) -> str:
 def phase_rows(plan: Plan) -> list[tuple[str, ...]]:
     """Return a row for each source of each phase."""
     rows: list[tuple[str, ...]] = []
-    for index, phase in enumerate(plan.phases):
+    for phase in plan.phases:
         for number, source in enumerate(phase.sources):
             steps = f"{phase.start:,}-{phase.stop - 1:,}"
-            head = (str(index), steps, f"{phase.batch_size} x {phase.seq_len}")
+            head = (str(phase.index), steps, f"{phase.batch_size} x {phase.seq_len}")
             rows.append(
                 (
                     *(head if number == 0 else ("", "", "")),
@@ -84,9 +102,9 @@ def source_rows(plan: Plan) -> list[tuple[str, ...]]:
 def plan_notes(plan: Plan) -> list[str]:
     """Return sentences about what a reader of the table should not miss."""
     notes: list[str] = []
-    for index, phase in enumerate(plan.phases):
+    for phase in plan.phases:
         notes.extend(
-            f"phase {index}: {source.name} runs out in step "
+            f"phase {phase.index}: {source.name} runs out in step "
             f"{source.exhausted_step:,}; the others share its weight from there"
             for source in phase.sources
             if source.exhausted_step is not None

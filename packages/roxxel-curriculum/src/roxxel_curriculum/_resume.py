@@ -18,12 +18,12 @@ from roxxel_curriculum._state import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roxxel_curriculum._declaration import Declaration, Schedule
+    from roxxel_curriculum._declaration import Declaration, SolvedRun
 
 
 def solve_from(
     declaration: Declaration, seed: int, state: Mapping[str, Any]
-) -> Schedule:
+) -> SolvedRun:
     """Solve a declaration for a run that is at the step of `state`.
 
     The sizes fixed at the start come from the state. A phase that the step lies in and

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from roxxel_format import TokenReader
 
-    from roxxel_curriculum._declaration import Schedule
+    from roxxel_curriculum._declaration import SolvedRun
     from roxxel_curriculum._fields import Field
     from roxxel_curriculum._phase import ResolvedPhase
 
@@ -96,7 +96,7 @@ class Sampler:
     """
 
     def __init__(
-        self, schedule: Schedule, seed: int, fields: Iterable[Field] = ("tokens",)
+        self, schedule: SolvedRun, seed: int, fields: Iterable[Field] = ("tokens",)
     ) -> None:
         self._schedule = schedule
         self._phases = schedule.phases

@@ -15,7 +15,7 @@ from roxxel_curriculum._version import ARITHMETIC_VERSION
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roxxel_curriculum._declaration import Schedule
+    from roxxel_curriculum._declaration import SolvedRun
     from roxxel_curriculum._schedule import SolvedPhase
 
 _PARTS: dict[str, type] = {
@@ -63,7 +63,7 @@ class StateMismatch(ValueError):
         return StateMismatch, (self.differences,)
 
 
-def state_of(schedule: Schedule, seed: int, step: int) -> dict[str, Any]:
+def state_of(schedule: SolvedRun, seed: int, step: int) -> dict[str, Any]:
     """Return what the order of the steps before `step` depends on, for JSON."""
     declaration = schedule.declaration
     return {
@@ -128,7 +128,7 @@ def _check_parts(part: Any, kinds: Mapping[str, type], what: str) -> None:
             raise StateMismatch([message + "Sampler.state writes"])
 
 
-def differences(schedule: Schedule, seed: int, state: Mapping[str, Any]) -> list[str]:
+def differences(schedule: SolvedRun, seed: int, state: Mapping[str, Any]) -> list[str]:
     """Return a sentence for each thing of a state's past that the schedule has not."""
     check_form(state)
     step = state["step"]
@@ -226,7 +226,7 @@ def _phase_differences(
     return found
 
 
-def _policy_differences(schedule: Schedule, state: Mapping[str, Any]) -> list[str]:
+def _policy_differences(schedule: SolvedRun, state: Mapping[str, Any]) -> list[str]:
     """Return the changed policies of sources that had run out."""
     live = {source.name: source.policy for source in schedule.declaration.sources}
     recorded = {
@@ -251,7 +251,7 @@ def _policy_differences(schedule: Schedule, state: Mapping[str, Any]) -> list[st
 
 
 def _past_legs(
-    schedule: Schedule, policies: Mapping[str, Policy], state: Mapping[str, Any]
+    schedule: SolvedRun, policies: Mapping[str, Policy], state: Mapping[str, Any]
 ) -> list[list[tuple[int, tuple[str, ...]]]] | None:
     """Return where the past's legs begin and who is in them; None if it cannot be."""
     declaration = schedule.declaration

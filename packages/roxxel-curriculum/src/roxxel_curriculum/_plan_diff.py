@@ -1,0 +1,195 @@
+"""What an edited schedule changes, and from which step on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from roxxel_curriculum._plan_text import short
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from roxxel_curriculum._plan import PhasePlan, Plan
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """What changes between two plans; false where nothing does.
+
+    Attributes:
+        step: Batches before this step are the same; None where all are.
+        changes: One sentence for each change.
+    """
+
+    step: int | None
+    changes: tuple[str, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def __str__(self) -> str:
+        if self.step is None:
+            head = "every batch is the same"
+        elif self.step == 0:
+            head = "every batch may change"
+        else:
+            head = f"batches change from step {self.step:,} on"
+        return "\n".join([head, *(f"- {change}" for change in self.changes)])
+
+
+class _Change(NamedTuple):
+    """What changes, and the first step it changes; None where another says so."""
+
+    step: int | None
+    text: str
+
+
+def compare_plans(before: Plan, after: Plan) -> PlanDiff:
+    """Return what `after` changes of `before`."""
+    steps: list[int] = []
+    changes: list[str] = []
+    for step, change in (
+        *_run_changes(before, after),
+        *_source_changes(before, after),
+        *_skip_changes(before, after),
+        *_phase_changes(before, after),
+        *_exhaustion_changes(before, after),
+        *_total_changes(before, after),
+    ):
+        if step is not None:
+            steps.append(step)
+        changes.append(change)
+    return PlanDiff(min(steps, default=None), tuple(changes))
+
+
+def _run_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+    for what in ("seed", "longest", "overlap"):
+        old, new = getattr(before, what), getattr(after, what)
+        if old != new:
+            yield _Change(0, f"{what} is {new} instead of {old}")
+
+
+def _source_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+    old = {source.name: source for source in before.sources}
+    new = {source.name: source for source in after.sources}
+    for name in old.keys() - new.keys():
+        yield _Change(_first_use(before, name), f"source {name!r} is gone")
+    for name in new.keys() - old.keys():
+        yield _Change(_first_use(after, name), f"source {name!r} is new")
+    for name in sorted(old.keys() & new.keys()):
+        if old[name].fingerprint != new[name].fingerprint:
+            yield _Change(
+                _first_use(before, name),
+                f"source {name!r} holds other data: {short(new[name].num_tokens)} "
+                f"tokens instead of {short(old[name].num_tokens)}",
+            )
+        if old[name].policy != new[name].policy:
+            # Where it matters, the steps that it changes are found by exhaustion.
+            yield _Change(
+                None,
+                f"the policy of source {name!r} is {new[name].policy!r} instead of "
+                f"{old[name].policy!r}",
+            )
+
+
+def _skip_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+    old, new = dict(before.skips), dict(after.skips)
+    for at in sorted(old.keys() | new.keys()):
+        if old.get(at, 0) != new.get(at, 0):
+            yield _Change(
+                at,
+                f"before step {at:,} the data of {new.get(at, 0):,} steps is "
+                f"passed over instead of {old.get(at, 0):,}",
+            )
+
+
+def _phase_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+    for number in range(max(len(before.phases), len(after.phases))):
+        if number >= len(after.phases):
+            gone = before.phases[number]
+            yield _Change(min(gone.start, after.total_steps), f"phase {number} is gone")
+            continue
+        new = after.phases[number]
+        if number >= len(before.phases):
+            yield _Change(
+                min(new.start, before.total_steps),
+                f"phase {number} is new: {new.steps:,} steps of {new.batch_size} x "
+                f"{new.seq_len}",
+            )
+            continue
+        old = before.phases[number]
+        start = min(old.start, new.start)
+        for what in ("batch_size", "seq_len"):
+            was, now = getattr(old, what), getattr(new, what)
+            if was != now:
+                yield _Change(
+                    start, f"{what} of phase {number} is {now} instead of {was}"
+                )
+        if _weights(old) != _weights(new):
+            yield _Change(
+                start,
+                f"the weights of phase {number} are {_weights(new)} instead of "
+                f"{_weights(old)}",
+            )
+        if old.steps != new.steps:
+            yield _Change(
+                min(old.stop, new.stop),
+                f"phase {number} has {new.steps:,} steps instead of {old.steps:,}",
+            )
+
+
+def _exhaustion_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+    for number, (old, new) in enumerate(zip(before.phases, after.phases, strict=False)):
+        if old.start != new.start:
+            return
+        was = {source.name: source.exhausted_step for source in old.sources}
+        now = {source.name: source.exhausted_step for source in new.sources}
+        for name in sorted(was.keys() & now.keys()):
+            if was[name] != now[name]:
+                steps = [step for step in (was[name], now[name]) if step is not None]
+                yield _Change(
+                    min(steps),
+                    f"source {name!r} runs out in {_step(now[name])} of "
+                    f"phase {number} instead of {_step(was[name])}",
+                )
+
+
+def _total_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+    if before.total_steps != after.total_steps:
+        yield _Change(
+            min(before.total_steps, after.total_steps),
+            f"the run has {after.total_steps:,} steps instead of "
+            f"{before.total_steps:,}",
+        )
+    old = {source.name: source for source in before.sources}
+    for source in after.sources:
+        was = old.get(source.name)
+        if was is not None and was.tokens != source.tokens:
+            yield _Change(
+                None,
+                f"source {source.name!r} gives {short(source.tokens)} tokens "
+                f"instead of {short(was.tokens)}, {source.epochs:.3f} epochs "
+                f"instead of {was.epochs:.3f}",
+            )
+
+
+def _first_use(plan: Plan, name: str) -> int | None:
+    """Return the first step that draws from a source; None if none does."""
+    return min(
+        (
+            source.first_step
+            for phase in plan.phases
+            for source in phase.sources
+            if source.name == name and source.first_step is not None
+        ),
+        default=None,
+    )
+
+
+def _weights(phase: PhasePlan) -> dict[str, int]:
+    return {source.name: source.weight for source in phase.sources}
+
+
+def _step(step: int | None) -> str:
+    return "no step" if step is None else f"step {step:,}"

@@ -1,0 +1,252 @@
+"""The plan: known before the first step, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+from roxxel_curriculum import Curriculum, Phase, PlanDiff
+from roxxel_curriculum.testing import PositionReader
+
+from .helpers import curricula, digest
+
+# pyright: reportPrivateUsage=false
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BLEND = {"self": 0.6, "code": 0.3, "math": 0.1}
+
+
+def example(*phases: Phase, **options: Any) -> Curriculum:
+    declared = phases or (Phase(200, 64, 65), Phase(200, 16, 129, BLEND))
+    return Curriculum(
+        PositionReader(2 * 10**6, "web"),
+        declared,
+        {"code": PositionReader(10**6, "c"), "math": PositionReader(30_000, "m")},
+        **options,
+    )
+
+
+def test_the_table_has_every_source_of_every_phase_and_what_runs_out() -> None:
+    text = str(example(skips=[(5, 3)]).plan(7))
+
+    assert (
+        text.splitlines()[0] == "400 steps, 1.245 M tokens, 2 phases, 3 sources, seed 7"
+    )
+    for part in (
+        "64 x 65",
+        "200-399",
+        "math runs out in step",
+        "before step 5 the data of 3 steps is passed over",
+        "repeat",
+        "drop",
+    ):
+        assert part in text
+
+
+def test_more_than_one_epoch_is_said_in_plain_view() -> None:
+    plan = example(Phase(1000, 64, 65)).plan()
+
+    assert "self is read 2.0" in str(plan)
+
+
+def test_a_plan_goes_through_json() -> None:
+    plan = example().plan(7)
+
+    found = json.loads(json.dumps(plan.to_dict()))
+
+    assert found == plan.to_dict()
+    assert found["phases"][1]["sources"][0]["name"] == "code"
+    assert found["total_steps"] == 400
+
+
+def test_rich_and_notebooks_show_the_same_cells() -> None:
+    plan = example(skips=[(5, 3)]).plan(7)
+    console = Console(width=150, record=True, file=None, quiet=False)
+    with console.capture() as capture:
+        console.print(plan)
+
+    html = plan._repr_html_()
+
+    for cell in ("64 x 65", "12,800", "200-399", "math runs out in step", "3 steps is"):
+        assert cell in capture.get()
+        assert cell in html
+
+
+def test_a_name_cannot_inject_markup() -> None:
+    curriculum = Curriculum(
+        PositionReader(1000),
+        [Phase(1, 1, 9, {"[red]<b>": 1})],
+        {"[red]<b>": PositionReader(1000)},
+    )
+    console = Console(width=150)
+    with console.capture() as capture:
+        console.print(curriculum.plan())
+
+    assert "[red]<b>" in capture.get()
+    assert "<b>" not in curriculum.plan()._repr_html_()
+
+
+@pytest.mark.parametrize("ending", ["png", "svg"])
+def test_the_picture_is_drawn_and_saved(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"plan.{ending}"
+
+    figure = example().plan().plot(path)
+
+    assert path.stat().st_size > 10_000
+    texts = [text.get_text() for axes in figure.axes for text in axes.texts]
+    assert "math runs out" in texts
+    assert any("phase 1" in text for text in texts)
+
+
+def test_without_matplotlib_the_error_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.delitem(sys.modules, "roxxel_curriculum._plot", raising=False)
+
+    with pytest.raises(ModuleNotFoundError, match=r"roxxel-curriculum\[plot\]"):
+        example().plan().plot()
+
+
+def test_importing_the_package_loads_numpy_and_the_format_alone() -> None:
+    program = (
+        "import sys, roxxel_curriculum as r\n"
+        "from roxxel_curriculum.testing import PositionReader\n"
+        "c = r.Curriculum(PositionReader(9999), [r.Phase(3, 2, 9)])\n"
+        "print(c.plan()); c.sampler(1).batch(0)\n"
+        "heavy = {'rich', 'matplotlib', 'jax', 'tomllib', 'pandas', 'scipy'}\n"
+        "assert not heavy & sys.modules.keys(), heavy & sys.modules.keys()\n"
+    )
+
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+
+def test_equal_plans_have_no_difference() -> None:
+    found = example().plan(7).diff(example().plan(7))
+
+    assert not found
+    assert found == PlanDiff(None, ())
+    assert str(found) == "every batch is the same"
+
+
+@pytest.mark.parametrize(
+    ("edited", "step", "change"),
+    [
+        (example(Phase(200, 64, 65), longest=129), 200, "phase 1 is gone"),
+        (
+            example(Phase(250, 64, 65), Phase(200, 16, 129, BLEND)),
+            200,
+            "phase 0 has 250 steps instead of 200",
+        ),
+        (
+            example(Phase(200, 64, 65), Phase(200, 8, 129, BLEND)),
+            200,
+            "batch_size of phase 1 is 8 instead of 16",
+        ),
+        (
+            example(Phase(200, 64, 65), Phase(200, 16, 129, {"self": 1})),
+            200,
+            "the weights of phase 1 are {'self': 1} instead of",
+        ),
+        (example(skips=[(50, 2)]), 50, "before step 50 the data of 2 steps is passed"),
+        (example(longest=500), 0, "longest is 500 instead of 129"),
+        (
+            example(policies={"math": "repeat"}),
+            344,
+            "source 'math' runs out in no step of phase 1 instead of step 344",
+        ),
+    ],
+)
+def test_a_difference_says_what_changes_and_from_which_step(
+    edited: Curriculum, step: int, change: str
+) -> None:
+    found = example().plan().diff(edited.plan())
+
+    assert found.step == step
+    assert change in str(found)
+
+
+def test_another_source_changes_from_where_it_is_first_read() -> None:
+    other = Curriculum(
+        PositionReader(2 * 10**6, "web"),
+        [Phase(200, 64, 65), Phase(200, 16, 129, BLEND)],
+        {"code": PositionReader(10**6, "c"), "math": PositionReader(40_000, "m")},
+    )
+
+    found = example().plan().diff(other.plan())
+
+    assert found.step == 200
+    assert "source 'math' holds other data: 40 k tokens instead of 30 k" in str(found)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(curriculum=curricula(), data=st.data())
+def test_no_batch_before_the_step_of_a_difference_changes(
+    curriculum: Curriculum, data: st.DataObject
+) -> None:
+    declaration = curriculum._declaration
+    phases = list(declaration.phases)
+    number = data.draw(st.integers(0, len(phases) - 1))
+    old = phases[number]
+    phases[number] = Phase(
+        data.draw(st.sampled_from([old.steps, 3, 7])),
+        data.draw(st.sampled_from([old.batch_size, 4])),
+        data.draw(st.sampled_from([old.seq_len, 11])),
+        data.draw(st.sampled_from([old.weights, None])),
+    )
+    policies: dict[str, Any] = {
+        source.name: data.draw(st.sampled_from([source.policy, "repeat", "drop"]))
+        for source in declaration.sources[1:]
+    }
+    try:
+        edited = Curriculum(
+            declaration.sources[0].reader,
+            phases,
+            {source.name: source.reader for source in declaration.sources[1:]},
+            policies=policies,
+            overlap=declaration.overlap,
+            longest=data.draw(st.sampled_from([curriculum.longest, None])),
+            skips=data.draw(st.sampled_from([declaration.skips, ()])),
+        )
+    except ValueError:
+        assume(False)
+        return
+    found = curriculum.plan().diff(edited.plan())
+
+    before, after = curriculum.sampler(5), edited.sampler(5)
+    same = found.step
+    if same is None:
+        assert before.total_steps == after.total_steps
+        same = before.total_steps
+    for step in range(same):
+        assert digest(before, step) == digest(after, step)
+
+
+def test_twenty_sources_ten_phases_and_ten_to_the_thirteenth_tokens_are_planned() -> (
+    None
+):
+    names = [f"s{number:02}" for number in range(19)]
+    weights = {"self": 1.0, **{name: 0.5**i for i, name in enumerate(names)}}
+    curriculum = Curriculum(
+        PositionReader(5 * 10**12),
+        [Phase(10**6, 512, 1025 + 512 * number, weights) for number in range(10)],
+        {
+            name: PositionReader(5 * 10**12 // 19 // (i + 1))
+            for i, name in enumerate(names)
+        },
+    )
+
+    plan = curriculum.plan()
+
+    assert plan.total_tokens == sum(
+        10**6 * 512 * (1025 + 512 * number) for number in range(10)
+    )
+    assert sum(source.tokens for source in plan.sources) == plan.total_tokens
