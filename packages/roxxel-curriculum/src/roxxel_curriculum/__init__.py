@@ -22,6 +22,12 @@ from roxxel_curriculum._plan_diff import PlanDiff
 from roxxel_curriculum._policy import DROP, REPEAT, STOP, Policy, repeat
 from roxxel_curriculum._sampler import Location, Sampler, Upcoming, Windows
 from roxxel_curriculum._state import StateMismatch
+from roxxel_curriculum._toml import (
+    Schedule,
+    load_schedule,
+    parse_schedule,
+    schedule_from,
+)
 from roxxel_curriculum._version import ARITHMETIC_VERSION
 
 __all__ = [
@@ -41,12 +47,16 @@ __all__ = [
     "Policy",
     "ResolvedPhase",
     "Sampler",
+    "Schedule",
     "SourcePlan",
     "StateMismatch",
     "TokenReader",
     "Upcoming",
     "Windows",
+    "load_schedule",
     "make_key",
+    "parse_schedule",
     "permute",
     "repeat",
+    "schedule_from",
 ]

@@ -1,0 +1,184 @@
+"""Schedules from TOML: the same dataclasses, and a near name for every unknown key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_curriculum._curriculum import Curriculum
+from roxxel_curriculum._phase import Phase
+from roxxel_curriculum._policy import Policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
+
+    from roxxel_format import TokenReader
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Everything of a curriculum but its corpora, as a TOML file holds it.
+
+    Attributes:
+        phases: In the order they are trained.
+        longest: See `Curriculum`.
+        policies: See `Curriculum`.
+        max_epochs: See `Curriculum`.
+        overlap: See `Curriculum`.
+        skips: Pairs of training step and steps whose data is passed over before it.
+    """
+
+    phases: tuple[Phase, ...]
+    longest: int | None = None
+    policies: Mapping[str, Policy | str | int] = field(
+        default_factory=dict[str, "Policy | str | int"]
+    )
+    max_epochs: int | None = None
+    overlap: int = 0
+    skips: tuple[tuple[int, int], ...] = ()
+
+    def curriculum(
+        self,
+        primary_streamer: TokenReader,
+        mix_streamers: Mapping[str, TokenReader] | None = None,
+    ) -> Curriculum:
+        """Return the curriculum of this schedule over some corpora.
+
+        Raises:
+            ValueError: The schedule cannot be met by them.
+        """
+        return Curriculum(
+            primary_streamer,
+            self.phases,
+            mix_streamers,
+            longest=self.longest,
+            policies=self.policies,
+            max_epochs=self.max_epochs,
+            overlap=self.overlap,
+            skips=self.skips,
+        )
+
+
+def load_schedule(path: str | PathLike[str]) -> Schedule:
+    """Read a schedule from a TOML file; see `parse_schedule`.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not TOML, or not a schedule; the message names the file.
+    """
+    text = Path(path).read_text(encoding="utf-8")
+    try:
+        return parse_schedule(text)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Return the schedule that a TOML text says.
+
+        overlap = 1
+        skips = [[1200, 3]]             # before step 1200, the data of 3 steps
+
+        [policies]
+        code = "drop"                   # or "repeat", "stop", a number of epochs,
+        math = { epochs = 2, then = "stop" }
+
+        [[phases]]
+        steps = 1000                    # or epochs = 0.5, or tokens = 1_000_000
+        batch_size = 16
+        seq_len = 1025
+        weights = { self = 0.7, code = 0.2, math = 0.1 }
+
+    Raises:
+        ValueError: It is not TOML, a key is unknown (the near one is suggested), or a
+            value is out of range.
+        TypeError: A value has the wrong type.
+    """
+    import tomllib
+
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"not TOML: {error}") from error
+    return schedule_from(table)
+
+
+def schedule_from(table: Mapping[str, Any]) -> Schedule:
+    """Return the schedule of a table as TOML, JSON or a config system reads it.
+
+    Raises:
+        ValueError: A key is unknown, or a value is out of range.
+        TypeError: A value has the wrong type.
+    """
+    _check_keys(table, _names(Schedule), "a schedule")
+    given = dict(table)
+    phases = _list(given.pop("phases", []), "phases")
+    policies = _table(given.pop("policies", {}), "policies")
+    skips = _list(given.pop("skips", []), "skips")
+    return Schedule(
+        phases=tuple(_phase(phase, index) for index, phase in enumerate(phases)),
+        policies={name: _policy(policy, name) for name, policy in policies.items()},
+        skips=tuple(_skip(skip) for skip in skips),
+        **given,
+    )
+
+
+def _phase(value: Any, index: int) -> Phase:
+    table = _table(value, f"phase {index}")
+    _check_keys(table, _names(Phase), f"phase {index}")
+    for name in ("batch_size", "seq_len"):
+        if name not in table:
+            raise ValueError(f"phase {index} has no {name}; write {name} = a number")
+    try:
+        return Phase(**table)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"phase {index}: {error}") from error
+
+
+def _policy(value: Any, source: str) -> Policy | str | int:
+    if not isinstance(value, Mapping):
+        return value
+    table = cast("Mapping[str, Any]", value)
+    where = f"the policy of source {source!r}"
+    _check_keys(table, _names(Policy), where)
+    given: dict[str, Any] = {"epochs": None, **table}
+    try:
+        return Policy(**given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{where}: {error}") from error
+
+
+def _skip(value: Any) -> tuple[int, int]:
+    pair = _list(value, "a skip")
+    if len(pair) != 2:
+        raise ValueError(f"a skip is a pair [at, count], got {value}")
+    return pair[0], pair[1]
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"{what} must be a list, got {value!r}")
+    return list(cast("Sequence[Any]", value))
+
+
+def _table(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{what} must be a table of names and values, got {value!r}")
+    return dict(cast("Mapping[str, Any]", value))
+
+
+def _names(kind: type[Schedule | Phase | Policy]) -> list[str]:
+    return [entry.name for entry in fields(kind)]
+
+
+def _check_keys(table: Mapping[str, Any], known: list[str], where: str) -> None:
+    for key in table:
+        if key in known:
+            continue
+        near = get_close_matches(str(key), known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+        raise ValueError(f"{where} has no key {key!r}; {hint}")
