@@ -256,14 +256,3 @@ def test_will_need_asks_for_the_windows_of_the_steps_to_come() -> None:
         starts.tolist() for starts in expected
     ]
     assert {length for _, length in source.asked} == {120}
-
-
-def test_tokens_that_int32_cannot_hold_are_refused() -> None:
-    class Large(PositionReader):
-        def read(self, *arguments: Any, **options: Any) -> Any:
-            return super().read(*arguments, **options) + np.uint32(2**31)
-
-    sampler = Curriculum(Large(1000), [Phase(3, 2, 120)]).sampler(1)
-
-    with pytest.raises(ValueError, match=r"source 'self' holds token 21\d+"):
-        sampler.batch(0)

@@ -154,7 +154,7 @@ class Sampler:
 
         Raises:
             IndexError: The step is outside the run.
-            ValueError: A source holds an integer that int32 cannot.
+            TypeError: A source holds integers that int32 cannot.
         """
         block, data_step = self._block(step)
         seq_len = self._phases[block.phase].piece.seq_len
@@ -336,8 +336,8 @@ class Sampler:
         tokens = np.empty((block.batch_size, seq_len), self.dtype)
         for index, (low, high) in enumerate(ends):
             if low < high:
-                native = self._native(index, block.starts[low:high], seq_len)
-                tokens[block.rows[low:high]] = native
+                part = self._read_part(index, block.starts[low:high], seq_len)
+                tokens[block.rows[low:high]] = part
         return tokens
 
     def _gather(
@@ -351,41 +351,27 @@ class Sampler:
         tokens = np.empty((source.size, length), self.dtype)
         for index, rows in enumerate(by_source):
             if rows.size:
-                tokens[rows] = self._native(index, starts[rows], length)
+                tokens[rows] = self._read_part(index, starts[rows], length)
         return tokens
 
     def _read(
         self, index: int, starts: npt.NDArray[np.int64], length: int
     ) -> npt.NDArray[Any]:
         """Return windows of one source as the batch's type."""
-        reader = self._readers[index]
-        if not _may_overflow(reader.dtype, self.dtype):
-            return reader.read(starts, length, dtype=self.dtype)
-        return self._native(index, starts, length).astype(self.dtype)
+        return self._readers[index].read(starts, length, dtype=self.dtype)
 
-    def _native(
-        self,
-        index: int,
-        starts: npt.NDArray[np.int64],
-        length: int,
+    def _read_part(
+        self, index: int, starts: npt.NDArray[np.int64], length: int
     ) -> npt.NDArray[Any]:
-        """Return windows as stored, checked to fit into the batch's type."""
+        """Return windows of one source to be copied into a batch.
+
+        As stored where every token fits, for then the copy casts as it goes; else the
+        reader casts, which refuses what does not fit.
+        """
         reader = self._readers[index]
-        tokens = reader.read(starts, length)
-        if tokens.size and _may_overflow(reader.dtype, self.dtype):
-            limits = np.iinfo(self.dtype)
-            low, high = int(tokens.min()), int(tokens.max())
-            if low < limits.min or high > limits.max:
-                wrong = low if low < limits.min else high
-                raise ValueError(
-                    f"source {self.source_names[index]!r} holds token {wrong}, which "
-                    f"{self.dtype.name} cannot; token ids must be below 2**31"
-                )
-        return tokens
-
-
-def _may_overflow(stored: np.dtype[Any], batch: np.dtype[Any]) -> bool:
-    return batch.kind == "i" and not np.can_cast(stored, batch, "safe")
+        if np.can_cast(reader.dtype, self.dtype, "safe"):
+            return reader.read(starts, length)
+        return reader.read(starts, length, dtype=self.dtype)
 
 
 def _checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:

@@ -1,0 +1,106 @@
+"""Curricula over real shards."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from roxxel_curriculum import Curriculum, Phase, StateMismatch
+from roxxel_format import Roxxel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIELDS = ("tokens", "segment_ids", "positions", "source")
+
+
+def write(path: Path, num_documents: int, seed: int, **options: Any) -> Roxxel:
+    """Write documents of random length over several small shards."""
+    rng = np.random.default_rng(seed)
+    documents = [
+        rng.integers(1, 50_000, rng.integers(1, 400)) for _ in range(num_documents)
+    ]
+    path.mkdir(parents=True, exist_ok=True)
+    pattern = path / "part_*.rox"
+    options = {"dtype": np.uint16, "max_shard_bytes": 40_000, **options}
+    Roxxel(pattern).write(documents, separator=0, **options)
+    return Roxxel(pattern)
+
+
+def blend(web: Roxxel, code: Roxxel) -> Curriculum:
+    return Curriculum(
+        web,
+        [Phase(30, 8, 129, {"self": 2, "code": 1}), Phase(5, 2, 1025)],
+        {"code": code},
+    )
+
+
+def test_rows_are_the_tokens_and_documents_of_the_shards(tmp_path: Path) -> None:
+    web, code = write(tmp_path / "web", 300, 1), write(tmp_path / "code", 100, 2)
+    assert web.num_shards > 1
+    sampler = blend(web, code).sampler(7, fields=FIELDS)
+
+    for step in range(sampler.total_steps):
+        batch = sampler.batch(step)
+        for row in range(sampler.shape(step)[0]):
+            location = sampler.locate(step, row)
+            corpus = {"self": web, "code": code}[location.source]
+            tokens = np.asarray(corpus.tokens[location.start : location.stop])
+            assert np.array_equal(batch["tokens"][row], tokens)
+            # A separator is the last token of its document.
+            ends = np.flatnonzero(tokens == 0)
+            segment = np.searchsorted(ends, np.arange(tokens.size)) + 1
+            assert np.array_equal(batch["segment_ids"][row], segment)
+            assert len(location.documents) == segment[-1]
+
+
+def test_a_run_goes_on_when_its_files_have_moved(tmp_path: Path) -> None:
+    web, code = write(tmp_path / "web", 100, 1), write(tmp_path / "code", 50, 2)
+    before = blend(web, code).sampler(7)
+    state = before.state(20)
+    shutil.copytree(tmp_path, tmp_path / "elsewhere")
+    moved = tmp_path / "elsewhere"
+
+    after = blend(
+        Roxxel(moved / "web" / "*.rox"), Roxxel(moved / "code" / "*.rox")
+    ).sampler(7, state)
+
+    for step in range(35):
+        assert np.array_equal(before.batch(step), after.batch(step))
+    with pytest.raises(StateMismatch, match="fingerprint of source 'code' was"):
+        blend(web, write(tmp_path / "other", 50, 3)).sampler(7, state)
+
+
+def test_large_integers_are_refused_and_small_ones_in_a_wide_type_are_not(
+    tmp_path: Path,
+) -> None:
+    small, large = Roxxel(tmp_path / "small.rox"), Roxxel(tmp_path / "large.rox")
+    small.write([np.arange(2000, dtype=np.uint32)])
+    large.write([np.arange(2000, dtype=np.uint32) + np.uint32(2**31 - 10)])
+    phases = [Phase(3, 4, 65, {"self": 1, "code": 1})]
+
+    batch = Curriculum(small, phases, {"code": small}).sampler(1).batch(0)
+
+    assert batch.dtype == np.int32
+    with pytest.raises(TypeError, match="int32"):
+        Curriculum(small, phases, {"code": large}).sampler(1).batch(0)
+    with pytest.raises(TypeError, match="int32"):
+        Curriculum(large, [Phase(3, 4, 65)]).sampler(1).batch(0)
+
+
+def test_the_tutorials_steps_run_a_little_over_one_epoch(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "wiki_*.rox")
+    corpus.write(
+        (np.full(128, number % 10_000, np.int32) for number in range(3000)),
+        separator=b"\x00",
+        block_size=4096,
+        max_shard_bytes=1024**3,
+    )
+    steps = corpus.estimate_steps(seq_len=129, batch_size=16)
+
+    plan = Curriculum(corpus, [Phase(steps, 16, 129)]).plan()
+
+    assert plan.total_steps == steps
+    assert 0.9 < plan.sources[0].epochs < 1.1
