@@ -1,0 +1,32 @@
+"""Checkpoints, under the name that reads best: `from roxxel.checkpoint import ...`.
+
+The same names as those of `roxxel_ckpt`.
+"""
+
+from __future__ import annotations
+
+from roxxel_ckpt import (
+    CheckpointDamagedError,
+    Checkpointer,
+    CheckpointError,
+    CheckpointMismatchError,
+    CheckpointNotFoundError,
+    CheckpointTimeoutError,
+    CheckpointWriteError,
+    LeafSpec,
+    RestoreReport,
+    SaveRecord,
+)
+
+__all__ = [
+    "CheckpointDamagedError",
+    "CheckpointError",
+    "CheckpointMismatchError",
+    "CheckpointNotFoundError",
+    "CheckpointTimeoutError",
+    "CheckpointWriteError",
+    "Checkpointer",
+    "LeafSpec",
+    "RestoreReport",
+    "SaveRecord",
+]

@@ -1,0 +1,40 @@
+"""What several tests need."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_library(folder: Path, num_files: int) -> list[str]:
+    """Write a made-up standard library of about 3 KB a file; return the names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    chosen = random.Random(0)
+    names: list[str] = []
+    for index in range(num_files):
+        name = f"module_{index:03}.py"
+        words = " ".join(chosen.choices(("alpha", "beta", "gamma", "delta"), k=400))
+        text = f'"""Module {index} says {words}."""\n\nvalue = {index}\n'
+        (folder / name).write_text(text, encoding="utf-8")
+        names.append(name)
+    return names
+
+
+def run_python(
+    *arguments: str, cwd: Path | None = None, timeout_s: float = 300.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a fresh interpreter and return what it printed."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+    )
