@@ -1,0 +1,100 @@
+"""The quickstart from its first line to its last."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from roxxel.quickstart.corpus import find_library, read_library
+from roxxel.quickstart.folder import (
+    Record,
+    RunFolder,
+    check_seed,
+    resolve_steps,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from roxxel.quickstart.corpus import Library
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for.
+
+    Attributes:
+        out: Folder of the run.
+        steps: Steps in all; None for as many as before, or the default.
+        seed: Seed; None for the run's own, or 0.
+        fresh: Whether a run that lies in the folder is removed first.
+        command: How the user called the quickstart on this folder, for the last lines.
+    """
+
+    out: Path
+    steps: int | None
+    seed: int | None
+    fresh: bool
+    command: str
+
+
+def quickstart(options: Options, say: Callable[[str], None]) -> None:
+    """Train a small model on the standard library, or go on with doing so.
+
+    Args:
+        options: What the user asked for.
+        say: Gets every line for the user.
+
+    Raises:
+        QuickstartError: It cannot be done; nothing was changed.
+        CorpusError: The standard library cannot be read.
+    """
+    folder = RunFolder(options.out)
+    # All that can be refused is refused before anything is made or removed.
+    record, _ = _check(folder, options)
+    say("Roxxel quickstart: a small language model learns to write Python from the")
+    say("sources of Python's own standard library.")
+    say("")
+    library = _read(say) if record is None or record.steps is None else None
+    with folder.claimed():
+        if options.fresh:
+            folder.clear()
+        record, steps = _check(folder, options)
+        if record is None or record.steps is None:
+            record = _start(folder, library or _read(say), options.seed or 0)
+
+        # Everything that is slow to import begins here.
+        from roxxel.quickstart.training import train
+
+        train(folder, record, steps, options.command, say)
+
+
+def _check(folder: RunFolder, options: Options) -> tuple[Record | None, int]:
+    """Return the run's record and its number of steps, if they fit the options."""
+    if options.fresh:
+        folder.check_removable()
+        return None, resolve_steps(None, options.steps, folder.path)
+    record = folder.read()
+    if record is not None:
+        check_seed(record, options.seed, folder.path)
+    return record, resolve_steps(record, options.steps, folder.path)
+
+
+def _read(say: Callable[[str], None]) -> Library:
+    """Read the library of the running Python."""
+    source = find_library()
+    say(f"Reading the library of Python {platform.python_version()} from")
+    say(f"  {source}")
+    return read_library(source)
+
+
+def _start(folder: RunFolder, library: Library, seed: int) -> Record:
+    """Write the corpora of a new run; its steps are recorded once it can train."""
+    from roxxel.quickstart.data import write_corpora
+
+    record = Record(seed=seed, python=platform.python_version())
+    folder.write(record)
+    write_corpora(folder.data, library)
+    return record

@@ -1,0 +1,137 @@
+"""What the quickstart trains: a decoder, AdamW and a curriculum of two phases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import optax
+from flax import nnx
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_train import Trainer
+
+from roxxel.quickstart import report, settings
+from roxxel.quickstart.data import Corpora, open_corpora
+from roxxel.quickstart.folder import QuickstartError
+from roxxel.quickstart.heldout import HeldOut, next_byte_loss
+from roxxel.quickstart.model import Decoder
+from roxxel.quickstart.sample import sample_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roxxel_train import ModelState
+
+    from roxxel.quickstart.folder import Record, RunFolder
+
+    Say = Callable[[str], None]
+
+PROMPT = "def "
+"""What the text sample begins with."""
+
+SAMPLE_BYTES = 240
+
+
+def train(
+    folder: RunFolder,
+    record: Record,
+    steps: int,
+    command: str,
+    say: Say,
+) -> None:
+    """Show what is planned, do it, and say what came out.
+
+    Args:
+        folder: The run's folder; its corpora are there.
+        record: The run so far.
+        steps: Steps that it shall have in all.
+        command: How the user called the quickstart on this folder.
+        say: Gets every line for the user.
+    """
+    schedule = record.schedule or settings.Schedule.of(steps)
+    record = replace(record, steps=steps, schedule=schedule)
+    corpora = open_corpora(folder.data)
+    model = Decoder(rngs=nnx.Rngs(record.seed))
+    held_out = HeldOut(corpora.held_out, settings.LONG)
+
+    def evaluate(state: ModelState) -> dict[str, float]:
+        return {"heldout_loss": held_out.loss(state.model)}
+
+    try:
+        trainer = Trainer(
+            model=model,
+            optimizer=nnx.Optimizer(model, make_optimizer(schedule), wrt=nnx.Param),
+            curriculum=make_curriculum(corpora, schedule, steps),
+            loss_fn=next_byte_loss,
+            save_path=folder.path,
+            eval_fn=evaluate,
+            eval_every=schedule.eval_every,
+            checkpoint_every=schedule.checkpoint_every,
+            log_every=schedule.log_every,
+            seed=record.seed,
+        )
+        plan = trainer.plan()
+    except ValueError as error:
+        # The schedule or the folder does not fit; the message says why and what to do.
+        raise QuickstartError(str(error)) from error
+    folder.write(record)  # nothing stands in the way of training any more
+
+    report.say_beginning(corpora, record, model, plan, say)
+    before = held_out.loss(model)
+    say(f"Held-out loss of the untrained model: {before:.2f} nats a byte.")
+    summary = trainer.run()
+    after = held_out.loss(model)
+    sample = sample_text(
+        model,
+        PROMPT,
+        num_bytes=SAMPLE_BYTES,
+        temperature=settings.TEMPERATURE,
+        seed=record.seed,
+    )
+    report.say_ending(summary, before, after, sample, say)
+    report.say_farewell(folder, record, command, say)
+
+
+def make_curriculum(
+    corpora: Corpora, schedule: settings.Schedule, steps: int
+) -> Curriculum:
+    """Return the two phases: short context first, then long.
+
+    Args:
+        corpora: What to read.
+        schedule: Where the phases meet.
+        steps: Steps of both together.
+    """
+    return Curriculum(
+        primary_streamer=corpora.library,
+        phases=[
+            Phase(
+                steps=schedule.boundary,
+                batch_size=settings.SHORT_BATCH,
+                seq_len=settings.SHORT + 1,  # and the byte that follows the last
+                weights=settings.SHORT_WEIGHTS,
+            ),
+            Phase(
+                steps=steps - schedule.boundary,
+                batch_size=settings.LONG_BATCH,
+                seq_len=settings.LONG + 1,
+                weights=settings.LONG_WEIGHTS,
+            ),
+        ],
+        mix_streamers={"docstrings": corpora.docstrings},
+        max_epochs=settings.MAX_EPOCHS,
+    )
+
+
+def make_optimizer(schedule: settings.Schedule) -> optax.GradientTransformation:
+    """Return AdamW under a rate that rises, then falls to a tenth and stays there."""
+    rate = optax.warmup_cosine_decay_schedule(
+        init_value=0.0,
+        peak_value=settings.PEAK_RATE,
+        warmup_steps=schedule.warmup,
+        decay_steps=schedule.horizon,
+        end_value=settings.PEAK_RATE / 10,
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(rate, b2=0.95, weight_decay=0.1)
+    )

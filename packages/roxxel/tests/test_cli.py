@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from roxxel.cli import main
+from roxxel.cli._ending import ended_well
+from roxxel.quickstart.folder import QuickstartError
+
+from .helpers import run_python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def raising(error: BaseException) -> int:
+    def command() -> None:
+        raise error
+
+    return ended_well(command)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from roxxel.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "assert not {'jax', 'numpy'} & set(sys.modules)\n"
+    )
+
+    done = run_python("-W", "error", "-c", program)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "quickstart" in done.stdout
+    assert "exit codes:" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_the_module_is_the_command() -> None:
+    done = run_python("-m", "roxxel", "--version")
+
+    assert done.returncode == 0
+    assert done.stdout.startswith("roxxel ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["nothing"], ["quickstart", "--steps", "many"], ["quickstart", "--seed=-1"]],
+)
+def test_a_command_line_not_understood_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+
+    assert stop.value.code == 2
+
+
+def test_format_is_passed_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = main(["format", "info", str(tmp_path / "missing.rox")])
+
+    assert code == 1
+    assert "missing.rox: no such file or folder" in capsys.readouterr().err
+
+
+def test_a_folder_of_somebody_else_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    for extra in ([], ["--fresh"]):
+        code = main(["quickstart", "--steps", "20", "--out", str(tmp_path), *extra])
+
+        shown = capsys.readouterr()
+        assert (code, shown.out) == (1, "")
+        assert shown.err == (
+            f"roxxel: {tmp_path}: holds thesis.txt, which is no quickstart run; "
+            "give another --out\n"
+        )
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_too_few_steps_make_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+
+    for extra in ([], ["--fresh"]):
+        assert main(["quickstart", "--steps", "1", "--out", str(out), *extra]) == 1
+
+    assert "roxxel: --steps must be 2 or more" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_python_without_sources_is_one_sentence(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "roxxel.quickstart.run.find_library", lambda: tmp_path / "nowhere"
+    )
+
+    code = main(["quickstart", "--steps", "20", "--out", str(tmp_path / "run")])
+
+    assert code == 1
+    assert "no such folder, but this Python says" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_our_errors_are_sentences(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(QuickstartError("that\ndoes not go")) == 1
+    assert raising(OSError(28, "No space left on device")) == 1
+
+    assert capsys.readouterr().err == (
+        "roxxel: that does not go\nroxxel: [Errno 28] No space left on device\n"
+    )
+
+
+def test_our_faults_keep_their_traceback() -> None:
+    with pytest.raises(KeyError):
+        raising(KeyError("oops"))
+
+
+def test_an_interrupt_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert raising(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "roxxel: interrupted\n"
+
+
+def test_a_preempted_run_ends_with_75(capsys: pytest.CaptureFixture[str]) -> None:
+    from roxxel_train import Preempted
+
+    assert raising(Preempted(7, "SIGTERM")) == 75
+    assert "SIGTERM ended the run after step 7" in capsys.readouterr().err
+
+
+def test_a_plain_exit_passes() -> None:
+    with pytest.raises(SystemExit):
+        raising(SystemExit(3))
+
+
+def test_a_reader_that_has_gone_ends_quietly() -> None:
+    program = (
+        "import os, sys\n"
+        "from roxxel.cli._ending import ended_well\n"
+        "read, write = os.pipe(); os.dup2(write, 1); os.close(write); os.close(read)\n"
+        "sys.exit(ended_well(lambda: print('x' * 100_000, flush=True)))\n"
+    )
+
+    done = run_python("-c", program)
+
+    assert (done.returncode, done.stderr) == (1, "")

@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+import functools
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from roxxel.cli import main
+
+from .helpers import run_python, write_library
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def small_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the quickstart quick: a made-up library and a tiny model."""
+    from roxxel.quickstart.model import Decoder, DecoderConfig
+
+    write_library(tmp_path / "library", 150)
+    monkeypatch.setattr(
+        "roxxel.quickstart.run.find_library", lambda: tmp_path / "library"
+    )
+    config = DecoderConfig(width=8, num_layers=1, num_heads=1, hidden=8)
+    monkeypatch.setattr(
+        "roxxel.quickstart.training.Decoder", functools.partial(Decoder, config)
+    )
+    monkeypatch.setattr("roxxel.quickstart.heldout.NUM_WINDOWS", 4)
+    monkeypatch.setattr("roxxel.quickstart.training.SAMPLE_BYTES", 8)
+    return tmp_path / "run"
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [
+        json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()
+    ]
+
+
+def record(out: Path) -> dict[str, Any]:
+    return json.loads((out / "quickstart.json").read_text())
+
+
+def test_a_run_is_planned_trained_lengthened_and_complete(
+    small_quickstart: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = small_quickstart
+    command = ["quickstart", "--out", str(out)]
+
+    assert main([*command, "--steps", "4"]) == 0
+    first = capsys.readouterr().out
+    assert "8 x 257" in first
+    assert "1 x 1025" in first
+    assert "Held-out loss: 5.5" in first
+    assert "--steps 8" in first
+    assert record(out)["schedule"] == {"boundary": 2, "horizon": 4}
+
+    assert main(command) == 0
+    assert "already complete" in capsys.readouterr().out
+
+    assert main([*command, "--steps", "3"]) == 1
+    assert "was started with --steps 4, and 3 is less" in capsys.readouterr().err
+
+    assert main([*command, "--steps", "6"]) == 0
+    assert "Done: 2 steps" in capsys.readouterr().out
+    assert record(out)["steps"] == 6
+    assert record(out)["schedule"] == {"boundary": 2, "horizon": 4}
+    trained = [row["step"] for row in rows(out) if row["kind"] == "train"]
+    assert trained == [1, 2, 3, 4, 5, 6]
+
+    assert main([*command, "--steps", "2", "--fresh"]) == 0
+    assert "Done: 2 steps" in capsys.readouterr().out
+    assert record(out)["steps"] == 2
+
+
+def test_more_epochs_than_allowed_are_one_sentence_and_leave_the_run(
+    small_quickstart: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = small_quickstart
+    command = ["quickstart", "--out", str(out), "--steps"]
+
+    assert main([*command, "1000000"]) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith("roxxel: ")
+    assert error.count("\n") == 1
+    assert "epochs" in error
+    # The number that was refused is not remembered.
+    assert record(out)["steps"] is None
+    assert not (out / "checkpoints").exists()
+
+
+def test_a_missing_corpus_is_one_sentence(
+    small_quickstart: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = small_quickstart
+    assert main(["quickstart", "--out", str(out), "--steps", "2"]) == 0
+    (out / "data" / "library.rox").unlink()
+    capsys.readouterr()
+
+    assert main(["quickstart", "--out", str(out)]) == 1
+
+    assert "library.rox: the run was trained on it and it is missing" in (
+        capsys.readouterr().err
+    )
+
+
+def test_the_command_prints_plain_lines_and_no_warning(tmp_path: Path) -> None:
+    write_library(tmp_path / "library", 150)
+    program = (
+        "import functools, pathlib, sys\n"
+        "from roxxel.cli import main\n"
+        "from roxxel.quickstart import run, training\n"
+        "from roxxel.quickstart.model import Decoder, DecoderConfig\n"
+        "config = DecoderConfig(width=8, num_layers=1, num_heads=1, hidden=8)\n"
+        "run.find_library = lambda: pathlib.Path('library')\n"
+        "training.Decoder = functools.partial(Decoder, config)\n"
+        "sys.exit(main(['quickstart', '--steps', '2']))\n"
+    )
+
+    done = run_python("-W", "error", "-c", program, cwd=tmp_path)
+
+    assert done.returncode == 0, done.stderr
+    assert "roxxel quickstart --steps 4" in done.stdout
+    lines = [*done.stdout.splitlines(), *done.stderr.splitlines()]
+    assert not [line for line in lines if "\r" in line or "arning" in line]
+    ours = [line for line in lines if "  " not in line.strip()]
+    assert max(map(len, ours)) <= 80
