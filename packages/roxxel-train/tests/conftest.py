@@ -4,6 +4,11 @@ from typing import TYPE_CHECKING
 
 import jax
 import pytest
+from hypothesis import settings
+
+# JAX compiles at first use: how long an example takes says nothing here.
+settings.register_profile("compiling", deadline=None)
+settings.load_profile("compiling")
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import jax.numpy as jnp
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_train._metrics import InFlight, Interval, Stopwatch
+from roxxel_train._metrics import InFlight, Interval, Lap, Stopwatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +16,7 @@ LOSSES = st.floats(0, 100, allow_nan=False)
 
 @given(count=st.integers(0, 9), limit=st.integers(0, 3))
 def test_every_update_is_fetched_once_in_order(count: int, limit: int) -> None:
-    in_flight = InFlight(limit)
+    in_flight = InFlight(limit, lambda: 0.0)
 
     fetched: list[int] = []
     for step in range(count):
@@ -60,22 +60,41 @@ def test_closing_an_interval_keeps_the_tokens_of_the_run() -> None:
     assert math.isnan(interval.close()["loss_mean"])
 
 
-def test_time_apart_is_not_training() -> None:
-    now = 0.0
+def test_update_is_finished_when_it_is_first_seen_to_be() -> None:
+    now = 1.0
+    in_flight = InFlight(2, lambda: now)
+    in_flight.push(1, {"loss": jnp.float32(0).block_until_ready()})
+
+    now = 5.0
+    (finished,) = in_flight.drain()
+
+    assert finished.at_s == 1.0
+
+
+def test_clock_stands_still_while_something_else_is_done() -> None:
+    now = 10.0
     watch = Stopwatch(lambda: now)
 
-    now = 4.0
+    now = 14.0
     with watch.apart("eval_s"):
-        now = 10.0
-    now = 12.0
-    row = watch.lap(steps=3, tokens=600, waited_s=1.5)
+        now = 20.0
+    with watch.apart("compile_s"):
+        pass
+    now = 22.0
+
+    assert watch.now() == 6.0
+    assert watch.take_apart() == {"eval_s": 6.0}
+    assert watch.take_apart() == {}
+
+
+def test_rates_are_those_since_the_row_before() -> None:
+    last = Lap(step=10, tokens=1000, at_s=4.0, waited_s=1.0)
+
+    row = Lap(step=13, tokens=1600, at_s=10.0, waited_s=2.5).timing_since(last)
 
     assert row == {
         "step_s": 2.0,
         "tokens_per_s": 100.0,
         "wait_s": 1.5,
         "wait_share": 0.25,
-        "eval_s": 6.0,
     }
-    now = 13.0
-    assert watch.lap(1, 10, 0.0)["tokens_per_s"] == 10.0

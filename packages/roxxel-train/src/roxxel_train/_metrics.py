@@ -57,10 +57,19 @@ class Finished:
     Attributes:
         step: Updates done with this one.
         values: Its scalars by name.
+        at_s: When it was seen to be finished, on the clock of the training.
     """
 
     step: int
     values: dict[str, float]
+    at_s: float
+
+
+@dataclass
+class _Update:
+    step: int
+    scalars: dict[str, Any]  # jax.Array, whose is_ready() its type does not know
+    at_s: float | None = None
 
 
 class InFlight:
@@ -68,17 +77,23 @@ class InFlight:
 
     Args:
         limit: Updates that may be dispatched and not finished.
+        clock: Seconds of training.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
         self._limit = limit
-        self._waiting: deque[tuple[int, dict[str, jax.Array]]] = deque()
+        self._clock = clock
+        self._waiting: deque[_Update] = deque()
 
     def push(self, step: int, scalars: dict[str, jax.Array]) -> list[Finished]:
         """Take an update's scalars; return the updates that must be finished by now."""
         for value in scalars.values():
             value.copy_to_host_async()
-        self._waiting.append((step, scalars))
+        self._waiting.append(_Update(step, scalars))
+        # Some backends have finished before they return: then this is the moment.
+        for update in self._waiting:
+            if update.at_s is None and update.scalars["loss"].is_ready():
+                update.at_s = self._clock()
         return self._fetch(self._limit)
 
     def drain(self) -> list[Finished]:
@@ -88,9 +103,10 @@ class InFlight:
     def _fetch(self, keep: int) -> list[Finished]:
         finished: list[Finished] = []
         while len(self._waiting) > keep:
-            step, scalars = self._waiting.popleft()
-            values = {name: float(value) for name, value in scalars.items()}
-            finished.append(Finished(step, values))
+            update = self._waiting.popleft()
+            values = {name: float(value) for name, value in update.scalars.items()}
+            at_s = self._clock() if update.at_s is None else update.at_s
+            finished.append(Finished(update.step, values, at_s))
         return finished
 
 
@@ -140,7 +156,7 @@ class Interval:
 
 
 class Stopwatch:
-    """Time spent training since the last row, with all else counted apart.
+    """A clock that stands still while something else than training is done.
 
     Args:
         clock: Seconds that only grow.
@@ -148,8 +164,13 @@ class Stopwatch:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._since = clock()
-        self._apart: dict[str, float] = {}
+        self._begin = clock()
+        self._apart_s = 0.0
+        self._since_row: dict[str, float] = {}
+
+    def now(self) -> float:
+        """Return the seconds of training so far."""
+        return self._clock() - self._begin - self._apart_s
 
     @contextmanager
     def apart(self, name: str) -> Generator[None]:
@@ -158,24 +179,39 @@ class Stopwatch:
         try:
             yield
         finally:
-            self._apart[name] = self._apart.get(name, 0.0) + self._clock() - begin
+            took = self._clock() - begin
+            self._apart_s += took
+            self._since_row[name] = self._since_row.get(name, 0.0) + took
 
-    def lap(self, steps: int, tokens: int, waited_s: float) -> dict[str, float]:
-        """Return the timing fields of a row and begin the next lap.
+    def take_apart(self) -> dict[str, float]:
+        """Return the time counted apart since the last call, by name."""
+        taken, self._since_row = self._since_row, {}
+        return {name: s for name, s in taken.items() if s >= _WORTH_A_FIELD_S}
 
-        Args:
-            steps: Updates since the last lap.
-            tokens: Tokens of those updates.
-            waited_s: Seconds that the loop waited for data since the last lap.
-        """
-        now = self._clock()
-        training = max(now - self._since - sum(self._apart.values()), 1e-9)
-        row = {
-            "step_s": training / max(steps, 1),
-            "tokens_per_s": tokens / training,
-            "wait_s": waited_s,
-            "wait_share": min(waited_s / training, 1.0),
-            **{name: s for name, s in self._apart.items() if s >= _WORTH_A_FIELD_S},
+
+@dataclass(frozen=True)
+class Lap:
+    """Where training stood at a row.
+
+    Attributes:
+        step: Updates done.
+        tokens: Tokens delivered since the first step.
+        at_s: Seconds of training.
+        waited_s: Seconds of them in which the loop waited for data.
+    """
+
+    step: int
+    tokens: int
+    at_s: float
+    waited_s: float
+
+    def timing_since(self, last: Lap) -> dict[str, float]:
+        """Return the rates of a row from the lap before."""
+        seconds = max(self.at_s - last.at_s, 1e-9)
+        waited = self.waited_s - last.waited_s
+        return {
+            "step_s": seconds / max(self.step - last.step, 1),
+            "tokens_per_s": (self.tokens - last.tokens) / seconds,
+            "wait_s": waited,
+            "wait_share": min(waited / seconds, 1.0),
         }
-        self._since, self._apart = now, {}
-        return row

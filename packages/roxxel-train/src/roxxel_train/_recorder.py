@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_train._metrics import Finished, InFlight, Interval, Stopwatch
+from roxxel_train._metrics import Finished, InFlight, Interval, Lap, Stopwatch
 from roxxel_train._progress import train_texts
 from roxxel_train.errors import BatchRow, NonFiniteLossError
 
@@ -47,10 +47,10 @@ class Recorder:
         self._logger = logger
         self._sampler = sampler
         self._log_every = log_every
-        self._in_flight = InFlight(_IN_FLIGHT)
         self._watch = Stopwatch()
-        self._lap = (start, sum(interval.tokens.values()), 0.0)
+        self._in_flight = InFlight(_IN_FLIGHT, self._watch.now)
         self._first_tokens = sum(interval.tokens.values())
+        self._lap = Lap(start, self._first_tokens, 0.0, 0.0)
         self._shown: dict[str, str] = {}
         self.interval = interval
         self.waited_s: Callable[[], float] = lambda: 0.0
@@ -102,7 +102,7 @@ class Recorder:
             if step in (1, total_steps) or step % self._log_every == 0:
                 phase = self._sampler.phase(step - 1)
                 sums = self.interval.close()
-                timing = self._timing(step, sums["tokens"])
+                timing = self._timing(update, sums["tokens"])
                 values = {"phase": phase, **update.values, **sums, **timing}
                 self._shown = train_texts(values)
                 self._row("train", step, values)
@@ -113,13 +113,10 @@ class Recorder:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._logger.metrics({"kind": kind, "step": step, "time": now, **values})
 
-    def _timing(self, step: int, tokens: int) -> dict[str, float]:
-        waited = self.waited_s()
-        last_step, last_tokens, last_waited = self._lap
-        self._lap = (step, tokens, waited)
-        return self._watch.lap(
-            step - last_step, tokens - last_tokens, waited - last_waited
-        )
+    def _timing(self, update: Finished, tokens: int) -> dict[str, float]:
+        last = self._lap
+        self._lap = Lap(update.step, tokens, update.at_s, self.waited_s())
+        return {**self._lap.timing_since(last), **self._watch.take_apart()}
 
     def _tokens_of_batch(self, step: int) -> dict[str, int]:
         """Return the tokens that each source gave to the batch of `step`."""
