@@ -1,0 +1,85 @@
+"""The quickstart, killed at random, ends as one that was left alone."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from flax import nnx
+from roxxel.quickstart.model import Decoder
+from roxxel.quickstart.settings import Schedule
+from roxxel.quickstart.training import make_optimizer
+from roxxel_ckpt import Checkpointer
+from roxxel_train import TIMING_FIELDS
+
+from .conftest import environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+STEPS = 12
+
+
+def start(out: Path, cache: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-W", "error", "-m", "roxxel", "quickstart"]
+    return subprocess.Popen(
+        [*command, "--steps", str(STEPS), "--out", str(out)],
+        env=environment(1, cache),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(out: Path, cache: Path) -> None:
+    with start(out, cache) as process:
+        _, said = process.communicate(timeout=600)
+    assert process.returncode == 0, said
+
+
+def kill_at(step: int, out: Path, cache: Path) -> None:
+    with start(out, cache) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            words = line.split()
+            if words[:1] == ["step"] and int(words[1].split("/")[0]) >= step:
+                process.send_signal(signal.SIGKILL)
+                break
+        process.stderr.read()
+    assert process.returncode == -signal.SIGKILL
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    lines = (out / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
+        for line in lines
+    ]
+
+
+def arrays(out: Path) -> list[bytes]:
+    model = Decoder(rngs=nnx.Rngs(9))
+    tx = make_optimizer(Schedule.of(STEPS))
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    with Checkpointer(out / "checkpoints", model, optimizer) as checkpointer:
+        assert checkpointer.restore(strict=True) == STEPS
+    state = nnx.to_pure_dict(nnx.state((model, optimizer)))
+    return [np.asarray(x).tobytes() for x in jax.tree.leaves(state)]
+
+
+def test_quickstart_killed_three_times_ends_the_same(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    finish(tmp_path / "whole", compilation_cache)
+    for step in sorted(random.Random(1).sample(range(1, STEPS), 3)):
+        kill_at(step, tmp_path / "killed", compilation_cache)
+    finish(tmp_path / "killed", compilation_cache)
+
+    assert rows(tmp_path / "killed") == rows(tmp_path / "whole")
+    assert arrays(tmp_path / "killed") == arrays(tmp_path / "whole")
