@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,9 +12,6 @@ from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, TokenReader
 
 from .helpers import corpus_of, documents_of, line_of
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LENGTHS = st.lists(st.integers(0, 3000), min_size=1, max_size=8)
 
@@ -246,6 +244,47 @@ def test_few_maps_serve_many_shards_from_many_threads(tmp_path: Path) -> None:
     assert corpus.num_shards > 5
     for row, windows in zip(starts, found, strict=True):
         assert np.array_equal(windows, np.stack([line[s : s + 900] for s in row]))
+
+
+@given(lengths=LENGTHS, data=st.data())
+def test_without_a_range_of_addresses_reading_is_the_same(
+    lengths: list[int], data: st.DataObject, folder: Path
+) -> None:
+    corpus = corpus_of(folder, documents_of(*lengths), exist="replace")
+    length = data.draw(st.integers(0, corpus.num_tokens))
+    starts = data.draw(st.lists(st.integers(0, corpus.num_tokens - length)))
+    expected = corpus.read(starts, length, np.int32)
+    corpus.close()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roxxel_format._reading.reserve", no_range)
+        found = corpus.read(starts, length, np.int32)
+        corpus.will_need(starts, length)
+
+    assert np.array_equal(found, expected)
+
+
+def no_range(_index: object) -> None:
+    return None
+
+
+def test_the_range_of_addresses_is_given_back(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(3000))
+    mine = f"{tmp_path}"
+
+    def mapped() -> bool:
+        return mine in Path("/proc/self/maps").read_text(encoding="utf-8")
+
+    corpus.read([0, 1000, 2000], 900)
+    if not Path("/proc/self/maps").exists():
+        pytest.skip("this system does not list its maps")
+    view = corpus.tokens[5:9]
+    assert mapped()
+    corpus.close()
+    assert mapped()
+    assert np.array_equal(view, documents_of(3000)[0][5:9])
+    del view
+    assert not mapped()
 
 
 def test_a_closed_corpus_opens_again_and_views_outlive_it(tmp_path: Path) -> None:

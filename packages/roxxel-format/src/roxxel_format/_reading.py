@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from roxxel_format import _dtypes
+from roxxel_format._addresses import AddressRange, reserve
 from roxxel_format._maps import MapCache
 from roxxel_format._shard import Shard, as_table
 from roxxel_format.errors import ShardError
@@ -19,6 +21,10 @@ if TYPE_CHECKING:
     from roxxel_format._index import CorpusIndex
 
 
+# Above this, one casting copy a row is quicker than one gather and one cast a batch.
+_LONG_WINDOW = 16384
+
+
 class OpenCorpus:
     """An opened corpus: the index and the maps. Ranges given to it are valid."""
 
@@ -26,7 +32,15 @@ class OpenCorpus:
         self.index = index
         self.checked = checked
         self.maps = MapCache(index.shards, max_maps, keep_open=checked)
+        # Python's own integers: quicker than numpy's, one at a time.
+        self._bounds: list[int] = index.bounds.tolist()
+        self._mapped: dict[int, Tokens] = {}
         self._readable: dict[np.dtype[Any], None] = {}
+
+    @cached_property
+    def addresses(self) -> AddressRange | None:
+        """Where many shards are mapped side by side; None where they cannot be."""
+        return None if self.checked else reserve(self.index)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -64,38 +78,37 @@ class OpenCorpus:
         return out, wanted
 
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Tokens | None:
-        """Return windows by one call of numpy, None where one crosses shards."""
-        if not (starts.size and length):
+        """Return windows by one call of numpy; None where a loop is the better way."""
+        if self.checked or not starts.size or not 0 < length < _LONG_WINDOW:
             return None
-        if len(self.index.shards) > 1:
-            return None
-        tokens = self.maps[0].tokens
-        size = tokens.itemsize
-        windows = np.ndarray(
-            (tokens.size - length + 1, length), tokens.dtype, tokens, 0, (size, size)
-        )
-        return windows[starts]
+        if len(self.index.shards) == 1:
+            tokens = self.maps[0].tokens
+            size = tokens.itemsize
+            windows: Tokens = np.ndarray(
+                (tokens.size - length + 1, length),
+                tokens.dtype,
+                tokens,
+                0,
+                (size, size),
+            )
+            return windows[starts]
+        return None if self.addresses is None else self.addresses.gather(starts, length)
 
     def copy_rows(
         self, starts: npt.NDArray[np.int64], length: int, out: Tokens
     ) -> None:
         """Fill each row with its window."""
-        if not (starts.size and length):
+        if not length:
             return
-        bounds = self.index.bounds
-        shards = np.searchsorted(bounds, starts, "right") - 1
-        begins = (starts - bounds[shards]).tolist()
-        inside = (starts + length <= bounds[shards + 1]).tolist()
-        maps, checked = self.maps, self.checked
-        for row, shard in enumerate(shards.tolist()):
-            begin = begins[row]
-            if not inside[row]:
-                start = int(starts[row])
-                self._copy_across(start, start + length, out[row])
-            elif checked:
-                out[row] = maps[shard].read_checked(begin, begin + length)
+        bounds = self._bounds
+        for row, start in enumerate(starts.tolist()):
+            shard = bisect_right(bounds, start) - 1
+            first, stop = bounds[shard], start + length
+            if stop <= bounds[shard + 1]:
+                out[row] = self._shard_tokens(shard, start - first, stop - first)
             else:
-                out[row] = maps[shard].tokens[begin : begin + length]
+                parts = self._parts(start, shard, length)
+                np.concatenate(parts, out=out[row], casting="unsafe")
 
     def token_range(self, start: int, stop: int) -> Tokens:
         if start == stop:
@@ -104,9 +117,7 @@ class OpenCorpus:
         if stop <= self.index.bounds[shard + 1]:
             first = int(self.index.bounds[shard])
             return self._shard_tokens(shard, start - first, stop - first)
-        out = np.empty(stop - start, self.index.dtype)
-        self._copy_across(start, stop, out)
-        return out
+        return np.concatenate(self._parts(start, shard, stop - start))
 
     def document_range(self, document: int) -> tuple[int, int, int]:
         index = self.index
@@ -154,14 +165,18 @@ class OpenCorpus:
     def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
         if not length:
             return
+        bounds, addresses = self._bounds, self.addresses
         for start in starts.tolist():
-            at, stop = start, start + length
-            while at < stop:
-                shard = self.index.shard_of(at)
-                first = int(self.index.bounds[shard])
-                until = min(stop, int(self.index.bounds[shard + 1]))
-                self.maps[shard].will_need(at - first, until - first)
-                at = until
+            shard = bisect_right(bounds, start) - 1
+            begin, left = start - bounds[shard], length
+            while left:
+                stop = min(begin + left, bounds[shard + 1] - bounds[shard])
+                if addresses is not None:
+                    addresses.will_need(shard, begin, stop)
+                else:
+                    self.maps[shard].will_need(begin, stop)
+                left -= stop - begin
+                shard, begin = shard + 1, 0
 
     def _goes_on(self, shard: int, local: int) -> bool:
         shards, joined = self.index.shards, self.index.joined
@@ -171,18 +186,28 @@ class OpenCorpus:
     def _shard_tokens(self, shard: int, start: int, stop: int) -> Tokens:
         if self.checked:
             return self.maps[shard].read_checked(start, stop)
-        return self.maps[shard].tokens[start:stop]
+        return self._tokens_of(shard)[start:stop]
 
-    def _copy_across(self, start: int, stop: int, out: Tokens) -> None:
-        at = start
-        while at < stop:
-            shard = self.index.shard_of(at)
-            first = int(self.index.bounds[shard])
-            until = min(stop, int(self.index.bounds[shard + 1]))
-            out[at - start : until - start] = self._shard_tokens(
-                shard, at - first, until - first
-            )
-            at = until
+    def _tokens_of(self, shard: int) -> Tokens:
+        tokens = self._mapped.get(shard)
+        if tokens is None:
+            addresses = self.addresses
+            if addresses is None:
+                return self.maps[shard].tokens
+            tokens = self._mapped[shard] = addresses.tokens(shard)
+        return tokens
+
+    def _parts(self, start: int, shard: int, length: int) -> list[Tokens]:
+        """Return the pieces of a range, of which `shard` holds the first token."""
+        bounds = self._bounds
+        parts: list[Tokens] = []
+        begin = start - bounds[shard]
+        while length:
+            stop = min(begin + length, bounds[shard + 1] - bounds[shard])
+            parts.append(self._shard_tokens(shard, begin, stop))
+            length -= stop - begin
+            shard, begin = shard + 1, 0
+        return parts
 
 
 def _tokenizer_of(shard: Shard) -> str | None:

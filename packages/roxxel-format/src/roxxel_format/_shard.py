@@ -140,14 +140,8 @@ class ShardMap:
         self._ends: npt.NDArray[np.uint64] | None = None
         self._checksums: npt.NDArray[np.uint32] | None = None
         self._fd: int | None = None
-        fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        fd = open_checked(path, layout)
         try:
-            # The file may have been replaced since its foot was read.
-            if _read_layout(fd, path) != layout:
-                raise ShardError(
-                    f"{path}: the file was replaced after it was opened; "
-                    "open the corpus again"
-                )
             self._map = mmap.mmap(fd, layout.sections.stop, access=mmap.ACCESS_READ)
             if keep_open:
                 self._fd = os.dup(fd)
@@ -328,6 +322,25 @@ class ShardMap:
         if first == last:
             return f", document {first} of the shard"
         return f", documents {first} to {last} of the shard"
+
+
+def open_checked(path: str, layout: Layout) -> int:
+    """Open a shard again, and return the descriptor.
+
+    Raises:
+        ShardError: The file is not the one whose layout was read.
+    """
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        if _read_layout(fd, path) == layout:
+            return fd
+    except BaseException:
+        os.close(fd)
+        raise
+    os.close(fd)
+    raise ShardError(
+        f"{path}: the file was replaced after it was opened; open the corpus again"
+    )
 
 
 def as_table(value: object) -> dict[str, Any]:

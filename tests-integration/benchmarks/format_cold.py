@@ -1,0 +1,118 @@
+"""Measures the time blocked in `read` on cold pages, with `will_need` against without.
+
+A corpus on a disk file system is dropped from the page cache (its maps closed first;
+`mincore` must then find next to no page), and batches are read with some milliseconds of
+other work between them, once plainly and once asking for pages a few batches ahead.
+
+    python tests-integration/benchmarks/format_cold.py --folder DIR   # a disk, no tmpfs
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import mmap
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from roxxel_format import Roxxel
+
+AHEAD = 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=32)
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--work-ms", type=float, default=5.0)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    print(f"{platform.platform()}, {os.cpu_count()} processors")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        corpus = Roxxel(Path(folder) / "cold_*.rox")
+        corpus.write(
+            (np.full(2**18, i % 50_000, np.uint16) for i in range(options.mib * 2)),
+            max_shard_bytes=options.mib * 2**18,
+        )
+        run(corpus, options.batches, options.rounds, options.work_ms / 1000)
+
+
+def run(corpus: Roxxel, batches: int, rounds: int, work_s: float) -> None:
+    """Measure in turn, and print."""
+    ratios: list[float] = []
+    for number in range(rounds):
+        plain = blocked_s(corpus, batches, work_s, number, ahead=0)
+        hinted = blocked_s(corpus, batches, work_s, number, ahead=AHEAD)
+        ratios.append(hinted / plain)
+        print(
+            f"{batches} batches of 16x2049, {work_s * 1e3:.0f} ms of work each: blocked "
+            f"{plain * 1e3:7.1f} ms without, {hinted * 1e3:7.1f} ms with will_need, "
+            f"ratio {ratios[-1]:.2f}"
+        )
+    print(f"median ratio {statistics.median(ratios):.2f}")
+
+
+def blocked_s(
+    corpus: Roxxel, batches: int, work_s: float, seed: int, *, ahead: int
+) -> float:
+    """Return the seconds spent in `read` and `will_need`."""
+    drop(corpus)
+    rng = np.random.default_rng(seed)
+    length = 2049
+    starts = rng.integers(0, corpus.num_tokens - length, (batches, 16))
+    blocked = 0.0
+    for batch in range(ahead and min(ahead, batches)):
+        corpus.will_need(starts[batch], length)
+    time.sleep(work_s)
+    for batch in range(batches):
+        started = time.perf_counter()
+        if ahead and batch + ahead < batches:
+            corpus.will_need(starts[batch + ahead], length)
+        corpus.read(starts[batch], length, np.int32)
+        blocked += time.perf_counter() - started
+        time.sleep(work_s)
+    return blocked
+
+
+def drop(corpus: Roxxel) -> None:
+    """Drop the corpus from the page cache, and make sure that it is gone."""
+    paths = corpus.paths
+    corpus.close()
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
+    share = resident(paths)
+    if share > 0.01:
+        raise SystemExit(f"{share:.0%} of the pages stay in memory: is this a disk?")
+
+
+def resident(paths: list[str]) -> float:
+    """Return the share of the files' pages that are in memory."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    pages = found = 0
+    for path in paths:
+        size = Path(path).stat().st_size
+        count = -(-size // mmap.PAGESIZE)
+        with Path(path).open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+            states = (ctypes.c_ubyte * count)()
+            start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+            result = libc.mincore(
+                ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.byref(states)
+            )
+            assert result == 0
+            found += sum(state & 1 for state in states)
+        pages += count
+    return found / pages
+
+
+if __name__ == "__main__":
+    main()
