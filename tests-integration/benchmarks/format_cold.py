@@ -1,8 +1,8 @@
 """Measures the time blocked in `read` on cold pages, with `will_need` against without.
 
-A corpus on a disk file system is dropped from the page cache (its maps closed first;
-`mincore` must then find next to no page), and batches are read with some milliseconds of
-other work between them, once plainly and once asking for pages a few batches ahead.
+A corpus on a disk is dropped from the page cache (its maps closed first; `mincore` must
+then find next to no page), and batches are read with some milliseconds of other work
+between them, once plainly and once asking for pages a few batches ahead.
 
     python tests-integration/benchmarks/format_cold.py --folder DIR   # a disk, no tmpfs
 """
@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-
 from roxxel_format import Roxxel
 
 AHEAD = 4
@@ -36,25 +35,34 @@ def main() -> None:
     options = parser.parse_args()
     print(f"{platform.platform()}, {os.cpu_count()} processors")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        corpus = Roxxel(Path(folder) / "cold_*.rox")
-        corpus.write(
-            (np.full(2**18, i % 50_000, np.uint16) for i in range(options.mib * 2)),
-            max_shard_bytes=options.mib * 2**18,
-        )
+        corpus = write_corpus(Path(folder), options.mib)
         run(corpus, options.batches, options.rounds, options.work_ms / 1000)
+
+
+def write_corpus(folder: Path, mib: int) -> Roxxel:
+    """Write some shards."""
+    corpus = Roxxel(folder / "cold_*.rox")
+    corpus.write(
+        (np.full(2**18, i % 50_000, np.uint16) for i in range(mib * 2)),
+        max_shard_bytes=mib * 2**18,
+    )
+    return corpus
 
 
 def run(corpus: Roxxel, batches: int, rounds: int, work_s: float) -> None:
     """Measure in turn, and print."""
+    share = drop(corpus)
+    if share > 0.01:
+        raise SystemExit(f"{share:.0%} of the pages stay in memory: is this a disk?")
     ratios: list[float] = []
     for number in range(rounds):
         plain = blocked_s(corpus, batches, work_s, number, ahead=0)
         hinted = blocked_s(corpus, batches, work_s, number, ahead=AHEAD)
         ratios.append(hinted / plain)
         print(
-            f"{batches} batches of 16x2049, {work_s * 1e3:.0f} ms of work each: blocked "
-            f"{plain * 1e3:7.1f} ms without, {hinted * 1e3:7.1f} ms with will_need, "
-            f"ratio {ratios[-1]:.2f}"
+            f"{batches} batches of 16x2049, {work_s * 1e3:.0f} ms of work each: "
+            f"blocked {plain * 1e3:7.1f} ms without, {hinted * 1e3:7.1f} ms with "
+            f"will_need, ratio {ratios[-1]:.2f}"
         )
     print(f"median ratio {statistics.median(ratios):.2f}")
 
@@ -81,8 +89,8 @@ def blocked_s(
     return blocked
 
 
-def drop(corpus: Roxxel) -> None:
-    """Drop the corpus from the page cache, and make sure that it is gone."""
+def drop(corpus: Roxxel) -> float:
+    """Drop the corpus from the page cache; return the share of pages that stay."""
     paths = corpus.paths
     corpus.close()
     for path in paths:
@@ -90,9 +98,7 @@ def drop(corpus: Roxxel) -> None:
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(fd)
-    share = resident(paths)
-    if share > 0.01:
-        raise SystemExit(f"{share:.0%} of the pages stay in memory: is this a disk?")
+    return resident(paths)
 
 
 def resident(paths: list[str]) -> float:

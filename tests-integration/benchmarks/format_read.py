@@ -1,10 +1,10 @@
-"""Measures `Roxxel.read` from warm pages against numpy's own gather of the same windows.
+"""Measures `Roxxel.read` from warm pages against numpy's own gather of the windows.
 
-One shard: against `sliding_window_view(tokens, T)[starts]`, cast. Many shards: against a
-plain loop of one casting copy a row. Boundaries: many shards with a boundary in every tenth
-window, against the same windows moved off it. Rounds alternate between the two, and the
-median of the ratios of neighbours is reported, in seconds of processor time, so that a
-busy machine hurts both alike.
+One shard: against `sliding_window_view(tokens, T)[starts]`, cast. Many shards: against
+a plain loop of one casting copy a row. Bounds: many shards with a boundary in every
+tenth window, against the same windows moved off it. Rounds alternate between the two;
+the median of the ratios of neighbours is reported, in processor seconds of the thread,
+so that a busy machine hurts both alike.
 
     python tests-integration/benchmarks/format_read.py             # small
     python tests-integration/benchmarks/format_read.py --mib 1024  # as in the figures
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-
 from roxxel_format import Roxxel
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ def run(folder: Path, mib: int, rounds: int) -> None:
             (count, length, "1"),
             compare(
                 lambda s, n=length: one.read(s, n, np.int32),
-                lambda s, n=length, w=windows: (
-                    sliding_window_view(w, n)[s].astype(np.int32)
+                lambda s, n=length, w=windows: sliding_window_view(w, n)[s].astype(
+                    np.int32
                 ),
                 starts,
                 rounds,

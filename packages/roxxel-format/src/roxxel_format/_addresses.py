@@ -54,13 +54,8 @@ class AddressRange:
     def __init__(self, index: CorpusIndex) -> None:
         page = mmap.PAGESIZE
         # The head is mapped too, for offsets must be whole pages of any size.
-        sizes = np.array(
-            [
-                -(-shard.layout.sections.documents // page) * page
-                for shard in index.shards
-            ],
-            np.int64,
-        )
+        num_tokens = np.diff(index.bounds)
+        sizes = -(-(HEAD_SIZE + num_tokens * index.dtype.itemsize) // page) * page
         self._places = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         self._shards = index.shards
         self._memory = _Memory(int(self._places[-1]))
@@ -89,7 +84,7 @@ class AddressRange:
         """
         shards = self._bounds.searchsorted(starts, "right") - 1
         if self._num_unmapped and not self._mapped[shards].all():
-            for shard in np.unique(shards).tolist():
+            for shard in set(shards.tolist()):
                 self._need(shard)
         places = self._shifts[shards] + starts
         stops = places + length

@@ -32,15 +32,13 @@ class OpenCorpus:
         self.index = index
         self.checked = checked
         self.maps = MapCache(index.shards, max_maps, keep_open=checked)
+        # Where many shards are mapped side by side; None where they cannot be.
+        alone = checked or len(index.shards) == 1
+        self.addresses: AddressRange | None = None if alone else reserve(index)
         # Python's own integers: quicker than numpy's, one at a time.
         self._bounds: list[int] = index.bounds.tolist()
         self._mapped: dict[int, Tokens] = {}
         self._readable: dict[np.dtype[Any], None] = {}
-
-    @cached_property
-    def addresses(self) -> AddressRange | None:
-        """Where many shards are mapped side by side; None where they cannot be."""
-        return None if self.checked else reserve(self.index)
 
     @cached_property
     def fingerprint(self) -> str:

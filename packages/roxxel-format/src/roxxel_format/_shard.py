@@ -325,22 +325,33 @@ class ShardMap:
 
 
 def open_checked(path: str, layout: Layout) -> int:
-    """Open a shard again, and return the descriptor.
+    """Open a shard again, to read its sections, and return the descriptor.
 
     Raises:
-        ShardError: The file is not the one whose layout was read.
+        ShardError: The file is not the one whose layout was read, or its last document
+            does not end where its tokens do.
     """
     fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
-        if _read_layout(fd, path) == layout:
-            return fd
+        _check_same(fd, path, layout)
     except BaseException:
         os.close(fd)
         raise
-    os.close(fd)
-    raise ShardError(
-        f"{path}: the file was replaced after it was opened; open the corpus again"
-    )
+    return fd
+
+
+def _check_same(fd: int, path: str, layout: Layout) -> None:
+    if _read_layout(fd, path) != layout:
+        raise ShardError(
+            f"{path}: the file was replaced after it was opened; open the corpus again"
+        )
+    last = os.pread(fd, 8, layout.sections.checksums - 8)
+    end = int.from_bytes(last, "little") if layout.num_documents else 0
+    if end != layout.num_tokens:
+        raise ShardError(
+            f"{path}: its last document ends at token {end}, but its foot declares "
+            f"{layout.num_tokens} tokens; write this shard again"
+        )
 
 
 def as_table(value: object) -> dict[str, Any]:

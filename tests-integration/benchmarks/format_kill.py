@@ -1,0 +1,107 @@
+"""Kills writers at random moments; what they leave is never readable and wrong.
+
+A child process writes a corpus of small shards and is killed by SIGKILL at a random
+moment. Every shard that is then visible must be whole and hold the documents it should;
+then the same write again must give the whole corpus and leave no other file.
+
+    python tests-integration/benchmarks/format_kill.py              # 5 times
+    python tests-integration/benchmarks/format_kill.py --times 50   # the whole
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import io
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from roxxel_format import Roxxel
+
+NUM_DOCUMENTS = 2000
+LIMIT = 40_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--times", type=int, default=5)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        print("ready", flush=True)
+        write(options.child)
+        return
+    found = run(options.times, options.seed)
+    print(", ".join(f"{what}: {count}" for what, count in sorted(found.items())))
+
+
+def run(times: int, seed: int) -> collections.Counter[str]:
+    """Kill and look; return what was found how often."""
+    chance = random.Random(seed)
+    expected = documents()
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.perf_counter()
+        write(Path(folder))
+        whole_s = time.perf_counter() - started
+        num_shards = Roxxel(folder).num_shards
+    found: collections.Counter[str] = collections.Counter()
+    for _ in range(times):
+        with tempfile.TemporaryDirectory() as folder:
+            kill_writer(Path(folder), chance.random() * whole_s)
+            shards = sorted(Path(folder).glob("*.rox"))
+            found["killed with " + ("some" if shards else "no") + " shards"] += 1
+            if shards:
+                corpus = Roxxel(shards, check="blocks")
+                assert corpus.verify().ok
+                for ours, theirs in zip(corpus.documents, expected, strict=False):
+                    assert np.array_equal(ours, theirs)
+                found["whole already"] += len(shards) == num_shards
+            with contextlib.redirect_stderr(io.StringIO()):
+                write(Path(folder))
+            corpus = Roxxel(folder, check="blocks")
+            assert corpus.verify().ok
+            for ours, theirs in zip(corpus.documents, expected, strict=True):
+                assert np.array_equal(ours, theirs)
+            left = [each for each in Path(folder).iterdir() if each.suffix != ".rox"]
+            assert not left, left
+            found["right after a second write"] += 1
+    return found
+
+
+def kill_writer(folder: Path, delay_s: float) -> None:
+    """Start a writer in a process of its own, and kill it after a while."""
+    child = subprocess.Popen(
+        [sys.executable, __file__, "--child", str(folder)], stdout=subprocess.PIPE
+    )
+    assert child.stdout is not None
+    with child.stdout:
+        child.stdout.readline()
+        time.sleep(delay_s)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+
+
+def write(folder: Path) -> None:
+    """Write the corpus, or keep it."""
+    Roxxel(folder / "c_*.rox").write(
+        iter(documents()), separator=0, vocab_size=1000, max_shard_bytes=LIMIT
+    )
+
+
+def documents() -> list[Any]:
+    """Return the same documents each time."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 1000, 200) for _ in range(NUM_DOCUMENTS)]
+
+
+if __name__ == "__main__":
+    main()
