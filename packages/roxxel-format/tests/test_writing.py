@@ -3,7 +3,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import stat
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,8 +16,7 @@ from roxxel_format import Roxxel, ShardWriter
 from .helpers import corpus_of, documents_of, line_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 
 def untouchable() -> Iterator[object]:
@@ -340,17 +340,49 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == []
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_can_be_kept_but_not_written(tmp_path: Path) -> None:
-    corpus = corpus_of(tmp_path, documents_of(10))
-    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+def as_nobody(action: Callable[[], object]) -> int:
+    """Run something in a process without root's rights; return its exit code."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            if os.geteuid() == 0:
+                os.setegid(65534)
+                os.seteuid(65534)
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    try:
-        assert corpus_of(tmp_path, documents_of(10)).num_tokens == 10
-        with pytest.raises(PermissionError):
-            corpus.write([[1]], exist="append")
-    finally:
-        tmp_path.chmod(stat.S_IRWXU)
+
+def test_a_read_only_folder_can_be_kept_but_not_written() -> None:
+    # Not below tmp_path, whose parents are closed to others.
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        corpus = corpus_of(folder, documents_of(10))
+        folder.chmod(0o555)
+
+        def keep() -> None:
+            assert corpus_of(folder, documents_of(10)).num_tokens == 10
+
+        def append() -> None:
+            with pytest.raises(PermissionError):
+                corpus.write([[1]], exist="append")
+
+        assert as_nobody(keep) == 0
+        assert as_nobody(append) == 0
+        folder.chmod(0o755)
+
+
+def test_other_files_in_the_folder_do_not_matter(tmp_path: Path) -> None:
+    for name in ("q", "full", ".x", ".partial", "..partial", "c_.rox", "c_1.rox"):
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+
+    Roxxel(tmp_path / "c_*.rox").write([[1]])
+    Roxxel(tmp_path / "a.rox").write([[1]])
+
+    assert (tmp_path / "c_00000.rox").exists()
+    assert (tmp_path / "..partial").read_text(encoding="utf-8") == "mine"
 
 
 def test_a_shard_writer_writes_one_shard(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def write_corpus(
         # A corpus in a folder that cannot be written to can still be kept.
         kept = _kept(place, arguments, started)
         if kept is not None:
+            _tidy(place)
             return kept
     intake = Intake(options.dtype, options.vocab_size, tokenizer, info)
     with WriteLock(place.lock).held(shared=exist == "append") as lock:
@@ -135,6 +136,13 @@ def write_corpus(
                 lock.share()
         job = _Job(place, options, intake, arguments, replace=exist != "append")
         return job.run(data, started)
+
+
+def _tidy(place: Place) -> None:
+    """Remove what killed writers left, if nobody is writing and it may be removed."""
+    if place.lock.exists() or place.partials():
+        with contextlib.suppress(OSError), WriteLock(place.lock).held(shared=False):
+            remove_partials(place)
 
 
 def remove_partials(place: Place) -> list[Path]:

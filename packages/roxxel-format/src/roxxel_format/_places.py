@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from roxxel_format._writer import partial_path
+from roxxel_format._writer import PARTIAL_SUFFIX, partial_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -177,8 +177,8 @@ def place_to_write(filepath: str | tuple[str, ...]) -> Place:
 
 def _published_name(name: str) -> str:
     """Return what a partial file will be called, or an impossible name."""
-    published = name[1:].removesuffix(".partial")
-    return published if partial_path(Path(published)).name == name else ""
+    is_partial = name.startswith(".") and name.endswith(PARTIAL_SUFFIX)
+    return name[1 : -len(PARTIAL_SUFFIX)] if is_partial else ""
 
 
 def _absolute_path(path: str | os.PathLike[str]) -> str:

@@ -41,13 +41,14 @@ if TYPE_CHECKING:
 
     from roxxel_format._dtypes import Tokens
 
+PARTIAL_SUFFIX = ".partial"
 _STAGE_SIZE = 1 << 20
 _METADATA_ROOM = 1 << 11
 
 
 def partial_path(path: Path) -> Path:
     """Return the hidden name under which a shard grows."""
-    return path.with_name(f".{path.name}.partial")
+    return path.with_name(f".{path.name}{PARTIAL_SUFFIX}")
 
 
 class ShardWriter:
