@@ -21,6 +21,7 @@ import numpy as np
 
 from roxxel_format._layout import HEAD_SIZE
 from roxxel_format._shard import open_checked
+from roxxel_format._windows import gather_rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -102,11 +103,7 @@ class AddressRange:
             self._need(shard + 1)
             seconds.append((row, length - rest, first, first + rest))
         array = self._array
-        size = array.itemsize
-        windows: Tokens = np.ndarray(
-            (array.size - length + 1, length), array.dtype, array, 0, (size, size)
-        )
-        rows = windows[places]
+        rows = gather_rows(array, places, length)
         for row, column, first, stop in seconds:
             rows[row, column:] = array[first:stop]
         return rows

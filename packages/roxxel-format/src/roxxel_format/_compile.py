@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_format import _tokenizers
 from roxxel_format._index import CorpusIndex
-from roxxel_format._intake import Intake, Tokenizer, separator_items
+from roxxel_format._intake import Intake, separator_items
 from roxxel_format._layout import check_block_size
 from roxxel_format._lock import WriteLock
 from roxxel_format._places import Place, place_to_write
@@ -75,7 +75,10 @@ class WriteSummary:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The arguments of a write; see `Roxxel.write`."""
+    """The arguments of a write; see `Roxxel.write`.
+
+    `inputs` identifies the documents, where that is known before they are read.
+    """
 
     separator: float | bytes | None = None
     block_size: int = 4096
@@ -84,6 +87,7 @@ class WriteOptions:
     vocab_size: int | None = None
     tokenizer: object | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    inputs: str | None = None
 
     def recorded(self, info: _tokenizers.TokenizerInfo | None) -> dict[str, Any]:
         """Return the arguments that decide what the shards hold, as JSON."""
@@ -92,7 +96,7 @@ class WriteOptions:
             separator = {"bytes": separator.hex()}
         elif separator is not None:
             separator = getattr(separator, "item", lambda: self.separator)()
-        return {
+        recorded = {
             "separator": separator,
             "block_size": self.block_size,
             "max_shard_bytes": self.max_shard_bytes,
@@ -100,6 +104,8 @@ class WriteOptions:
             "vocab_size": self.vocab_size,
             "tokenizer": info.identity if info else None,
         }
+        # Only a caller that knows its documents before they are read can tell.
+        return recorded if self.inputs is None else recorded | {"inputs": self.inputs}
 
 
 def write_corpus(
@@ -443,7 +449,7 @@ def _match_existing(
 
 def _checked(
     options: WriteOptions, place: Place, exist: str, data: object
-) -> tuple[Tokenizer | None, _tokenizers.TokenizerInfo | None]:
+) -> tuple[_tokenizers.Tokenizer | None, _tokenizers.TokenizerInfo | None]:
     """Check what can be checked before anything is touched."""
     if exist not in ("keep", "replace", "append", "error"):
         raise ValueError(
@@ -472,12 +478,7 @@ def _checked(
         separator_items(options.separator, options.dtype)
     if options.tokenizer is None:
         return None, None
-    if not isinstance(options.tokenizer, Tokenizer):
-        raise TypeError(
-            f"tokenizer is a {type(options.tokenizer).__name__} without encode; "
-            "pass an object that has it"
-        )
-    return options.tokenizer, _tokenizers.describe(options.tokenizer)
+    return _tokenizers.load(options.tokenizer)
 
 
 def _documents(data: Iterable[object]) -> Iterator[object]:

@@ -16,6 +16,7 @@ from roxxel_format._places import Filepath, absolute, find_shards
 from roxxel_format._reading import OpenCorpus
 from roxxel_format._shard import Shard
 from roxxel_format._views import Documents, TokenLine
+from roxxel_format._windows import check_range, parse_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -189,7 +190,7 @@ class Roxxel:
             ShardError: With `check="blocks"`, a block is damaged.
         """
         opened = self._open()
-        begins, length = _windows(starts, length, opened.index.num_tokens)
+        begins, length = parse_windows(starts, length, opened.index.num_tokens)
         out, result = opened.result(begins.size, length, dtype, out)
         gathered = opened.gather(begins, length)
         if gathered is None:
@@ -208,7 +209,7 @@ class Roxxel:
             IndexError: The range leaves `[0, num_tokens]`.
         """
         opened = self._open()
-        _check_range(start, stop, opened.index.num_tokens)
+        check_range(start, stop, opened.index.num_tokens)
         return opened.token_range(start, stop)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
@@ -238,7 +239,7 @@ class Roxxel:
         """
         opened = self._open()
         start, stop = as_index(start), as_index(stop)
-        _check_range(start, stop, opened.index.num_tokens)
+        check_range(start, stop, opened.index.num_tokens)
         return opened.document_spans(start, stop)
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
@@ -252,7 +253,7 @@ class Roxxel:
             IndexError: A window leaves `[0, num_tokens)`.
         """
         opened = self._open()
-        begins, length = _windows(starts, length, opened.index.num_tokens)
+        begins, length = parse_windows(starts, length, opened.index.num_tokens)
         opened.will_need(begins, length)
 
     def estimate_steps(self, seq_len: int, batch_size: int) -> int:
@@ -317,7 +318,9 @@ class Roxxel:
                 tokenizer's, else that of the first array, uint32 for lists of ints,
                 uint8 for bytes and for `str` without a tokenizer (UTF-8).
             vocab_size: Tokens must be below it.
-            tokenizer: Has `encode`, for `str` documents.
+            tokenizer: For `str` documents: an object with `encode`, the path of a
+                `tokenizer.json`, or a name on the Hugging Face hub (the last two by the
+                extra `tokenizers`). Special tokens are added where its `encode` does.
             exist: What to do where a corpus stands. `"keep"` keeps a whole one made
                 with the same arguments, without touching `data`, and says so in one
                 line; one whose write was interrupted is written again; another one is
@@ -396,37 +399,3 @@ def _reopened(
     filepath: Filepath, check: Literal["headers", "blocks"], max_maps: int | None
 ) -> Roxxel:
     return Roxxel(filepath, check=check, max_maps=max_maps)
-
-
-def _windows(
-    starts: npt.ArrayLike, length: int, num_tokens: int
-) -> tuple[npt.NDArray[np.int64], int]:
-    length = as_index(length)
-    begins = np.asarray(starts)
-    if begins.ndim != 1:
-        raise ValueError(
-            f"starts has shape {begins.shape}; pass a flat array of first tokens"
-        )
-    if begins.dtype.kind not in "iu":
-        if begins.size:
-            raise TypeError(f"starts has dtype {begins.dtype}; pass integers")
-        begins = begins.astype(np.int64)
-    if length < 0:
-        raise ValueError(f"length must not be negative, got {length}")
-    if begins.size:
-        # The ufuncs themselves: half the price of the methods on a small batch.
-        low, high = int(np.minimum.reduce(begins)), int(np.maximum.reduce(begins))
-        if low < 0 or high + length > num_tokens:
-            wrong = low if low < 0 else high
-            raise IndexError(
-                f"window [{wrong}, {wrong + length}) leaves the corpus of "
-                f"{num_tokens} tokens"
-            )
-    return begins.astype(np.int64, copy=False), length
-
-
-def _check_range(start: int, stop: int, num_tokens: int) -> None:
-    if not 0 <= start <= stop <= num_tokens:
-        raise IndexError(
-            f"range [{start}, {stop}) leaves the corpus of {num_tokens} tokens"
-        )

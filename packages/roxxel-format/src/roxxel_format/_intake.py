@@ -4,24 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
 from roxxel_format import _dtypes
-from roxxel_format._tokenizers import TokenizerInfo, encoded_ids
+from roxxel_format._tokenizers import Tokenizer, TokenizerInfo, encoded_ids
 
 if TYPE_CHECKING:
     from roxxel_format._dtypes import Tokens
-
-
-@runtime_checkable
-class Tokenizer(Protocol):
-    """Anything with `encode`: a list of ids, or an object with such a list as `ids`."""
-
-    def encode(self, text: str, /) -> Any:
-        """Return the ids of a text."""
-        ...
 
 
 def separator_items(separator: object, name: str) -> tuple[int | float, ...]:

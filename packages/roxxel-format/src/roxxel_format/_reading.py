@@ -12,6 +12,7 @@ from roxxel_format import _dtypes
 from roxxel_format._addresses import AddressRange, reserve
 from roxxel_format._maps import MapCache
 from roxxel_format._shard import Shard, as_table
+from roxxel_format._windows import gather_rows
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -80,16 +81,7 @@ class OpenCorpus:
         if self.checked or not starts.size or not 0 < length < _LONG_WINDOW:
             return None
         if len(self.index.shards) == 1:
-            tokens = self.maps[0].tokens
-            size = tokens.itemsize
-            windows: Tokens = np.ndarray(
-                (tokens.size - length + 1, length),
-                tokens.dtype,
-                tokens,
-                0,
-                (size, size),
-            )
-            return windows[starts]
+            return gather_rows(self.maps[0].tokens, starts, length)
         return None if self.addresses is None else self.addresses.gather(starts, length)
 
     def copy_rows(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -13,6 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from roxxel_format._dtypes import Tokens
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Anything with `encode`: a list of ids, or an object with such a list as `ids`."""
+
+    def encode(self, text: str, /) -> Any:
+        """Return the ids of a text."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +56,54 @@ class TokenizerInfo:
             "vocab_size": self.vocab_size,
             "special_ids": dict(self.special_ids),
         }
+
+
+def load(tokenizer: object) -> tuple[Tokenizer, TokenizerInfo]:
+    """Return a tokenizer and what is known of it.
+
+    Args:
+        tokenizer: An object with `encode`; or the path of a `tokenizer.json`; or a
+            name on the Hugging Face hub. The last two need the package `tokenizers`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ModuleNotFoundError: `tokenizers` is not installed.
+        TypeError: The object cannot encode.
+        ValueError: The file or name gives no tokenizer.
+    """
+    if isinstance(tokenizer, (str, os.PathLike)):
+        return _load_named(os.fspath(cast("str | os.PathLike[str]", tokenizer)))
+    if not isinstance(tokenizer, Tokenizer):
+        raise TypeError(
+            f"tokenizer is a {type(tokenizer).__name__} without encode; pass an "
+            "object that has it, the path of a tokenizer.json, or a name"
+        )
+    return tokenizer, describe(tokenizer)
+
+
+def _load_named(name: str) -> tuple[Tokenizer, TokenizerInfo]:
+    try:
+        library: Any = importlib.import_module("tokenizers")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"tokenizer={name!r} needs the package tokenizers: "
+            'pip install "roxxel-format[tokenizers]"',
+            name="tokenizers",
+        ) from error
+    path = Path(name)
+    if not path.exists() and path.suffix == ".json":
+        raise FileNotFoundError(f"{name}: no such tokenizer file; check the path")
+    try:
+        if path.is_file():
+            loaded = library.Tokenizer.from_file(name)
+        else:
+            loaded = library.Tokenizer.from_pretrained(name)
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(
+            f"{name}: gives no tokenizer ({error}); pass the path of a tokenizer.json "
+            "or a name on the Hugging Face hub"
+        ) from error
+    return loaded, describe(loaded, path.name if path.is_file() else name)
 
 
 def describe(tokenizer: object, name: str | None = None) -> TokenizerInfo:

@@ -1,0 +1,79 @@
+"""Windows of a line of tokens: checked where they enter, gathered by one call."""
+
+from __future__ import annotations
+
+from operator import index as as_index
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from roxxel_format._dtypes import Tokens
+
+
+def gather_rows(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> Tokens:
+    """Return copies of the windows of an array that begin at `starts`.
+
+    Args:
+        tokens: A contiguous array, shape `(m,)`.
+        starts: First item of each window, shape `(n,)`; windows stay inside.
+        length: Items of each.
+
+    Returns:
+        Shape `(n, length)`.
+    """
+    if not starts.size or not length:
+        return np.empty((starts.size, length), tokens.dtype)
+    size = tokens.itemsize
+    windows: Tokens = np.ndarray(
+        (tokens.size - length + 1, length), tokens.dtype, tokens, 0, (size, size)
+    )
+    return windows[starts]
+
+
+def parse_windows(
+    starts: npt.ArrayLike, length: int, num_tokens: int
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Return `starts` as int64 and `length` as an int.
+
+    Raises:
+        IndexError: A window leaves `[0, num_tokens)`.
+        TypeError: The starts are no integers.
+        ValueError: They are not flat, or the length is negative.
+    """
+    length = as_index(length)
+    begins = np.asarray(starts)
+    if begins.ndim != 1:
+        raise ValueError(
+            f"starts has shape {begins.shape}; pass a flat array of first tokens"
+        )
+    if begins.dtype.kind not in "iu":
+        if begins.size:
+            raise TypeError(f"starts has dtype {begins.dtype}; pass integers")
+        begins = begins.astype(np.int64)
+    if length < 0:
+        raise ValueError(f"length must not be negative, got {length}")
+    if begins.size:
+        # The ufuncs themselves: half the price of the methods on a small batch.
+        low, high = int(np.minimum.reduce(begins)), int(np.maximum.reduce(begins))
+        if low < 0 or high + length > num_tokens:
+            wrong = low if low < 0 else high
+            raise IndexError(
+                f"window [{wrong}, {wrong + length}) leaves the corpus of "
+                f"{num_tokens} tokens"
+            )
+    return begins.astype(np.int64, copy=False), length
+
+
+def check_range(start: int, stop: int, num_tokens: int) -> None:
+    """Check that a range lies inside the corpus.
+
+    Raises:
+        IndexError: It leaves `[0, num_tokens]`.
+    """
+    if not 0 <= start <= stop <= num_tokens:
+        raise IndexError(
+            f"range [{start}, {stop}) leaves the corpus of {num_tokens} tokens"
+        )

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_format import Roxxel, ShardError, TokenReader
+from roxxel_format.foreign import FlatTokens, MegatronTokens
+
+from .helpers import documents_of, line_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_megatron(stem: Path, documents: list[Any], per_document: int = 1) -> None:
+    """Write documents, each in so many sequences, as Megatron's indexed_dataset."""
+    parts = [np.array_split(each, per_document) for each in documents]
+    lengths = [part.size for each in parts for part in each]
+    offsets = np.cumsum([0, *lengths[:-1]]) * 2
+    bounds = np.arange(len(documents) + 1) * per_document
+    stem.with_suffix(".bin").write_bytes(line_of(documents).tobytes())
+    stem.with_suffix(".idx").write_bytes(
+        b"MMIDIDX\x00\x00"
+        + struct.pack("<QBQQ", 1, 8, len(lengths), len(bounds))
+        + np.array(lengths, "<i4").tobytes()
+        + np.array(offsets, "<i8").tobytes()
+        + bounds.astype("<i8").tobytes()
+    )
+
+
+@given(
+    lengths=st.lists(st.integers(0, 50), min_size=1, max_size=9),
+    per_document=st.integers(1, 3),
+    data=st.data(),
+)
+def test_megatron_files_read_as_the_same_documents_in_a_corpus(
+    lengths: list[int],
+    per_document: int,
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("megatron")
+    documents = documents_of(*lengths)
+    write_megatron(folder / "a", documents, per_document)
+    corpus = Roxxel(folder / "a.rox")
+    corpus.write(documents)
+
+    reader = MegatronTokens(folder / "a")
+
+    assert reader.num_tokens == corpus.num_tokens
+    start = data.draw(st.integers(0, reader.num_tokens))
+    stop = data.draw(st.integers(start, reader.num_tokens))
+    ours, theirs = (
+        reader.document_spans(start, stop),
+        corpus.document_spans(start, stop),
+    )
+    assert np.array_equal(ours, theirs)
+    for one, other in zip(reader.documents, corpus.documents, strict=True):
+        assert np.array_equal(one, other)
+    windows = reader.read([start], stop - start, np.int32)
+    assert np.array_equal(windows, corpus.read([start], stop - start, np.int32))
+
+
+def test_flat_files_are_token_readers(tmp_path: Path) -> None:
+    line = np.arange(1000, dtype=np.uint16)
+    np.save(tmp_path / "a.npy", line)
+    line.tofile(tmp_path / "a.bin")
+
+    readers = [
+        FlatTokens(tmp_path / "a.npy", tokenizer="bytes"),
+        FlatTokens(tmp_path / "a.bin", "uint16"),
+    ]
+
+    for reader in readers:
+        assert isinstance(reader, TokenReader)
+        assert reader.tokens[3:5].tolist() == [3, 4]
+        assert reader.document_spans(5, 9).tolist() == [[0, 5, 9]]
+        assert reader.document_spans(5, 5).tolist() == []
+        out = np.zeros((2, 3), np.int64)
+        assert reader.read([0, 997], 3, out=out) is out
+        assert out.tolist() == [[0, 1, 2], [997, 998, 999]]
+        reader.will_need([0], 10)
+        with pytest.raises(IndexError, match="leaves the corpus of 1000 tokens"):
+            reader.read([998], 3)
+        with pytest.raises(TypeError, match="256 to 256 cannot be read as uint8"):
+            reader.read([256], 1, np.uint8)
+    assert readers[0].fingerprint == readers[1].fingerprint
+    assert [reader.tokenizer for reader in readers] == ["bytes", None]
+
+
+def test_a_fingerprint_tells_one_file_from_another(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    seen: set[str] = set()
+    for changed in (None, 0, 50_000, 99_999):
+        line = np.zeros(100_000, np.uint8)
+        if changed is not None:
+            line[changed] = 1
+        line.tofile(path)
+        seen.add(FlatTokens(path, "uint8").fingerprint)
+
+    assert len(seen) == 4
+
+
+def test_foreign_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    write_megatron(tmp_path / "a", documents_of(5, 6))
+    index = (tmp_path / "a.idx").read_bytes()
+    cases = {
+        b"hello": "no Megatron index, it begins with b'hello'",
+        index[:9] + b"\2" + index[10:]: "index version 2",
+        index[:-8]: "it was cut short or is damaged",
+        index[:18] + b"\xff" * 8 + index[26:]: "it was cut short or is damaged",
+        index[:34] + b"\xff" * 4 + index[38:]: "out of order",
+        index[:-8] + bytes(8): "do not cover its sequences",
+        index[:34] + b"\7" + index[35:]: "describes 13 tokens, but the .bin file hold",
+    }
+    for content, message in cases.items():
+        (tmp_path / "a.idx").write_bytes(content)
+        with pytest.raises(ShardError, match=message):
+            MegatronTokens(tmp_path / "a.bin")
+    (tmp_path / "b.bin").write_bytes(b"abc")
+    with pytest.raises(ShardError, match="has 3 bytes, no whole number of uint16"):
+        FlatTokens(tmp_path / "b.bin", "uint16")
+    with pytest.raises(ValueError, match="a file without a header needs dtype"):
+        FlatTokens(tmp_path / "b.bin")
+    np.save(tmp_path / "c.npy", np.zeros((2, 2)))
+    with pytest.raises(ShardError, match=r"shape \(2, 2\)"):
+        FlatTokens(tmp_path / "c.npy")
+    (tmp_path / "d.npy").write_bytes(b"no")
+    with pytest.raises(ShardError, match=r"no \.npy file"):
+        FlatTokens(tmp_path / "d.npy")
