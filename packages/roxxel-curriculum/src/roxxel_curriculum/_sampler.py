@@ -109,6 +109,9 @@ class Sampler:
         self.source_names = tuple(source.name for source in sources)
         self.total_steps = schedule.total_steps
         self.dtype = batch_dtype(self._readers)
+        self._is_safe = tuple(
+            np.can_cast(reader.dtype, self.dtype, "safe") for reader in self._readers
+        )
         self.fields = _checked_fields(fields)
         self._sources = {
             name: (index, make_key(ARITHMETIC_VERSION, seed, name))
@@ -368,10 +371,9 @@ class Sampler:
         As stored where every token fits, for then the copy casts as it goes; else the
         reader casts, which refuses what does not fit.
         """
-        reader = self._readers[index]
-        if np.can_cast(reader.dtype, self.dtype, "safe"):
-            return reader.read(starts, length)
-        return reader.read(starts, length, dtype=self.dtype)
+        if self._is_safe[index]:
+            return self._readers[index].read(starts, length)
+        return self._read(index, starts, length)
 
 
 def _checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:

@@ -1,0 +1,138 @@
+"""Measures `batch(step)` against the bare `read` of the same windows, in turn.
+
+Bare is what the batch cannot do without: the windows are known beforehand, one `read`
+of each source goes into one int32 array. Stretches of consecutive steps of both are
+timed one after the other, each of a whole block of worked-out positions, so that all
+index arithmetic is in the figure; the ratio is the median over the stretches. Times are
+those of the processor, so that other work on the machine does not count.
+
+    python tests-integration/benchmarks/curriculum_batch.py [--mib 64] [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from roxxel_curriculum import Curriculum, Phase, Sampler
+from roxxel_format import Roxxel
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Group = tuple[Roxxel, "npt.NDArray[np.int64]", "npt.NDArray[np.int64]"]
+
+WEIGHTS = {"self": 0.5, "a": 0.2, "b": 0.1, "c": 0.1, "d": 0.1}
+SHAPES = ((5, 64, 1025), (5, 64, 2049), (1, 16, 1025), (1, 64, 2049), (1, 1, 32769))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=8, help="of each of 5 sources")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    print(f"{platform.platform()}, {os.cpu_count()} processors, numpy {np.__version__}")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        corpora = {
+            name: write(Path(folder) / f"{name}.rox", options.mib << 20)
+            for name in WEIGHTS
+        }
+        for num_sources, batch_size, seq_len in SHAPES:
+            names = list(WEIGHTS)[:num_sources]
+            compare({n: corpora[n] for n in names}, batch_size, seq_len, options.rounds)
+
+
+def write(path: Path, num_bytes: int) -> Roxxel:
+    rng = np.random.default_rng(0)
+    corpus = Roxxel(path)
+    corpus.write([rng.integers(0, 50_000, num_bytes // 2, np.uint16)], dtype="uint16")
+    return Roxxel(path)
+
+
+def compare(
+    corpora: dict[str, Roxxel], batch_size: int, seq_len: int, rounds: int
+) -> None:
+    """Print the ratio for one shape of batch."""
+    stretch = 8192 // batch_size
+    curriculum = Curriculum(
+        corpora["self"],
+        [Phase(stretch * (rounds + 1), batch_size, seq_len, weights_of(corpora))],
+        {name: corpus for name, corpus in corpora.items() if name != "self"},
+        policies=dict.fromkeys(corpora, "repeat"),
+    )
+    sampler = curriculum.sampler(1)
+    readers = [corpora[name] for name in sampler.source_names]
+    ratios: list[float] = []
+    plain_us: list[float] = []
+    more_us: list[float] = []
+    for number in range(rounds + 1):
+        steps = range(number * stretch, (number + 1) * stretch)
+        bare = bare_us(sampler, readers, steps)
+        ours = batch_us(curriculum, steps)
+        if number == 0:
+            continue  # first touch of the pages
+        ratios.append(ours / bare)
+        plain_us.append(bare)
+        more_us.append(ours - bare)
+    print(
+        f"{len(corpora)} sources, {batch_size:3}x{seq_len}: bare read "
+        f"{statistics.median(plain_us):6.1f} us, batch {statistics.median(ratios):.2f} "
+        f"of it, {statistics.median(more_us):+5.1f} us (target: 1.3 or +10)"
+    )
+
+
+def weights_of(corpora: dict[str, Roxxel]) -> dict[str, float]:
+    return {name: WEIGHTS[name] for name in corpora}
+
+
+def bare_us(sampler: Sampler, readers: list[Roxxel], steps: range) -> float:
+    """Return microseconds a step of reading known windows."""
+    shape = sampler.shape(steps.start)
+    groups: list[list[Group]] = []
+    for step in steps:
+        windows = sampler.windows(step)
+        rows = [np.flatnonzero(windows.source == i) for i in range(len(readers))]
+        groups.append(
+            [
+                (reader, chosen, windows.start[chosen])
+                for reader, chosen in zip(readers, rows, strict=True)
+                if chosen.size
+            ]
+        )
+    started = time.thread_time()
+    for group in groups:
+        gather(group, shape)
+    return (time.thread_time() - started) / len(groups) * 1e6
+
+
+def gather(group: list[Group], shape: tuple[int, int]) -> npt.NDArray[Any]:
+    if len(group) == 1:
+        reader, _, starts = group[0]
+        return reader.read(starts, shape[1], dtype=np.int32)
+    out = np.empty(shape, np.int32)
+    for reader, rows, starts in group:
+        out[rows] = reader.read(starts, shape[1])
+    return out
+
+
+def batch_us(curriculum: Curriculum, steps: range) -> float:
+    """Return microseconds a step of a fresh sampler's batches."""
+    sampler = curriculum.sampler(1)
+    if steps.start:
+        sampler.windows(steps.start - 1)  # the step before, as in a run
+    started = time.thread_time()
+    for step in steps:
+        sampler.batch(step)
+    return (time.thread_time() - started) / len(steps) * 1e6
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Measures the index arithmetic of a step, alone and against itself at other sizes.
+
+A step of 64 rows from 5 sources, windows only, no token is read: over consecutive steps
+(whole blocks of positions, a few thousand steps), and for a single cold step, at 10**8
+and at 10**13 tokens a source, in turn; then building and planning a curriculum of 20
+sources and 10 phases, and the memory that a sampler takes.
+
+    python tests-integration/benchmarks/curriculum_index.py [--steps 2048] [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import time
+import tracemalloc
+
+import numpy as np
+from roxxel_curriculum import Curriculum, Phase, Sampler
+from roxxel_curriculum.testing import PositionReader
+
+SIZES = (10**8, 10**10, 10**13)
+SEQ_LEN = 257  # short, so that 10**8 tokens last for the measurement
+WEIGHTS = {"self": 0.5, "a": 0.2, "b": 0.1, "c": 0.1, "d": 0.1}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=256, help="consecutive steps")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    print(f"{platform.platform()}, {os.cpu_count()} processors, numpy {np.__version__}")
+    compare_sizes(options.steps, options.rounds)
+    declare_and_plan(options.rounds)
+    memory()
+
+
+def sampler_of(num_tokens: int) -> Sampler:
+    curriculum = Curriculum(
+        PositionReader(num_tokens, "self"),
+        [Phase(10**6, 64, SEQ_LEN, WEIGHTS)],
+        {name: PositionReader(num_tokens, name) for name in WEIGHTS if name != "self"},
+        longest=32769,
+        policies=dict.fromkeys(WEIGHTS, "repeat"),
+    )
+    return curriculum.sampler(1)
+
+
+def compare_sizes(steps: int, rounds: int) -> None:
+    """Print microseconds a step for each size, measured in turn."""
+    consecutive: dict[int, list[float]] = {size: [] for size in SIZES}
+    cold: dict[int, list[float]] = {size: [] for size in SIZES}
+    for number in range(rounds):
+        for size in SIZES:
+            sampler = sampler_of(size)
+            first = number * steps
+            sampler.shape(first)
+            sampler.windows(max(first - 1, 0))
+            started = time.thread_time()
+            for step in range(first, first + steps):
+                sampler.windows(step)
+            consecutive[size].append((time.thread_time() - started) / steps * 1e6)
+            for lone in range(20):
+                started = time.thread_time()
+                sampler.windows(500_000 + lone * 1000)
+                cold[size].append((time.thread_time() - started) * 1e6)
+    for size in SIZES:
+        ratios = [
+            ours / smallest
+            for ours, smallest in zip(
+                consecutive[size], consecutive[SIZES[0]], strict=True
+            )
+        ]
+        print(
+            f"{size:.0e} tokens: {statistics.median(consecutive[size]):6.1f} us a "
+            f"consecutive step (best {min(consecutive[size]):.1f}; target 30), "
+            f"{statistics.median(ratios):.2f} of that at {SIZES[0]:.0e} (target 1.2); "
+            f"a cold step {statistics.median(cold[size]):.0f} us "
+            f"(best {min(cold[size]):.0f}; target 1000)"
+        )
+
+
+def declare_and_plan(rounds: int) -> None:
+    """Print how long 20 sources, 10 phases and 10**13 tokens take."""
+    names = [f"s{number:02}" for number in range(19)]
+    weights = {"self": 1.0, **{name: 0.7**i for i, name in enumerate(names)}}
+    readers = {name: PositionReader(10**12 // (i + 4)) for i, name in enumerate(names)}
+    declared: list[float] = []
+    planned: list[float] = []
+    for _ in range(rounds):
+        started = time.thread_time()
+        curriculum = Curriculum(
+            PositionReader(8 * 10**12),
+            [Phase(10**6, 512, 1025 + 512 * i, weights) for i in range(10)],
+            readers,
+        )
+        declared.append(time.thread_time() - started)
+        started = time.thread_time()
+        str(curriculum.plan(0))
+        planned.append(time.thread_time() - started)
+    print(
+        f"20 sources, 10 phases, 10**13 tokens: declared in "
+        f"{statistics.median(declared) * 1e3:.0f} ms, planned and printed in "
+        f"{statistics.median(planned) * 1e3:.0f} ms (target 1000 together)"
+    )
+
+
+def memory() -> None:
+    """Print what a sampler in use holds, for each size."""
+    for size in SIZES:
+        tracemalloc.start()
+        sampler = sampler_of(size)
+        for step in range(300):
+            sampler.windows(step)
+        held, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        print(f"{size:.0e} tokens: {held >> 10} KiB held, {peak >> 10} KiB at most")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Measures the first batch at the 90 % point of 10 TB against that at step 0, in turn.
+
+The corpus is four sparse shards of uint16 zeros, whole by every check of the format,
+with hardly a page on the disk; each measurement opens the corpus, declares the
+curriculum and reads a batch of 16x1025: only the operating system's caches are warm.
+
+    python tests-integration/benchmarks/curriculum_seek.py [--tb 10] [--rounds 15]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import tempfile
+import time
+import tracemalloc
+import zlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import Roxxel
+from roxxel_format._layout import Head, Layout, digests
+
+NUM_SHARDS = 4
+BLOCK_SIZE = 2**24
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tb", type=float, default=10, help="terabytes of the corpus")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    print(f"{platform.platform()}, {os.cpu_count()} processors, numpy {np.__version__}")
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        num_tokens = int(options.tb * 10**12 / 2 / NUM_SHARDS)
+        for number in range(NUM_SHARDS):
+            write_sparse(Path(folder) / f"sparse_{number:05}.rox", num_tokens)
+        compare(f"{folder}/sparse_*.rox", options.rounds)
+
+
+def write_sparse(path: Path, num_tokens: int) -> None:
+    """Write a shard of zeros in one document, as a file with a hole."""
+    layout = Layout(
+        head=Head("uint16", BLOCK_SIZE, 0),
+        num_tokens=num_tokens,
+        num_documents=1,
+        min_value=0,
+        max_value=0,
+        flags=0,
+        metadata_size=2,
+        checksums_crc=0,
+        metadata_crc=zlib.crc32(b"{}"),
+    )
+    documents = np.array([num_tokens], "<u8").tobytes()
+    of_zeros = np.full(layout.num_token_blocks, zlib.crc32(bytes(BLOCK_SIZE)), "<u4")
+    checksums = of_zeros.tobytes() + zlib.crc32(documents).to_bytes(4, "little")
+    layout = replace(layout, checksums_crc=zlib.crc32(checksums))
+    head = layout.head.pack()
+    content, whole = digests(layout, head, [documents], checksums, b"{}")
+    layout = replace(layout, content_digest=content, digest=whole)
+    with path.open("wb") as file:
+        file.write(head)
+        file.seek(layout.sections.documents)
+        file.write(documents + checksums + b"{}" + layout.pack_foot(head))
+
+
+def compare(pattern: str, rounds: int) -> None:
+    """Print both times, their difference, and the memory one takes."""
+    with Roxxel(pattern) as corpus:
+        steps = corpus.num_tokens // 1025 // 16 * 99 // 100
+        print(f"{corpus.num_tokens:.2e} tokens in {corpus.num_shards} shards")
+    at_start: list[float] = []
+    at_90: list[float] = []
+    more: list[float] = []
+    for _ in range(rounds):
+        at_start.append(first_batch_ms(pattern, steps, 0))
+        at_90.append(first_batch_ms(pattern, steps, steps * 9 // 10))
+        more.append(at_90[-1] - at_start[-1])
+    print(
+        f"first batch at step 0 {statistics.median(at_start):.2f} ms, at the 90 % "
+        f"point {statistics.median(at_90):.2f} ms, difference in turn "
+        f"{statistics.median(more):+.2f} ms (target: within 2)"
+    )
+    tracemalloc.start()
+    first_batch_ms(pattern, steps, steps * 9 // 10)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    print(f"memory at most {peak >> 10} KiB")
+
+
+def first_batch_ms(pattern: str, steps: int, step: int) -> float:
+    """Return milliseconds from nothing to a batch."""
+    started = time.perf_counter()
+    with Roxxel(pattern) as corpus:
+        curriculum = Curriculum(corpus, [Phase(steps, 16, 1025)], longest=32769)
+        curriculum.sampler(1).batch(step)
+        return (time.perf_counter() - started) * 1e3
+
+
+if __name__ == "__main__":
+    main()
