@@ -166,6 +166,59 @@ def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
         Curriculum(reader(), [(1, 1, 9)])  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"phases": None}, "phases must be a list of Phase, got NoneType"),
+        ({"phases": Phase(1, 1, 9)}, "phases must be a list of Phase, got Phase"),
+        ({"mix_streamers": [1]}, "mix_streamers must map names to token readers"),
+        ({"mix_streamers": {"": 1}}, "name must be a non-empty str"),
+        ({"policies": ["drop"]}, "policies must map source names"),
+        ({"policies": {"self": 1.5}}, "policy of source 'self' is a float"),
+        ({"skips": [3]}, "a skip is a pair of integers"),
+        ({"skips": [("a", "b")]}, "a skip is a pair of integers"),
+        ({"longest": 1.5}, "longest must be an integer or None"),
+        ({"max_epochs": True}, "max_epochs must be an integer or None"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_named(
+    arguments: dict[str, Any], message: str
+) -> None:
+    given: dict[str, Any] = {"phases": [Phase(1, 1, 9)], **arguments}
+
+    with pytest.raises(TypeError, match=message):
+        Curriculum(reader(), **given)
+
+
+def test_a_seed_must_be_an_integer() -> None:
+    curriculum = Curriculum(reader(), [Phase(1, 1, 9)])
+
+    for seed in ("3", 3.0, True, None):
+        wrong: Any = seed
+        with pytest.raises(TypeError, match="seed must be an integer"):
+            curriculum.sampler(wrong)
+
+
+def test_a_batch_larger_than_a_block_holds_every_row_once() -> None:
+    curriculum = Curriculum(
+        reader(10**6),
+        [Phase(4, 40_000, 3, {"self": 1, "code": 1})],
+        {"code": reader(10**6)},
+    )
+    windows = curriculum.sampler(1).windows(2)
+
+    assert windows.start.size == 40_000
+    assert np.bincount(windows.source).tolist() == [20_000, 20_000]
+    assert np.unique(windows.start * 2 + windows.source).size == 40_000
+
+
+def test_an_epochs_phase_without_a_whole_step_is_refused_beside_a_stop() -> None:
+    phases = [Phase(epochs=0.1, batch_size=90, seq_len=100), Phase(1, 1, 9)]
+
+    with pytest.raises(ValueError, match="phase 0 has no whole step"):
+        Curriculum(reader(), phases, policies={"self": "stop"})
+
+
 def test_a_source_that_stops_the_run_shortens_it() -> None:
     curriculum = Curriculum(
         reader(),

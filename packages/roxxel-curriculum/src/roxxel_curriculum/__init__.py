@@ -21,7 +21,7 @@ from roxxel_curriculum._plan import CorpusPlan, MixPlan, PhasePlan, Plan, Source
 from roxxel_curriculum._plan_diff import PlanDiff
 from roxxel_curriculum._policy import DROP, REPEAT, STOP, Policy, repeat
 from roxxel_curriculum._sampler import Location, Sampler, Upcoming, Windows
-from roxxel_curriculum._state import StateMismatch
+from roxxel_curriculum._state_form import StateMismatch
 from roxxel_curriculum._toml import (
     Schedule,
     load_schedule,

@@ -64,7 +64,7 @@ class Curriculum:
         sources = _sources(primary_streamer, mix_streamers or {}, policies or {})
         check_sources(sources)
         if overlap not in (0, 1):
-            raise ValueError(f"overlap must be 0 or 1 tokens, got {overlap}")
+            raise ValueError(f"overlap must be 0 or 1 tokens, got {overlap!r}")
         self._declaration = Declaration(
             sources,
             _checked_phases(phases),
@@ -170,6 +170,10 @@ def _sources(
         if not isinstance(cast("Any", name), str) or not name:
             raise TypeError(f"a source's name must be a non-empty str, got {name!r}")
     names = [PRIMARY, *mix]
+    if not isinstance(cast("Any", policies), Mapping):
+        raise TypeError(
+            f"policies must map source names to policies, got {type(policies).__name__}"
+        )
     for name in policies:
         if name not in names:
             raise ValueError(
@@ -186,6 +190,11 @@ def _sources(
 
 
 def _checked_phases(phases: Iterable[Phase]) -> tuple[Phase, ...]:
+    if not isinstance(cast("Any", phases), Iterable):
+        raise TypeError(
+            f"phases must be a list of Phase, got {type(phases).__name__}; "
+            "write [Phase(steps, batch_size, seq_len)]"
+        )
     checked = tuple(phases)
     if not checked:
         raise ValueError("a curriculum needs at least one phase, got none")
@@ -215,8 +224,13 @@ def _optional_count(name: str, value: Any) -> int | None:
 def _merged_skips(skips: Iterable[Any]) -> tuple[Skip, ...]:
     merged: dict[int, int] = {}
     for skip in skips:
-        at, count = (skip.at, skip.steps) if isinstance(skip, Skip) else skip
-        at, count = operator.index(at), operator.index(count)
+        try:
+            at, count = (skip.at, skip.steps) if isinstance(skip, Skip) else skip
+            at, count = operator.index(at), operator.index(count)
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"a skip is a pair of integers (at, count), got {skip!r}"
+            ) from error
         if at < 0 or count < 1:
             raise ValueError(
                 f"a skip is (at, count), at >= 0 and count >= 1, got ({at}, {count})"

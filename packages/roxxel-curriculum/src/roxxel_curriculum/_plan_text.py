@@ -133,7 +133,14 @@ def plan_notes(plan: Plan) -> list[str]:
 
 def short(number: int) -> str:
     """Return a count with at most four figures and its unit of a thousand."""
-    for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+    for unit, size in (
+        ("E", 10**18),
+        ("P", 10**15),
+        ("T", 10**12),
+        ("G", 10**9),
+        ("M", 10**6),
+        ("k", 10**3),
+    ):
         if number >= size:
             return f"{number / size:.4g} {unit}"
     return str(number)

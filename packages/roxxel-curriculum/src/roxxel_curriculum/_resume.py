@@ -8,12 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum._declaration import finish, pieces, start_solver
 from roxxel_curriculum._schedule import PRIMARY, Piece, Solver
-from roxxel_curriculum._state import (
-    StateMismatch,
-    check_form,
-    recorded_piece,
-    run_differences,
-)
+from roxxel_curriculum._state import recorded_piece, run_differences
+from roxxel_curriculum._state_form import StateMismatch, check_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,7 +15,8 @@ from roxxel_curriculum._bijection import make_key
 from roxxel_curriculum._block import Block, make_block
 from roxxel_curriculum._fields import FIELDS, fill_fields
 from roxxel_curriculum._source import batch_dtype
-from roxxel_curriculum._state import StateMismatch, differences, state_of
+from roxxel_curriculum._state import differences, state_of
+from roxxel_curriculum._state_form import StateMismatch
 from roxxel_curriculum._version import ARITHMETIC_VERSION
 
 if TYPE_CHECKING:

@@ -354,6 +354,14 @@ class Solver:
     def _within_supply(self, phase: SolvedPhase, steps: int) -> int:
         """Return `steps`, or fewer where a source's policy stops the run."""
         piece = phase.piece
+        if not steps:
+            raise ValueError(
+                f"{piece.label} has no whole step: {piece.batch_size} samples of "
+                f"{piece.seq_len} tokens are more than epochs="
+                f"{float(piece.epochs):g} of the primary holds "
+                f"({self.spans[PRIMARY].windows_per_epoch(piece.seq_len)} samples an "
+                "epoch); take a smaller batch_size or more epochs"
+            )
         supply = phase.legs[-1].stop if phase.legs else 0
         stopper = self._stopper(phase)
         fit = steps if supply is None else min(steps, phase.steps_within(supply))
@@ -363,14 +371,6 @@ class Solver:
                 f"{piece.label} asks {steps} steps of {piece.batch_size} samples of "
                 f"{piece.seq_len} tokens, but its sources ({names}) run out after "
                 f"{fit} steps; ask at most {fit} or let a source repeat"
-            )
-        if fit < 1 and stopper is None:
-            raise ValueError(
-                f"{piece.label} has no whole step: {piece.batch_size} samples of "
-                f"{piece.seq_len} tokens are more than epochs="
-                f"{float(piece.epochs):g} of the primary holds "
-                f"({self.spans[PRIMARY].windows_per_epoch(piece.seq_len)} samples an "
-                "epoch); take a smaller batch_size or more epochs"
             )
         return fit
 

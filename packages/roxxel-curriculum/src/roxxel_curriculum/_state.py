@@ -2,65 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from roxxel_curriculum._policy import Policy
 from roxxel_curriculum._rounds import cut_spans
 from roxxel_curriculum._schedule import Piece, Skip, Solver
+from roxxel_curriculum._state_form import check_form
 from roxxel_curriculum._version import ARITHMETIC_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from roxxel_curriculum._declaration import SolvedRun
     from roxxel_curriculum._schedule import SolvedPhase
-
-_PARTS: dict[str, type] = {
-    "arithmetic": int,
-    "seed": int,
-    "step": int,
-    "longest": int,
-    "overlap": int,
-    "sources": list,
-    "phases": list,
-    "skips": list,
-}
-_SOURCE_PARTS: dict[str, type] = {
-    "name": str,
-    "fingerprint": str,
-    "tokens": int,
-    "dtype": str,
-    "policy": dict,
-}
-_PHASE_PARTS: dict[str, type] = {
-    "start": int,
-    "batch_size": int,
-    "seq_len": int,
-    "weights": dict,
-    "edited": bool,
-}
-
-
-class StateMismatch(ValueError):
-    """The past of a run is not the past of the curriculum it is given to.
-
-    Attributes:
-        differences: One sentence for each thing that differs.
-    """
-
-    def __init__(self, differences: Sequence[str]) -> None:
-        self.differences = tuple(differences)
-        listed = "; ".join(self.differences)
-        super().__init__(
-            f"this state belongs to another past: {listed}; go on with what the run "
-            "was started with, and change only what comes after its step"
-        )
-
-    def __reduce__(self) -> tuple[type[StateMismatch], tuple[tuple[str, ...]]]:
-        return StateMismatch, (self.differences,)
 
 
 def state_of(schedule: SolvedRun, seed: int, step: int) -> dict[str, Any]:
@@ -99,33 +55,6 @@ def state_of(schedule: SolvedRun, seed: int, step: int) -> dict[str, Any]:
             [skip.at, skip.steps] for skip in declaration.skips if skip.at < step
         ],
     }
-
-
-def check_form(state: Any) -> None:
-    """Check that a state has the parts that `state_of` writes.
-
-    Raises:
-        StateMismatch: It was not written by a sampler, or by another arithmetic.
-    """
-    _check_parts(state, _PARTS, "it")
-    if state["arithmetic"] != ARITHMETIC_VERSION:
-        raise StateMismatch(
-            [f"arithmetic was {state['arithmetic']} and is now {ARITHMETIC_VERSION}"]
-        )
-    for source in state["sources"]:
-        _check_parts(source, _SOURCE_PARTS, "one of its sources")
-        _check_parts(source["policy"], {"then": str}, "the policy of a source")
-    for phase in state["phases"]:
-        _check_parts(phase, _PHASE_PARTS, "one of its phases")
-
-
-def _check_parts(part: Any, kinds: Mapping[str, type], what: str) -> None:
-    for key, kind in kinds.items():
-        if not isinstance(part, Mapping) or not isinstance(
-            cast("Mapping[str, Any]", part).get(key), kind
-        ):
-            message = f"{what} has no {key!r} of type {kind.__name__}, unlike what "
-            raise StateMismatch([message + "Sampler.state writes"])
 
 
 def differences(schedule: SolvedRun, seed: int, state: Mapping[str, Any]) -> list[str]:

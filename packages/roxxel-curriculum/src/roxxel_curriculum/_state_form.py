@@ -1,0 +1,139 @@
+"""The form of a run's state: checked where it comes in, then trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_curriculum._policy import Policy
+from roxxel_curriculum._version import ARITHMETIC_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_STATE: dict[str, type] = {
+    "arithmetic": int,
+    "seed": int,
+    "step": int,
+    "longest": int,
+    "overlap": int,
+    "sources": list,
+    "phases": list,
+    "skips": list,
+}
+_SOURCE: dict[str, type] = {
+    "name": str,
+    "fingerprint": str,
+    "tokens": int,
+    "dtype": str,
+    "policy": dict,
+}
+_PHASE: dict[str, type] = {
+    "start": int,
+    "batch_size": int,
+    "seq_len": int,
+    "weights": dict,
+    "edited": bool,
+}
+
+
+class StateMismatch(ValueError):
+    """The past of a run is not the past of the curriculum it is given to.
+
+    Attributes:
+        differences: One sentence for each thing that differs.
+    """
+
+    def __init__(self, differences: Sequence[str]) -> None:
+        self.differences = tuple(differences)
+        listed = "; ".join(self.differences)
+        super().__init__(
+            f"this state belongs to another past: {listed}; go on with what the run "
+            "was started with, and change only what comes after its step"
+        )
+
+    def __reduce__(self) -> tuple[type[StateMismatch], tuple[tuple[str, ...]]]:
+        return StateMismatch, (self.differences,)
+
+
+def check_form(state: Any) -> None:
+    """Check that a state has the form that `Sampler.state` writes.
+
+    Raises:
+        StateMismatch: It was not written by a sampler, or by another arithmetic.
+    """
+    _check_parts(state, _STATE, "it")
+    if state["arithmetic"] != ARITHMETIC_VERSION:
+        raise StateMismatch(
+            [f"arithmetic was {state['arithmetic']} and is now {ARITHMETIC_VERSION}"]
+        )
+    for source in state["sources"]:
+        _check_parts(source, _SOURCE, "one of its sources")
+        _check(_is_policy(source["policy"]), f"no policy in {source['policy']}")
+        _check("tokenizer" in source, "a source without a tokenizer")
+    for phase in state["phases"]:
+        _check_parts(phase, _PHASE, "one of its phases")
+        _check(
+            min(phase["batch_size"], phase["seq_len"]) > 0,
+            f"a phase of {phase['batch_size']} x {phase['seq_len']}",
+        )
+        _check(_are_weights(phase["weights"]), f"the weights {phase['weights']}")
+    names = {source["name"] for source in state["sources"]}
+    drawn = {name for phase in state["phases"] for name in phase["weights"]}
+    _check(drawn <= names, f"no source {', '.join(sorted(drawn - names))}")
+    _check(state["step"] >= 0, f"step {state['step']}")
+    _check(state["longest"] > 0, f"longest {state['longest']}")
+    _check(state["overlap"] in (0, 1), f"overlap {state['overlap']}")
+    _check(_are_skips(state["skips"], state["step"]), f"skips {state['skips']}")
+    starts = [phase["start"] for phase in state["phases"]]
+    bounds = [*starts, state["step"]]
+    _check(
+        bounds[0] == 0 and all(start < stop for start, stop in pairwise(bounds)),
+        f"phases from {starts} and step {state['step']}",
+    )
+
+
+def _check(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise StateMismatch([f"it has {what}, unlike what Sampler.state writes"])
+
+
+def _check_parts(part: Any, kinds: Mapping[str, type], what: str) -> None:
+    for key, kind in kinds.items():
+        if not isinstance(part, Mapping) or not _is(
+            cast("Mapping[str, Any]", part).get(key), kind
+        ):
+            message = f"{what} has no {key!r} of type {kind.__name__}, unlike what "
+            raise StateMismatch([message + "Sampler.state writes"])
+
+
+def _is(value: Any, kind: type) -> bool:
+    """Return whether a value is of a kind, where True is no integer."""
+    return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
+
+
+def _is_policy(policy: Mapping[str, Any]) -> bool:
+    try:
+        Policy(policy["epochs"], policy["then"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _are_weights(weights: Mapping[Any, Any]) -> bool:
+    return bool(weights) and all(
+        isinstance(name, str) and _is(weight, int) and weight > 0
+        for name, weight in weights.items()
+    )
+
+
+def _are_skips(skips: Sequence[Any], step: int) -> bool:
+    for skip in skips:
+        pair = cast("Sequence[Any]", skip) if isinstance(skip, list | tuple) else ()
+        if len(pair) != 2 or not all(_is(number, int) for number in pair):
+            return False
+        at, count = pair
+        if not 0 <= at < step or count < 1:
+            return False
+    return True
