@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
@@ -93,11 +94,14 @@ def test_rows_of_any_partition_concatenate_to_the_batch(
     step = data.draw(st.integers(0, sampler.total_steps - 1))
     batch = sampler.batch(step)
     rows, columns = batch.shape
-    cut = data.draw(st.integers(0, rows))
+    cuts = sorted(data.draw(st.lists(st.integers(0, rows), max_size=5)))
     middle = data.draw(st.integers(0, columns))
     chosen = data.draw(st.lists(st.integers(0, rows - 1), max_size=rows))
 
-    parts = [sampler.rows(step, slice(0, cut)), sampler.rows(step, slice(cut, None))]
+    parts = [
+        sampler.rows(step, slice(start, stop))
+        for start, stop in pairwise([0, *cuts, rows])
+    ]
     sides = [
         sampler.rows(step, slice(None), slice(None, middle)),
         sampler.rows(step, slice(None), slice(middle, None)),
@@ -106,7 +110,7 @@ def test_rows_of_any_partition_concatenate_to_the_batch(
     assert np.array_equal(np.concatenate(parts), batch)
     assert np.array_equal(np.concatenate(sides, axis=1), batch)
     assert np.array_equal(sampler.rows(step, chosen), batch[chosen])
-    assert sampler.rows(step, slice(0, cut)).dtype == batch.dtype
+    assert {part.dtype for part in parts} == {batch.dtype}
 
 
 def test_an_epoch_gives_each_span_from_left_to_right_and_nearly_everything() -> None:

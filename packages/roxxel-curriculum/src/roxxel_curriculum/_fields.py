@@ -69,20 +69,22 @@ def _segments(
     window: a document that begins before the window has its place 0 at the window's
     first token.
     """
-    segments = np.zeros(shape, np.int32)
-    positions = np.zeros(shape, np.int32)
-    columns = shape[1]
-    stop_column = first_column + columns
+    segments = np.empty(shape, np.int32)
+    positions = np.empty(shape, np.int32)
+    columns = np.arange(first_column, first_column + shape[1])
     for row in range(shape[0]):
         start = int(starts[row])
-        spans = readers[int(source[row])].document_spans(start, start + stop_column)
-        for number, (_, span_start, span_stop) in enumerate(spans.tolist(), 1):
-            low = max(span_start - start, first_column)
-            high = span_stop - start
-            if high <= low:
-                continue
-            here = slice(low - first_column, high - first_column)
-            segments[row, here] = number
-            before = low - (span_start - start)
-            positions[row, here] = np.arange(before, before + high - low)
+        stop = start + first_column + shape[1]
+        spans = readers[int(source[row])].document_spans(start, stop)
+        begins = spans[:, 1] - start
+        sizes = spans[:, 2] - start - np.maximum(begins, first_column)
+        sizes = np.maximum(sizes, 0)
+        if int(sizes.sum()) != shape[1]:
+            raise ValueError(
+                f"the documents of source {int(source[row])} cover {int(sizes.sum())} "
+                f"of the tokens [{start + first_column}, {stop}); its reader must give "
+                "every token to one document"
+            )
+        segments[row] = np.repeat(np.arange(1, len(spans) + 1), sizes)
+        positions[row] = columns - np.repeat(begins, sizes)
     return segments, positions
