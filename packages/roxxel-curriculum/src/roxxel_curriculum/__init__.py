@@ -20,7 +20,7 @@ from roxxel_curriculum._phase import Phase, ResolvedPhase
 from roxxel_curriculum._plan import CorpusPlan, MixPlan, PhasePlan, Plan, SourcePlan
 from roxxel_curriculum._plan_diff import PlanDiff
 from roxxel_curriculum._policy import DROP, REPEAT, STOP, Policy, repeat
-from roxxel_curriculum._sampler import Location, Sampler, Upcoming, Windows
+from roxxel_curriculum._sampler import Sampler
 from roxxel_curriculum._state_form import StateMismatch
 from roxxel_curriculum._toml import (
     Schedule,
@@ -29,6 +29,7 @@ from roxxel_curriculum._toml import (
     schedule_from,
 )
 from roxxel_curriculum._version import ARITHMETIC_VERSION
+from roxxel_curriculum._windows import Location, Upcoming, Windows
 
 __all__ = [
     "ARITHMETIC_VERSION",

@@ -14,7 +14,7 @@ from roxxel_curriculum._rounds import Draw, window_starts
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roxxel_curriculum._schedule import SolvedPhase
+    from roxxel_curriculum._solved import SolvedPhase
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,7 @@ def make_block(
     bounds = np.zeros((stop - first, num_sources + 1), np.int64)
     np.cumsum(counts.reshape(stop - first, num_sources), axis=1, out=bounds[:, 1:])
     bounds += (np.arange(stop - first) * batch_size)[:, None]
-    return Block(
-        index, first, stop, batch_size, rows[order], starts[order], bounds.tolist()
-    )
+    rows, starts = rows[order], starts[order]
+    # Parts of these go to readers, and the block is used again.
+    rows.flags.writeable = starts.flags.writeable = False
+    return Block(index, first, stop, batch_size, rows, starts, bounds.tolist())

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum._declaration import Declaration, solve
 from roxxel_curriculum._phase import Phase, ResolvedPhase
-from roxxel_curriculum._plan import Plan, make_plan
+from roxxel_curriculum._planner import make_plan
 from roxxel_curriculum._policy import DROP, REPEAT, Policy, parse_policy
 from roxxel_curriculum._resume import solve_from
 from roxxel_curriculum._sampler import Sampler
-from roxxel_curriculum._schedule import PRIMARY, Skip
+from roxxel_curriculum._solved import PRIMARY, Skip
 from roxxel_curriculum._source import Source, check_sources
 
 if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
     from roxxel_curriculum._fields import Field
+    from roxxel_curriculum._plan import Plan
 
 
 class Curriculum:

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 from roxxel_curriculum._blend import resolve_weights
 from roxxel_curriculum._phase import Phase, ResolvedPhase, exact
 from roxxel_curriculum._rounds import cut_spans
-from roxxel_curriculum._schedule import PRIMARY, Piece, Solver
+from roxxel_curriculum._solved import PRIMARY, Piece
+from roxxel_curriculum._solver import Solver
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from roxxel_curriculum._rounds import Spans
-    from roxxel_curriculum._schedule import Ended, Skip, SolvedPhase
+    from roxxel_curriculum._solved import Skip, SolvedPhase
+    from roxxel_curriculum._solver import Ended
     from roxxel_curriculum._source import Source
 
 # Of the total: below it 2**-48, the unit of the blend, is no longer fine enough.

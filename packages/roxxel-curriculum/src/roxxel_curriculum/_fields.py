@@ -8,13 +8,34 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from roxxel_format import TokenReader
 
 Field: TypeAlias = Literal["tokens", "segment_ids", "positions", "source"]
 
 FIELDS: tuple[Field, ...] = ("tokens", "segment_ids", "positions", "source")
+
+
+def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
+    """Return the fields of a batch, each once.
+
+    Raises:
+        TypeError: They are one string.
+        ValueError: One is unknown, or there is none.
+    """
+    if isinstance(fields, str):
+        raise TypeError(f"fields must be several names, got {fields!r}")
+    checked = tuple(dict.fromkeys(fields))
+    for field in checked:
+        if field not in FIELDS:
+            raise ValueError(
+                f"unknown field {field!r}; "
+                f"the fields are {', '.join(map(repr, FIELDS))}"
+            )
+    if not checked:
+        raise ValueError('a batch needs at least one field, such as "tokens"')
+    return checked
 
 
 def fill_fields(

@@ -109,6 +109,11 @@ def plan_notes(plan: Plan) -> list[str]:
             for source in phase.sources
             if source.exhausted_step is not None
         )
+        notes.extend(
+            f"phase {phase.index}: {source.name} has nothing left and gives nothing"
+            for source in phase.sources
+            if not any(source.name in mix.shares for mix in phase.mixes)
+        )
     notes.extend(
         f"{source.name} is read {source.epochs:.2f} times"
         for source in plan.sources

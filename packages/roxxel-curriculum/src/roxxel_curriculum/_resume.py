@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum._declaration import finish, pieces, start_solver
-from roxxel_curriculum._schedule import PRIMARY, Piece, Solver
+from roxxel_curriculum._solved import PRIMARY, Piece
 from roxxel_curriculum._state import recorded_piece, run_differences
 from roxxel_curriculum._state_form import StateMismatch, check_form
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from roxxel_curriculum._declaration import Declaration, SolvedRun
+    from roxxel_curriculum._solver import Solver
 
 
 def solve_from(

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from roxxel_curriculum._bijection import make_key
 from roxxel_curriculum._block import Block, make_block
-from roxxel_curriculum._fields import FIELDS, fill_fields
+from roxxel_curriculum._fields import checked_fields, fill_fields
+from roxxel_curriculum._selection import checked_columns, checked_rows, is_every_row
 from roxxel_curriculum._source import batch_dtype
 from roxxel_curriculum._state import differences, state_of
 from roxxel_curriculum._state_form import StateMismatch
 from roxxel_curriculum._version import ARITHMETIC_VERSION
+from roxxel_curriculum._windows import Location, Upcoming, Windows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -27,58 +28,10 @@ if TYPE_CHECKING:
     from roxxel_curriculum._declaration import SolvedRun
     from roxxel_curriculum._fields import Field
     from roxxel_curriculum._phase import ResolvedPhase
-
-Rows: TypeAlias = "slice | npt.ArrayLike"
+    from roxxel_curriculum._selection import Rows
 
 _BLOCK_SAMPLES = 8192
 _KEPT_BLOCKS = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The tokens behind every row of a step.
-
-    Attributes:
-        source: Index into `Sampler.source_names`, int64, shape `(B,)`.
-        start: First token in that source, int64, shape `(B,)`.
-        stop: One past the last token, int64, shape `(B,)`.
-    """
-
-    source: npt.NDArray[np.int64]
-    start: npt.NDArray[np.int64]
-    stop: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """Where one row of a batch came from.
-
-    Attributes:
-        source: Name of the source; `"self"` is the primary.
-        start: First token in the source.
-        stop: One past the last token.
-        documents: Indices of the documents it touches, in order.
-    """
-
-    source: str
-    start: int
-    stop: int
-    documents: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Upcoming:
-    """Windows of one source that steps to come will read.
-
-    Attributes:
-        source: Name of the source.
-        starts: First token of each window, int64, in the order they will be read.
-        length: Tokens of each window.
-    """
-
-    source: str
-    starts: npt.NDArray[np.int64]
-    length: int
 
 
 class Sampler:
@@ -113,7 +66,7 @@ class Sampler:
         self._is_safe = tuple(
             np.can_cast(reader.dtype, self.dtype, "safe") for reader in self._readers
         )
-        self.fields = _checked_fields(fields)
+        self.fields = checked_fields(fields)
         self._sources = {
             name: (index, make_key(ARITHMETIC_VERSION, seed, name))
             for index, name in enumerate(self.source_names)
@@ -186,8 +139,10 @@ class Sampler:
         """
         block, data_step = self._block(step)
         seq_len = self._phases[block.phase].piece.seq_len
-        first, length = _checked_columns(columns, seq_len)
-        chosen = _checked_rows(rows, block.batch_size)
+        first, length = checked_columns(columns, seq_len)
+        if length == seq_len and is_every_row(rows, block.batch_size):
+            return self.batch(step)
+        chosen = checked_rows(rows, block.batch_size)
         source, starts = block.in_row_order(data_step)
         source, starts = source[chosen], starts[chosen]
         tokens = self._gather(source, starts + first, length)
@@ -237,7 +192,7 @@ class Sampler:
             block, data_step = self._block(ahead)
             source, starts = block.in_row_order(data_step)
             if rows is not None:
-                chosen = _checked_rows(rows, block.batch_size)
+                chosen = checked_rows(rows, block.batch_size)
                 source, starts = source[chosen], starts[chosen]
             length = self._phases[block.phase].piece.seq_len
             for index, name in enumerate(self.source_names):
@@ -375,46 +330,3 @@ class Sampler:
         if self._is_safe[index]:
             return self._readers[index].read(starts, length)
         return self._read(index, starts, length)
-
-
-def _checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
-    if isinstance(fields, str):
-        raise TypeError(f"fields must be several names, got {fields!r}")
-    checked = tuple(dict.fromkeys(fields))
-    for field in checked:
-        if field not in FIELDS:
-            raise ValueError(
-                f"unknown field {field!r}; "
-                f"the fields are {', '.join(map(repr, FIELDS))}"
-            )
-    if not checked:
-        raise ValueError('a batch needs at least one field, such as "tokens"')
-    return checked
-
-
-def _checked_rows(rows: Rows, batch_size: int) -> slice | npt.NDArray[np.int64]:
-    if isinstance(rows, slice):
-        return rows
-    chosen = np.asarray(rows)
-    if chosen.size == 0:
-        return np.empty(0, np.int64)
-    if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
-        raise TypeError(
-            "rows must be a slice or a one-dimensional array of integers, got "
-            f"{chosen.ndim} dimensions of {chosen.dtype.name}"
-        )
-    low, high = int(chosen.min()), int(chosen.max())
-    if low < 0 or high >= batch_size:
-        wrong = low if low < 0 else high
-        raise IndexError(f"row {wrong} is outside the batch's rows [0, {batch_size})")
-    return chosen.astype(np.int64)
-
-
-def _checked_columns(columns: slice | None, seq_len: int) -> tuple[int, int]:
-    """Return the first column and their number."""
-    if columns is None:
-        return 0, seq_len
-    start, stop, step = columns.indices(seq_len)
-    if step != 1:
-        raise ValueError(f"columns must be a slice without a step, got {columns}")
-    return start, max(0, stop - start)

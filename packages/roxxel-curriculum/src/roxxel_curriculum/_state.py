@@ -8,7 +8,8 @@ import numpy as np
 
 from roxxel_curriculum._policy import Policy
 from roxxel_curriculum._rounds import cut_spans
-from roxxel_curriculum._schedule import Piece, Skip, Solver
+from roxxel_curriculum._solved import Piece, Skip
+from roxxel_curriculum._solver import Solver
 from roxxel_curriculum._state_form import check_form
 from roxxel_curriculum._version import ARITHMETIC_VERSION
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from roxxel_curriculum._declaration import SolvedRun
-    from roxxel_curriculum._schedule import SolvedPhase
+    from roxxel_curriculum._solved import SolvedPhase
 
 
 def state_of(schedule: SolvedRun, seed: int, step: int) -> dict[str, Any]:
