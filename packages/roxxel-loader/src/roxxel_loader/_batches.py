@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.sharding import Sharding
 from roxxel_curriculum import make_key, permute
 
 from ._collate import collate
 from .datasets._dataset import ITEM_NOTE, fetch
-from .sharding._layout import Layout, make_layout, place
+from .sharding._layout import Layout, make_layout, place, rows_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,11 +77,8 @@ def sharded_rows(num_rows: int, sharding: ShardingLike) -> Rows:
     Raises:
         ValueError: The rows do not divide over the sharding.
     """
-    resolved = resolve(sharding, (num_rows,))
-    if isinstance(resolved, NamedSharding):
-        axes = resolved.spec[0] if len(resolved.spec) else None
-        resolved = NamedSharding(resolved.mesh, PartitionSpec(axes))
-    layout = make_layout((num_rows,), resolved)
+    by_rows = rows_only(resolve(sharding, (num_rows,)))
+    layout = make_layout((num_rows,), by_rows)
     return Rows(num_rows, tuple(read[0] for read in layout.reads))
 
 

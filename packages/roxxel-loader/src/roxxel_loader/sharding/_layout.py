@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from roxxel_loader._buffers import aligned_copy
 
@@ -51,11 +52,15 @@ class Layout:
 
 
 def make_layout(shape: Shape, sharding: Sharding) -> Layout:
-    """Return the layout of an array, or say which axis does not divide.
+    """Return the layout of an array, or say why the sharding does not fit it.
+
+    A spec that names more axes than the array has is cut where it says None, so that
+    one sharding serves `(rows, columns)` and `(rows,)`.
 
     Raises:
         ValueError: The sharding does not fit the shape.
     """
+    sharding = _of_rank(sharding, len(shape))
     try:
         indices = sharding.addressable_devices_indices_map(shape)
     except ValueError as error:
@@ -66,6 +71,24 @@ def make_layout(shape: Shape, sharding: Sharding) -> Layout:
     boxes = {box_of(index, shape) for index in indices.values() if index is not None}
     pieces = tuple(sorted(boxes))
     return Layout(shape, sharding, pieces, _merge(pieces))
+
+
+def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
+    if not isinstance(sharding, NamedSharding) or len(sharding.spec) <= num_axes:
+        return sharding
+    if any(part is not None for part in sharding.spec[num_axes:]):
+        raise ValueError(
+            f"an array of {num_axes} axes cannot be placed with {sharding}, which "
+            "splits a later axis; pass the sharding as a function of the shape"
+        )
+    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:num_axes]))
+
+
+def rows_only(sharding: Sharding) -> Sharding:
+    """Return how a sharding splits the first axis, for arrays that have only that."""
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
 
 
 def box_of(index: Sequence[Any], shape: Shape) -> Box:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ._layout import Box, box_of, device_dtype, make_layout, place
+from ._layout import Box, Span, box_of, device_dtype, make_layout, place, rows_only
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
 
 BATCH_AXIS = "data"
 """The mesh axis over which rows are split when only a mesh is known."""
+
+REMEDY = (
+    "pass this sharding to the Dataloader, which then gives each process what it holds"
+)
 
 
 def host_to_global_device_array(
@@ -91,35 +96,34 @@ def _to_global(local: np.ndarray, sharding: Sharding, name: str) -> jax.Array:
             for read in layout.reads
         ]
         return place(layout, parts, name)
-    _check_rows_are_not_shared(local, sharding, name)
+    _check_shares(local.shape, sharding, name)
     fresh = local.astype(device_dtype(local.dtype, name))
     return jax.make_array_from_process_local_data(sharding, fresh)
 
 
-def _check_rows_are_not_shared(
-    local: np.ndarray, sharding: Sharding, name: str
-) -> None:
-    """Refuse a sharding under which two processes would have to agree on their rows."""
-    num_rows = sum(device.process_index >= 0 for device in sharding.device_set)
-    if local.ndim == 0:
+def _check_shares(shape: tuple[int, ...], sharding: Sharding, name: str) -> None:
+    """Refuse a sharding under which processes do not give equal rows of their own."""
+    if not shape:
         raise ValueError(f"{name} is a scalar, which has no rows to give a process")
-    spec = sharding.spec if isinstance(sharding, NamedSharding) else None
-    rows_only = (
-        NamedSharding(sharding.mesh, PartitionSpec(spec[0] if spec else None))
-        if isinstance(sharding, NamedSharding)
-        else sharding
-    )
-    holders: dict[tuple[int, int], set[int]] = {}
-    for device, index in rows_only.devices_indices_map((num_rows,)).items():
-        span = box_of(index or (), (num_rows,))[0]
-        holders.setdefault(span, set()).add(device.process_index)
-    for processes in holders.values():
-        if len(processes) > 1:
-            raise ValueError(
-                f"{name}: processes {sorted(processes)} hold the same rows under "
-                f"{sharding}, so their local batches would have to be equal; pass "
-                "this sharding to the Dataloader, which then gives each what it holds"
-            )
+    by_rows = rows_only(sharding)
+    num_spans = len(by_rows.device_set)
+    owners: dict[Span, set[int]] = {}
+    for device, index in by_rows.devices_indices_map((num_spans,)).items():
+        span = box_of(index or (), (num_spans,))[0]
+        owners.setdefault(span, set()).add(device.process_index)
+    shared = [processes for processes in owners.values() if len(processes) > 1]
+    if shared:
+        raise ValueError(
+            f"{name}: processes {sorted(shared[0])} hold the same rows under "
+            f"{sharding}, so their local batches would have to be equal; "
+            f"{REMEDY}"
+        )
+    num_owned = Counter(min(processes) for processes in owners.values())
+    if len(set(num_owned.values())) > 1:
+        raise ValueError(
+            f"{name}: processes hold unequal parts of {sharding}, so equal local "
+            f"batches do not fit; {REMEDY}"
+        )
 
 
 def _batch_sharding(mesh: Mesh | None) -> NamedSharding:

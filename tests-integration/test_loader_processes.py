@@ -1,0 +1,97 @@
+"""Real processes under `jax.distributed`: together they make the batches of one."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).with_name("loader_processes_program.py")
+
+
+@functools.cache
+def reports(devices: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Run one process for each number of devices; return what they report."""
+    with socket.socket() as finder:
+        finder.bind(("127.0.0.1", 0))
+        port = finder.getsockname()[1]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(index), str(len(devices)), str(port)],
+            env=os.environ
+            | {
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index, num_devices in enumerate(devices)
+    ]
+    found: list[dict[str, Any]] = []
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=180)
+            assert process.returncode == 0, err
+            lines = [line for line in out.splitlines() if line.startswith("REPORT ")]
+            found.append(json.loads(lines[0].removeprefix("REPORT ")))
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return found
+
+
+def digests(report: dict[str, Any]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in report.items()
+        if name.startswith(("stream ", "loader "))
+    }
+
+
+@pytest.mark.parametrize("devices", [(2, 2), (1, 1, 1, 1), (3, 1)], ids=str)
+def test_processes_make_the_batches_of_one(devices: tuple[int, ...]) -> None:
+    """Each process also checks that it reads what its devices hold and no more."""
+    [alone] = reports((4,))
+    together = reports(devices)
+
+    for report in together:
+        assert digests(report) == digests(alone)
+    lengths = [report["local lengths"] for report in together]
+    assert [sum(batch) for batch in zip(*lengths, strict=True)] == [8, 8, 4]
+
+
+@pytest.mark.parametrize("devices", [(2, 2), (1, 1, 1, 1)], ids=str)
+def test_local_batches_become_the_global_one(devices: tuple[int, ...]) -> None:
+    [alone] = reports((4,))
+
+    assert {report["placed"] for report in reports(devices)} == {alone["placed"]}
+
+
+def test_local_batches_for_unequal_processes_are_an_error() -> None:
+    for report in reports((3, 1)):
+        assert "pass this sharding to the Dataloader" in report["placed"]
+
+
+def test_rows_that_processes_share_are_an_error() -> None:
+    for report in reports((2, 2)):
+        assert "processes [0, 1] hold the same rows" in report["shared rows"]
+
+
+def test_rows_are_described_for_each_process() -> None:
+    words = re.sub(r" on device \d+", "", reports((2, 2))[1]["description"])
+
+    assert words.splitlines() == [
+        "process 0: rows 0-1 of 8; rows 2-3 of 8",
+        "process 1: rows 4-5 of 8; rows 6-7 of 8",
+    ]
