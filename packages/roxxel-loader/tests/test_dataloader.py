@@ -29,7 +29,7 @@ def test_batches_print_like_arrays() -> None:
     assert len(loader) == 3
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(
     num=st.integers(1, 60),
     batch_size=st.integers(1, 20),
@@ -118,7 +118,7 @@ def test_an_endless_loader_has_no_length() -> None:
         len(loader)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30)
 @given(num=st.integers(1, 60), share=st.integers(1, 4), count=st.integers(1, 4))
 def test_processes_share_every_batch(num: int, share: int, count: int) -> None:
     size = share * count

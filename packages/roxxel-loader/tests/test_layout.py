@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
-from roxxel_loader._buffers import ALIGNMENT, aligned_empty
+from roxxel_loader._buffers import ALIGNMENT, aligned_empty, is_unshared
 from roxxel_loader.sharding._layout import make_layout, place
 
 from .helpers import make_mesh, sharded
@@ -25,7 +25,7 @@ SPECS = [
 ]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(
     mesh=st.sampled_from([(1, 1), (8, 1), (4, 2), (2, 4), (2, 2), (1, 8)]),
     spec=st.sampled_from(SPECS),
@@ -53,7 +53,7 @@ def test_neighbouring_pieces_are_one_read() -> None:
     assert layout.reads == (((0, 16), (0, 24)),)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30)
 @given(spec=st.sampled_from(SPECS), mesh=st.sampled_from([(4, 2), (2, 4), (8, 1)]))
 def test_placed_values_are_where_the_sharding_says(
     spec: tuple[object, ...], mesh: tuple[int, int]
@@ -91,6 +91,22 @@ def test_buffers_start_on_the_boundary(shape: list[int], kind: str) -> None:
     assert buffer.ctypes.data % ALIGNMENT == 0
     assert buffer.size == prod(shape)
     assert buffer.flags.c_contiguous
+
+
+def test_memory_that_somebody_holds_is_known() -> None:
+    held = np.zeros((4, 4))
+    view = np.zeros((4, 4))[1:]
+
+    assert is_unshared([np.zeros((4, 4))], 0)
+    assert is_unshared([np.arange(16).reshape(4, 4)], 0)
+    assert not is_unshared([held], 0)
+    assert not is_unshared([held[1:]], 0)
+    assert not is_unshared([view], 0)
+    assert not is_unshared([np.frombuffer(bytearray(8), np.uint8)], 0)
+    lent = [np.zeros(4)]
+    with memoryview(lent[0]):  # pyright: ignore[reportArgumentType] - it is one
+        assert not is_unshared(lent, 0)
+    assert is_unshared(lent, 0)
 
 
 def test_a_batch_that_does_not_divide_names_the_shape() -> None:

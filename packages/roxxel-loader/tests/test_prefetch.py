@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_loader import _prefetch
-from roxxel_loader._prefetch import Call, Prefetcher
+from roxxel_loader._prefetch import Prefetcher
 
 from .helpers import join_threads, threads
 
@@ -31,11 +31,10 @@ def squares(
     workers: int | None = None,
     executor: Executor | None = None,
 ) -> Prefetcher[int]:
-    jobs = (Call(function, n) for n in range(num))
-    return Prefetcher(jobs, ahead=ahead, workers=workers, executor=executor)
+    return Prefetcher(function, 0, num, ahead=ahead, workers=workers, executor=executor)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30)
 @given(
     num=st.integers(0, 40),
     ahead=st.integers(0, 16),

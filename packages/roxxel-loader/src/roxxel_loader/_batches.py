@@ -195,25 +195,6 @@ class Batches:
         return max(1, min(wanted, ceil(num_items / workers)))
 
 
-class BatchJob:
-    """The job of the read-ahead that makes one step's batch."""
-
-    __slots__ = ("_batches", "_step", "_workers")
-
-    def __init__(self, batches: Batches, step: int, workers: int) -> None:
-        self._batches = batches
-        self._step = step
-        self._workers = workers
-
-    def run(self) -> Any:
-        """Make the batch on this thread."""
-        return self._batches.make(self._step)
-
-    def submit(self, executor: Executor) -> Future[Any]:
-        """Make the batch of chunks that workers load."""
-        return self._batches.submit(self._step, executor, self._workers)
-
-
 class Finisher:
     """Makes a batch of items: collated, then mapped, or placed on devices."""
 

@@ -1,12 +1,14 @@
-"""Fresh host memory that JAX can take over without a copy.
+"""Host memory that JAX may take over: never written to again, by anybody.
 
-On CPU, JAX aliases a numpy buffer that starts on a 64-byte boundary and copies any
-other, some of them late. Memory handed over is therefore always fresh, aligned, and
-never written again.
+JAX on CPU aliases a numpy buffer that starts on a 64-byte boundary and copies any
+other, small ones at once, large ones late; to an accelerator it copies in the
+background. So memory handed over must not change afterwards. An array that nobody else
+refers to cannot, and goes as it is; any other is copied first.
 """
 
 from __future__ import annotations
 
+import sys
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 ALIGNMENT = 64
 """Bytes; what XLA asks of memory it takes over."""
 
+ALIAS_BYTES = 100 << 10
+"""From this size on an alias costs less than the copy that JAX makes at once."""
+
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Return an uninitialised C-ordered array that starts on a 64-byte boundary."""
@@ -27,8 +32,38 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[A
     return np.ndarray(shape, dtype, raw, byte_offset)
 
 
-def aligned_copy(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return a fresh aligned copy of `values` cast to `dtype`."""
+def fresh_copy(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return a C-ordered copy of `values` cast to `dtype`, aligned where that pays."""
+    if values.size * dtype.itemsize < ALIAS_BYTES:
+        return np.array(values, dtype, order="C")
     copy = aligned_empty(values.shape, dtype)
     copy[...] = values
     return copy
+
+
+def is_unshared(arrays: list[npt.NDArray[Any]], place: int) -> bool:
+    """Return whether only the list refers to an array's memory, so nobody can write it.
+
+    Args:
+        arrays: The list that holds the only reference, if the answer is to be yes.
+        place: Which of its arrays.
+    """
+    if sys.getrefcount(arrays[place]) != _UNSHARED:
+        return False
+    base = arrays[place].base
+    if base is None:
+        return arrays[place].flags.owndata
+    return (
+        type(base) is np.ndarray
+        and base.flags.owndata
+        and sys.getrefcount(base) == _UNSHARED_BASE
+    )
+
+
+def _references(arrays: list[npt.NDArray[Any]]) -> tuple[int, int]:
+    """Count what the interpreter counts where only the list refers to an array."""
+    base = arrays[0].base
+    return sys.getrefcount(arrays[0]), sys.getrefcount(base)
+
+
+_UNSHARED, _UNSHARED_BASE = _references([np.empty((2, 2)).reshape(4)])

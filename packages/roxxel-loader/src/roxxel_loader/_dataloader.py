@@ -5,18 +5,18 @@ from __future__ import annotations
 import copy
 import os
 from dataclasses import dataclass
-from itertools import count
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import jax
 
-from ._batches import Batches, BatchJob, Finisher, Rows, process_rows, sharded_rows
+from ._batches import Batches, Finisher, Rows, process_rows, sharded_rows
 from ._prefetch import Mode, Prefetcher
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
     from ._device import ShardingLike
@@ -228,10 +228,13 @@ class Dataloader(Generic[B]):
             num_items = max(sum(stop - start for start, stop in rows.spans), 1)
             ahead = max(ahead, ceil(2 * workers / num_items))
         return Prefetcher(
-            _jobs(batches, self._start, self._stop, workers or 1),
+            batches.make,
+            self._start,
+            self._stop,
             ahead=ahead,
             workers=workers,
             executor=self._executor,
+            submit=partial(batches.submit, workers=workers or 1),
         )
 
 
@@ -303,10 +306,3 @@ class DataloaderIterator(Generic[B]):
         return LoaderStats(
             self.step - self._start, self._waited_s, self._prefetcher.mode
         )
-
-
-def _jobs(
-    batches: Batches, start: int, stop: int | None, workers: int
-) -> Iterator[BatchJob]:
-    for step in count(start) if stop is None else range(start, stop):
-        yield BatchJob(batches, step, workers)

@@ -8,7 +8,10 @@ other stream gives from step k on.
 from __future__ import annotations
 
 import inspect
+import threading
 from dataclasses import dataclass
+from math import prod
+from threading import get_ident
 from time import perf_counter
 from typing import (
     TYPE_CHECKING,
@@ -24,11 +27,22 @@ import jax
 import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
-from ._prefetch import Call, Job, Mode, Prefetcher
-from .sharding._layout import Layout, Shape, assemble, make_layout
+from ._buffers import is_unshared
+from ._prefetch import Mode, Prefetcher
+from .sharding._layout import (
+    Box,
+    Layout,
+    Shape,
+    assemble,
+    index_of,
+    make_layout,
+    transfer,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Sequence
+
+    import numpy.typing as npt
 
 ShardingLike: TypeAlias = "Sharding | Callable[[Shape], Sharding] | None"
 """A sharding, a function from global shape to one, or None for the default device."""
@@ -37,6 +51,20 @@ ASKED_BYTES = 64 << 20
 """Pages of about this many bytes are asked for in one call of `will_need`."""
 
 MAX_ASKED_STEPS = 64
+
+PLAIN_DTYPES = frozenset(
+    np.dtype(kind)
+    for kind in (
+        np.int32,
+        np.uint32,
+        np.int16,
+        np.uint16,
+        np.int8,
+        np.uint8,
+        np.float32,
+    )
+)
+"""Dtypes that are the same on every device."""
 
 
 @runtime_checkable
@@ -128,17 +156,13 @@ def device_stream(
     _check_counts(prefetch, workers)
     maker: _Maker
     if isinstance(source, RowSource):
-        maker = _FromRows(source, sharding)
+        maker = _FromRows(source, sharding, start, stop)
         if start < stop:
-            maker.layout(start)
+            maker.plan(start)
     else:
         maker = _FromFunction(source, sharding)
-    ledger = _Ledger()
-    jobs = _jobs(maker, ledger, start, stop, prefetch)
-    prefetcher = Prefetcher(
-        jobs, ahead=prefetch, workers=workers, on_inline=ledger.made_inline
-    )
-    return DeviceStream(prefetcher, ledger, start, stop)
+    prefetcher = Prefetcher(maker.make, start, stop, ahead=prefetch, workers=workers)
+    return DeviceStream(prefetcher, start, stop)
 
 
 class DeviceStream:
@@ -149,24 +173,36 @@ class DeviceStream:
         stop: One past the last step.
     """
 
-    def __init__(
-        self, prefetcher: Prefetcher[_Batch], ledger: _Ledger, start: int, stop: int
-    ) -> None:
+    def __init__(self, prefetcher: Prefetcher[_Batch], start: int, stop: int) -> None:
         self._prefetcher = prefetcher
-        self._ledger = ledger
+        self._next = prefetcher.__next__
         self._start = start
         self.step = start
         self.stop = stop
+        self._waited_s = 0.0
+        self._read_s = 0.0
+        self._assemble_s = 0.0
+        self._transfer_s = 0.0
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Any:
-        began = perf_counter()
-        batch = next(self._prefetcher)
-        self._ledger.delivered(batch, began, perf_counter())
+        called = perf_counter()
+        batch, thread, began, was_read, assembled, placed = self._next()
+        now = perf_counter()
+        self._waited_s += now - called
+        if thread != get_ident():
+            # Made elsewhere: only what fell into this wait was waited for.
+            began, was_read, assembled, placed = (
+                min(max(moment, called), now)
+                for moment in (began, was_read, assembled, placed)
+            )
+        self._read_s += was_read - began
+        self._assemble_s += assembled - was_read
+        self._transfer_s += placed - assembled
         self.step += 1
-        return batch.value
+        return batch
 
     def __enter__(self) -> Self:
         return self
@@ -181,138 +217,198 @@ class DeviceStream:
     @property
     def stats(self) -> StreamStats:
         """A snapshot of what the consumer has waited for so far."""
-        ledger = self._ledger
         return StreamStats(
             steps=self.step - self._start,
-            waited_s=ledger.waited_s,
-            read_s=ledger.stages_s[0],
-            assemble_s=ledger.stages_s[1],
-            transfer_s=ledger.stages_s[2],
+            waited_s=self._waited_s,
+            read_s=self._read_s,
+            assemble_s=self._assemble_s,
+            transfer_s=self._transfer_s,
             mode=self._prefetcher.mode,
         )
 
 
-class _Batch:
-    """A placed batch and the four moments between the stages of its making."""
-
-    __slots__ = ("inline", "moments", "value")
-
-    def __init__(self, value: Any, moments: tuple[float, float, float, float]) -> None:
-        self.value = value
-        self.moments = moments
-        self.inline = False
-
-
-class _Ledger:
-    """Adds up the consumer's waiting; touched by the consumer's thread alone."""
-
-    def __init__(self) -> None:
-        self.waited_s = 0.0
-        self.stages_s = [0.0, 0.0, 0.0]
-
-    def made_inline(self, batch: _Batch) -> None:
-        """Count all of a batch's making: the consumer's thread did it."""
-        batch.inline = True
-        self._add(batch.moments)
-
-    def delivered(self, batch: _Batch, began: float, ended: float) -> None:
-        """Count a wait; of a batch made elsewhere, only what fell into the wait."""
-        self.waited_s += ended - began
-        if not batch.inline:
-            moments = [min(max(moment, began), ended) for moment in batch.moments]
-            self._add(moments)
-
-    def _add(self, moments: list[float] | tuple[float, ...]) -> None:
-        for stage in range(3):
-            self.stages_s[stage] += moments[stage + 1] - moments[stage]
+_Batch: TypeAlias = "tuple[Any, int, float, float, float, float]"
+"""A placed batch, the thread that made it, and the moments between the stages."""
 
 
 class _Maker(Protocol):
-    def make(self, step: int) -> _Batch: ...
-    def will_need(self, step: int, stop: int) -> int: ...
+    def make(self, step: int) -> _Batch:
+        """Return the batch of a step."""
+        ...
 
 
 class _FromRows:
     """Makes batches of a source whose parts can be read alone."""
 
-    def __init__(self, source: RowSource, sharding: ShardingLike) -> None:
-        self._source = source
+    def __init__(
+        self, source: RowSource, sharding: ShardingLike, start: int, stop: int
+    ) -> None:
+        self._shape = source.shape
+        self._rows = source.rows
         self._layouts = _Layouts(sharding)
+        self._plans: dict[Shape, _Plan] = {}
         hint = getattr(source, "will_need", None)
         self._hint = hint if callable(hint) else None
         self._hint_takes_rows = hint is not None and _takes(hint, 3)
+        self._asked = start
+        self._ask_at = start if callable(hint) else stop
+        self._stop = stop
+        self._asking = threading.Lock()
 
-    def layout(self, step: int) -> Layout:
-        shape = self._source.shape(step)
-        return self._layouts.of(shape, f"step {step}")
+    def plan(self, step: int) -> _Plan:
+        """Return where a step's batch goes and what to ask the source for."""
+        shape = self._shape(step)
+        plan = self._plans.get(shape)
+        if plan is None:
+            plan = self._plans[shape] = _Plan(self._layouts.of(shape, step))
+        return plan
 
     def make(self, step: int) -> _Batch:
+        """Return the batch of a step, after asking for the pages of those to come.
+
+        The common case, plain rows for one device or the same for all, is spelled out:
+        it runs on the consumer's thread, where every call of a function counts.
+        """
         began = perf_counter()
-        layout = self.layout(step)
-        parts = [self._read(step, layout.shape, read) for read in layout.reads]
-        was_read = perf_counter()
-        first = parts[0]
-        if isinstance(first, np.ndarray):
-            send = assemble(layout, parts, f"step {step}")
+        try:
+            if step >= self._ask_at:
+                self._ask(step)
+            plan = self._plans.get(self._shape(step)) or self.plan(step)
+            if plan.is_one_piece:
+                parts = [self._rows(step, plan.rows, plan.columns)]
+                was_read = perf_counter()
+                if (
+                    type(parts[0]) is np.ndarray
+                    and parts[0].dtype in PLAIN_DTYPES
+                    and parts[0].shape == plan.wanted
+                    and is_unshared(parts, 0)
+                ):
+                    only = parts[0]
+                    value = jax.make_array_from_callback(
+                        plan.shape, plan.sharding, lambda _: only
+                    )
+                    return value, get_ident(), began, was_read, was_read, perf_counter()
+            else:
+                requests = plan.requests
+                parts = [self._rows(step, one.rows, one.columns) for one in requests]
+                was_read = perf_counter()
+            leaves = self._leaves(step, plan, parts)
             assembled = perf_counter()
-            value = send()
-        else:
-            leaves, tree = jax.tree_util.tree_flatten_with_path(first)
-            columns = [jax.tree_util.tree_leaves(part) for part in parts]
-            sends = [
-                assemble(
-                    self._leaf_layout(layout, np.asarray(leaf), step),
-                    [np.asarray(column[place]) for column in columns],
-                    f"step {step}{jax.tree_util.keystr(path)}",
-                )
-                for place, (path, leaf) in enumerate(leaves)
-            ]
-            assembled = perf_counter()
-            value = jax.tree_util.tree_unflatten(tree, [send() for send in sends])
-        return _Batch(value, (began, was_read, assembled, perf_counter()))
+            value = leaves.transfer()
+        except Exception as error:
+            _note_step(error, step)
+            raise
+        return value, get_ident(), began, was_read, assembled, perf_counter()
 
-    def will_need(self, step: int, stop: int) -> int:
-        """Give a hint for some steps from `step` on; return one past the last."""
-        layout = self.layout(step)
-        num_bytes = 4
-        for size in layout.shape:
-            num_bytes *= size
-        num_steps = min(max(1, ASKED_BYTES // max(num_bytes, 1)), MAX_ASKED_STEPS)
-        num_steps = min(num_steps, stop - step)
-        if self._hint is None or not layout.reads:
-            return stop
-        spans = [read[0] for read in layout.reads if read]
-        low, high = min(span[0] for span in spans), max(span[1] for span in spans)
-        if self._hint_takes_rows:
+    def _ask(self, step: int) -> None:
+        """Hint at the steps to come, some 64 MiB of them, before they are needed."""
+        with self._asking:
+            if step < self._ask_at:
+                return  # another thread has asked meanwhile
+            layout = self.plan(step).layout
+            num_bytes = 4 * max(prod(layout.shape), 1)
+            num_steps = max(1, min(ASKED_BYTES // num_bytes, MAX_ASKED_STEPS))
+            first = max(self._asked, step)
+            stop = min(step + 2 * num_steps, self._stop)
+            if first < stop:
+                self._hint_at(layout, first, stop - first)
+            self._asked = max(first, stop)
+            self._ask_at = step + num_steps if self._asked < self._stop else self._stop
+
+    def _hint_at(self, layout: Layout, step: int, num_steps: int) -> None:
+        low = min(read[0][0] for read in layout.reads)
+        high = max(read[0][1] for read in layout.reads)
+        if self._hint is not None and self._hint_takes_rows:
             self._hint(step, num_steps, slice(low, high))
-        elif (low, high) == (0, layout.shape[0]):
+        elif self._hint is not None and (low, high) == (0, layout.shape[0]):
             self._hint(step, num_steps)
-        return step + num_steps
 
-    def _read(self, step: int, shape: Shape, read: tuple[tuple[int, int], ...]) -> Any:
-        rows = slice(*read[0])
-        columns = None
-        if len(read) > 1 and read[1] != (0, shape[1]):
-            columns = slice(*read[1])
-        part = self._source.rows(step, rows, columns)
-        wanted = tuple(high - low for low, high in read)
-        leaves = [part] if isinstance(part, np.ndarray) else jax.tree.leaves(part)
-        for leaf in leaves:
-            got = np.shape(leaf)[: len(wanted)]
-            if got != wanted[: max(len(got), 1)]:
-                raise ValueError(
-                    f"step {step}: the source gave an array of shape {np.shape(leaf)} "
-                    f"for rows {rows} and columns {columns} of a batch of shape "
-                    f"{shape}; it must begin with {wanted}"
-                )
-        return part
+    def _leaves(self, step: int, plan: _Plan, parts: list[Any]) -> _Leaves:
+        """Assemble a pytree, whose leaves may have more or fewer axes than a batch."""
+        layout = plan.layout
+        names, tree = _names(step, parts[0])
+        stacks = [jax.tree.leaves(part)[::-1] for part in parts]
+        parts.clear()  # so that the stacks alone hold the arrays
+        leaves = _Leaves(tree)
+        for name in names:
+            values = [np.asarray(stack.pop()) for stack in stacks]
+            _check(name, plan.requests, values)
+            own = layout
+            num_axes = values[0].ndim
+            if num_axes != len(layout.shape):
+                tail = values[0].shape[len(layout.shape) :]
+                own = self._layouts.of(layout.shape[:num_axes] + tail, step)
+                if len(own.reads) != len(values):
+                    raise ValueError(
+                        f"{name} has {num_axes} axes and is split otherwise than the "
+                        f"batch of shape {layout.shape}; give all leaves its axes, or "
+                        "split rows only"
+                    )
+            leaves.add(own, assemble(own, values, name))
+        return leaves
 
-    def _leaf_layout(self, layout: Layout, leaf: np.ndarray, step: int) -> Layout:
-        """Return the layout of a leaf that may have more or fewer axes."""
-        if leaf.ndim == len(layout.shape):
-            return layout
-        shape = layout.shape[: leaf.ndim] + leaf.shape[len(layout.shape) :]
-        return self._layouts.of(shape, f"step {step}")
+
+class _Plan:
+    """Where a batch of one shape goes, and what the source is asked for it."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.shape = layout.shape
+        self.sharding = layout.sharding
+        self.requests = [_Request(layout.shape, read) for read in layout.reads]
+        self.is_one_piece = layout.is_one_piece
+        self.rows = self.requests[0].rows
+        self.columns = self.requests[0].columns
+        self.wanted = self.requests[0].wanted
+
+
+class _Request:
+    """One read of a batch, as the source is asked for it."""
+
+    def __init__(self, shape: Shape, read: Box) -> None:
+        self.shape = shape
+        self.rows = slice(*read[0])
+        columns = read[1:2]
+        split = bool(columns) and columns[0] != (0, shape[1])
+        self.columns = slice(*columns[0]) if split else None
+        self.wanted = tuple(stop - start for start, stop in read)
+
+
+def _check(
+    name: str, requests: list[_Request], parts: Sequence[npt.NDArray[Any]]
+) -> None:
+    """Raise a ValueError if the source gave something else than was asked for."""
+    for request, part in zip(requests, parts, strict=True):
+        if part.shape == request.wanted:
+            continue
+        num_axes = max(1, min(part.ndim, len(request.wanted)))
+        if part.shape[:num_axes] != request.wanted[:num_axes]:
+            raise ValueError(
+                f"{name}: the source gave an array of shape {part.shape} for rows "
+                f"{request.rows} and columns {request.columns} of a batch of shape "
+                f"{request.shape}; it must begin with {request.wanted}"
+            )
+
+
+def _names(step: int, batch: Any) -> tuple[list[str], Any]:
+    """Return what to call each leaf of a batch in errors, and the structure."""
+    paths, tree = jax.tree_util.tree_flatten_with_path(batch)
+    return [f"step {step}{jax.tree_util.keystr(path)}" for path, _ in paths], tree
+
+
+class _Leaves:
+    """The copied pieces of a pytree's leaves, on their way to the devices."""
+
+    def __init__(self, tree: Any) -> None:
+        self._tree = tree
+        self._leaves: list[tuple[Layout, list[npt.NDArray[Any]]]] = []
+
+    def add(self, layout: Layout, pieces: list[npt.NDArray[Any]]) -> None:
+        self._leaves.append((layout, pieces))
+
+    def transfer(self) -> Any:
+        arrays = [transfer(layout, pieces) for layout, pieces in self._leaves]
+        return jax.tree_util.tree_unflatten(self._tree, arrays)
 
 
 class _FromFunction:
@@ -323,28 +419,32 @@ class _FromFunction:
         self._layouts = _Layouts(sharding)
 
     def make(self, step: int) -> _Batch:
+        """Return the batch of a step, of which the function gives the whole."""
         began = perf_counter()
-        leaves, tree = jax.tree_util.tree_flatten_with_path(self._function(step))
-        was_read = perf_counter()
-        sends = [self._send(leaf, step, path) for path, leaf in leaves]
-        assembled = perf_counter()
-        value = jax.tree_util.tree_unflatten(tree, [send() for send in sends])
-        return _Batch(value, (began, was_read, assembled, perf_counter()))
+        try:
+            batch = self._function(step)
+            was_read = perf_counter()
+            names, tree = _names(step, batch)
+            stack = jax.tree.leaves(batch)[::-1]
+            del batch  # so that the stack alone holds the arrays
+            leaves = _Leaves(tree)
+            for name in names:
+                leaves.add(*self._assemble(step, name, [np.asarray(stack.pop())]))
+            assembled = perf_counter()
+            value = leaves.transfer()
+        except Exception as error:
+            _note_step(error, step)
+            raise
+        return value, get_ident(), began, was_read, assembled, perf_counter()
 
-    def will_need(self, step: int, stop: int) -> int:
-        """Ask for nothing: a function takes no hints."""
-        del step
-        return stop
-
-    def _send(self, leaf: Any, step: int, path: Any) -> Callable[[], jax.Array]:
-        values = np.asarray(leaf)
-        name = f"step {step}{jax.tree_util.keystr(path)}"
-        layout = self._layouts.of(values.shape, name)
-        parts = [
-            values[tuple(slice(low, high) for low, high in read)]
-            for read in layout.reads
-        ]
-        return assemble(layout, parts, name)
+    def _assemble(
+        self, step: int, name: str, values: list[npt.NDArray[Any]]
+    ) -> tuple[Layout, list[npt.NDArray[Any]]]:
+        shape = values[0].shape
+        layout = self._layouts.of(shape, step)
+        if layout.reads != (tuple((0, size) for size in shape),):
+            values = [values[0][index_of(read)] for read in layout.reads]
+        return layout, assemble(layout, values, name)
 
 
 class _Layouts:
@@ -354,21 +454,20 @@ class _Layouts:
         self._sharding = sharding if sharding is not None else default_sharding()
         self._known: dict[Shape, Layout] = {}
 
-    def of(self, shape: Shape, name: str) -> Layout:
+    def of(self, shape: Shape, step: int) -> Layout:
         layout = self._known.get(shape)
         if layout is None:
-            layout = self._make(tuple(shape), name)
-            self._known[shape] = layout
+            layout = self._known[shape] = self._make(tuple(shape), step)
         return layout
 
-    def _make(self, shape: Shape, name: str) -> Layout:
+    def _make(self, shape: Shape, step: int) -> Layout:
         sharding = self._sharding
         try:
             if not isinstance(sharding, Sharding):
                 sharding = sharding(shape)
             return make_layout(shape, sharding)
         except ValueError as error:
-            error.add_note(f"while placing {name}")
+            error.add_note(f"while placing the batch of step {step}")
             raise
 
 
@@ -380,28 +479,8 @@ def default_sharding() -> Sharding:
     return SingleDeviceSharding(device)
 
 
-def _jobs(
-    maker: _Maker, ledger: _Ledger, start: int, stop: int, prefetch: int
-) -> Iterator[Job[_Batch]]:
-    make = _noting(maker.make)
-    asked = start
-    for step in range(start, stop):
-        if asked <= min(step + prefetch, stop - 1):
-            began = perf_counter()
-            asked = maker.will_need(asked, stop)
-            ledger.stages_s[0] += perf_counter() - began
-        yield Call(make, step)
-
-
-def _noting(make: Callable[[int], _Batch]) -> Callable[[int], _Batch]:
-    def noted(step: int) -> _Batch:
-        try:
-            return make(step)
-        except Exception as error:
-            error.add_note(f"while making the batch of step {step}")
-            raise
-
-    return noted
+def _note_step(error: Exception, step: int) -> None:
+    error.add_note(f"while making the batch of step {step}")
 
 
 def _check_counts(prefetch: int, workers: int | None) -> None:

@@ -14,10 +14,10 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from roxxel_loader._buffers import aligned_copy
+from roxxel_loader._buffers import fresh_copy, is_unshared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
     from jax.sharding import Sharding
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 Shape: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[Span, ...]
+
+
+Index: TypeAlias = tuple[slice, ...]
 
 
 @dataclass(frozen=True)
@@ -38,17 +41,19 @@ class Layout:
             span per axis, in order of position.
         reads: Parts that together are the pieces and share no element; each piece lies
             in exactly one.
+        cuts: For each piece the number of its read, and where it lies in that.
     """
 
     shape: Shape
     sharding: Sharding
     pieces: tuple[Box, ...]
     reads: tuple[Box, ...]
+    cuts: tuple[tuple[int, Index], ...]
 
     @property
     def is_one_piece(self) -> bool:
         """Whether one read is at once the only piece."""
-        return self.reads == self.pieces and len(self.pieces) == 1
+        return len(self.pieces) == 1
 
 
 def make_layout(shape: Shape, sharding: Sharding) -> Layout:
@@ -70,7 +75,14 @@ def make_layout(shape: Shape, sharding: Sharding) -> Layout:
         ) from error
     boxes = {box_of(index, shape) for index in indices.values() if index is not None}
     pieces = tuple(sorted(boxes))
-    return Layout(shape, sharding, pieces, _merge(pieces))
+    if not pieces:
+        raise ValueError(
+            f"no device of this process is in {sharding}; build it over devices of all "
+            "processes"
+        )
+    reads = _merge(pieces)
+    cuts = tuple(_cut(piece, reads) for piece in pieces)
+    return Layout(shape, sharding, pieces, reads, cuts)
 
 
 def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
@@ -97,46 +109,70 @@ def box_of(index: Sequence[Any], shape: Shape) -> Box:
     return (*spans, *((0, size) for size in shape[len(spans) :]))
 
 
+def index_of(box: Box) -> Index:
+    """Return a box as an index."""
+    return tuple(slice(start, stop) for start, stop in box)
+
+
 def place(
-    layout: Layout, parts: Sequence[npt.NDArray[Any]], name: str = "the batch"
+    layout: Layout, parts: list[npt.NDArray[Any]], name: str = "the batch"
 ) -> jax.Array:
     """Return the global array of which this process gives its part.
 
     Args:
         layout: Where the array goes.
-        parts: The values of `layout.reads`, in their order. They are copied, so they
-            may be views, and reused afterwards.
+        parts: The values of `layout.reads`, in their order. Those that anybody but the
+            list refers to are copied, so they may be views, and reused afterwards.
         name: What to call the array in an error.
 
     Raises:
-        TypeError: The values are of a dtype that JAX does not know.
+        TypeError: The values are of a dtype that no device holds.
     """
-    return assemble(layout, parts, name)()
+    return transfer(layout, assemble(layout, parts, name))
 
 
 def assemble(
-    layout: Layout, parts: Sequence[npt.NDArray[Any]], name: str = "the batch"
-) -> Callable[[], jax.Array]:
-    """Copy this process's pieces to fresh memory; the call returned places them."""
+    layout: Layout, parts: list[npt.NDArray[Any]], name: str = "the batch"
+) -> list[npt.NDArray[Any]]:
+    """Return the layout's pieces, in memory that nobody will write to."""
     dtype = device_dtype(parts[0].dtype, name)
+    ours = [
+        is_unshared(parts, place) and parts[place].dtype == dtype
+        for place in range(len(parts))
+    ]
     if layout.is_one_piece:
-        only = aligned_copy(parts[0], dtype)
-        return lambda: jax.make_array_from_callback(
+        return parts if ours[0] else [fresh_copy(parts[0], dtype)]
+    return [
+        parts[number][index]
+        if ours[number]
+        else fresh_copy(parts[number][index], dtype)
+        for number, index in layout.cuts
+    ]
+
+
+def transfer(layout: Layout, pieces: Sequence[npt.NDArray[Any]]) -> jax.Array:
+    """Return the global array of pieces, which must not be written to again."""
+    if layout.is_one_piece:
+        only = pieces[0]
+        return jax.make_array_from_callback(
             layout.shape, layout.sharding, lambda _: only
         )
-    buffers = {
-        piece: aligned_copy(_cut(piece, layout.reads, parts), dtype)
-        for piece in layout.pieces
-    }
-    return lambda: jax.make_array_from_callback(
+    by_box = dict(zip(layout.pieces, pieces, strict=True))
+    return jax.make_array_from_callback(
         layout.shape,
         layout.sharding,
-        lambda index: buffers[box_of(index or (), layout.shape)],
+        lambda index: by_box[box_of(index or (), layout.shape)],
     )
 
 
 def device_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
-    """Return the dtype that values have on the device, 64 bits only where enabled."""
+    """Return the dtype that values have on the device, 64 bits only where enabled.
+
+    Raises:
+        TypeError: No device holds such values.
+    """
+    if dtype.kind in "iufb" and dtype.itemsize < 8:
+        return dtype
     if dtype.kind in "OSUMm" or dtype.names is not None:
         raise TypeError(
             f"{name} has dtype {dtype}, which no device holds; drop or encode it "
@@ -145,17 +181,14 @@ def device_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
 
 
-def _cut(
-    piece: Box, reads: Sequence[Box], parts: Sequence[npt.NDArray[Any]]
-) -> npt.NDArray[Any]:
-    for read, part in zip(reads, parts, strict=True):
+def _cut(piece: Box, reads: Sequence[Box]) -> tuple[int, Index]:
+    """Return the number of the read that holds a piece, and the piece's index in it."""
+    for number, read in enumerate(reads):
         if all(r[0] <= p[0] and p[1] <= r[1] for p, r in zip(piece, read, strict=True)):
-            return part[
-                tuple(
-                    slice(p[0] - r[0], p[1] - r[0])
-                    for p, r in zip(piece, read, strict=True)
-                )
-            ]
+            return number, tuple(
+                slice(p[0] - r[0], p[1] - r[0])
+                for p, r in zip(piece, read, strict=True)
+            )
     raise AssertionError(f"no read holds piece {piece}")
 
 

@@ -9,7 +9,16 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ._layout import Box, Span, box_of, device_dtype, make_layout, place, rows_only
+from ._layout import (
+    Box,
+    Span,
+    box_of,
+    device_dtype,
+    index_of,
+    make_layout,
+    place,
+    rows_only,
+)
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
@@ -91,10 +100,7 @@ def _devices(ids: list[int]) -> str:
 def _to_global(local: np.ndarray, sharding: Sharding, name: str) -> jax.Array:
     if jax.process_count() == 1:
         layout = make_layout(local.shape, sharding)
-        parts = [
-            local[tuple(slice(start, stop) for start, stop in read)]
-            for read in layout.reads
-        ]
+        parts = [local[index_of(read)] for read in layout.reads]
         return place(layout, parts, name)
     _check_shares(local.shape, sharding, name)
     fresh = local.astype(device_dtype(local.dtype, name))

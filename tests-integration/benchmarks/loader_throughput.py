@@ -1,0 +1,205 @@
+"""Measures device_stream against the bare loop of gather and make_array_from_callback.
+
+Two figures for each shape of batch, on one CPU device and a corpus of uint16 tokens:
+
+- throughput: batches as jax.Array and nothing else, as a share of the bare loop's;
+- a step of a few milliseconds, dispatched without blocking: the time of the whole loop
+  over that of the same loop on batches that were made before.
+
+Runs are interleaved and the medians compared, so that a change of the machine's speed
+meets both alike. `--mib 1024 --runs 9` gives the figures of record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+# The step is held to one core, as an accelerator leaves the others to the host.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count=1",
+)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from numpy.lib.stride_tricks import sliding_window_view
+from roxxel_loader import device_stream, make_data_parallel_sharding_config
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SHAPES = ((16, 1025), (64, 2049), (1, 32769))
+
+
+class Corpus:
+    """Random windows of a memory-mapped line of tokens; a source of rows."""
+
+    def __init__(self, tokens: np.ndarray, shape: tuple[int, int]) -> None:
+        self._shape = shape
+        self._windows = sliding_window_view(tokens, shape[1])
+        generator = np.random.default_rng(0)
+        self._starts = generator.integers(0, len(self._windows), (4096, shape[0]))
+
+    def shape(self, step: int) -> tuple[int, int]:
+        """Return the shape of every batch."""
+        del step
+        return self._shape
+
+    def rows(self, step: int, rows: slice, columns: slice | None = None) -> np.ndarray:
+        """Return rows of a step; the one gather that both loops do."""
+        starts = self._starts[step % 4096, rows]
+        windows = self._windows[starts].astype(np.int32)
+        return windows if columns is None else windows[:, columns]
+
+
+def bare(corpus: Corpus, sharding: NamedSharding, steps: int) -> Iterator[jax.Array]:
+    """Yield batches with nothing around the gather and JAX's own call."""
+    shape = corpus.shape(0)
+    for step in range(steps):
+        batch = corpus.rows(step, slice(0, shape[0]))
+        yield jax.make_array_from_callback(shape, sharding, batch.__getitem__)
+
+
+def streamed(
+    corpus: Corpus, sharding: NamedSharding, steps: int
+) -> Iterator[jax.Array]:
+    """Yield the same batches from device_stream in its default mode."""
+    with device_stream(corpus, 0, steps, sharding) as stream:
+        yield from stream
+
+
+def exhaust(make: Callable[[], Iterator[jax.Array]]) -> float:
+    """Return the seconds until the last batch is on the device."""
+    began = perf_counter()
+    batch = None
+    for made in make():
+        batch = made
+    jax.block_until_ready(batch)
+    return perf_counter() - began
+
+
+def train(
+    make: Callable[[], Iterator[jax.Array]],
+    step: Callable[[jax.Array, jax.Array], jax.Array],
+    state: jax.Array,
+) -> float:
+    """Return the seconds of a loop that dispatches a step for each batch."""
+    began = perf_counter()
+    in_flight: list[jax.Array] = []
+    for batch in make():
+        state = step(state, batch)
+        in_flight.append(state)
+        if len(in_flight) > 2:  # no farther ahead than a training loop lets itself get
+            in_flight.pop(0).block_until_ready()
+    state.block_until_ready()
+    return perf_counter() - began
+
+
+def make_step(milliseconds: float) -> tuple[Callable[..., jax.Array], jax.Array]:
+    """Return a jitted step that takes about so long, and its first state."""
+
+    @partial(jax.jit, static_argnums=2)
+    def step(state: jax.Array, batch: jax.Array, rounds: int) -> jax.Array:
+        def once(_: int, value: jax.Array) -> jax.Array:
+            return jnp.tanh(value @ value) + 1e-3
+
+        return jax.lax.fori_loop(0, rounds, once, state) + batch[0, 0] * 0.0
+
+    state = jnp.eye(192)
+    some = jnp.zeros((1, 1), jnp.int32)
+    rounds = 4
+    for _ in range(6):
+        step(state, some, rounds).block_until_ready()
+        began = perf_counter()
+        for _ in range(10):
+            state = step(state, some, rounds)
+        state.block_until_ready()
+        taken_ms = (perf_counter() - began) * 100
+        rounds = max(1, round(rounds * milliseconds / taken_ms))
+    return lambda state, batch: step(state, batch, rounds), state
+
+
+def compare(
+    first: Callable[[], float], second: Callable[[], float], runs: int
+) -> tuple[float, float, list[float]]:
+    """Return the median of both and the ratio of each interleaved pair."""
+    first()
+    second()
+    pairs = [(first(), second()) for _ in range(runs)]
+    ratios = [one / two for one, two in pairs]
+    return (
+        statistics.median(one for one, _ in pairs),
+        statistics.median(two for _, two in pairs),
+        ratios,
+    )
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=16, help="size of the corpus")
+    parser.add_argument("--runs", type=int, default=3, help="interleaved pairs")
+    parser.add_argument("--steps", type=int, default=200, help="batches in a run")
+    parser.add_argument("--step-ms", type=float, default=5.0, help="0 leaves it out")
+    options = parser.parse_args(arguments)
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, python "
+        f"{platform.python_version()}, jax {jax.__version__}, numpy {np.__version__}; "
+        f"corpus {options.mib} MiB, {options.steps} batches, {options.runs} pairs"
+    )
+    mesh = make_data_parallel_sharding_config().create_device_mesh(jax.devices()[:1])
+    sharding = NamedSharding(mesh, PartitionSpec("data", None))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tokens"
+        generator = np.random.default_rng(1)
+        with path.open("wb") as file:
+            for _ in range(options.mib):
+                file.write(generator.integers(0, 50_000, 1 << 19, np.uint16).tobytes())
+        tokens = np.asarray(np.memmap(path, np.uint16, "r"))
+        for shape in SHAPES:
+            corpus = Corpus(tokens, shape)
+            args = (corpus, sharding, options.steps)
+            two, one, ratios = compare(
+                lambda args=args: exhaust(lambda: bare(*args)),
+                lambda args=args: exhaust(lambda: streamed(*args)),
+                options.runs,
+            )
+            million = options.steps * shape[0] * shape[1] / 1e6
+            print(
+                f"{shape}: bare {million / two:.0f} Mtok/s, stream "
+                f"{million / one:.0f} Mtok/s, share {statistics.median(ratios):.2f} "
+                f"({min(ratios):.2f} to {max(ratios):.2f})"
+            )
+            if options.step_ms:
+                step, state = make_step(options.step_ms)
+                batches = list(bare(*args))
+                loop, best, ratios = compare(
+                    lambda args=args, step=step, state=state: train(
+                        lambda: streamed(*args), step, state
+                    ),
+                    lambda batches=batches, step=step, state=state: train(
+                        lambda: iter(batches), step, state
+                    ),
+                    options.runs,
+                )
+                print(
+                    f"{shape}: step loop {loop:.3f} s, preloaded {best:.3f} s, "
+                    f"over {(statistics.median(ratios) - 1) * 100:+.2f} % "
+                    f"({(min(ratios) - 1) * 100:+.2f} "
+                    f"to {(max(ratios) - 1) * 100:+.2f})"
+                )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
