@@ -26,6 +26,7 @@ from .datasets import (
     ShuffledDataset,
     SimpleDataset,
     SlicedDataset,
+    StreamingDataset,
     ZipDataset,
 )
 from .sharding import (
@@ -57,6 +58,7 @@ __all__ = [
     "SimpleDataset",
     "SlicedDataset",
     "StreamStats",
+    "StreamingDataset",
     "ZipDataset",
     "describe_rows",
     "device_stream",

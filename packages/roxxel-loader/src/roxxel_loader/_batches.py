@@ -6,11 +6,7 @@ first, by any thread, and in any process.
 
 from __future__ import annotations
 
-import threading
-from concurrent.futures import BrokenExecutor, Executor, Future
 from dataclasses import dataclass
-from math import ceil
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
@@ -19,19 +15,18 @@ from jax.sharding import Sharding
 from roxxel_curriculum import make_key, permute
 
 from ._collate import collate
-from .datasets._dataset import ITEM_NOTE, fetch
+from ._gather import Gather, Pace, timed_fetch
+from .datasets._dataset import fetch
 from .sharding._layout import Layout, make_layout, place, rows_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from concurrent.futures import Executor, Future
 
     import numpy.typing as npt
 
     from ._device import ShardingLike
     from .datasets import Dataset
-
-CHUNK_S = 1e-3
-"""Items are handed to workers in chunks that take about this long."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +108,7 @@ class Batches:
         self._finish = finish
         self._rows_of = rows_of
         self._rows: dict[int, Rows] = {}
-        self._item_s: float | None = None
+        self._pace = Pace()
 
     def check(self) -> None:
         """Find out before the first step whether each size of batch can be divided.
@@ -174,25 +169,15 @@ class Batches:
     def submit(self, step: int, executor: Executor, workers: int) -> Future[Any]:
         """Have the items of a step loaded by workers, in chunks."""
         indices, rows = self.items(step)
-        size = self._chunk_size(len(indices), workers)
-        chunks = [indices[at : at + size] for at in range(0, len(indices), size)]
-        gather = _Gather(
-            step, chunks, lambda items: self.finish(step, items, indices, rows), self
+        chunks = self._pace.chunks(indices, workers)
+        gather = Gather(step, self._pace)
+        gather.begin(
+            executor,
+            chunks,
+            lambda number: (timed_fetch, self._dataset, chunks[number]),
+            lambda items: self.finish(step, items, indices, rows),
         )
-        gather.begin(executor, self._dataset)
         return gather
-
-    def took(self, seconds: float, num_items: int) -> None:
-        """Learn how long items take; it decides the size of chunks and nothing else."""
-        each = seconds / num_items
-        known = self._item_s
-        self._item_s = each if known is None else 0.8 * known + 0.2 * each
-
-    def _chunk_size(self, num_items: int, workers: int) -> int:
-        if self._item_s is None:
-            return ceil(num_items / (8 * workers))
-        wanted = int(CHUNK_S / max(self._item_s, 1e-9))
-        return max(1, min(wanted, ceil(num_items / workers)))
 
 
 class Finisher:
@@ -242,88 +227,3 @@ class Finisher:
             for read in layout.reads
         ]
         return place(layout, parts, name)
-
-
-class _Gather(Future[Any]):
-    """A batch whose chunks are loaded by workers; the last one to end makes it."""
-
-    def __init__(
-        self,
-        step: int,
-        chunks: list[list[int]],
-        finish: Callable[[list[Any]], Any],
-        batches: Batches,
-    ) -> None:
-        super().__init__()
-        self._step = step
-        self._chunks = chunks
-        self._make = finish
-        self._batches = batches
-        self._missing = len(chunks)
-        self._counter = threading.Lock()
-        self._parts: list[Future[tuple[list[Any], float]]] = []
-
-    def begin(self, executor: Executor, dataset: Dataset[Any]) -> None:
-        """Submit the chunks.
-
-        Raises:
-            RuntimeError: The executor takes no work.
-        """
-        for chunk in self._chunks:
-            try:
-                part = executor.submit(_timed_fetch, dataset, chunk)
-            except RuntimeError as error:
-                self.cancel()
-                raise self._stopped(chunk) from error
-            self._parts.append(part)
-        for part in self._parts:
-            part.add_done_callback(self._count)
-
-    def cancel(self) -> bool:
-        """Cancel the chunks that have not begun, and the batch."""
-        for part in self._parts:
-            part.cancel()
-        return super().cancel()
-
-    def _count(self, _: Future[tuple[list[Any], float]]) -> None:
-        with self._counter:
-            self._missing -= 1
-            if self._missing:
-                return
-        if any(part.cancelled() for part in self._parts):
-            self.cancel()
-        if not self.set_running_or_notify_cancel():
-            return
-        try:
-            result = self._make(self._items())
-        except BaseException as error:  # noqa: BLE001 - the consumer raises it
-            self.set_exception(error)
-        else:
-            self.set_result(result)
-
-    def _items(self) -> list[Any]:
-        items: list[Any] = []
-        for chunk, part in zip(self._chunks, self._parts, strict=True):
-            try:
-                loaded, seconds = part.result()
-            except BrokenExecutor as error:
-                raise self._stopped(chunk) from error
-            except Exception as error:
-                notes: list[str] = getattr(error, "__notes__", [])
-                if not any(note.startswith(ITEM_NOTE) for note in notes):
-                    error.add_note(f"{ITEM_NOTE}items {chunk}")
-                raise
-            items.extend(loaded)
-            self._batches.took(seconds, len(chunk))
-        return items
-
-    def _stopped(self, chunk: list[int]) -> RuntimeError:
-        return RuntimeError(
-            f"the executor stopped before items {chunk} of step {self._step} were "
-            "loaded; start again from this step with a fresh one"
-        )
-
-
-def _timed_fetch(dataset: Dataset[Any], indices: list[int]) -> tuple[list[Any], float]:
-    began = perf_counter()
-    return fetch(dataset, indices), perf_counter() - began

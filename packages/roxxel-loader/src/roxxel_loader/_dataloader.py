@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
@@ -13,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 import jax
 
 from ._batches import Batches, Finisher, Rows, process_rows, sharded_rows
-from ._prefetch import Mode, Prefetcher
+from ._prefetch import EndOfWorkError, Mode, Prefetcher
+from ._stream_batches import StreamBatches
+from .datasets import StreamingDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,20 +38,22 @@ class Dataloader(Generic[B]):
     processes: each loads only its rows of every batch.
 
     Args:
-        dataset: Items by index.
+        dataset: Items by index, or a `StreamingDataset`.
         batch_size: Items per batch, over all processes.
         workers: Threads that load items; 0 loads on the consumer's thread; None does
             that too and takes one thread where batches turn out slow.
         prefetch: Batches made beyond the one asked for; more where there are not
             enough items in them to keep all workers at work. 0 works only when asked.
-        shuffle: Whether each epoch has an order of its own, computed from the seed.
+        shuffle: Whether each epoch has an order of its own, computed from the seed; a
+            stream shuffles by its own method.
         seed: Of the shuffle; any integer.
         drop_last: Whether to leave out the last batch of an epoch if it is short.
         collate: Makes a batch of a list of items; by default leaves are stacked.
         sharding: Where to place batches as global arrays: a sharding, or a function
             from global shape to one, also called with `(rows,)`. None yields what
             `collate` gives, in numpy arrays, with the rows of this process.
-        start_step: First step.
+        start_step: First step. A stream of several epochs, or one that cannot seek, is
+            read from its beginning to get there; nothing is mapped on the way.
         epochs: Times to go through the dataset; None goes on for ever.
         executor: Loads items instead of own threads, from a process pool for instance;
             what it runs must suit it. It is left open.
@@ -58,11 +63,12 @@ class Dataloader(Generic[B]):
 
     Raises:
         ValueError: There are no items or no whole batch, or a number is out of range.
+        TypeError: A stream is to be shuffled, or read by other processes.
     """
 
     def __init__(
         self,
-        dataset: Dataset[Any],
+        dataset: Dataset[Any] | StreamingDataset[Any],
         batch_size: int,
         *,
         workers: int | None = None,
@@ -110,8 +116,13 @@ class Dataloader(Generic[B]):
         self._shuffle = shuffle
         self._seed = seed
         self._drop_last = drop_last
-        self._check_dataset()
         self._start = start_step
+        self._epochs = epochs
+        self._stop = None
+        if isinstance(dataset, StreamingDataset):
+            _check_stream(shuffle=shuffle, executor=executor)
+            return
+        self._check_items(dataset)
         self._stop = None if epochs is None else epochs * self.steps_per_epoch
         if self._stop is not None and start_step > self._stop:
             raise ValueError(
@@ -123,8 +134,10 @@ class Dataloader(Generic[B]):
         """Return the batches of one iteration.
 
         Raises:
-            TypeError: It never ends.
+            TypeError: It never ends, or nobody knows when.
         """
+        if isinstance(self._dataset, StreamingDataset):
+            raise TypeError("a Dataloader of a stream has no known length")
         if self._stop is None:
             raise TypeError(
                 "a Dataloader with epochs=None never ends and has no length"
@@ -132,7 +145,7 @@ class Dataloader(Generic[B]):
         return self._stop - self._start
 
     def __iter__(self) -> DataloaderIterator[B]:
-        batches = self._batches()
+        batches = self._batches(self._start)
         batches.check()
         return DataloaderIterator(
             self._prefetcher(batches),
@@ -144,7 +157,13 @@ class Dataloader(Generic[B]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """The batches of one epoch."""
+        """The batches of one epoch.
+
+        Raises:
+            TypeError: The dataset is a stream.
+        """
+        if isinstance(self._dataset, StreamingDataset):
+            raise TypeError("a stream has no known number of steps per epoch")
         whole, rest = divmod(len(self._dataset), self._batch_size)
         return whole + (1 if rest and not self._drop_last else 0)
 
@@ -152,17 +171,24 @@ class Dataloader(Generic[B]):
         """Return the batch of one step.
 
         Raises:
-            IndexError: The step is outside the epochs.
+            IndexError: The step is outside the epochs, or after the end of a stream.
         """
         if step < 0 or (self._stop is not None and step >= self._stop):
             raise IndexError(f"step {step} is outside [0, {self._stop})")
-        made = self._batches().make(step)
+        try:
+            made = self._batches(step).make(step)
+        except EndOfWorkError:
+            raise IndexError(f"step {step} is after the end of the stream") from None
         for function in self._functions if self._sharding is not None else ():
             made = function(made)
         return made
 
     def epoch(self, epoch: int) -> Dataloader[B]:
-        """Return the same batches, of one epoch alone, counted from 0."""
+        """Return the same batches, of one epoch alone, counted from 0.
+
+        Raises:
+            TypeError: The dataset is a stream.
+        """
         if epoch < 0:
             raise ValueError(f"epoch is {epoch}; give 0 or more")
         start = epoch * self.steps_per_epoch
@@ -182,9 +208,9 @@ class Dataloader(Generic[B]):
         vars(changed).update(changes)
         return changed
 
-    def _check_dataset(self) -> None:
-        num_items = len(self._dataset)
-        name = type(self._dataset).__name__
+    def _check_items(self, dataset: Dataset[Any]) -> None:
+        num_items = len(dataset)
+        name = type(dataset).__name__
         if num_items == 0:
             raise ValueError(
                 f"{name} has no items, so there is no batch; check where it reads from"
@@ -195,14 +221,25 @@ class Dataloader(Generic[B]):
                 f"{self._batch_size}; lower batch_size or pass drop_last=False"
             )
 
-    def _batches(self) -> Batches:
+    def _batches(self, start: int) -> Batches | StreamBatches:
+        finish = Finisher(self._collate, self._functions, self._sharding)
+        if isinstance(self._dataset, StreamingDataset):
+            return StreamBatches(
+                self._dataset,
+                self._batch_size,
+                start=start,
+                epochs=self._epochs,
+                drop_last=self._drop_last,
+                finish=finish,
+                rows_of=self._rows_of(),
+            )
         return Batches(
             self._dataset,
             self._batch_size,
             drop_last=self._drop_last,
             shuffle=self._shuffle,
             seed=self._seed,
-            finish=Finisher(self._collate, self._functions, self._sharding),
+            finish=finish,
             rows_of=self._rows_of(),
         )
 
@@ -218,7 +255,7 @@ class Dataloader(Generic[B]):
             )
         return lambda num_rows: process_rows(num_rows, index, number)
 
-    def _prefetcher(self, batches: Batches) -> Prefetcher[B]:
+    def _prefetcher(self, batches: Batches | StreamBatches) -> Prefetcher[B]:
         workers = self._workers
         if self._executor is not None:
             workers = workers or os.cpu_count() or 1
@@ -235,6 +272,18 @@ class Dataloader(Generic[B]):
             workers=workers,
             executor=self._executor,
             submit=partial(batches.submit, workers=workers or 1),
+        )
+
+
+def _check_stream(*, shuffle: bool, executor: Executor | None) -> None:
+    if shuffle:
+        raise TypeError(
+            "a stream cannot be shuffled as a whole; use "
+            "StreamingDataset.shuffle(buffer_size, seed)"
+        )
+    if isinstance(executor, ProcessPoolExecutor):
+        raise TypeError(
+            "a stream is read in this process; pass workers= or an executor of threads"
         )
 
 

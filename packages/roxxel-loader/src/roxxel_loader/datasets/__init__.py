@@ -10,6 +10,7 @@ from ._sampled import SampledDataset
 from ._shuffled import ShuffledDataset
 from ._simple import RangeDataset, SimpleDataset
 from ._sliced import SlicedDataset
+from ._streaming import StreamingDataset
 from ._zipped import ZipDataset
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "ShuffledDataset",
     "SimpleDataset",
     "SlicedDataset",
+    "StreamingDataset",
     "ZipDataset",
 ]

@@ -1,0 +1,168 @@
+"""Batches of a stream: read in turn by whoever is next, finished by all workers."""
+
+from __future__ import annotations
+
+import threading
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ._gather import Gather, Pace, timed_map
+from ._prefetch import EndOfWorkError
+from .datasets._dataset import ITEM_NOTE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Executor, Future
+
+    from ._batches import Rows
+    from .datasets import StreamingDataset
+
+
+class StreamBatches:
+    """Batches of a stream by step, to be asked for in order.
+
+    One thread at a time reads items; others wait for their turn. Executors start work
+    in the order in which they got it, so the one whose turn it is is always at work.
+    """
+
+    def __init__(
+        self,
+        dataset: StreamingDataset[Any],
+        batch_size: int,
+        *,
+        start: int,
+        epochs: int | None,
+        drop_last: bool,
+        finish: Callable[[Sequence[Any], list[int], Rows], Any],
+        rows_of: Callable[[int], Rows],
+    ) -> None:
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._start = start
+        self._epochs = epochs
+        self._drop_last = drop_last
+        self._finish = finish
+        self._rows_of = rows_of
+        self._pace = Pace()
+        self._turn = threading.Condition()
+        self._next = start
+        self._broken = False
+        self._batches = self._read()
+
+    def check(self) -> None:
+        """Find out before the first step whether whole batches can be divided.
+
+        Raises:
+            ValueError: They cannot.
+        """
+        self.rows(self._batch_size)
+
+    def rows(self, num_rows: int) -> Rows:
+        """Return which rows of a batch of `num_rows` this process keeps."""
+        return self._rows_of(num_rows)
+
+    def make(self, step: int) -> Any:
+        """Return the batch of a step, made on this thread."""
+        first, raw = self._take(step)
+        indices, rows = self._own(first, len(raw))
+        items = [self._dataset.finish(raw[index - first], index) for index in indices]
+        return self.finish(step, items, indices, rows)
+
+    def finish(
+        self, step: int, items: Sequence[Any], indices: list[int], rows: Rows
+    ) -> Any:
+        """Return the batch made of mapped items."""
+        try:
+            return self._finish(items, indices, rows)
+        except Exception as error:
+            error.add_note(f"while making the batch of step {step}")
+            raise
+
+    def submit(self, step: int, executor: Executor, workers: int) -> Future[Any]:
+        """Have the items of a step read in turn, and mapped by all workers."""
+        gather = Gather(step, self._pace)
+
+        def begin() -> None:
+            first, raw = self._take(step)
+            indices, rows = self._own(first, len(raw))
+            chunks = self._pace.chunks(indices, workers)
+
+            def load(number: int) -> tuple[Any, ...]:
+                chunk = chunks[number]
+                items = [raw[index - first] for index in chunk]
+                return timed_map, self._dataset.finish, items, chunk
+
+            gather.begin(
+                executor,
+                chunks,
+                load,
+                lambda items: self.finish(step, items, indices, rows),
+            )
+
+        gather.prepare(executor, begin)
+        return gather
+
+    def _own(self, first: int, num_rows: int) -> tuple[list[int], Rows]:
+        """Return the positions of the items that this process keeps, and its rows."""
+        rows = self.rows(num_rows)
+        numbers = rows.numbers().tolist() or [0]  # an empty batch needs a pattern
+        return [first + number for number in numbers], rows
+
+    def _take(self, step: int) -> tuple[int, list[Any]]:
+        """Return the first position of a batch and its items, when its turn comes.
+
+        Raises:
+            EndOfWorkError: The stream has ended.
+            RuntimeError: An interrupt has met the stream while it was read.
+        """
+        with self._turn:
+            if self._broken:
+                raise RuntimeError(
+                    "the stream was interrupted while it was read; iterate again from "
+                    f"step {step}"
+                )
+            self._turn.wait_for(lambda: self._next == step)
+            self._broken = True  # unless reading gets to its end or to an error
+            try:
+                found = next(self._batches, None)
+                self._broken = False
+            except Exception:
+                self._broken = False
+                raise
+            finally:
+                self._next += 1
+                self._turn.notify_all()
+        if found is None:
+            raise EndOfWorkError
+        return found
+
+    def _read(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the first position and the items of each batch from the start on."""
+        size = self._batch_size
+        # How many steps an epoch has is known only from going through it.
+        step = self._start if self._epochs == 1 else 0
+        epoch = 0
+        while self._epochs is None or epoch < self._epochs:
+            position = step * size if epoch == 0 else 0
+            items = self._dataset.unfinished(position, epoch)
+            first_step = step
+            while True:
+                try:
+                    raw = list(islice(items, size))
+                except Exception as error:
+                    error.add_note(f"{ITEM_NOTE}the items of a stream from {position}")
+                    raise
+                if len(raw) < (size if self._drop_last else 1):
+                    break
+                if step >= self._start:
+                    yield position, raw
+                step += 1
+                position += len(raw)
+                if len(raw) < size:
+                    break
+            if position == 0 and step == first_step:
+                raise ValueError(
+                    f"the stream gave {len(raw)} items in epoch {epoch}, which make no "
+                    f"batch of {size}; check where it reads from"
+                )
+            epoch += 1
