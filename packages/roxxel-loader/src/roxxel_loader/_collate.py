@@ -57,7 +57,7 @@ def _stack(
     kinds = set(map(type, leaves))
     if kinds == {np.ndarray}:
         return _stack_arrays(leaves, indices, path)
-    if kinds <= {str, bytes}:
+    if all(issubclass(kind, str | bytes) for kind in kinds):
         texts = np.empty(len(leaves), object)
         texts[:] = leaves
         return texts
@@ -68,7 +68,7 @@ def _stack(
     place, leaf = next(
         (place, leaf)
         for place, leaf in enumerate(leaves)
-        if kinds & {str, bytes}
+        if any(issubclass(kind, str | bytes) for kind in kinds)
         or not isinstance(leaf, np.ndarray | jax.Array | Number | np.bool_)
     )
     raise TypeError(

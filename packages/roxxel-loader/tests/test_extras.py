@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from roxxel_loader import Dataloader, LazyDataset
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COLUMNS: dict[str, Any] = {
+    "number": list(range(20)),
+    "word": [f"word {n}" for n in range(20)],
+    "vector": [[float(n), float(-n)] for n in range(20)],
+}
+
+
+def check(dataset: LazyDataset[dict[str, Any]]) -> None:
+    """Check rows, batches, bounds and pickling of the table above."""
+    assert len(dataset) == 20
+    assert dataset[3]["number"] == 3
+    assert dataset[3]["word"] == "word 3"
+    assert isinstance(dataset[3]["vector"], np.ndarray)
+    batches = list(Dataloader(dataset, 8, workers=2, shuffle=True))
+    assert [batch["vector"].shape for batch in batches] == [(8, 2), (8, 2), (4, 2)]
+    numbers = np.concatenate([batch["number"] for batch in batches])
+    assert sorted(numbers.tolist()) == list(range(20))
+    for batch in batches:
+        assert batch["vector"][:, 1].tolist() == (-batch["number"]).tolist()
+        assert list(batch["word"]) == [f"word {n}" for n in batch["number"]]
+    for index in (-1, 20):
+        with pytest.raises(IndexError):
+            dataset[index]
+    other = pickle.loads(pickle.dumps(dataset))  # noqa: S301 - our own bytes
+    assert other[5]["word"] == "word 5"
+
+
+def test_polars_frames_are_datasets() -> None:
+    pl = pytest.importorskip("polars")
+    from roxxel_loader.datasets.polars import PolarsDataset
+
+    check(PolarsDataset(pl.DataFrame(COLUMNS)))
+    lazy = PolarsDataset(pl.DataFrame(COLUMNS).lazy(), ["word"])
+    assert lazy[1] == {"word": "word 1"}
+
+
+def test_arrow_tables_and_files_are_datasets(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    from roxxel_loader.datasets.arrow import ArrowDataset
+
+    table = pa.table(COLUMNS)
+    check(ArrowDataset(table))
+    path = tmp_path / "rows.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as out:
+        out.write_table(table)
+    check(ArrowDataset(path))
+    assert ArrowDataset(path, ["word"])[1] == {"word": "word 1"}
+
+
+def test_parquet_files_are_one_dataset(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    from roxxel_loader.datasets.arrow import ParquetDataset
+
+    table = pa.table(COLUMNS)
+    paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
+    pq.write_table(table.slice(0, 7), paths[0], row_group_size=3)
+    pq.write_table(table.slice(7), paths[1], row_group_size=5)
+
+    check(ParquetDataset(paths, max_groups=2))
+    assert ParquetDataset(paths[0], ["number"])[6] == {"number": 6}
+    with pytest.raises(ValueError, match="max_groups is 0"):
+        ParquetDataset(paths, max_groups=0)
+
+
+def test_huggingface_datasets_are_datasets() -> None:
+    hf = pytest.importorskip("datasets")
+    from roxxel_loader.datasets.huggingface import (
+        HuggingFaceDataset,
+        huggingface_stream,
+    )
+
+    dataset = hf.Dataset.from_dict(COLUMNS)
+    check(HuggingFaceDataset(dataset))
+    assert list(HuggingFaceDataset(dataset, ["number"])[1]) == ["number"]
+
+    stream = huggingface_stream(dataset.to_iterable_dataset())
+    whole = list(Dataloader(stream, 6))
+    assert whole[3]["number"].tolist() == [18, 19]
+    tail = list(Dataloader(stream, 6, start_step=2))
+    assert [batch["number"].tolist() for batch in tail] == [
+        batch["number"].tolist() for batch in whole[2:]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("module", "library"),
+    [("polars", "polars"), ("arrow", "pyarrow"), ("huggingface", "datasets")],
+)
+def test_a_missing_library_names_the_extra(module: str, library: str) -> None:
+    program = f"""
+import sys
+sys.modules[{library!r}] = None
+try:
+    import roxxel_loader.datasets.{module}
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f'needs {library}: pip install "roxxel-loader[{module}]"' in done.stdout
