@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 from roxxel_ckpt import (
     Checkpointer,
-    CheckpointMismatchError,
     CheckpointTimeoutError,
     CheckpointWriteError,
     _store,
@@ -174,15 +173,3 @@ def test_the_live_state_changes_only_when_all_of_it_was_read(
         saving.restore()
 
     assert content(model, optimizer) == before
-
-
-def test_a_checkpoint_of_another_model_is_one_sentence(tmp_path: Path) -> None:
-    with checkpointer(tmp_path) as saving:
-        save_all(saving, 1)
-    from flax import nnx
-
-    other = nnx.Dict(one=nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
-    with pytest.raises(
-        CheckpointMismatchError, match="no leaf of the checkpoint fits this model"
-    ):
-        Checkpointer(tmp_path, other).restore()

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import multiprocessing
+import os
 import random
-import signal
-import subprocess
 import sys
-import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from flax import nnx
+from roxxel_ckpt import Checkpointer
 
 from .helpers import checkpointer, run_program
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
     from pathlib import Path
+
+    import pytest
 
 # The program of the reference documentation, shorter by the steps between the saves.
 REFERENCE = """
@@ -79,50 +86,66 @@ def test_an_exception_neither_hangs_nor_loses_the_save(tmp_path: Path) -> None:
         assert checkpointer(tmp_path / "checkpoints").latest_step == 900
 
 
-SAVE_IN_A_LOOP = """
-import sys
-import numpy as np
-from flax import nnx
-from roxxel_ckpt import Checkpointer
-
-state = nnx.Dict(step=nnx.Variable(np.int64(0)), data=nnx.Variable(np.zeros(100_000)))
-checkpointer = Checkpointer("run", state, max_to_keep=2)
-start = checkpointer.restore()
-assert int(state["step"][...]) == start
-assert (state["data"][...] == start).all()
-print("start", start, flush=True)
-if sys.argv[1:] == ["look"]:
-    sys.exit()
-for step in range(start + 1, 10_000):
-    state["step"].set_value(np.int64(step))
-    state["data"].set_value(np.full(100_000, float(step)))
-    checkpointer.save(step, {"loss": float(step % 7)}, {"step": step})
-    print("asked", step, flush=True)
-"""
+def save_until_killed(folder: Path, pipe: Connection) -> None:
+    """Restore, check what was restored, and save for ever."""
+    state = Numbers()
+    checkpointer = Checkpointer(folder, state, max_to_keep=2)
+    start = checkpointer.restore()
+    assert int(state.step[...]) == start
+    assert (state.data[...] == start).all()
+    pipe.send(start)
+    for step in range(start + 1, 10_000):
+        state.step.set_value(np.int64(step))
+        state.data.set_value(np.full(100_000, float(step)))
+        checkpointer.save(step, {"loss": float(step % 7)}, {"step": step})
+        pipe.send(step)
 
 
-def test_a_kill_at_any_moment_leaves_a_folder_that_restores(tmp_path: Path) -> None:
-    (tmp_path / "loop.py").write_text(SAVE_IN_A_LOOP)
-    rng, at_least = random.Random(1), 0
-    for _ in range(5):
-        with subprocess.Popen(
-            [sys.executable, "loop.py"], cwd=tmp_path, stdout=-1, text=True
-        ) as program:
-            assert program.stdout is not None
-            kind, start = program.stdout.readline().split()
-            assert (kind, int(start) >= at_least) == ("start", True)
-            asked = [program.stdout.readline() for _ in range(rng.randint(2, 6))]
+class Numbers(nnx.Module):
+    """A state whose values tell its step."""
+
+    def __init__(self) -> None:
+        self.step: nnx.Variable[Any] = nnx.Variable(np.int64(0))
+        self.data: nnx.Variable[Any] = nnx.Variable(np.zeros(100_000))
+
+
+def test_a_kill_at_any_moment_leaves_a_folder_that_restores(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # The fork server imports once; every program is then a process of its own.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "roxxel_ckpt"])
+    rng, whole = random.Random(1), 0
+    for _ in range(int(os.environ.get("ROXXEL_CKPT_KILLS", "5"))):
+        listener, pipe = context.Pipe(duplex=False)
+        program = context.Process(target=save_until_killed, args=(tmp_path, pipe))
+        program.start()
+        pipe.close()
+        try:
+            assert listener.recv() >= whole
+            asked = [listener.recv() for _ in range(rng.randint(2, 6))]
             # The moment itself is the point, so here a clock is needed.
-            threading.Event().wait(rng.uniform(0, 0.15))
-            program.send_signal(signal.SIGKILL)
-        # A save that was asked for after another one began only when that was whole.
-        at_least = int(asked[-1].split()[1]) - 1
+            program.join(rng.uniform(0, 0.2))
+        finally:
+            program.kill()
+            program.join()
+        while listener.poll():
+            with contextlib.suppress(EOFError):
+                asked.append(listener.recv())
+                continue
+            break
+        # A save begins only when the one before it is whole.
+        whole = asked[-1] - 1
 
-    ended = run_program(SAVE_IN_A_LOOP, tmp_path, "look")
-
-    assert ended.returncode == 0, ended.stderr
-    assert int(ended.stdout.split()[1]) >= at_least
-    assert ended.stderr == ""
+    state = Numbers()
+    with Checkpointer(tmp_path, state) as reading:
+        step = reading.restore()
+        assert step >= whole
+        assert (state.data[...] == step).all()
+        assert reading.peek() == (step, {"step": step})
+    names = {path.name for path in tmp_path.iterdir()}
+    assert all(name.isdigit() for name in names), names
+    assert not caplog.records
 
 
 def test_importing_starts_nothing(tmp_path: Path) -> None:

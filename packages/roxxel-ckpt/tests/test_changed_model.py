@@ -1,0 +1,212 @@
+"""A checkpoint of an older model: what fits is taken, the rest is named."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_ckpt import Checkpointer, CheckpointMismatchError, LeafSpec
+from roxxel_ckpt._compare import plan_restore
+
+from .helpers import content, make, save_all, train
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> dict[str, tuple[str, bytes]]:
+    """Save a trained model of two blocks as step 5; return its content."""
+    model, optimizer = make(seed=0, depth=2)
+    train(model, optimizer, range(3))
+    with Checkpointer(tmp_path, model, optimizer) as saving:
+        saving.save(5)
+    return content(model, optimizer)
+
+
+def test_new_leaves_stay_fresh_and_are_listed(
+    tmp_path: Path,
+    saved: dict[str, tuple[str, bytes]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model, optimizer = make(seed=1, depth=3)
+    fresh = content(model, optimizer)
+    reading = Checkpointer(tmp_path, model, optimizer)
+
+    assert reading.restore() == 5
+
+    report, now = reading.report, content(model, optimizer)
+    assert report is not None
+    assert "model/blocks/2/kernel" in report.new
+    assert all("blocks/2/" in name for name in report.new)
+    assert set(report.restored) == set(saved)
+    assert report.dropped == report.mismatched == ()
+    assert {name: now[name] for name in saved} == saved
+    assert {name: now[name] for name in report.new} == {
+        name: fresh[name] for name in report.new
+    }
+    assert "new      model/blocks/2/kernel" in caplog.text
+
+
+def test_gone_leaves_are_dropped_and_listed(
+    tmp_path: Path, saved: dict[str, tuple[str, bytes]]
+) -> None:
+    model, optimizer = make(seed=1, depth=1)
+    reading = Checkpointer(tmp_path, model, optimizer)
+    reading.restore()
+
+    assert reading.report is not None
+    assert "model/blocks/1/kernel" in reading.report.dropped
+    assert "dropped  model/blocks/1/kernel" in str(reading.report)
+    now = content(model, optimizer)
+    assert now == {name: saved[name] for name in now}
+
+
+def test_strict_refuses_any_difference(
+    tmp_path: Path, saved: dict[str, tuple[str, bytes]]
+) -> None:
+    assert saved
+    for depth, difference in ((1, "only in it: model/blocks/1/bias"), (3, "not in it")):
+        model, optimizer = make(depth=depth)
+        before = content(model, optimizer)
+        with pytest.raises(CheckpointMismatchError, match=difference):
+            Checkpointer(tmp_path, model, optimizer).restore(strict=True)
+        assert content(model, optimizer) == before
+
+
+def test_another_shape_is_an_error_that_names_the_leaf(
+    tmp_path: Path, saved: dict[str, tuple[str, bytes]]
+) -> None:
+    assert saved
+    model, optimizer = make(seed=1, width=16)
+    before = content(model, optimizer)
+    reading = Checkpointer(tmp_path, model, optimizer)
+
+    with pytest.raises(
+        CheckpointMismatchError,
+        match=r"model/embed/kernel: float32\[4, 8\] in the checkpoint, "
+        r"float32\[4, 16\] now",
+    ):
+        reading.restore()
+    assert content(model, optimizer) == before
+
+    assert reading.restore(on_mismatch="keep") == 5
+    now = content(model, optimizer)
+    assert now["model/embed/kernel"] == before["model/embed/kernel"]
+    assert now["optimizer/step"] == saved["optimizer/step"]
+    with pytest.raises(ValueError, match='on_mismatch must be "error" or "keep"'):
+        reading.restore(on_mismatch="ignore")  # pyright: ignore[reportArgumentType] - the point
+
+
+def test_another_dtype_is_an_error_too(tmp_path: Path) -> None:
+    def linear(dtype: Any) -> nnx.Linear:
+        return nnx.Linear(2, 2, rngs=nnx.Rngs(0), param_dtype=dtype)
+
+    with Checkpointer(tmp_path, linear(jnp.float32)) as saving:
+        saving.save(1)
+
+    with pytest.raises(
+        CheckpointMismatchError,
+        match=r"model/bias: float32\[2\] in the checkpoint, bfloat16\[2\] now",
+    ):
+        Checkpointer(tmp_path, linear(jnp.bfloat16)).restore()
+
+
+class Pair(nnx.Module):
+    """Two parts with names of the caller's choice."""
+
+    def __init__(self, first: str, second: str, seed: int) -> None:
+        rngs = nnx.Rngs(seed)
+        setattr(self, first, nnx.Linear(3, 3, rngs=rngs))
+        setattr(self, second, nnx.Dict(inner=nnx.Linear(3, 3, rngs=rngs)))
+
+
+def test_renamed_parts_take_their_moments_along(tmp_path: Path) -> None:
+    def pair(first: str, second: str, seed: int) -> tuple[Pair, Any]:
+        model = Pair(first, second, seed)
+        return model, nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+
+    old, old_optimizer = pair("encoder", "head", 0)
+    with Checkpointer(tmp_path, old, old_optimizer) as saving:
+        saving.save(1)
+    new, new_optimizer = pair("head", "tail", 1)
+    reading = Checkpointer(tmp_path, new, new_optimizer)
+
+    reading.restore(
+        strict=True, rename={"encoder": "head", "model/head/inner": "tail/inner"}
+    )
+
+    before, after = content(old, old_optimizer), content(new, new_optimizer)
+    assert after["model/head/kernel"] == before["model/encoder/kernel"]
+    assert after["model/tail/inner/bias"] == before["model/head/inner/bias"]
+    mu = "optimizer/opt_state/0/mu"
+    assert after[f"{mu}/tail/inner/kernel"] == before[f"{mu}/head/inner/kernel"]
+    assert reading.report is not None
+    assert reading.report.renamed["model/encoder/bias"] == "model/head/bias"
+    with pytest.raises(CheckpointMismatchError, match=r"rename names \['middle'\]"):
+        reading.restore(rename={"middle": "tail"})
+    with pytest.raises(CheckpointMismatchError, match="rename sends both"):
+        reading.restore(rename={"encoder/kernel": "head/inner/kernel"})
+
+
+def test_a_checkpoint_of_another_model_is_one_sentence(
+    tmp_path: Path, saved: dict[str, tuple[str, bytes]]
+) -> None:
+    assert saved
+    other = nnx.Dict(one=nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
+    with pytest.raises(
+        CheckpointMismatchError, match="no leaf of the checkpoint fits this model"
+    ):
+        Checkpointer(tmp_path, other).restore()
+
+
+def test_a_model_alone_gets_an_optimizer_later(tmp_path: Path) -> None:
+    model, _ = make(seed=0)
+    with Checkpointer(tmp_path, model) as saving:
+        save_all(saving, 1)
+    fresh, optimizer = make(seed=1)
+
+    reading = Checkpointer(tmp_path, fresh, optimizer)
+    reading.restore()
+
+    assert content(fresh) == content(model)
+    assert reading.report is not None
+    assert all(name.startswith("optimizer/") for name in reading.report.new)
+
+
+SPECS = st.dictionaries(
+    st.sampled_from([f"model/{name}" for name in "abcdef"]),
+    st.builds(
+        LeafSpec,
+        st.lists(st.integers(1, 2), max_size=2).map(tuple),
+        st.sampled_from(["float32", "bfloat16"]),
+    ),
+)
+
+
+@given(saved=SPECS, live=SPECS)
+def test_every_leaf_is_in_one_list_of_the_report(
+    saved: dict[str, LeafSpec], live: dict[str, LeafSpec]
+) -> None:
+    plan = plan_restore(0, saved, live)
+
+    report = plan.report
+    mismatched = [name for name, _, _ in report.mismatched]
+    assert sorted([*report.restored, *report.new, *mismatched]) == sorted(live)
+    assert sorted([*report.restored, *report.dropped, *mismatched]) == sorted(saved)
+    assert all(saved[name] == live[name] for name in report.restored)
+    assert report.is_exact == (saved == live)
+
+
+def test_a_long_report_is_cut() -> None:
+    live = {f"model/{index}": LeafSpec((), "float32") for index in range(50)}
+
+    lines = str(plan_restore(3, {}, live).report).splitlines()
+
+    assert lines[0].startswith("step 3: 0 restored, 50 new, 0 dropped")
+    assert (len(lines), lines[-1]) == (22, "  ... and 30 more")
