@@ -9,19 +9,27 @@ the live model.
         for step in range(start, 1000):
             ...
             checkpointer.save(step + 1, {"loss": loss})
+
+Names are resolved on first use: the command `roxxel-ckpt` does not wait for JAX.
 """
 
-from roxxel_ckpt._checkpointer import Checkpointer, SaveRecord
-from roxxel_ckpt._compare import RestoreReport
-from roxxel_ckpt._leaves import LeafSpec
-from roxxel_ckpt.errors import (
-    CheckpointDamagedError,
-    CheckpointError,
-    CheckpointMismatchError,
-    CheckpointNotFoundError,
-    CheckpointTimeoutError,
-    CheckpointWriteError,
-)
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roxxel_ckpt._checkpointer import Checkpointer, SaveRecord
+    from roxxel_ckpt._compare import RestoreReport
+    from roxxel_ckpt._description import LeafSpec
+    from roxxel_ckpt.errors import (
+        CheckpointDamagedError,
+        CheckpointError,
+        CheckpointMismatchError,
+        CheckpointNotFoundError,
+        CheckpointTimeoutError,
+        CheckpointWriteError,
+    )
 
 __all__ = [
     "CheckpointDamagedError",
@@ -35,3 +43,23 @@ __all__ = [
     "RestoreReport",
     "SaveRecord",
 ]
+
+_HOMES = {
+    "Checkpointer": "_checkpointer",
+    "SaveRecord": "_checkpointer",
+    "RestoreReport": "_compare",
+    "LeafSpec": "_description",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f"{__name__}.{_HOMES.get(name, 'errors')}")
+    value = getattr(home, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

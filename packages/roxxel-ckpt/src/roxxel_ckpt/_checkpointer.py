@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import json
 import logging
-import math
 import operator
 import time
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -14,6 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from roxxel_ckpt import _integrity, _store
 from roxxel_ckpt._background import BackgroundSave, brief, wait_for_others
 from roxxel_ckpt._compare import RestoreReport, check_restorable, plan_restore
+from roxxel_ckpt._description import (
+    metrics_from_json,
+    metrics_of_all,
+    metrics_to_json,
+    read_meta,
+    read_tree,
+)
 from roxxel_ckpt._folder import ABANDONED, Folder
 from roxxel_ckpt._leaves import (
     LiveState,
@@ -169,7 +175,7 @@ class Checkpointer:
         meta = {
             "format": _FORMAT,
             "step": step,
-            "metrics": _metrics_to_json(metrics_dict or {}),
+            "metrics": metrics_to_json(metrics_dict or {}),
             "extra": _checked_json(extra),
             "versions": _store.versions(),
         }
@@ -254,9 +260,9 @@ class Checkpointer:
         if chosen is None:
             return 0
         place = self._folder.step_path(chosen)
-        meta = _store.read_meta(place)
+        meta = read_meta(place)
         live = LiveState(self._model, self._optimizer)
-        plan = plan_restore(chosen, _store.read_tree(place), live.specs, rename)
+        plan = plan_restore(chosen, read_tree(place), live.specs, rename)
         check_restorable(
             plan.report, str(place), strict=strict, on_mismatch=on_mismatch
         )
@@ -313,7 +319,7 @@ class Checkpointer:
         chosen = self._choose(step)
         if chosen is None:
             return None
-        return chosen, _store.read_meta(self._folder.step_path(chosen))["extra"]
+        return chosen, read_meta(self._folder.step_path(chosen))["extra"]
 
     @property
     def extra(self) -> dict[str, Any] | None:
@@ -333,7 +339,7 @@ class Checkpointer:
     @property
     def best_step(self) -> int | None:
         """The complete checkpoint with the best metric; None when none has a value."""
-        return next(iter(self._retention.ranked(_metrics(self._folder))), None)
+        return next(iter(self._retention.ranked(metrics_of_all(self._folder))), None)
 
     @property
     def last_save(self) -> SaveRecord | None:
@@ -353,7 +359,7 @@ class Checkpointer:
             CheckpointDamagedError: Its description cannot be read.
         """
         self._check_exists(step)
-        return _metrics_from_json(_store.read_meta(self._folder.step_path(step)))
+        return metrics_from_json(read_meta(self._folder.step_path(step)))
 
     def wait(self) -> None:
         """Wait until the save in flight is complete.
@@ -555,7 +561,7 @@ def _finish(
         return
     _integrity.write_digests(folder.write_path(step))
     folder.publish(step)
-    metrics = _metrics(folder)
+    metrics = metrics_of_all(folder)
     for old in sorted(metrics.keys() - retention.kept(metrics)):
         try:
             folder.delete(old)
@@ -582,7 +588,7 @@ def _problem(folder: Folder, step: int) -> str | None:
                 "and is used",
                 place,
             )
-        written_as = _store.read_meta(place)["format"]
+        written_as = read_meta(place)["format"]
     except CheckpointDamagedError as error:
         return str(error).removeprefix(f"{place}: ")
     except Exception as error:  # noqa: BLE001 - whatever stops reading is a reason
@@ -597,47 +603,14 @@ def _problem(folder: Folder, step: int) -> str | None:
 
 def _load_whole(place: epath.Path) -> None:
     """Read a checkpoint from end to end, one leaf at a time; raise what stops it."""
-    _store.read_meta(place)
-    for name, spec in _store.read_tree(place).items():
+    read_meta(place)
+    for name, spec in read_tree(place).items():
         if spec.is_stored:
             array: np.ndarray[Any, Any] = _store.read_arrays(place, {name: None})[name]
             if not spec.is_key and array.shape != spec.shape:
                 raise CheckpointDamagedError(
                     f"{place}: {name} has shape {array.shape} instead of {spec.shape}"
                 )
-
-
-def _metrics(folder: Folder) -> dict[int, dict[str, float]]:
-    """Return the metrics of every step; none for one that cannot be read."""
-    found: dict[int, dict[str, float]] = {}
-    for step in folder.steps():
-        found[step] = {}
-        with contextlib.suppress(CheckpointDamagedError):
-            found[step] = _metrics_from_json(_store.read_meta(folder.step_path(step)))
-    return found
-
-
-def _metrics_to_json(metrics: Mapping[str, Any]) -> dict[str, float | str]:
-    """Return metrics as JSON numbers; JSON has none for NaN and infinity."""
-    stored: dict[str, float | str] = {}
-    for name, value in metrics.items():
-        try:
-            number = float(value)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"metrics_dict[{name!r}] must be a number, got {type(value).__name__}"
-            ) from error
-        stored[str(name)] = number if math.isfinite(number) else str(number)
-    return stored
-
-
-def _metrics_from_json(meta: dict[str, Any]) -> dict[str, float]:
-    try:
-        return {name: float(value) for name, value in meta["metrics"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointDamagedError(
-            "the metrics of a checkpoint cannot be understood"
-        ) from error
 
 
 def _checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from roxxel_ckpt.errors import CheckpointMismatchError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from roxxel_ckpt._leaves import LeafSpec
+    from roxxel_ckpt._description import LeafSpec
 
 _LINES_IN_TABLE = 20
 
@@ -84,16 +84,19 @@ def plan_restore(
     saved: Mapping[str, LeafSpec],
     live: Mapping[str, LeafSpec],
     rename: Mapping[str, str] | None = None,
+    *,
+    whole: bool = False,
 ) -> RestorePlan:
     """Match the leaves of a checkpoint with live ones by name, shape and dtype.
 
     Args:
         step: Step of the checkpoint.
-        saved: Its leaves. Those of an optimizer count only if a live one is there.
+        saved: Its leaves.
         live: Leaves of the live objects.
         rename: As for `Checkpointer.restore`.
+        whole: Count an optimizer of the checkpoint even if there is no live one.
     """
-    if not any(name.startswith("optimizer/") for name in live):
+    if not whole and not any(name.startswith("optimizer/") for name in live):
         saved = {n: s for n, s in saved.items() if not n.startswith("optimizer/")}
     names = _live_names(saved, rename or {})
     old_name = {new: old for old, new in names.items()}

@@ -9,7 +9,6 @@ program has to be understood to read it.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from roxxel_ckpt._description import LeafSpec
 from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -28,33 +28,6 @@ _SCALARS: dict[str, type] = {
     "float": float,
     "complex": complex,
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class LeafSpec:
-    """Shape and dtype of a leaf, without its values.
-
-    Attributes:
-        shape: As in numpy; of a typed PRNG key, the shape of the array of keys.
-        dtype: Name of the dtype, such as `bfloat16`; `key<fry>` for a typed PRNG key;
-            `int`, `float`, `bool` or `complex` for a Python number.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
-
-    @property
-    def is_key(self) -> bool:
-        """Whether the leaf holds typed PRNG keys."""
-        return self.dtype.startswith("key<")
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether the leaf has bytes; Orbax does not store arrays of size zero."""
-        return 0 not in self.shape
 
 
 class LiveState:

@@ -12,7 +12,6 @@ silence.
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import math
 from typing import TYPE_CHECKING, Any
@@ -22,9 +21,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
-from roxxel_ckpt._folder import META_FILE, STATE_ITEM, TREE_FILE
-from roxxel_ckpt._leaves import LeafSpec
-from roxxel_ckpt.errors import CheckpointDamagedError
+from roxxel_ckpt._folder import STATE_ITEM
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -127,47 +124,6 @@ def versions() -> dict[str, str]:
         "flax": flax.__version__,
         "orbax-checkpoint": ocp.__version__,
     }
-
-
-def read_meta(place: epath.Path) -> dict[str, Any]:
-    """Return step, metrics, extra and versions of a checkpoint.
-
-    Raises:
-        CheckpointDamagedError: They are missing or cannot be understood.
-    """
-    meta = _read_json(place, META_FILE)
-    if not isinstance(meta.get("format"), int):
-        raise CheckpointDamagedError(
-            f"{place}: {META_FILE} is none of roxxel-ckpt; "
-            "the directory holds something else"
-        )
-    return meta
-
-
-def read_tree(place: epath.Path) -> dict[str, LeafSpec]:
-    """Return shape and dtype of every leaf of a checkpoint, by name.
-
-    Raises:
-        CheckpointDamagedError: They are missing or cannot be understood.
-    """
-    try:
-        return {
-            name: LeafSpec(tuple(shape), dtype)
-            for name, (dtype, shape) in _read_json(place, TREE_FILE)["leaves"].items()
-        }
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointDamagedError(
-            f"{place}: {TREE_FILE} cannot be understood; restore another step"
-        ) from error
-
-
-def _read_json(place: epath.Path, name: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads((place / name).read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise CheckpointDamagedError(
-            f"{place}: {name} cannot be read ({error}); restore another step"
-        ) from error
 
 
 class _FromOrbax(logging.Filter):

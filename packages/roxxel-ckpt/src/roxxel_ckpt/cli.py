@@ -1,0 +1,313 @@
+"""The `roxxel-ckpt` command: look into checkpoints, check them, take weights out.
+
+No accelerator is used. Exit codes: 0 when all is well; 1 when damage or a difference
+was found, or something is not there; 2 for a wrong command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel_ckpt._compare import plan_restore
+from roxxel_ckpt._description import (
+    LeafSpec,
+    metrics_from_json,
+    metrics_of_all,
+    read_meta,
+    read_tree,
+)
+from roxxel_ckpt._folder import Folder
+from roxxel_ckpt._integrity import find_damage, has_digests
+from roxxel_ckpt._retention import Retention
+from roxxel_ckpt.errors import CheckpointError, CheckpointNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from etils import epath
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: Of the command line. Default: those of the process.
+
+    Returns:
+        The exit code.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        return options.run(options)
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (CheckpointError, OSError, ValueError) as error:
+        print(f"roxxel-ckpt: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("roxxel-ckpt: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="roxxel-ckpt", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    step_help = "directory of a step, or a folder of them for its newest"
+
+    ls = commands.add_parser("ls", help="list the steps of a folder")
+    ls.add_argument("folder", nargs="?", default=".")
+    ls.add_argument("--metric", default="loss", help="metric of the best mark")
+    ls.add_argument("--mode", choices=["min", "max"], default="min")
+    ls.add_argument("--json", action="store_true", help="one JSON object a line")
+    ls.set_defaults(run=_ls)
+
+    show = commands.add_parser("show", help="show what a step holds")
+    show.add_argument("step", help=step_help)
+    show.set_defaults(run=_show)
+
+    diff = commands.add_parser("diff", help="compare two steps, leaf by leaf")
+    diff.add_argument("a", help=step_help)
+    diff.add_argument("b", help=step_help)
+    diff.add_argument("--values", action="store_true", help="compare the numbers too")
+    diff.set_defaults(run=_diff)
+
+    verify = commands.add_parser("verify", help="check every file against its digest")
+    verify.add_argument("paths", nargs="*", default=["."], help="folders or steps")
+    verify.set_defaults(run=_verify)
+
+    export = commands.add_parser("export", help="write a step's model to one file")
+    export.add_argument("step", help=step_help)
+    export.add_argument("--safetensors", metavar="FILE", required=True)
+    export.add_argument(
+        "--all", action="store_true", help="optimizer too, under full names"
+    )
+    export.set_defaults(run=_export)
+    return parser
+
+
+def _ls(options: argparse.Namespace) -> int:
+    folder = _folder(options.folder)
+    metrics = metrics_of_all(folder)
+    if not metrics:
+        print(f"{folder}: no checkpoints", file=sys.stderr)
+        return 1
+    retention = Retention(best_metric=options.metric, best_mode=options.mode)
+    best = next(iter(retention.ranked(metrics)), None)
+    rows: list[dict[str, Any]] = [
+        {
+            "step": step,
+            "num_bytes": _num_bytes(folder.step_path(step)),
+            "saved_at": _saved_at(folder.step_path(step)),
+            "metrics": values,
+            "marks": [
+                mark
+                for mark, holds in (
+                    ("newest", step == max(metrics)),
+                    ("best", step == best),
+                    ("no digests", not has_digests(folder.step_path(step))),
+                )
+                if holds
+            ],
+        }
+        for step, values in metrics.items()
+    ]
+    if options.json:
+        for row in rows:
+            print(json.dumps(row))
+        return 0
+    table = [("step", "size", "saved", "marks", "metrics")]
+    table += [
+        (
+            str(row["step"]),
+            _human(row["num_bytes"]),
+            row["saved_at"],
+            ", ".join(row["marks"]),
+            " ".join(f"{name}={value:g}" for name, value in row["metrics"].items()),
+        )
+        for row in rows
+    ]
+    _print_table(table, right=2)
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    place = _step(options.step)
+    meta, tree = read_meta(place), read_tree(place)
+    print(f"{place}")
+    for name, value in metrics_from_json(meta).items():
+        print(f"  {name} = {value:g}")
+    if meta["extra"] is not None:
+        print(f"  extra: {json.dumps(meta['extra'])}")
+    versions = ", ".join(f"{name} {text}" for name, text in meta["versions"].items())
+    print(f"  written with {versions}\n")
+    table = [("leaf", "dtype", "shape", "size")]
+    table += [
+        (name, spec.dtype, "x".join(map(str, spec.shape)) or "-", _human(_known(spec)))
+        for name, spec in tree.items()
+    ]
+    _print_table(table)
+    for part in ("model", "optimizer"):
+        specs = [s for name, s in tree.items() if name.startswith(f"{part}/")]
+        if specs:
+            size = _human(sum(_known(spec) for spec in specs))
+            print(f"\n{part}: {len(specs)} leaves, {size}", end="")
+    print()
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    places = _step(options.a), _step(options.b)
+    trees = read_tree(places[0]), read_tree(places[1])
+    metas = read_meta(places[0]), read_meta(places[1])
+    report = plan_restore(metas[0]["step"], *trees, whole=True).report
+    lines = [f"- {name}: {trees[0][name]}" for name in report.dropped]
+    lines += [f"+ {name}: {trees[1][name]}" for name in report.new]
+    lines += [f"! {name}: {a} -> {b}" for name, a, b in report.mismatched]
+    for part in ("step", "metrics", "extra"):
+        a, b = (json.dumps(meta[part], sort_keys=True) for meta in metas)
+        if a != b:
+            lines.append(f"! {part}: {a} -> {b}")
+    same = len(report.restored)
+    if options.values:
+        for name, line in _different_values(places, report.restored, trees[0]):
+            lines.append(f"! {name}: {line}")
+            same -= 1
+    for line in lines:
+        print(line)
+    what = "alike" if options.values else "of the same shape and dtype"
+    print(f"{same} leaves {what}, {len(lines)} differences")
+    return 1 if lines else 0
+
+
+def _different_values(
+    places: tuple[epath.Path, epath.Path],
+    names: Sequence[str],
+    tree: dict[str, LeafSpec],
+) -> Iterable[tuple[str, str]]:
+    _keep_off_accelerators()
+    from roxxel_ckpt._export import read_as_numpy
+
+    readers = (read_as_numpy(place, names, tree) for place in places)
+    for (name, a), (_, b) in zip(*readers, strict=True):
+        if a.tobytes() == b.tobytes():
+            continue
+        count = int((a != b).sum())
+        if a.dtype.kind in "fc" or a.dtype.name.startswith(("bfloat", "float8")):
+            largest = abs(a.astype("float64") - b.astype("float64")).max()
+            yield name, f"{count} of {a.size} values differ, by up to {largest:.3g}"
+        else:
+            yield name, f"{count} of {a.size} values differ"
+
+
+def _verify(options: argparse.Namespace) -> int:
+    found = 0
+    for text in options.paths:
+        for place in _steps(text):
+            if not has_digests(place):
+                print(f"{place}: has no digests, so damage cannot be ruled out")
+                found += 1
+                continue
+            damage = find_damage(place)
+            print(f"{place}: {'sound' if damage is None else 'DAMAGED, ' + damage}")
+            found += damage is not None
+    return 1 if found else 0
+
+
+def _export(options: argparse.Namespace) -> int:
+    place = _step(options.step)
+    if has_digests(place):
+        damage = find_damage(place)
+        if damage is not None:
+            raise CheckpointError(
+                f"{place}: cannot be exported, {damage}; export another step"
+            )
+    _keep_off_accelerators()
+    from roxxel_ckpt._export import export_safetensors
+
+    tree = read_tree(place)
+    names = {
+        name: name if options.all else name.removeprefix("model/").replace("/", ".")
+        for name in tree
+        if options.all or name.startswith("model/")
+    }
+    written = export_safetensors(place, tree, names, Path(options.safetensors))
+    print(f"{options.safetensors}: {len(names)} arrays, {_human(written)}")
+    return 0
+
+
+def _keep_off_accelerators() -> None:
+    """Have JAX use the CPU alone, unless the program around us chose already."""
+    if "jax" not in sys.modules:
+        os.environ["JAX_PLATFORMS"] = "cpu"
+
+
+def _folder(text: str) -> Folder:
+    folder = Folder(text)
+    if not folder.path.is_dir():
+        raise CheckpointNotFoundError(f"{text}: there is no such folder")
+    return folder
+
+
+def _steps(text: str) -> list[epath.Path]:
+    """Return the directories of a folder's steps, or the one step that is named."""
+    folder = _folder(text)
+    own = [folder.step_path(n) for n in folder.numbered() if folder.is_ours(n)]
+    if own:
+        return own
+    name = folder.path.name
+    if name.isdigit() and Folder(folder.path.parent).is_ours(int(name)):
+        return [folder.path]
+    raise CheckpointNotFoundError(
+        f"{text}: holds no checkpoint and is none; name a folder of steps or a step"
+    )
+
+
+def _step(text: str) -> epath.Path:
+    return _steps(text)[-1]
+
+
+def _known(spec: LeafSpec) -> int:
+    return spec.num_bytes or 0
+
+
+def _num_bytes(directory: epath.Path) -> int:
+    return sum(
+        _num_bytes(entry) if entry.is_dir() else entry.stat().length
+        for entry in directory.iterdir()
+    )
+
+
+def _saved_at(place: epath.Path) -> str:
+    modified = (place / "meta" / "metadata").stat().mtime
+    moment = dt.datetime.fromtimestamp(modified).astimezone()
+    return moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _human(num_bytes: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.0f} B" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"
+
+
+def _print_table(rows: Sequence[tuple[str, ...]], *, right: int = 0) -> None:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if index < right else cell.ljust(width)
+            for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
