@@ -82,7 +82,7 @@ def test_more_epochs_than_allowed_are_one_sentence_and_leave_the_run(
     assert main([*command, "1000000"]) == 1
 
     error = capsys.readouterr().err
-    assert error.startswith("roxxel: ")
+    assert error.startswith("roxxel: --steps 1000000: phase ")
     assert error.count("\n") == 1
     assert "epochs" in error
     # The number that was refused is not remembered.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from roxxel.quickstart.corpus import Library
 
-_NAMES = ("library", "docstrings", "heldout")
+_NAMES = ("library", "docstrings", "held_out")
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,11 @@ def quickstart(options: Options, say: Callable[[str], None]) -> None:
     say("Roxxel quickstart: a small language model learns to write Python from the")
     say("sources of Python's own standard library.")
     say("")
-    library = _read(say) if record is None or record.steps is None else None
+    library = None
+    if record is None or record.steps is None:
+        library = _read(say)
+    else:
+        say(f"Going on with the run in {folder.path}.")
     with folder.claimed():
         if options.fresh:
             folder.clear()

@@ -55,13 +55,17 @@ def train(
     held_out = HeldOut(corpora.held_out, settings.LONG)
 
     def evaluate(state: ModelState) -> dict[str, float]:
-        return {"heldout_loss": held_out.loss(state.model)}
+        return {"held_out_loss": held_out.loss(state.model)}
 
+    try:
+        curriculum = make_curriculum(corpora, schedule, steps)
+    except ValueError as error:
+        raise QuickstartError(f"--steps {steps}: {error}") from error
     try:
         trainer = Trainer(
             model=model,
             optimizer=nnx.Optimizer(model, make_optimizer(schedule), wrt=nnx.Param),
-            curriculum=make_curriculum(corpora, schedule, steps),
+            curriculum=curriculum,
             loss_fn=next_byte_loss,
             save_path=folder.path,
             eval_fn=evaluate,
@@ -72,7 +76,7 @@ def train(
         )
         plan = trainer.plan()
     except ValueError as error:
-        # The schedule or the folder does not fit; the message says why and what to do.
+        # What lies in the folder does not fit; the message says why and what to do.
         raise QuickstartError(str(error)) from error
     folder.write(record)  # nothing stands in the way of training any more
 
