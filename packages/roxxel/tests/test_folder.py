@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -28,12 +29,11 @@ def make_run(path: Path) -> RunFolder:
     return RunFolder(path)
 
 
-@pytest.mark.parametrize("record", [Record(0, "3.12.1"), STARTED])
-def test_a_record_comes_back_as_it_was_written(tmp_path: Path, record: Record) -> None:
+def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    folder.write(record)
+    folder.write(STARTED)
 
-    assert RunFolder(tmp_path).read() == record
+    assert RunFolder(tmp_path).read() == STARTED
 
 
 def test_a_folder_that_does_not_exist_has_no_record(tmp_path: Path) -> None:
@@ -59,26 +59,56 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
         RunFolder(tmp_path / "file")
 
 
-def test_fresh_removes_the_run(tmp_path: Path) -> None:
+def stage(folder: RunFolder) -> None:
+    folder.staged.mkdir()
+    (folder.staged / "library.rox").write_bytes(b"new")
+
+
+def test_a_new_run_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
+    stage(folder)
+    other = replace(STARTED, seed=4)
 
     with folder.claimed():
-        folder.clear()
+        folder.begin(other)
 
-    assert folder.read() is None
-    assert [p.name for p in folder.path.iterdir()] == ["quickstart.lock"]
+    assert folder.read() == other
+    assert (folder.data / "library.rox").read_bytes() == b"new"
+    assert sorted(p.name for p in folder.path.iterdir()) == [
+        "data",
+        "quickstart.json",
+        "quickstart.lock",
+    ]
 
 
-def test_fresh_leaves_foreign_files_and_the_run_beside_them(tmp_path: Path) -> None:
+def test_foreign_files_are_left_and_the_run_beside_them_too(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run")
+    stage(folder)
     (folder.path / "notes.txt").write_text("mine")
-    before = sorted(folder.path.iterdir())
+    before = sorted(folder.path.rglob("*"))
 
     with pytest.raises(QuickstartError, match=r"holds notes.txt beside the run"):
-        folder.clear()
+        folder.begin(STARTED)
 
-    assert sorted(folder.path.iterdir()) == before
+    assert sorted(folder.path.rglob("*")) == before
     assert folder.read() == STARTED
+
+
+def test_staged_data_without_a_run_is_no_run(tmp_path: Path) -> None:
+    stage(RunFolder(tmp_path))
+
+    assert RunFolder(tmp_path).read() is None
+
+
+def test_a_start_that_was_cut_short_is_finished(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    stage(folder)
+    folder.write(STARTED)
+
+    folder.adopt()
+
+    assert (folder.data / "library.rox").read_bytes() == b"new"
+    assert not folder.staged.exists()
 
 
 def test_two_quickstarts_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -112,7 +142,6 @@ def test_a_record_of_another_version_is_named(tmp_path: Path) -> None:
     [
         (None, None, DEFAULT_STEPS),
         (None, 20, 20),
-        (Record(0, "3.11.7"), None, DEFAULT_STEPS),
         (STARTED, None, 20),
         (STARTED, 20, 20),
         (STARTED, 21, 21),

@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel.cli import main
+from roxxel.quickstart.corpus import read_library
+from roxxel.quickstart.data import write_corpora
+from roxxel.quickstart.folder import Record, RunFolder
+from roxxel.quickstart.settings import Schedule
 
 from .helpers import run_python, write_library
 
@@ -73,21 +77,25 @@ def test_a_run_is_planned_trained_lengthened_and_complete(
     assert record(out)["steps"] == 2
 
 
+@pytest.mark.parametrize("extra", [[], ["--fresh"]])
 def test_more_epochs_than_allowed_are_one_sentence_and_leave_the_run(
-    small_quickstart: Path, capsys: pytest.CaptureFixture[str]
+    small_quickstart: Path, capsys: pytest.CaptureFixture[str], extra: list[str]
 ) -> None:
     out = small_quickstart
-    command = ["quickstart", "--out", str(out), "--steps"]
+    folder = RunFolder(out)
+    with folder.claimed():
+        write_corpora(folder.staged, read_library(out.parent / "library"))
+        folder.begin(Record(0, "3.11.7", 20, Schedule(14, 20)))
 
-    assert main([*command, "1000000"]) == 1
+    code = main(["quickstart", "--out", str(out), "--steps", "1000000", *extra])
 
     error = capsys.readouterr().err
+    assert code == 1
     assert error.startswith("roxxel: --steps 1000000: phase ")
     assert error.count("\n") == 1
     assert "epochs" in error
-    # The number that was refused is not remembered.
-    assert record(out)["steps"] is None
-    assert not (out / "checkpoints").exists()
+    assert record(out)["steps"] == 20
+    assert (out / "data").is_dir()
 
 
 def test_a_missing_corpus_is_one_sentence(

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
 
 RECORD = "quickstart.json"
 DATA = "data"
+_STAGED = "data.new"
 _LOCK = "quickstart.lock"
 _VERSION = 1
+_BEFORE_THE_RECORD = frozenset({_STAGED, _LOCK, RECORD + ".tmp"})
 _OURS = frozenset(
     {
         RECORD,
         RECORD + ".tmp",
         DATA,
+        _STAGED,
         _LOCK,
         # What the trainer writes.
         "checkpoints",
@@ -53,15 +56,14 @@ class Record:
     Attributes:
         seed: Seed of the model, of the order of the data and of the text sample.
         python: Version of the Python whose library is the corpus.
-        steps: Steps asked for so far; None until the first start has got as far as
-            training.
-        schedule: Where the phases meet and the learning rate ends, likewise.
+        steps: Steps asked for so far.
+        schedule: Where the phases meet and the learning rate ends.
     """
 
     seed: int
     python: str
-    steps: int | None = None
-    schedule: Schedule | None = None
+    steps: int
+    schedule: Schedule
 
 
 class RunFolder:
@@ -80,12 +82,11 @@ class RunFolder:
             raise QuickstartError(
                 f"{path}: is a file, and a run needs a folder; give another --out"
             )
-        names = (
-            {entry.name for entry in path.iterdir()} if path.exists() else set[str]()
-        )
-        if RECORD not in names and names - {_LOCK}:
+        names = self._names()
+        foreign = names - _BEFORE_THE_RECORD
+        if foreign and RECORD not in names:
             raise QuickstartError(
-                f"{path}: holds {_shown(names - {_LOCK})}, which is no quickstart run; "
+                f"{path}: holds {_shown(foreign)}, which is no quickstart run; "
                 "give another --out"
             )
 
@@ -93,6 +94,11 @@ class RunFolder:
     def data(self) -> Path:
         """Where the shards lie."""
         return self.path / DATA
+
+    @property
+    def staged(self) -> Path:
+        """Where a new run's shards wait until it is known that it can be trained."""
+        return self.path / _STAGED
 
     @contextmanager
     def claimed(self) -> Generator[None]:
@@ -131,20 +137,30 @@ class RunFolder:
                 "leaves it alone; move that away or give another --out"
             )
 
-    def clear(self) -> None:
-        """Remove the run, and nothing but a run; the folder must be claimed.
+    def begin(self, record: Record) -> None:
+        """Make the folder a new run on the staged data; a run in it is removed.
+
+        The folder must be claimed. Killed at any point, this leaves the old run, or
+        the staged data alone, or the new run.
 
         Raises:
             QuickstartError: The folder holds files of somebody else's too.
         """
         self.check_removable()
         # The record goes last: until then the folder is known as a quickstart's.
-        for name in [*sorted(_OURS - {RECORD, _LOCK}), RECORD]:
+        for name in [*sorted(_OURS - _BEFORE_THE_RECORD - {RECORD}), RECORD]:
             path = self.path / name
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
+        self.write(record)
+        self.adopt()
+
+    def adopt(self) -> None:
+        """Put staged data in its place if the run lacks it: a start was cut short."""
+        if self.staged.exists() and not self.data.exists():
+            self.staged.rename(self.data)
 
     def read(self) -> Record | None:
         """Return the record of the run, None where none has started yet.
@@ -194,8 +210,8 @@ def _parse(fields: dict[str, Any]) -> Record:
     return Record(
         seed=int(fields["seed"]),
         python=str(fields["python"]),
-        steps=None if fields["steps"] is None else int(fields["steps"]),
-        schedule=None if schedule is None else Schedule(**schedule),
+        steps=int(fields["steps"]),
+        schedule=Schedule(int(schedule["boundary"]), int(schedule["horizon"])),
     )
 
 
@@ -228,15 +244,14 @@ def resolve_steps(record: Record | None, steps: int | None, path: Path) -> int:
         raise QuickstartError(
             f"--steps must be {MIN_STEPS} or more, one for each phase, got {steps}"
         )
-    before = None if record is None else record.steps
-    if before is None:
+    if record is None:
         return DEFAULT_STEPS if steps is None else steps
     if steps is None:
-        return before
-    if steps < before:
+        return record.steps
+    if steps < record.steps:
         raise QuickstartError(
-            f"{path}: this run was started with --steps {before}, and {steps} is less; "
-            f"give {before} or more, or start over with --fresh"
+            f"{path}: this run was started with --steps {record.steps}, and {steps} is "
+            f"less; give {record.steps} or more, or start over with --fresh"
         )
     return steps
 

@@ -74,12 +74,11 @@ def say_ending(
 
 def say_farewell(folder: RunFolder, record: Record, command: str, say: Say) -> None:
     """Tell where everything is and how to go on."""
-    steps = record.steps or 0
     say("")
     say(f"In {shlex.quote(str(folder.path))}:")
     say("  checkpoints/   model and optimizer: the newest three and the best")
     say("  data/          the corpora (look at one with `roxxel format info`)")
     say("  metrics.jsonl  loss, tokens/s, waiting time and held-out loss by step")
     say("  system.log     what happened when")
-    say(f"Train it longer:  {command} --steps {2 * steps}")
+    say(f"Train it longer:  {command} --steps {2 * record.steps}")
     say(f"Start over:       {command} --fresh")

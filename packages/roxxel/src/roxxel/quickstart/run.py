@@ -13,6 +13,7 @@ from roxxel.quickstart.folder import (
     check_seed,
     resolve_steps,
 )
+from roxxel.quickstart.settings import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,17 +58,16 @@ def quickstart(options: Options, say: Callable[[str], None]) -> None:
     say("Roxxel quickstart: a small language model learns to write Python from the")
     say("sources of Python's own standard library.")
     say("")
-    library = None
-    if record is None or record.steps is None:
+    if record is None:
         library = _read(say)
     else:
+        library = None
         say(f"Going on with the run in {folder.path}.")
     with folder.claimed():
-        if options.fresh:
-            folder.clear()
         record, steps = _check(folder, options)
-        if record is None or record.steps is None:
-            record = _start(folder, library or _read(say), options.seed or 0)
+        if record is None:
+            record = _start(folder, library or _read(say), steps, options.seed or 0)
+        folder.adopt()
 
         # Everything that is slow to import begins here.
         from roxxel.quickstart.training import train
@@ -94,11 +94,14 @@ def _read(say: Callable[[str], None]) -> Library:
     return read_library(source)
 
 
-def _start(folder: RunFolder, library: Library, seed: int) -> Record:
-    """Write the corpora of a new run; its steps are recorded once it can train."""
-    from roxxel.quickstart.data import write_corpora
+def _start(folder: RunFolder, library: Library, steps: int, seed: int) -> Record:
+    """Write the corpora of a new run, and begin it if it can be trained on them."""
+    from roxxel.quickstart.curriculum import make_curriculum
+    from roxxel.quickstart.data import open_corpora, write_corpora
 
-    record = Record(seed=seed, python=platform.python_version())
-    folder.write(record)
-    write_corpora(folder.data, library)
+    schedule = Schedule.of(steps)
+    write_corpora(folder.staged, library)
+    make_curriculum(open_corpora(folder.staged), schedule, steps)
+    record = Record(seed, platform.python_version(), steps, schedule)
+    folder.begin(record)
     return record

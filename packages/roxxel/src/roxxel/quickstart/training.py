@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import optax
 from flax import nnx
-from roxxel_curriculum import Curriculum, Phase
 from roxxel_train import Trainer
 
 from roxxel.quickstart import report, settings
-from roxxel.quickstart.data import Corpora, open_corpora
+from roxxel.quickstart.curriculum import make_curriculum
+from roxxel.quickstart.data import open_corpora
 from roxxel.quickstart.folder import QuickstartError
 from roxxel.quickstart.heldout import HeldOut, next_byte_loss
 from roxxel.quickstart.model import Decoder
@@ -48,8 +48,7 @@ def train(
         command: How the user called the quickstart on this folder.
         say: Gets every line for the user.
     """
-    schedule = record.schedule or settings.Schedule.of(steps)
-    record = replace(record, steps=steps, schedule=schedule)
+    schedule = record.schedule
     corpora = open_corpora(folder.data)
     model = Decoder(rngs=nnx.Rngs(record.seed))
     held_out = HeldOut(corpora.held_out, settings.LONG)
@@ -57,10 +56,7 @@ def train(
     def evaluate(state: ModelState) -> dict[str, float]:
         return {"held_out_loss": held_out.loss(state.model)}
 
-    try:
-        curriculum = make_curriculum(corpora, schedule, steps)
-    except ValueError as error:
-        raise QuickstartError(f"--steps {steps}: {error}") from error
+    curriculum = make_curriculum(corpora, schedule, steps)
     try:
         trainer = Trainer(
             model=model,
@@ -78,6 +74,7 @@ def train(
     except ValueError as error:
         # What lies in the folder does not fit; the message says why and what to do.
         raise QuickstartError(str(error)) from error
+    record = replace(record, steps=steps)
     folder.write(record)  # nothing stands in the way of training any more
 
     report.say_beginning(corpora, record, model, plan, say)
@@ -94,37 +91,6 @@ def train(
     )
     report.say_ending(summary, before, after, sample, say)
     report.say_farewell(folder, record, command, say)
-
-
-def make_curriculum(
-    corpora: Corpora, schedule: settings.Schedule, steps: int
-) -> Curriculum:
-    """Return the two phases: short context first, then long.
-
-    Args:
-        corpora: What to read.
-        schedule: Where the phases meet.
-        steps: Steps of both together.
-    """
-    return Curriculum(
-        primary_streamer=corpora.library,
-        phases=[
-            Phase(
-                steps=schedule.boundary,
-                batch_size=settings.SHORT_BATCH,
-                seq_len=settings.SHORT + 1,  # and the byte that follows the last
-                weights=settings.SHORT_WEIGHTS,
-            ),
-            Phase(
-                steps=steps - schedule.boundary,
-                batch_size=settings.LONG_BATCH,
-                seq_len=settings.LONG + 1,
-                weights=settings.LONG_WEIGHTS,
-            ),
-        ],
-        mix_streamers={"docstrings": corpora.docstrings},
-        max_epochs=settings.MAX_EPOCHS,
-    )
 
 
 def make_optimizer(schedule: settings.Schedule) -> optax.GradientTransformation:
