@@ -42,6 +42,8 @@ def say_beginning(
     say(f"Model   a transformer with {count_parameters(model):,} parameters")
     say(f"Where   {len(devices)} x {devices[0].device_kind}; seed {record.seed}")
     say("")
+    say("The plan (a sample is its context and the byte that follows):")
+    say("")
     for line in str(plan).splitlines():
         say(line)
     say("")
