@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -116,6 +117,9 @@ def _quickstart(options: argparse.Namespace) -> None:
     from roxxel.cli._words import shown_command
     from roxxel.quickstart.run import Options, quickstart
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A young model writes characters that not every terminal's encoding has.
+        sys.stdout.reconfigure(errors="replace")
     out: Path = options.out
     extra = [] if out == _DEFAULT_OUT else ["--out", str(out)]
     quickstart(
