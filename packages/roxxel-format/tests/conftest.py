@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,9 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+EXTRAS = ("pyarrow", "tokenizers", "zstandard")
+collect_ignore = [] if all(map(find_spec, EXTRAS)) else ["extras"]
 
 settings.register_profile("roxxel-format", deadline=None)
 settings.load_profile("roxxel-format")

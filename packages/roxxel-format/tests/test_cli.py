@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, _sources
 from roxxel_format.cli import main
 
+from .helpers import corpus_of, documents_of
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -162,3 +165,111 @@ def test_sizes_have_units(tmp_path: Path, text: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         run("write", pattern, text, "--max-shard-bytes", "1X")
     assert caught.value.code == 2
+
+
+def texts(folder: Path, count: int) -> list[Path]:
+    paths = [folder / f"{number}.txt" for number in range(count)]
+    for number, path in enumerate(paths):
+        path.write_text("x" * number, encoding="utf-8")
+    return paths
+
+
+def test_any_number_of_workers_gives_the_same_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = texts(tmp_path, 5)
+    monkeypatch.setattr("roxxel_format._prepare._PART_SIZE", 2)
+
+    for workers in (1, 2):
+        target = tmp_path / f"by_{workers}" / "c_*.rox"
+        assert run("write", target, *inputs, "--workers", workers) == 0
+
+    one, two = (tmp_path / f"by_{workers}" / "c_00000.rox" for workers in (1, 2))
+    assert one.read_bytes() == two.read_bytes()
+    assert len(Roxxel(one).documents) == 5
+    assert sorted(path.name for path in two.parent.iterdir()) == ["c_00000.rox"]
+
+
+def test_an_interrupted_preparation_goes_on_with_what_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = texts(tmp_path, 4)
+    inputs[3].write_bytes(b"\xff")
+    target = tmp_path / "out" / "c.rox"
+    monkeypatch.setattr("roxxel_format._prepare._PART_SIZE", 1)
+    assert run("write", target, *inputs) == 1
+    assert "3.txt: not UTF-8 text" in capsys.readouterr().err
+
+    read: list[str] = []
+    real = _sources.documents_in
+
+    def noted(path: str, form: str | None, field: str) -> Iterator[object]:
+        read.append(path)
+        return real(path, form, field)
+
+    monkeypatch.setattr("roxxel_format._sources.documents_in", noted)
+    assert run("write", target, *inputs) == 1
+    assert read == [str(inputs[3])]
+    assert len(Roxxel(target).leftovers()) == 1
+    assert run("clean", target) == 0
+    assert list(target.parent.iterdir()) == []
+
+
+def test_a_wrong_document_names_its_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, rows in (("a", "[1]\n[2]\n"), ("b", "[3]\n[70000]\n")):
+        (tmp_path / f"{name}.jsonl").write_text(rows, encoding="utf-8")
+    inputs = sorted(tmp_path.glob("*.jsonl"))
+
+    assert run("write", tmp_path / "c.rox", *inputs, "--dtype", "uint16") == 1
+
+    assert "b.jsonl: document 1: value 70000 is outside" in capsys.readouterr().err
+
+
+def test_other_inputs_are_another_corpus(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+    assert run("write", target, text) == 0
+    text.write_text("longer than before", encoding="utf-8")
+
+    assert run("write", target, text) == 1
+
+    assert "made with other arguments (inputs=" in capsys.readouterr().err
+
+
+def test_info_draws_the_lengths_of_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lengths = [0, 1, 3, 3, 40_000]
+    corpus_of(tmp_path, documents_of(*lengths))
+
+    assert run("info", tmp_path) == 0
+    drawn = capsys.readouterr().out
+    assert "lengths      0 to 40000, 8001.4 on average\n" in drawn
+    assert f"{'2 to 3':>24} {2:>12} {'#' * 40}\n" in drawn
+    assert run("info", tmp_path, "--json") == 0
+    rows = json.loads(capsys.readouterr().out)["lengths"]["histogram"]
+    assert rows == [[0, 0, 1], [1, 1, 1], [2, 3, 2], [32768, 65535, 1]]
+    assert run("info", tmp_path, "--no-lengths") == 0
+    assert "lengths" not in capsys.readouterr().out
+
+
+def test_split_divides_by_content_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = documents_of(*[9] * 500)
+    twice = [*documents, *documents[:50]]
+    Roxxel(tmp_path / "all.rox").write(twice, separator=5)
+    kept, held_out = tmp_path / "train.rox", tmp_path / "valid.rox"
+
+    assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 0.2) == 0
+
+    parts = [[d.tobytes() for d in Roxxel(path).documents] for path in (kept, held_out)]
+    assert sorted(parts[0] + parts[1]) == sorted(d.tobytes() for d in twice)
+    assert not set(parts[0]) & set(parts[1])
+    assert 60 < len(parts[1]) < 160
+    assert Roxxel(kept).documents.with_separator[0][-1] == 5
+    assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 2) == 1
+    assert "share must be between 0 and 1, got 2.0" in capsys.readouterr().err

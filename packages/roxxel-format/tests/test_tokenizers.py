@@ -79,23 +79,35 @@ def test_corpora_of_different_tokenizers_do_not_mix(tmp_path: Path) -> None:
         Roxxel(tmp_path / "c_*.rox").write([[1]], dtype="uint16", exist="append")
 
 
-def test_a_tokenizer_file_is_loaded_where_the_extra_is_installed(
-    tmp_path: Path,
+class Library:
+    """Stands for the package tokenizers."""
+
+    class Tokenizer(Letters):
+        @classmethod
+        def from_file(cls, path: str) -> Letters:
+            if "bad" in path:
+                raise Exception("expected value")  # noqa: TRY002 - as the library does
+            return cls()
+
+        @classmethod
+        def from_pretrained(cls, name: str) -> Letters:
+            return cls.from_file(name)
+
+
+def test_a_tokenizer_is_loaded_by_its_path_or_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizers = pytest.importorskip("tokenizers")
-    model = tokenizers.models.WordLevel({"a": 0, "b": 1, "?": 2}, unk_token="?")
-    tokenizer = tokenizers.Tokenizer(model)
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
-    tokenizer.add_special_tokens(["<end>"])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
+    path = tmp_path / "tokenizer.json"
+    path.touch()
+    (tmp_path / "bad.json").touch()
     corpus = Roxxel(tmp_path / "a.rox")
 
-    corpus.write(["a b a", "x"], tokenizer=tmp_path / "tokenizer.json")
-
-    assert [each.tolist() for each in corpus.documents] == [[0, 1, 0], [2]]
-    recorded = corpus.metadata["tokenizer"]
-    assert recorded["name"] == "tokenizer.json"
-    assert recorded["special_ids"] == {"<end>": 3}
-    assert recorded["vocab_size"] == 4
+    corpus.write(["abc"], tokenizer=path)
+    assert corpus.metadata["tokenizer"]["name"] == "tokenizer.json"
+    corpus.write(["abc"], tokenizer="someone/letters", exist="replace")
+    assert corpus.metadata["tokenizer"]["name"] == "someone/letters"
     with pytest.raises(FileNotFoundError, match="no such tokenizer file"):
         corpus.write(["a"], tokenizer="none.json", exist="replace")
+    with pytest.raises(ValueError, match=r"gives no tokenizer \(expected value"):
+        corpus.write(["a"], tokenizer=tmp_path / "bad.json", exist="replace")

@@ -21,6 +21,15 @@ class OutOfRangeError(ValueError):
         self.value = value
 
 
+class DocumentError(ValueError):
+    """A document cannot be stored; `document` is its number, `reason` says why."""
+
+    def __init__(self, document: int, reason: str) -> None:
+        super().__init__(f"document {document}: {reason}")
+        self.document = document
+        self.reason = reason
+
+
 class Caster:
     """Check and cast items, and remember the least and the greatest.
 

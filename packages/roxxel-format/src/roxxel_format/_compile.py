@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import sys
 import time
 from dataclasses import dataclass, field
@@ -149,6 +150,18 @@ def _tidy(place: Place) -> None:
     if place.lock.exists() or place.partials():
         with contextlib.suppress(OSError), WriteLock(place.lock).held(shared=False):
             remove_partials(place)
+
+
+def remove_leftovers(filepath: str | tuple[str, ...]) -> list[Path]:
+    """Remove what killed writers left; see `Roxxel.remove_leftovers`."""
+    place = place_to_write(filepath)
+    found = place.leftovers()
+    if found:
+        with WriteLock(place.lock).held(shared=False):
+            remove_partials(place)
+            if place.parts.exists():
+                shutil.rmtree(place.parts)
+    return found
 
 
 def remove_partials(place: Place) -> list[Path]:

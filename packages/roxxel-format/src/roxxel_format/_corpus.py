@@ -9,10 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from roxxel_format import _dtypes
-from roxxel_format._compile import WriteOptions, WriteSummary, write_corpus
+from roxxel_format._compile import (
+    WriteOptions,
+    WriteSummary,
+    remove_leftovers,
+    write_corpus,
+)
 from roxxel_format._index import CorpusIndex
 from roxxel_format._maps import default_max_maps
-from roxxel_format._places import Filepath, absolute, find_shards
+from roxxel_format._places import (
+    Filepath,
+    absolute,
+    find_shards,
+    place_to_write,
+)
 from roxxel_format._reading import OpenCorpus
 from roxxel_format._shard import Shard
 from roxxel_format._views import Documents, TokenLine
@@ -25,6 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._dtypes import Tokens
+    from roxxel_format._lengths import Lengths
     from roxxel_format._verify import VerifyReport
 
 
@@ -267,6 +278,12 @@ class Roxxel:
             )
         return self.num_tokens // (seq_len * batch_size)
 
+    def document_lengths(self) -> Lengths:
+        """Count the documents by length; reads the whole document index."""
+        from roxxel_format._lengths import Lengths
+
+        return Lengths.of(self._open().index)
+
     def verify(
         self,
         *,
@@ -350,6 +367,22 @@ class Roxxel:
             return write_corpus(self._filepath, data, options, exist)
         finally:
             self.close()
+
+    def leftovers(self) -> list[str]:
+        """Return what writers of this corpus left when they were killed.
+
+        Also what a writer that is at work has not finished yet.
+        """
+        place = place_to_write(self._filepath)
+        return [str(path) for path in place.leftovers()]
+
+    def remove_leftovers(self) -> list[str]:
+        """Remove what killed writers left, and return the paths.
+
+        Raises:
+            BlockingIOError: A writer is at work.
+        """
+        return [str(path) for path in remove_leftovers(self._filepath)]
 
     # Opening and closing.
 

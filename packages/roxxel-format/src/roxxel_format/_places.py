@@ -133,6 +133,17 @@ class Place:
         """Return the unfinished files of writers that are at work or were killed."""
         return self._named(_published_name)
 
+    @property
+    def parts(self) -> Path:
+        """The folder in which a corpus is prepared from many files."""
+        return self.lock.with_suffix(".parts")
+
+    def leftovers(self) -> list[Path]:
+        """Return all files that are here only while writers are at work."""
+        found = list(self.partials().values())
+        found += [path for path in (self.lock, self.parts) if path.exists()]
+        return found
+
     def _named(self, published: Callable[[str], str]) -> dict[int, Path]:
         if not self.folder.is_dir():
             return {}

@@ -1,8 +1,10 @@
-"""Documents in files: text, JSON lines and numpy arrays, compressed or not."""
+"""Documents in files: text, JSON lines, numpy arrays, Parquet; compressed or not."""
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import importlib
 import io
 import json
 import sys
@@ -12,15 +14,20 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
-FORMATS = ("text", "lines", "jsonl", "npy")
-_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".npy": "npy"}
+FORMATS = ("text", "lines", "jsonl", "npy", "parquet")
+_BY_SUFFIX = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".npy": "npy",
+    ".parquet": "parquet",
+}
 
 
 def format_of(path: str) -> str:
     """Return the format that a file's name tells; `text` for unknown names."""
-    name = path.removesuffix(".gz")
+    name = path.removesuffix(".gz").removesuffix(".zst")
     return _BY_SUFFIX.get(Path(name).suffix.lower(), "text")
 
 
@@ -28,17 +35,20 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
     """Yield the documents of one file.
 
     Args:
-        path: The file; `-` is the standard input. `.gz` is decompressed.
+        path: The file; `-` is the standard input. `.gz` and `.zst` are decompressed.
         form: One of `FORMATS`: `text`, the file is one document; `lines`, each line is
             one; `jsonl`, each line is a JSON string, a list of tokens, or an object
-            with such a value in `field`; `npy`, a flat array or one document a row.
-            None: by the name.
-        field: Name of the value in JSON objects.
+            with such a value in `field`; `npy`, a flat array or one document a row;
+            `parquet`, a column of texts or of lists of tokens. None: by the name.
+        field: Name of the value in JSON objects, or of the column.
 
     Raises:
         ValueError: The file is not in that format; the message says where.
     """
     form = form or format_of(path)
+    if form == "parquet":
+        yield from _parquet_rows(path, field)
+        return
     with _opened(path) as file:
         if form == "npy":
             yield from _array_rows(path, file)
@@ -53,12 +63,60 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
             yield _text(path, file.read())
 
 
-def _opened(path: str) -> BinaryIO:
+@contextlib.contextmanager
+def _opened(path: str) -> Generator[BinaryIO]:
+    """Open a file, decompressed by the ending of its name."""
     if path == "-":
-        return sys.stdin.buffer
-    if path.endswith(".gz"):
-        return cast("BinaryIO", gzip.open(path))
-    return Path(path).open("rb")
+        yield sys.stdin.buffer
+    elif path.endswith(".gz"):
+        with gzip.open(path) as file:
+            yield cast("BinaryIO", file)
+    elif path.endswith(".zst"):
+        decompressor = _library("zstandard", "zstd", path).ZstdDecompressor()
+        with Path(path).open("rb") as raw:
+            reader = decompressor.stream_reader(raw, read_across_frames=True)
+            yield cast("BinaryIO", io.BufferedReader(reader, 1 << 20))
+    else:
+        with Path(path).open("rb") as file:
+            yield file
+
+
+def _library(name: str, extra: str, path: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'{path}: needs {name}: pip install "roxxel-format[{extra}]"', name=name
+        ) from error
+
+
+def _parquet_rows(path: str, field: str) -> Iterator[object]:
+    parquet = _library("pyarrow.parquet", "parquet", path)
+    with parquet.ParquetFile(sys.stdin.buffer if path == "-" else path) as file:
+        names = list(file.schema_arrow.names)
+        if field not in names:
+            raise ValueError(
+                f"{path}: has no column {field!r}, but {', '.join(names)}; "
+                "name the one with the documents by --field"
+            )
+        row = 0
+        for batch in file.iter_batches(columns=[field], batch_size=1024):
+            for value in batch.column(0):
+                yield _column_document(path, row, value)
+                row += 1
+
+
+def _column_document(path: str, row: int, value: Any) -> object:
+    """Return a text, or the items of a list without a detour over Python's integers."""
+    if hasattr(value, "values") and value.values is not None:
+        return value.values.to_numpy(zero_copy_only=False)
+    text = value.as_py()
+    if not isinstance(text, str):
+        raise ValueError(  # noqa: TRY004 - it is the file that is wrong
+            f"{path}: row {row} holds {type(text).__name__}, no document; "
+            "a text or a list of tokens is"
+        )
+    return text
 
 
 def _text(where: str, data: bytes) -> str:

@@ -326,10 +326,10 @@ class ShardWriter:
                 # Which document ends behind the item: the first whose end is greater.
                 item = self._num_flushed + error.index
                 document = self._first_document + bisect_right(self._ends, item)
-            raise ValueError(
-                f"document {document}: value {error.value} is outside "
-                f"{self._caster.limits_text}; "
-                "choose a wider dtype, or mend the document"
+            raise _casting.DocumentError(
+                document,
+                f"value {error.value} is outside {self._caster.limits_text}; "
+                "choose a wider dtype, or mend the document",
             ) from None
 
     def _write_blocks(self, data: memoryview) -> None:

@@ -1,4 +1,4 @@
-"""The `roxxel-format` command: write, info, verify, cat and export.
+"""The `roxxel-format` command: write, info, verify, cat, split, export and clean.
 
 Exit codes: 0, done; 1, an error, in one sentence on the standard error; 2, wrong
 arguments; 3, `verify` found damage; 130, interrupted.
@@ -16,14 +16,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roxxel_format import Roxxel, _sources
+from roxxel_format._compile import WriteOptions
+from roxxel_format._dtypes import stored_name
+from roxxel_format._prepare import Inputs, prepare
+from roxxel_format._split import split
+from roxxel_format._tokenizers import load
 from roxxel_format._version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from roxxel_format._dtypes import Tokens
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_EXIST = ("keep", "replace", "append", "error")
 _CHUNK = 1 << 20
 
 
@@ -43,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Whoever read our output has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (OSError, ValueError, TypeError, IndexError) as error:
+    except (OSError, ValueError, TypeError, IndexError, ImportError) as error:
         print(f"roxxel-format: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -65,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("corpus", nargs="+")
     info.add_argument("--json", action="store_true", help="for programs")
     info.set_defaults(run=_info)
+    info.add_argument("--no-lengths", action="store_true", help="no histogram")
     verify = commands.add_parser("verify", help="compare every block's checksum")
     verify.add_argument("corpus", nargs="+")
     verify.set_defaults(run=_verify)
@@ -74,11 +81,24 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--document", type=int, action="append", metavar="I")
     which.add_argument("--tokens", type=_span, metavar="A:B")
     cat.add_argument("--ids", action="store_true", help="numbers, not text")
+    cat.add_argument("--tokenizer", help="path or name, to decode by")
     cat.set_defaults(run=_cat)
     export = commands.add_parser("export", help="write all tokens into one flat file")
     export.add_argument("corpus", nargs="+")
     export.add_argument("output", help="a .npy file, or .bin for bare items")
     export.set_defaults(run=_export)
+    split = commands.add_parser("split", help="hold documents out, by their content")
+    split.add_argument("corpus")
+    split.add_argument("kept", help="where most documents go")
+    split.add_argument("held_out", help="where the others go")
+    split.add_argument("--share", type=float, default=0.02, help="default: 0.02")
+    split.add_argument("--salt", default="", help="another one, another choice")
+    split.add_argument("--max-shard-bytes", type=_size, metavar="BYTES")
+    split.add_argument("--exist", choices=_EXIST, default="keep")
+    split.set_defaults(run=_split)
+    clean = commands.add_parser("clean", help="remove what killed writers left")
+    clean.add_argument("corpus")
+    clean.set_defaults(run=_clean)
     return parser
 
 
@@ -86,32 +106,33 @@ def _add_write_arguments(write: argparse.ArgumentParser) -> None:
     write.add_argument("corpus", help='a file, a folder, or a pattern ("wiki_*.rox")')
     write.add_argument("inputs", nargs="+", help="files; - is the standard input")
     write.add_argument("--format", choices=_sources.FORMATS, help="default: by name")
-    write.add_argument("--field", default="text", help="of JSON objects")
+    write.add_argument("--field", default="text", help="of JSON objects, or column")
     write.add_argument("--separator", type=_separator, metavar="TOKEN")
     write.add_argument("--dtype")
     write.add_argument("--vocab-size", type=int)
     write.add_argument("--block-size", type=_size, default=4096, metavar="BYTES")
     write.add_argument("--max-shard-bytes", type=_size, metavar="BYTES")
-    write.add_argument(
-        "--exist", choices=("keep", "replace", "append", "error"), default="keep"
-    )
+    write.add_argument("--tokenizer", help="tokenizer.json, or a Hugging Face name")
+    write.add_argument("--workers", type=_positive, default=1, metavar="N")
+    write.add_argument("--exist", choices=_EXIST, default="keep")
     write.set_defaults(run=_write)
 
 
 def _write(options: argparse.Namespace) -> int:
-    def documents() -> Iterator[object]:
-        for path in options.inputs:
-            yield from _sources.documents_in(path, options.format, options.field)
-
-    summary = Roxxel(options.corpus).write(
-        documents(),
-        options.separator,
-        block_size=options.block_size,
-        max_shard_bytes=options.max_shard_bytes,
-        dtype=options.dtype,
-        vocab_size=options.vocab_size,
-        exist=options.exist,
-        metadata={"source": [Path(path).name for path in options.inputs]},
+    summary = prepare(
+        options.corpus,
+        Inputs(tuple(options.inputs), options.format, options.field),
+        WriteOptions(
+            separator=options.separator,
+            block_size=options.block_size,
+            max_shard_bytes=options.max_shard_bytes,
+            dtype=options.dtype and stored_name(options.dtype),
+            vocab_size=options.vocab_size,
+            tokenizer=options.tokenizer,
+        ),
+        options.exist,
+        workers=options.workers,
+        progress=_progress("parts"),
     )
     if not summary.kept:
         print(summary)
@@ -133,18 +154,28 @@ def _info(options: argparse.Namespace) -> int:
             "tokenizer": corpus.tokenizer,
             "metadata": corpus.metadata,
         }
+        lengths = None if options.no_lengths else corpus.document_lengths()
     if options.json:
+        if lengths is not None:
+            facts["lengths"] = lengths.to_dict()
         print(json.dumps(facts, ensure_ascii=False))
         return 0
     for name, value in facts.items():
         text = json.dumps(value, ensure_ascii=False) if name == "metadata" else value
         print(f"{name:12} {text}")
+    if lengths is not None:
+        print(
+            f"{'lengths':12} {lengths.least} to {lengths.greatest}, "
+            f"{lengths.mean:.1f} on average"
+        )
+        for line in lengths.lines():
+            print(line)
     return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
     with Roxxel(options.corpus) as corpus:
-        report = corpus.verify(progress=_progress())
+        report = corpus.verify(progress=_progress("bytes"))
     for error in report.errors:
         print(f"roxxel-format: {error}", file=sys.stderr)
     if not report.ok:
@@ -155,14 +186,47 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _cat(options: argparse.Namespace) -> int:
     with Roxxel(options.corpus, check="blocks") as corpus:
-        as_text = corpus.dtype == np.uint8 and not options.ids
+        decode = None if options.ids else _decoder(corpus, options.tokenizer)
         for part in _chosen(corpus, options.document, options.tokens):
-            if as_text:
-                sys.stdout.flush()
-                sys.stdout.buffer.write(part.tobytes() + b"\n")
-            else:
+            if decode is None:
                 print(" ".join(map(str, part.tolist())))
+            else:
+                sys.stdout.flush()
+                sys.stdout.buffer.write(decode(part) + b"\n")
+        sys.stdout.flush()
     return 0
+
+
+def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
+    """Return how to turn tokens into text, None where that is not known."""
+    recorded = corpus.tokenizer
+    if tokenizer is None:
+        if recorded is not None:
+            print(
+                f"roxxel-format: made by {recorded}; pass --tokenizer to see text",
+                file=sys.stderr,
+            )
+        return _as_bytes if corpus.dtype_name == "uint8" and not recorded else None
+    loaded, info = load(tokenizer)
+    if recorded not in {None, info.identity} and not str(recorded).endswith(
+        f"@{info.hash}"
+    ):
+        raise ValueError(
+            f"{tokenizer}: is {info.identity}, but the corpus was made by {recorded}"
+        )
+    decode = getattr(loaded, "decode", None)
+    if decode is None:
+        raise TypeError(f"{tokenizer}: cannot decode; use --ids")
+
+    def decoded(tokens: Tokens) -> bytes:
+        text: str = decode(tokens.tolist())
+        return text.encode()
+
+    return decoded
+
+
+def _as_bytes(tokens: Tokens) -> bytes:
+    return tokens.tobytes()
 
 
 def _chosen(
@@ -197,17 +261,48 @@ def _export(options: argparse.Namespace) -> int:
     return 0
 
 
-def _progress() -> Any:
+def _split(options: argparse.Namespace) -> int:
+    with Roxxel(options.corpus) as corpus:
+        summaries = split(
+            corpus,
+            options.kept,
+            options.held_out,
+            options.share,
+            salt=options.salt,
+            max_shard_bytes=options.max_shard_bytes,
+            exist=options.exist,
+        )
+    for path, summary in zip((options.kept, options.held_out), summaries, strict=True):
+        if not summary.kept:
+            print(f"{path}: {summary}")
+    return 0
+
+
+def _clean(options: argparse.Namespace) -> int:
+    for path in Roxxel(options.corpus).remove_leftovers():
+        print(f"removed {path}")
+    return 0
+
+
+def _progress(what: str) -> Callable[[int, int], None] | None:
+    """Return what draws progress on a terminal, None elsewhere."""
     if not sys.stderr.isatty():
         return None
 
     def show(done: int, total: int) -> None:
         end = "\n" if done == total else ""
         share = 100 * done // max(1, total)
-        sys.stderr.write(f"\r{share:3d} % of {total} bytes{end}")
+        sys.stderr.write(f"\r{share:3d} % of {total} {what}{end}")
         sys.stderr.flush()
 
     return show
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return number
 
 
 def _size(text: str) -> int:

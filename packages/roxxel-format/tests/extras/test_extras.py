@@ -1,0 +1,92 @@
+"""What needs the extras; collected only where they are installed."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from roxxel_format import Roxxel
+from roxxel_format.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    names: Any = import_module("tokenizers")
+    model = names.models.WordLevel({"a": 0, "b": 1, "?": 2}, "?")
+    built = names.Tokenizer(model)
+    built.pre_tokenizer = names.pre_tokenizers.Whitespace()
+    built.add_special_tokens(["<end>"])
+    path = tmp_path / "tokenizer.json"
+    built.save(str(path))
+    return path
+
+
+def run(*arguments: object) -> int:
+    return main([str(each) for each in arguments])
+
+
+def test_a_tokenizer_file_is_loaded_and_described(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+
+    corpus.write(["a b a", "x"], tokenizer=tokenizer)
+
+    assert [each.tolist() for each in corpus.documents] == [[0, 1, 0], [2]]
+    recorded = corpus.metadata["tokenizer"]
+    assert recorded["name"] == "tokenizer.json"
+    assert recorded["special_ids"] == {"<end>": 3}
+    assert recorded["vocab_size"] == 4
+
+
+def test_tokens_are_printed_as_text(
+    tmp_path: Path, tokenizer: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    text = tmp_path / "a.txt"
+    text.write_text("a b", encoding="utf-8")
+    corpus = tmp_path / "a.rox"
+
+    assert run("write", corpus, text, "--tokenizer", tokenizer) == 0
+    capfdbinary.readouterr()
+    assert run("cat", corpus, "--tokenizer", tokenizer) == 0
+
+    assert capfdbinary.readouterr().out == b"a b\n"
+
+
+def test_parquet_columns_hold_texts_or_tokens(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    library: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
+    path = tmp_path / "a.parquet"
+    table = library.table({"text": ["one", "two"], "ids": [[1, 2], [3]], "n": [1, 2]})
+    parquet.write_table(table, path)
+
+    assert run("write", tmp_path / "text.rox", path) == 0
+    assert run("write", tmp_path / "ids.rox", path, "--field", "ids") == 0
+    assert run("write", tmp_path / "no.rox", path, "--field", "body") == 1
+    assert run("write", tmp_path / "no.rox", path, "--field", "n") == 1
+
+    texts = Roxxel(tmp_path / "text.rox").documents
+    assert [each.tobytes() for each in texts] == [b"one", b"two"]
+    tokens = Roxxel(tmp_path / "ids.rox").documents
+    assert [each.tolist() for each in tokens] == [[1, 2], [3]]
+    errors = capsys.readouterr().err
+    assert "has no column 'body', but text, ids, n" in errors
+    assert "row 0 holds int, no document" in errors
+
+
+def test_zstandard_files_are_decompressed(tmp_path: Path) -> None:
+    library: Any = import_module("zstandard")
+    compress = library.ZstdCompressor().compress
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(compress(b'"one"\n') + compress(b'"two"\n'))
+
+    assert run("write", tmp_path / "a.rox", path) == 0
+
+    documents = Roxxel(tmp_path / "a.rox").documents
+    assert [each.tobytes() for each in documents] == [b"one", b"two"]
