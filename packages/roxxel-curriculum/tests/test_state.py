@@ -286,3 +286,34 @@ def test_a_damaged_state_is_refused_as_such(damage: dict[str, Any]) -> None:
         curriculum.sampler(7).check(state)
     with pytest.raises(StateMismatch, match=r"unlike what Sampler\.state writes"):
         curriculum.sampler(7, state)
+
+
+def test_every_changed_phase_of_the_past_is_named() -> None:
+    before = make(FIRST, SECOND, Phase(10, 1, 17, BLEND), Phase(10, 1, 9))
+    after = make(
+        Phase(10, 5, 33, BLEND), Phase(20, 2, 64), Phase(10, 1, 17), Phase(9, 2, 9)
+    )
+
+    with pytest.raises(StateMismatch) as info:
+        after.sampler(7, saved(before, 45))
+
+    was, now = "{'code': 1, 'self': 3}", "{'self': 1}"
+    assert info.value.differences == (
+        "phase 0 began at step 0 with batch_size=4 and now has 5",
+        "phase 1 began at step 10 with seq_len=65 and now has 64",
+        f"the weights of phase 1 were {was} until step 30 and are now {now}",
+        f"the weights of phase 2 were {was} until step 40 and are now {now}",
+        "phase 3 began at step 40 with batch_size=1 and now has 2",
+    )
+
+
+def test_a_policy_that_would_have_stopped_the_past_is_refused() -> None:
+    phases = [Phase(40, 4, 33, BLEND), Phase(80, 4, 33, BLEND), Phase(9, 1, 17)]
+    before = make(*phases, policies={"code": "repeat"})
+    after = make(*phases, policies={"code": "stop"})
+    assert after.total_steps < before.total_steps
+
+    after.sampler(7, saved(before, after.total_steps))
+    for step in (after.total_steps + 1, 125, 129):
+        with pytest.raises(StateMismatch, match="step"):
+            after.sampler(7, saved(before, step))

@@ -65,11 +65,45 @@ class _Past:
     def take(self, piece: Piece) -> None:
         """Add a declared phase to the solver, in the pieces that it was trained in."""
         solver = self._solver
+        if self.found:
+            self._compare(piece)
+            return
         rest: Piece | None = piece
-        while rest is not None and not self.found and solver.step < self._step:
+        while rest is not None and not self.found:
+            if solver.ended is not None or solver.step >= self._step:
+                break
             rest = self._take_recorded(piece, rest)
         if rest is not None and not self.found:
             solver.add(rest)
+
+    def _compare(self, piece: Piece) -> None:
+        """Name what differs in a phase behind one that cannot be joined."""
+        while self._next < len(self._entries) and self._entries[self._next]["edited"]:
+            self._next += 1
+        if self._next == len(self._entries):
+            return
+        entry = self._entries[self._next]
+        self._next += 1
+        self._compare_shape(piece, entry)
+        goes_on = (
+            self._next == len(self._entries) or self._entries[self._next]["edited"]
+        )
+        if entry["weights"] != dict(piece.weights) and not goes_on:
+            self._note_weights(piece, entry, self._entries[self._next]["start"])
+
+    def _compare_shape(self, piece: Piece, entry: Mapping[str, Any]) -> None:
+        self.found.extend(
+            f"{piece.label} began at step {entry['start']} with {what}={entry[what]} "
+            f"and now has {getattr(piece, what)}"
+            for what in ("batch_size", "seq_len")
+            if entry[what] != getattr(piece, what)
+        )
+
+    def _note_weights(self, piece: Piece, entry: Mapping[str, Any], stop: int) -> None:
+        self.found.append(
+            f"the weights of {piece.label} were {entry['weights']} until step {stop} "
+            f"and are now {dict(piece.weights)}"
+        )
 
     def _take_recorded(self, piece: Piece, rest: Piece) -> Piece | None:
         """Add what the next recorded phase covers; return what is left of `rest`."""
@@ -79,12 +113,7 @@ class _Past:
         goes_on = not is_last and self._entries[self._next + 1]["edited"]
         index = self._next
         self._next += 1
-        for what in ("batch_size", "seq_len"):
-            if entry[what] != getattr(piece, what):
-                self.found.append(
-                    f"{piece.label} began at step {entry['start']} with {what}="
-                    f"{entry[what]} and now has {getattr(piece, what)}"
-                )
+        self._compare_shape(piece, entry)
         if self.found:
             return None
         is_same = entry["weights"] == dict(piece.weights)
@@ -100,21 +129,19 @@ class _Past:
                 )
                 return None
         if not (is_last or goes_on):
-            self.found.append(
-                f"{piece.label} goes on past step {stop}, where the run began another"
-                if is_same
-                else f"the weights of {piece.label} were {entry['weights']} until step "
-                f"{stop} and are now {dict(piece.weights)}"
-            )
+            if is_same:
+                self.found.append(
+                    f"{piece.label} goes on past step {stop}, where the run began "
+                    "another"
+                )
+            else:
+                self._note_weights(piece, entry, stop)
             return None
         left = self._left(
             rest, stop, recorded_piece(entry, index, stop - entry["start"])
         )
         if left is None:
-            self.found.append(
-                f"the weights of {piece.label} were {entry['weights']} until step "
-                f"{stop}, where it now ends, and are now {dict(piece.weights)}"
-            )
+            self._note_weights(piece, entry, stop)
         return left
 
     def _left(self, rest: Piece, stop: int, recorded: Piece) -> Piece | None:

@@ -214,10 +214,11 @@ class Solver:
         fit = steps if supply is None else min(steps, phase.steps_within(supply))
         if fit < steps and stopper is None:
             names = ", ".join(sorted(piece.weights))
+            remedy = f"ask at most {fit}" if fit else "leave the phase out"
             raise ValueError(
                 f"{piece.label} asks {steps} steps of {piece.batch_size} samples of "
                 f"{piece.seq_len} tokens, but its sources ({names}) run out after "
-                f"{fit} steps; ask at most {fit} or let a source repeat"
+                f"{fit} steps; {remedy} or let a source repeat"
             )
         return fit
 

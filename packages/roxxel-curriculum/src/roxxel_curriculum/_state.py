@@ -16,7 +16,7 @@ from roxxel_curriculum._version import ARITHMETIC_VERSION
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from roxxel_curriculum._declaration import SolvedRun
+    from roxxel_curriculum._declaration import Declaration, SolvedRun
     from roxxel_curriculum._solved import SolvedPhase
 
 
@@ -76,7 +76,7 @@ def differences(schedule: SolvedRun, seed: int, state: Mapping[str, Any]) -> lis
 
 
 def run_differences(
-    declaration: Any, longest: int, seed: int, state: Mapping[str, Any]
+    declaration: Declaration, longest: int, seed: int, state: Mapping[str, Any]
 ) -> list[str]:
     """Return what differs in seed, sizes, sources and skips."""
     found: list[str] = []
@@ -130,7 +130,7 @@ def recorded_piece(entry: Mapping[str, Any], index: int, steps: int) -> Piece:
         entry["seq_len"],
         entry["weights"],
         steps,
-        is_split=bool(entry.get("edited")),
+        is_split=entry["edited"],
     )
 
 
@@ -172,7 +172,7 @@ def _policy_differences(schedule: SolvedRun, state: Mapping[str, Any]) -> list[s
     found: list[str] = []
     for name in changed:
         after = _past_legs(schedule, {**live, **recorded, name: live[name]}, state)
-        if before != after:
+        if before is None or before != after:
             found.append(
                 f"the policy of source {name!r} was {str(recorded[name])!r} and is now "
                 f"{str(live[name])!r}, which changes what came before step {step}"
