@@ -12,6 +12,7 @@ from roxxel_ckpt import (
     CheckpointWriteError,
     _store,
 )
+from roxxel_ckpt._background import brief
 from roxxel_ckpt._folder import Folder
 
 from .helpers import checkpointer, content, make, save_all, train
@@ -173,3 +174,34 @@ def test_the_live_state_changes_only_when_all_of_it_was_read(
         saving.restore()
 
     assert content(model, optimizer) == before
+
+
+def test_threads_may_save_at_the_same_time(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, max_to_keep=None) as saving:
+        threads = [
+            threading.Thread(target=saving.save, args=(step,)) for step in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        saving.wait()
+
+        held = set(saving.steps())
+        shelf = tmp_path / "abandoned"
+        moved = (
+            {int(path.name) for path in shelf.iterdir()} if shelf.exists() else set()
+        )
+        assert held | moved == {0, 1, 2, 3}
+        assert saving.restore() == max(held)
+
+
+def test_a_full_disk_is_told_in_its_own_words() -> None:
+    wrapped = ValueError(
+        'RESOURCE_EXHAUSTED: Error writing "model/a/0" in OCDBT database at local file '
+        '"/d/": Failed to write 14 bytes to file 6: No space left on device '
+        "[os_error_code='28']"
+    )
+    assert brief(wrapped) == "No space left on device"
+    assert brief(KeyError()) == "KeyError()"
+    assert len(brief(ValueError("x" * 1000))) == 200

@@ -47,7 +47,7 @@ def test_a_missing_or_nan_metric_is_never_the_best(tmp_path: Path) -> None:
     with checkpointer(tmp_path, best_metric="accuracy", best_mode="max") as saving:
         saving.save(1, {"accuracy": math.nan})
         saving.save(2, {"accuracy": math.inf})
-        saving.save(3, {"loss": 0.0})
+        saving.save(3, {"loss": 0.0, "accuracy": None})
         assert saving.best_step is None
         saving.save(4, {"accuracy": -2})
 

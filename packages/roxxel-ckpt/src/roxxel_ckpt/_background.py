@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import re
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt._folder import Folder
 
+# TensorStore wraps what the system said, such as "No space left on device", in a page.
+_OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[os_error_code=")
 _logger = logging.getLogger("roxxel_ckpt")
 _in_flight: set[BackgroundSave] = set()
 _exit_hook_lock = threading.Lock()
@@ -105,6 +108,9 @@ class BackgroundSave:
 
 def brief(error: BaseException) -> str:
     """Return the first line of an error, cut to what fits into a sentence."""
+    reason = _OS_REASON.search(str(error))
+    if reason:
+        return reason[1]
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0].strip()}" if lines else repr(error)
     limit = 200

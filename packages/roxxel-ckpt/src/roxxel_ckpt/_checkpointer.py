@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import operator
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+)
 
 from roxxel_ckpt import _integrity, _store
 from roxxel_ckpt._background import BackgroundSave, brief, wait_for_others
@@ -44,7 +54,7 @@ from roxxel_ckpt.errors import (
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     import numpy as np
@@ -52,6 +62,23 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("roxxel_ckpt")
 _FORMAT = 1
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def _one_at_a_time(
+    method: Callable[Concatenate[Checkpointer, _Arguments], _Result],
+) -> Callable[Concatenate[Checkpointer, _Arguments], _Result]:
+    """Have a method run in one thread at a time, over all methods of an object."""
+
+    @functools.wraps(method)
+    def exclusive(
+        self: Checkpointer, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs
+    ) -> _Result:
+        with self._lock:  # pyright: ignore[reportPrivateUsage] - of this very class
+            return method(self, *args, **kwargs)
+
+    return exclusive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +156,7 @@ class Checkpointer:
             )
         self._model, self._optimizer = model, optimizer
         self._timeout_s, self._on_busy = timeout, on_busy
+        self._lock = threading.RLock()
         self._store: _store.Store | None = None
         self._flight: BackgroundSave | None = None
         # The step that the live state descends from; None before the first call.
@@ -137,6 +165,7 @@ class Checkpointer:
         self._report: RestoreReport | None = None
         self._last: BackgroundSave | None = None
 
+    @_one_at_a_time
     def save(
         self,
         step: int,
@@ -151,8 +180,8 @@ class Checkpointer:
 
         Args:
             step: Number of updates done, at least 0.
-            metrics_dict: Numbers to keep with the step. A missing or NaN value of
-                `best_metric` only means that the step is never the best.
+            metrics_dict: Numbers to keep with the step; None is left out. Without a
+                finite value of `best_metric` the step is never the best.
             extra: Small JSON object to keep with the step.
             force: Replace the step if it exists.
 
@@ -216,6 +245,7 @@ class Checkpointer:
             )
         return True
 
+    @_one_at_a_time
     def restore(
         self,
         step: int | None = None,
@@ -298,6 +328,7 @@ class Checkpointer:
             _logger.warning("%s: %s", self._folder, plan.report)
         return chosen
 
+    @_one_at_a_time
     def peek(self, step: int | None = None) -> tuple[int, dict[str, Any] | None] | None:
         """Return step and `extra` of the checkpoint that `restore` would take.
 
@@ -361,6 +392,7 @@ class Checkpointer:
         self._check_exists(step)
         return metrics_from_json(read_meta(self._folder.step_path(step)))
 
+    @_one_at_a_time
     def wait(self) -> None:
         """Wait until the save in flight is complete.
 
@@ -380,6 +412,7 @@ class Checkpointer:
                 if flight.total_s is None:
                     self._store = None
 
+    @_one_at_a_time
     def close(self) -> None:
         """Wait for the save in flight and release what saving needs.
 

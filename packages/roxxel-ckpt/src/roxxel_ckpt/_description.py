@@ -118,9 +118,11 @@ def metrics_of_all(folder: Folder) -> dict[int, dict[str, float]]:
 
 
 def metrics_to_json(metrics: Mapping[str, Any]) -> dict[str, float | str]:
-    """Return metrics as JSON numbers; JSON has none for NaN and infinity."""
+    """Return metrics for JSON, which has no NaN and no infinity; None is left out."""
     stored: dict[str, float | str] = {}
     for name, value in metrics.items():
+        if value is None:
+            continue
         try:
             number = float(value)
         except (TypeError, ValueError) as error:

@@ -38,9 +38,9 @@ ABANDONED = "abandoned"
 _STAGED = ".roxxel-staged"
 _REPLACED = ".roxxel-replaced"
 _DELETED = ".roxxel-deleted"
-_LEFTOVER = re.compile(r"\d+\.roxxel-(staged|deleted)(\.orbax-checkpoint-tmp.*)?")
-_ABOUT_TO_BE_REPLACED = re.compile(r"(\d+)\.roxxel-replaced")
-_STEP = re.compile(r"0|[1-9]\d*")
+_LEFTOVER = re.compile(r"[0-9]+\.roxxel-(staged|deleted)(\.orbax-checkpoint-tmp.*)?")
+_ABOUT_TO_BE_REPLACED = re.compile(r"([0-9]+)\.roxxel-replaced")
+_STEP = re.compile(r"0|[1-9][0-9]*")
 
 
 class Folder:
@@ -169,6 +169,10 @@ class Folder:
             except OSError:  # a file system without locks
                 held = True
             yield held
+            if held:
+                # Closing is not enough: a child forked meanwhile shares the lock.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
 

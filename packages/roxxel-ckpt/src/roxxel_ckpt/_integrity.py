@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _BLOCK_BYTES = 1 << 24
-# Below this, starting threads costs more than they save; and a small checkpoint can
-# then still be finished while the interpreter ends and allows no new threads.
+# Below this, starting threads costs more than they save.
 _THREADS_FROM_BYTES = 1 << 26
 
 
@@ -133,8 +132,11 @@ def _map_blocks(
 ) -> Iterable[int]:
     if num_bytes < _THREADS_FROM_BYTES:
         return [_crc_of_block(task) for task in tasks]
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(_crc_of_block, tasks))
+    try:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            return list(pool.map(_crc_of_block, tasks))
+    except RuntimeError:  # the interpreter ends and starts no threads any more
+        return [_crc_of_block(task) for task in tasks]
 
 
 def _crc_of_block(task: tuple[epath.Path, int, int]) -> int:
