@@ -1,8 +1,13 @@
-"""Every task of the project, one session each; `nox` without arguments runs them all.
+"""Every task of the project, one session each.
+
+`nox` without arguments checks and tests everything; `fuzz` and `bench` take longer or
+want a quiet machine, and run when they are named.
 
 Each package is tested in an environment that holds that package and its own
 dependencies and nothing else, so an import its `pyproject.toml` does not declare fails.
 """
+
+from pathlib import Path
 
 import nox
 
@@ -15,6 +20,9 @@ PACKAGES = (
     "roxxel",
 )
 
+BENCHMARKS = Path("tests-integration") / "benchmarks"
+
+nox.options.sessions = ["lint", "types", "tests", "integration"]
 nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "uv"
 # A session without its interpreter must not look like a session that passed.
@@ -65,3 +73,25 @@ def integration(session: nox.Session) -> None:
     """Test what only holds across packages."""
     sync(session, "--all-packages", "--group", "integration")
     session.run("pytest", "tests-integration", *session.posargs)
+
+
+@nox.session
+def fuzz(session: nox.Session) -> None:
+    """Read 100 000 mutated shards: the original tokens or a ShardError."""
+    sync(session, "--package", "roxxel-format", "--group", "test")
+    files = session.posargs or ["--files", "100000"]
+    session.run("python", f"{BENCHMARKS}/format_fuzz.py", *files)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run every benchmark, or those whose names are given."""
+    sync(session, "--all-packages", "--group", "integration")
+    names = session.posargs or sorted(
+        path.stem
+        for path in BENCHMARKS.glob("*.py")
+        if not path.stem.endswith(("_test", "fuzz", "kill"))
+    )
+    for name in names:
+        session.log(name)
+        session.run("python", f"{BENCHMARKS}/{name}.py")
