@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,39 @@ def test_row_that_json_cannot_hold_is_an_error_of_the_caller(tmp_path: Path) -> 
 
         with pytest.raises(TypeError, match="not JSON serializable"):
             log.flush()
+
+
+def test_logger_that_is_open_already_may_be_entered_again(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        with log:
+            log.metrics({"step": 1})
+        log.metrics({"step": 2})
+
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2]
+
+
+def test_failure_is_raised_until_the_end_and_then_not_again(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        log.metrics({"step": {1, 2}})
+        for _ in range(2):
+            with pytest.raises(TypeError, match="not JSON serializable"):
+                log.flush()
+
+
+def test_nobody_looking_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Gone(io.StringIO):
+        def write(self, s: str, /) -> int:
+            raise BrokenPipeError(s)
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    with Logger(tmp_path) as log:
+        log.info("hello")
+        log.metrics({"kind": "train", "step": 1, "loss": 2.0})
+        log.flush()
+
+    assert [row["step"] for row in rows(tmp_path)] == [1]
 
 
 def test_cut_drops_later_rows_and_a_torn_one(tmp_path: Path) -> None:

@@ -32,6 +32,23 @@ def test_record_is_written_once(tmp_path: Path) -> None:
     assert "jax" in written["versions"]
 
 
+def test_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"version": 2}')
+
+    with pytest.raises(RunMismatchError, match="has version 2, this trainer reads 1"):
+        RunFolder(tmp_path)
+
+
+def test_run_that_began_meanwhile_is_kept(tmp_path: Path) -> None:
+    looked = RunFolder(tmp_path)
+    begun(tmp_path)
+
+    looked.begin(seed=2, data={"seed": 2}, model="abc")
+
+    assert looked.record is not None
+    assert looked.record["seed"] == 1
+
+
 def test_looking_at_a_folder_makes_nothing(tmp_path: Path) -> None:
     RunFolder(tmp_path / "run")
 
@@ -54,9 +71,10 @@ def test_foreign_folder_is_refused(tmp_path: Path, name: str) -> None:
         RunFolder(tmp_path)
 
 
-def test_damaged_record_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"version": 1, "data": {}}'])
+def test_damaged_record_is_refused(tmp_path: Path, content: str) -> None:
     begun(tmp_path)
-    (tmp_path / "run.json").write_text("{")
+    (tmp_path / "run.json").write_text(content)
 
     with pytest.raises(RunMismatchError, match="not the record of a run"):
         RunFolder(tmp_path)

@@ -4,7 +4,7 @@ import pickle
 import signal
 
 import pytest
-from roxxel_train import PREEMPTED_EXIT_CODE, BatchRow, NonFiniteLossError, Preempted
+from roxxel_train import PREEMPTED_EXIT_CODE, BatchRow, NonFiniteError, Preempted
 from roxxel_train._signals import StopRequests
 
 
@@ -18,6 +18,16 @@ def test_signal_is_remembered_instead_of_obeyed(number: signal.Signals) -> None:
         assert stop.received(2) == number.name
 
     assert signal.getsignal(number) is before
+
+
+def test_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with StopRequests() as stop:
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.received(1) is None
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_second_signal_acts_as_without_us() -> None:
@@ -41,15 +51,16 @@ def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:
     assert str(error) == (
         "SIGTERM ended the run after step 12; start it again to go on from there"
     )
+    assert "nothing was saved" in str(Preempted(12, "SIGTERM", saved=False))
 
 
 def test_loss_error_names_rows_and_survives_pickling() -> None:
     rows = tuple(BatchRow(i, "web", 9 * i, 9 * i + 9, (i, i + 1)) for i in range(6))
 
-    error = pickle.loads(pickle.dumps(NonFiniteLossError(3, float("inf"), rows)))  # noqa: S301
+    error = pickle.loads(pickle.dumps(NonFiniteError(3, "the loss is inf", rows)))  # noqa: S301
 
     assert error.rows == rows
     message = str(error)
-    assert "the loss of step 3 is inf" in message
+    assert message.startswith("step 3: the loss is inf; its batch was row 0: web")
     assert "row 1: web tokens [9, 18), documents 1, 2" in message
     assert "and 2 more rows" in message

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -7,8 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Phase
-from roxxel_train import ModelState, NonFiniteLossError, RunMismatchError, Trainer
+from roxxel_train import (
+    Logger,
+    ModelState,
+    NonFiniteError,
+    Preempted,
+    RunMismatchError,
+    Trainer,
+)
 
 from .helpers import corpus, loss_fn, pair, rows, trainer, values
 
@@ -35,19 +44,22 @@ def test_run_makes_every_update_and_says_what_it_did(tmp_path: Path) -> None:
 
 
 def test_run_that_failed_goes_on_as_if_it_never_had(tmp_path: Path) -> None:
-    unbroken = trainer(tmp_path / "a")
-    unbroken.run()
+    def name(state: ModelState) -> str:
+        return f"after {int(state.step[...])}"
 
-    def fails_once(state: ModelState) -> None:
+    def fails(state: ModelState) -> str:
         if int(state.step[...]) == 7:
             raise RuntimeError("the sampler tripped")
+        return name(state)
 
-    broken = trainer(tmp_path / "b", eval_fn=fails_once, eval_every=7)
+    unbroken = trainer(tmp_path / "a", eval_fn=name, eval_every=7)
+    unbroken.run()
+    broken = trainer(tmp_path / "b", eval_fn=fails, eval_every=7)
     with pytest.raises(RuntimeError, match="tripped"):
         broken.run()
     log = (tmp_path / "b" / "run" / "system.log").read_text()
     assert "RuntimeError: the sampler tripped" in log
-    resumed = trainer(tmp_path / "b", pair=pair(seed=5))
+    resumed = trainer(tmp_path / "b", pair=pair(seed=5), eval_fn=name, eval_every=7)
     summary = resumed.run()
 
     assert summary.start_step == 7
@@ -119,7 +131,7 @@ def test_nan_loss_stops_with_the_rows_of_its_batch(tmp_path: Path) -> None:
     one = trainer(
         tmp_path, loss_fn=None, train_step=breaks_at_the_sixth_update, log_every=1
     )
-    with pytest.raises(NonFiniteLossError, match="step 6 is nan") as caught:
+    with pytest.raises(NonFiniteError, match="step 6: the loss is nan") as caught:
         one.run()
 
     assert caught.value.step == 6
@@ -129,10 +141,127 @@ def test_nan_loss_stops_with_the_rows_of_its_batch(tmp_path: Path) -> None:
     saved = tmp_path / "run" / "checkpoints"
     assert (saved / "4").is_dir()
     assert not (saved / "6").exists()
-    assert "NonFiniteLossError" in (tmp_path / "run" / "system.log").read_text()
+    assert "NonFiniteError" in (tmp_path / "run" / "system.log").read_text()
 
 
-def test_run_without_a_folder_writes_nothing(tmp_path: Path) -> None:
+def test_parameters_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    def poisons_its_eighth_update(model: Any, optimizer: Any, batch: jax.Array) -> Any:
+        loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
+        optimizer.update(model, grads)
+        poison = jnp.where(optimizer.step[...] == 8, jnp.nan, 0.0)
+        model.embed.embedding[...] += poison
+        return loss
+
+    one = trainer(tmp_path, loss_fn=None, train_step=poisons_its_eighth_update)
+    with pytest.raises(NonFiniteError, match="step 8: it left NaN or infinite"):
+        one.run()
+
+    assert not (tmp_path / "run" / "checkpoints" / "8").exists()
+    again = trainer(tmp_path)
+    assert again.run().start_step == 4
+
+
+def test_stop_before_the_first_checkpoint_needs_a_fresh_model(tmp_path: Path) -> None:
+    def nan_at_the_third(model: Any, optimizer: Any, batch: jax.Array) -> Any:
+        loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
+        optimizer.update(model, grads)
+        return jnp.where(optimizer.step[...] == 3, jnp.nan, loss)
+
+    one = trainer(tmp_path, loss_fn=None, train_step=nan_at_the_third)
+    with pytest.raises(NonFiniteError):
+        one.run()
+    with pytest.raises(RunMismatchError, match="make a new Trainer"):
+        one.run()
+
+    assert trainer(tmp_path).run().start_step == 0
+
+
+def test_trainer_goes_on_after_an_error_in_its_own_process(tmp_path: Path) -> None:
+    failures = iter([RuntimeError("once")])
+
+    def fails_once(_: ModelState) -> str:
+        for failure in failures:
+            raise failure
+        return "fine"
+
+    one = trainer(tmp_path / "a", eval_fn=fails_once, eval_every=5)
+    with pytest.raises(RuntimeError, match="once"):
+        one.run()
+    summary = one.run()
+    unbroken = trainer(tmp_path / "b")
+    unbroken.run()
+
+    assert (summary.start_step, summary.step) == (5, 10)
+    assert values(one) == values(unbroken)
+
+
+def test_signal_saves_and_the_same_trainer_goes_on(tmp_path: Path) -> None:
+    def stop_at_the_third(state: ModelState) -> None:
+        if int(state.step[...]) == 3:
+            signal.raise_signal(signal.SIGTERM)
+
+    one = trainer(tmp_path, eval_fn=stop_at_the_third, eval_every=1)
+    with pytest.raises(Preempted) as caught:
+        one.run()
+    assert (caught.value.step, caught.value.code) == (3, 75)
+    assert one.run().start_step == 3
+
+
+def test_stop_between_opening_and_the_first_step_leaves_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash(self: Checkpointer) -> int:
+        raise RuntimeError("stopped here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "restore", crash)
+        with pytest.raises(RuntimeError, match="stopped here"):
+            trainer(tmp_path).run()
+
+    assert trainer(tmp_path).run().complete
+
+
+def test_logger_and_checkpointer_of_the_user_are_used(tmp_path: Path) -> None:
+    both = pair()
+    with (
+        Logger(tmp_path / "log", terminal=False) as log,
+        Checkpointer(tmp_path / "kept", *both, on_busy="skip") as kept,
+    ):
+        one = trainer(
+            tmp_path, pair=both, logger=log, checkpointer=kept, checkpoint_every=1
+        )
+        one.run()
+        log.info("still open")
+
+    assert kept.latest_step == 10
+    assert "still open" in (tmp_path / "log" / "system.log").read_text()
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_evaluation_can_name_the_best_checkpoint(tmp_path: Path) -> None:
+    def evaluate(state: ModelState) -> dict[str, Any]:
+        return {"held_out": abs(int(state.step[...]) - 4), "text": "x"}
+
+    one = trainer(tmp_path, eval_fn=evaluate, eval_every=4, max_to_keep=1)
+    kept = Checkpointer(
+        tmp_path / "kept", one.model, one.optimizer, 1, best_metric="held_out"
+    )
+    again = trainer(
+        tmp_path / "again",
+        pair=(one.model, one.optimizer),
+        eval_fn=evaluate,
+        eval_every=4,
+        checkpointer=kept,
+    )
+    again.run()
+
+    assert kept.best_step == 4
+    assert kept.steps() == [4, 10]
+
+
+def test_run_without_a_folder_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one = trainer(tmp_path, save_path=None)
     before = sorted(tmp_path.iterdir())
 
@@ -140,6 +269,8 @@ def test_run_without_a_folder_writes_nothing(tmp_path: Path) -> None:
 
     assert summary.complete
     assert summary.save_path is None
+    assert summary.tokens == 6 * 4 * 9 + 4 * 2 * 17
+    assert capsys.readouterr().err.splitlines()[-1].startswith("step 10/10  loss")
     assert sorted(tmp_path.iterdir()) == before
     assert one.run().tokens == 0
 

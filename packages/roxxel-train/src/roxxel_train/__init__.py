@@ -13,7 +13,7 @@ from roxxel_train._trainer import RunSummary, Trainer
 from roxxel_train.errors import (
     PREEMPTED_EXIT_CODE,
     BatchRow,
-    NonFiniteLossError,
+    NonFiniteError,
     Preempted,
     RunMismatchError,
 )
@@ -24,7 +24,7 @@ __all__ = [
     "BatchRow",
     "Logger",
     "ModelState",
-    "NonFiniteLossError",
+    "NonFiniteError",
     "Preempted",
     "RunMismatchError",
     "RunSummary",

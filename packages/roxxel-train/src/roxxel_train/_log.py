@@ -54,14 +54,21 @@ class Logger:
         self._listener: logging.handlers.QueueListener | None = None
         self._files: list[_File] = []
         self._progress: Progress | None = None
+        self._depth = 0
 
     def __enter__(self) -> Self:
         """Open the files and start the writer thread; on process 0 alone.
+
+        Entering it again inside the block changes nothing, so a logger that is open
+        already can be given to a trainer.
 
         Raises:
             OSError: A file cannot be written.
         """
         if jax.process_index() != 0:
+            return self
+        self._depth += 1
+        if self._depth > 1:
             return self
         handlers: list[logging.Handler] = []
         if self.log_dir is not None:
@@ -94,7 +101,9 @@ class Logger:
                     exc_info=(type(error), error, traceback),
                 )
         finally:
-            self.close()
+            self._depth -= 1
+            if self._depth <= 0:
+                self.close()
 
     def info(self, message: str) -> None:
         """Write one line of text."""
@@ -109,7 +118,8 @@ class Logger:
 
         Args:
             row: Names and values that JSON can hold; NaN and infinities are written as
-                strings, since JSON has no numbers for them.
+                strings, since JSON has no numbers for them. `flush` and `close` raise
+                the error of a row that could not be written.
         """
         self._say(logging.INFO, "", row=dict(row))
 
@@ -131,6 +141,9 @@ class Logger:
 
         Returns:
             Number of rows dropped.
+
+        Raises:
+            OSError: The file cannot be read or cut.
         """
         if self.log_dir is None or jax.process_index() != 0:
             return 0
@@ -162,7 +175,12 @@ class Logger:
         self._records.put(record)
 
     def close(self) -> None:
-        """Write what is queued, close the files and end the thread."""
+        """Write what is queued, close the files and end the thread.
+
+        Raises:
+            Exception: Something could not be written, and no flush has said so yet.
+        """
+        self._depth = 0
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -173,7 +191,7 @@ class Logger:
         for file in files:
             file.close()
         for file in files:
-            file.check()
+            file.check_unsaid()
 
 
 class _File(logging.Handler):
@@ -184,6 +202,7 @@ class _File(logging.Handler):
         self._rows = rows
         self._file = path.open("a", encoding="utf-8")
         self._failure: Exception | None = None
+        self._is_said = False
         self.setFormatter(_SystemFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -195,7 +214,7 @@ class _File(logging.Handler):
             self._file.write(line + "\n")
             # Each line goes to the kernel at once: it may be the last one.
             self._file.flush()
-        except (OSError, TypeError, ValueError) as error:
+        except Exception as error:  # noqa: BLE001 - raised again by check()
             self._failure = self._failure or error
 
     def sync(self) -> None:
@@ -203,10 +222,15 @@ class _File(logging.Handler):
         os.fsync(self._file.fileno())
 
     def check(self) -> None:
-        """Raise in the caller's thread what failed in the writer's."""
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+        """Raise in the caller's thread what failed in the writer's, every time."""
+        if self._failure is not None:
+            self._is_said = True
+            raise self._failure
+
+    def check_unsaid(self) -> None:
+        """Raise it if nobody has been told yet."""
+        if not self._is_said:
+            self.check()
 
     def close(self) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,6 +27,8 @@ Tree = Any
 @dataclass(frozen=True)
 class ModelState:
     """What `eval_fn` gets.
+
+    The arrays are donated to the next update: keep copies, not the arrays.
 
     Attributes:
         model: The model, callable, with its newest values.
@@ -60,9 +63,14 @@ def place(model: nnx.Module, optimizer: nnx.Optimizer[Any], mesh: Mesh) -> None:
     replicated = NamedSharding(mesh, PartitionSpec())
 
     def copy(x: Any) -> jax.Array:
-        on_mesh = isinstance(x, jax.Array) and x.sharding.device_set == devices
+        if isinstance(x, jax.Array) and x.sharding.device_set == devices:
+            return jnp.copy(x)
+        if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
+            # A key can be put on several processes only as the numbers it is made of.
+            wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
+            return jax.jit(wrap)(copy(jax.random.key_data(x)))
         # device_put may hand back the very buffer it was given.
-        return jnp.copy(jax.device_put(x, x.sharding if on_mesh else replicated))
+        return jnp.copy(jax.device_put(x, replicated))
 
     pair = (model, optimizer)
     for path, leaf in jax.tree_util.tree_flatten_with_path(take(*pair))[0]:
@@ -75,6 +83,18 @@ def place(model: nnx.Module, optimizer: nnx.Optimizer[Any], mesh: Mesh) -> None:
 def is_sound(tree: Tree) -> bool:
     """Return whether no array was donated to a step that gave nothing back."""
     return not any(x.is_deleted() for x in jax.tree.leaves(tree))
+
+
+@jax.jit
+def is_finite(tree: Tree) -> jax.Array:
+    """Return whether every number of the tree is finite, as a bool scalar."""
+    return jnp.asarray(
+        [
+            jnp.isfinite(x).all()
+            for x in jax.tree.leaves(tree)
+            if jnp.issubdtype(x.dtype, jnp.inexact)
+        ]
+    ).all()
 
 
 def signature(tree: Tree) -> str:

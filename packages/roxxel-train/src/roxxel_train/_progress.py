@@ -6,13 +6,15 @@ import threading
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Progress:
     """Shows lines, and a bar if the stream is a terminal and tqdm is installed.
 
-    The bar moves on the loop's thread, lines come from the log's: they take turns.
+    The bar moves on the loop's thread, lines come from the log's: they take turns. When
+    the stream breaks, because whoever read it has gone, nothing more is shown and the
+    run goes on.
 
     Args:
         stream: Where to write, usually standard error.
@@ -22,48 +24,63 @@ class Progress:
         self._stream = stream
         self._bar: Any = None
         self._total_steps: int | None = None
-        self._make_bar = _bar_class() if stream.isatty() else None
+        self._make_bar: Any = _bar_class() if stream.isatty() else None
         self._turn = threading.Lock()
+        self._is_broken = False
 
     def update(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
         """Move the bar to `step`; texts stand beside it by name."""
         self._total_steps = total_steps
-        if self._make_bar is None:
-            return
-        with self._turn:
-            if self._bar is None:
-                self._bar = self._make_bar(
-                    total=total_steps,
-                    initial=step,
-                    unit="step",
-                    file=self._stream,
-                    dynamic_ncols=True,
-                    postfix=dict(shown),
-                )
-            self._bar.set_postfix(shown, refresh=False)
-            self._bar.update(step - self._bar.n)
+        if self._make_bar is not None:
+            self._show(lambda: self._move_bar(step, total_steps, shown))
 
     def line(self, text: str) -> None:
         """Show one line, above the bar if there is one."""
-        with self._turn:
-            if self._bar is None:
-                self._stream.write(text + "\n")
-                self._stream.flush()
-            else:
-                self._bar.write(text, file=self._stream)
+        self._show(lambda: self._write(text))
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Show a row of metrics as a line; the bar shows training rows itself."""
         if self._make_bar is None or row.get("kind") != "train":
-            self.line(describe_row(row, self._total_steps))
+            self._show(lambda: self._write(describe_row(row, self._total_steps)))
 
     def close(self) -> None:
         """Leave the bar as it stands and begin a new line."""
+        self._show(self._close_bar)
+
+    def _show(self, show: Callable[[], None]) -> None:
         with self._turn:
-            if self._bar is not None:
-                self._bar.refresh()
-                self._bar.close()
-                self._bar = None
+            if self._is_broken:
+                return
+            try:
+                show()
+            except (OSError, TypeError, ValueError):
+                self._is_broken = True
+
+    def _move_bar(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
+        if self._bar is None:
+            self._bar = self._make_bar(
+                total=total_steps,
+                initial=step,
+                unit="step",
+                file=self._stream,
+                dynamic_ncols=True,
+                postfix=dict(shown),
+            )
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def _write(self, text: str) -> None:
+        if self._bar is None:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        else:
+            self._bar.write(text, file=self._stream)
+
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.refresh()
+            self._bar.close()
+            self._bar = None
 
 
 def describe_row(row: Mapping[str, Any], total_steps: int | None = None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,10 @@ import numpy as np
 
 from roxxel_train._metrics import Finished, InFlight, Interval, Lap, Stopwatch
 from roxxel_train._progress import train_texts
-from roxxel_train.errors import BatchRow, NonFiniteLossError
+from roxxel_train.errors import BatchRow, NonFiniteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
     import jax
@@ -55,6 +56,8 @@ class Recorder:
         self.interval = interval
         self.waited_s: Callable[[], float] = lambda: 0.0
         self.last: dict[str, float] = {}
+        self._evaluated = -1
+        self._evaluation: dict[str, float] = {}
 
     @property
     def new_tokens(self) -> int:
@@ -69,7 +72,7 @@ class Recorder:
         """Take the scalars of update `step`; log those that are finished by now.
 
         Raises:
-            NonFiniteLossError: A finished update had a NaN or infinite loss.
+            NonFiniteError: A finished update had a NaN or infinite loss.
         """
         self._log(self._in_flight.push(step, scalars))
 
@@ -77,7 +80,7 @@ class Recorder:
         """Wait for every update and log it.
 
         Raises:
-            NonFiniteLossError: One of them had a NaN or infinite loss.
+            NonFiniteError: One of them had a NaN or infinite loss.
         """
         self._log(self._in_flight.drain())
 
@@ -90,13 +93,23 @@ class Recorder:
         values = _evaluation_values(result)
         if values:
             self._row("eval", step, values)
+        self._evaluated = step
+        self._evaluation = {k: v for k, v in values.items() if isinstance(v, float)}
+
+    def metrics(self, step: int) -> dict[str, float]:
+        """Return the numbers of update `step`, those of its evaluation included."""
+        return {**self.last, **(self._evaluation if self._evaluated == step else {})}
+
+    def not_finite(self, step: int, what: str) -> NonFiniteError:
+        """Return the error that says what of update `step` is not finite."""
+        return NonFiniteError(step, what, tuple(self._rows_of_batch(step - 1)))
 
     def _log(self, finished: list[Finished]) -> None:
         total_steps = self._sampler.total_steps
         for update in finished:
             step, loss = update.step, update.values["loss"]
             if not math.isfinite(loss):
-                raise NonFiniteLossError(step, loss, self._rows_of_batch(step - 1))
+                raise self.not_finite(step, f"the loss is {loss}")
             self.interval.add(loss, self._tokens_of_batch(step - 1))
             self.last = update.values
             if step in (1, total_steps) or step % self._log_every == 0:
@@ -129,16 +142,11 @@ class Recorder:
             for name, count in zip(names, counts, strict=True)
         }
 
-    def _rows_of_batch(self, step: int) -> tuple[BatchRow, ...]:
-        return tuple(self._locate(step, row) for row in range(self._batch_size(step)))
-
-    def _batch_size(self, step: int) -> int:
-        return self._sampler.shape(step)[0]
-
-    def _locate(self, step: int, row: int) -> BatchRow:
-        place = self._sampler.locate(step, row)
-        documents = tuple(int(document) for document in place.documents)
-        return BatchRow(row, place.source, place.start, place.stop, documents)
+    def _rows_of_batch(self, step: int) -> Iterator[BatchRow]:
+        for row in range(self._sampler.shape(step)[0]):
+            place = self._sampler.locate(step, row)
+            documents = tuple(int(document) for document in place.documents)
+            yield BatchRow(row, place.source, place.start, place.stop, documents)
 
 
 def _evaluation_values(result: Any) -> dict[str, Any]:
@@ -146,7 +154,7 @@ def _evaluation_values(result: Any) -> dict[str, Any]:
         return {}
     if isinstance(result, str):
         return {"text": result}
-    if hasattr(result, "items"):
+    if isinstance(result, Mapping):
         return dict(_evaluation_items(result))
     return {"value": _number("what eval_fn returned", result)}
 

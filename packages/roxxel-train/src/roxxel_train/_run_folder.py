@@ -61,11 +61,14 @@ class RunFolder:
     def begin(self, *, seed: int, data: dict[str, Any], model: str) -> None:
         """Write `run.json` at the first start; later starts leave it as it is.
 
+        The folder must be claimed: a run that began since it was looked at is kept.
+
         Args:
             seed: Seed of the order of the data.
             data: What the order depends on, as the sampler describes it at step 0.
             model: Signature of the model and optimizer.
         """
+        self.record = self._read()
         if self.record is not None:
             return
         self.record = {
@@ -114,6 +117,8 @@ class RunFolder:
         try:
             content = json.loads(record.read_text(encoding="utf-8"))
             version = content["version"]
+            if version == _VERSION:
+                _ = content["data"], content["model"]
         except (ValueError, KeyError, TypeError) as error:
             raise RunMismatchError(
                 f"{record}: is not the record of a run ({error}); "

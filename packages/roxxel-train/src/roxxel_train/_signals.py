@@ -33,7 +33,9 @@ class StopRequests:
         alone = jax.process_count() == 1
         if alone and threading.current_thread() is threading.main_thread():
             for number in _STOPPING:
-                self._previous[number] = signal.signal(number, self._remember)
+                # Who ignores a signal, as nohup does, wants it ignored.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(

@@ -149,12 +149,13 @@ class Updates:
         }
         self._compiled: dict[Any, Future[Any]] = {}
 
-    def compile_ahead(self) -> None:
-        """Begin to compile everything, in order, in the background."""
+    def compile_ahead(self, batches: Iterable[jax.ShapeDtypeStruct]) -> None:
+        """Begin to compile the updates for `batches`, in order, in the background."""
         compiler = ThreadPoolExecutor(1, thread_name_prefix="roxxel-compile")
-        for key, lowered in self._lowered.items():
-            self._compiled[key] = compiler.submit(lowered.compile)
-        self._lowered = {}
+        for key in dict.fromkeys(map(_key, batches)):
+            known = self._compiled.get(key)
+            if known is None or known.cancelled():
+                self._compiled[key] = compiler.submit(self._lowered[key].compile)
         compiler.shutdown(wait=False)
 
     def for_batch(self, batch: jax.Array) -> Callable[[Tree, Any], Any]:

@@ -18,16 +18,25 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import Checkpointer
 from roxxel_loader import device_stream
 
+from roxxel_train._agreement import together
 from roxxel_train._cache import use_compilation_cache
 from roxxel_train._log import Logger
 from roxxel_train._metrics import Interval
-from roxxel_train._model_state import ModelState, is_sound, place, put, signature, take
+from roxxel_train._model_state import (
+    ModelState,
+    is_finite,
+    is_sound,
+    place,
+    put,
+    signature,
+    take,
+)
 from roxxel_train._placement import BatchPlacement, data_parallel_mesh
 from roxxel_train._recorder import Recorder
 from roxxel_train._run_folder import RunFolder
 from roxxel_train._signals import StopRequests
 from roxxel_train._step import Updates, descend, make_update
-from roxxel_train.errors import NonFiniteLossError, Preempted, RunMismatchError
+from roxxel_train.errors import NonFiniteError, Preempted, RunMismatchError
 
 if TYPE_CHECKING:
     import os
@@ -126,6 +135,8 @@ class Trainer:
         ValueError: An argument is out of range, or a batch does not divide.
         TypeError: `loss_fn` does not return a loss.
         RunMismatchError: The folder holds another run.
+        roxxel_curriculum.StateMismatch: Its run saw other data, in another order.
+        OSError: The folder cannot be written.
     """
 
     def __init__(
@@ -190,14 +201,18 @@ class Trainer:
         self._checkpointer = checkpointer
         self._logger = logger or Logger(save_path)
         self._sampler = self._compare_with_past()
-        self._shapes = _phase_shapes(curriculum, grad_accum_steps)
-        graphdef = nnx.graphdef((model, optimizer))
-        self._updates = self._trace(make_update(graphdef, train_step))
+        _check_accumulation(curriculum, grad_accum_steps)
+        self._batches = self._batch_shapes()
+        update = make_update(nnx.graphdef((model, optimizer)), train_step)
+        # Traced now, for every phase: so a wrong loss function shows at once.
+        self._updates = Updates(update, take(model, optimizer), self._batches)
         self._state: Tree = None
         self._step = 0
         self._saved = 0
         self._interval = Interval()
         self._evaluation: Any = None
+        self._owes_evaluation = False
+        self._is_spoilt = False
 
     def plan(self) -> Plan:
         """Return what every phase takes from every source; reads no tokens."""
@@ -212,21 +227,33 @@ class Trainer:
         Raises:
             Preempted: SIGTERM or SIGINT asked for a stop; the state is saved. It is a
                 `SystemExit` with code 75.
-            NonFiniteLossError: The loss was NaN or infinite.
+            NonFiniteError: A loss or the parameters became NaN or infinite.
+            RunMismatchError: Another process runs in the folder, or this trainer was
+                stopped before its first checkpoint.
+            roxxel_ckpt.CheckpointError: A checkpoint cannot be written or read.
+            Exception: What `loss_fn`, `eval_fn` or the data raised, after the last
+                whole state was saved.
         """
         use_compilation_cache()
         begin = time.perf_counter()
         total = self._sampler.total_steps
         with ExitStack() as stack:
-            log, stop = self._open(stack)
-            start, recorder = self._restore(log)
+            with together():
+                log, stop = self._open(stack)
+            start = self._restore(log)
+            recorder = Recorder(
+                log, self._sampler, self._log_every, start, self._interval
+            )
             if start < total:
-                self._updates.compile_ahead()
+                phase = self._sampler.phase(start)
+                self._updates.compile_ahead(self._batches[phase:])
             batches = stack.enter_context(
                 device_stream(self._sampler, start, total, self._placement)
             )
             recorder.waited_s = lambda: batches.stats.waited_s
             stack.push(self._leaving(recorder))
+            if self._owes_evaluation:
+                self._evaluate(start, recorder)
 
             for step, batch in enumerate(batches, start + 1):
                 with recorder.apart("compile_s"):
@@ -240,8 +267,10 @@ class Trainer:
                 if asked or self._is_due(step, self._checkpoint_every):
                     self._save(step, recorder)
                 if asked and step < total:
-                    raise Preempted(step, asked)
+                    saved = self._checkpointer is not None
+                    raise Preempted(step, asked, saved=saved)
 
+            recorder.drain()
             return RunSummary(
                 start_step=start,
                 step=self._step,
@@ -263,28 +292,41 @@ class Trainer:
         """Claim the folder and open what must be closed again."""
         if self._folder is not None and jax.process_index() == 0:
             stack.enter_context(self._folder.claimed())
-        log = stack.enter_context(self._logger)
-        if self._checkpointer is not None:
-            stack.callback(self._checkpointer.close)
-        return log, stack.enter_context(StopRequests())
-
-    def _restore(self, log: Logger) -> tuple[int, Recorder]:
-        """Take the newest good checkpoint, or begin; say which."""
-        total = self._sampler.total_steps
-        if self._checkpointer is not None:
-            self._step = self._checkpointer.restore()
-            extra = self._checkpointer.extra or {}
-            self._saved = self._step
-            if self._step:
-                self._interval = Interval.restore(extra["interval"])
-        self._state = take(self.model, self.optimizer)
-        dropped = log.cut_metrics(self._step)
-        if self._folder is not None and jax.process_index() == 0:
+            # Before anything else is written: it says whose the folder is.
             self._folder.begin(
                 seed=self.seed,
                 data=self._sampler.state(0),
                 model=self._model_signature,
             )
+        log = stack.enter_context(self._logger)
+        stop = stack.enter_context(StopRequests())
+        if self._checkpointer is not None:
+            stack.callback(self._checkpointer.close)
+        return log, stop
+
+    def _restore(self, log: Logger) -> int:
+        """Take the newest good checkpoint, or begin; return the updates done."""
+        total = self._sampler.total_steps
+        if self._checkpointer is not None:
+            done, self._step = self._step, self._checkpointer.restore()
+            self._saved = self._step
+            if self._step:
+                extra = self._checkpointer.extra or {}
+                # Another run may have gone on here since this trainer looked.
+                self._sampler.check(extra["data"])
+                self._interval = Interval.restore(extra["interval"])
+                self._owes_evaluation = not extra["evaluated"]
+                self._is_spoilt = False
+            else:
+                self._is_spoilt = self._is_spoilt or done > 0
+        if self._is_spoilt:
+            raise RunMismatchError(
+                "this trainer stopped before its first checkpoint, and its model is no "
+                "longer the one it began with; make a new Trainer with a fresh model"
+            )
+        self._state = take(self.model, self.optimizer)
+        with together():
+            dropped = log.cut_metrics(self._step)
         if self._step == total:
             log.info(f"already complete: {total} of {total} steps are done")
         elif self._step:
@@ -297,13 +339,13 @@ class Trainer:
                 "they are written again"
             )
         if self._step < total:
-            for note in self._placement.notes(self._shapes):
+            shapes = [batch.shape for batch in self._batches]
+            for note in self._placement.notes(shapes):
                 log.info(note)
-        return self._step, Recorder(
-            log, self._sampler, self._log_every, self._step, self._interval
-        )
+        return self._step
 
     def _evaluate(self, step: int, recorder: Recorder) -> None:
+        self._owes_evaluation = self._eval_fn is not None
         if self._eval_fn is None:
             return
         recorder.drain()
@@ -314,24 +356,36 @@ class Trainer:
             )
             self._evaluation = self._eval_fn(state)
         recorder.evaluation(step, self._evaluation)
+        self._owes_evaluation = False
 
     def _save(self, step: int, recorder: Recorder) -> None:
-        """Save the state after update `step`, which is known to be finite."""
+        """Save the state after update `step`, if it is finite.
+
+        Raises:
+            NonFiniteError: A loss so far or a parameter now is not finite.
+        """
         if self._checkpointer is None:
             return
         recorder.drain()
         with recorder.apart("save_s"):
-            # A row that the checkpoint counts as written must be on the disk before.
-            self._logger.flush()
             put(self.model, self.optimizer, self._state)
-            self._checkpointer.save(
-                step,
-                recorder.last,
-                extra={
-                    "data": self._sampler.state(step),
-                    "interval": recorder.interval.state(),
-                },
-            )
+            # A loss says how the parameters were before its update.
+            trained = nnx.state(self.model, self.optimizer.wrt)
+            if not is_finite(nnx.to_pure_dict(trained)):
+                raise recorder.not_finite(step, "it left NaN or infinite parameters")
+            with together():
+                # Rows that the checkpoint counts as written must be on the disk before.
+                self._logger.flush()
+            extra = {
+                "data": self._sampler.state(step),
+                "interval": recorder.interval.state(),
+                "evaluated": not self._owes_evaluation,
+            }
+            metrics = recorder.metrics(step)
+            if not self._checkpointer.save(step, metrics, extra=extra):
+                # One that skips while it is busy has not saved; this step must be.
+                self._checkpointer.wait()
+                self._checkpointer.save(step, metrics, extra=extra)
         self._saved = step
 
     def _leaving(self, recorder: Recorder) -> Callable[..., None]:
@@ -344,21 +398,29 @@ class Trainer:
         def leave(kind: type[BaseException] | None, error: Any, traceback: Any) -> None:
             del kind, traceback
             self._updates.close()
+            self._interval = recorder.interval
             if not is_sound(self._state):
+                self._is_spoilt = True
                 return
-            crashed = isinstance(error, Exception)
-            lost = crashed and not isinstance(error, NonFiniteLossError)
-            if lost and self._step > self._saved and jax.process_count() == 1:
-                try:
-                    self._save(self._step, recorder)
-                except Exception as second:  # noqa: BLE001 - the first error goes on
-                    self._logger.warning(
-                        f"step {self._step} could not be saved after the error: "
-                        f"{second}"
-                    )
+            if isinstance(error, NonFiniteError):
+                self._is_spoilt = True
+            elif isinstance(error, Exception) and self._step > self._saved:
+                self._save_after(error, recorder)
             put(self.model, self.optimizer, self._state)
 
         return leave
+
+    def _save_after(self, error: Exception, recorder: Recorder) -> None:
+        """Save what an error left whole; with several processes nobody knows that."""
+        if jax.process_count() > 1:
+            return
+        try:
+            self._save(self._step, recorder)
+        except Exception as second:  # noqa: BLE001 - the first error goes on
+            self._logger.warning(
+                f"step {self._step} could not be saved after "
+                f"{type(error).__name__}: {second}"
+            )
 
     def _compare_with_past(self) -> Sampler:
         """Bind the curriculum to what the folder's run has already seen."""
@@ -383,23 +445,21 @@ class Trainer:
             )
         return sampler
 
-    def _trace(self, update: Any) -> Updates:
-        """Trace the update for every shape, so that a wrong loss function shows."""
+    def _batch_shapes(self) -> list[jax.ShapeDtypeStruct]:
+        """Return shape, dtype and sharding of the batches of each phase."""
         dtype = jax.dtypes.canonicalize_dtype(self._sampler.dtype)
-        batches = [
+        shapes = [(p.batch_size, p.seq_len) for p in self.curriculum.phases]
+        return [
             jax.ShapeDtypeStruct(shape, dtype, sharding=self._placement(shape))
-            for shape in self._shapes
+            for shape in shapes
         ]
-        return Updates(update, take(self.model, self.optimizer), batches)
 
 
-def _phase_shapes(
-    curriculum: Curriculum, grad_accum_steps: int
-) -> list[tuple[int, int]]:
-    """Return the shape of the batches of each phase, in order.
+def _check_accumulation(curriculum: Curriculum, grad_accum_steps: int) -> None:
+    """Check that every batch can be cut into so many parts.
 
     Raises:
-        ValueError: A batch does not divide into the parts of gradient accumulation.
+        ValueError: One cannot.
     """
     for index, phase in enumerate(curriculum.phases):
         if phase.batch_size % grad_accum_steps:
@@ -408,7 +468,6 @@ def _phase_shapes(
                 f"divide by grad_accum_steps={grad_accum_steps}; "
                 f"use a multiple of {grad_accum_steps}"
             )
-    return [(phase.batch_size, phase.seq_len) for phase in curriculum.phases]
 
 
 def _mesh_and_sharding(

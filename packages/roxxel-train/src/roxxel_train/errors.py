@@ -39,51 +39,55 @@ class BatchRow:
         )
 
 
-class NonFiniteLossError(FloatingPointError):
-    """The loss of an update was NaN or infinite; nothing was saved after it.
+class NonFiniteError(FloatingPointError):
+    """A loss, or what an update left in the model, was NaN or infinite.
+
+    Nothing was saved after it, so the newest checkpoint is a good one.
 
     Attributes:
-        step: Updates done when it happened, the bad one included.
-        loss: The value.
-        rows: Where every row of the batch came from.
+        step: Updates done when it was seen, the bad one included.
+        what: What was not finite.
+        rows: Where every row of the batch of that update came from.
     """
 
-    def __init__(self, step: int, loss: float, rows: tuple[BatchRow, ...]) -> None:
+    def __init__(self, step: int, what: str, rows: tuple[BatchRow, ...]) -> None:
         self.step = step
-        self.loss = loss
+        self.what = what
         self.rows = rows
         shown = "; ".join(map(str, rows[:4]))
         more = f"; and {len(rows) - 4} more rows" if len(rows) > 4 else ""
         super().__init__(
-            f"the loss of step {step} is {loss}; its batch was {shown}{more}; "
-            "no checkpoint was written after the last finite loss, so look at that "
-            "batch or lower the learning rate, then start again"
+            f"step {step}: {what}; its batch was {shown}{more}; no checkpoint was "
+            "written since, so look at that batch or lower the learning rate, then "
+            "start again"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by the arguments, not by the message."""
-        return type(self), (self.step, self.loss, self.rows)
+        return type(self), (self.step, self.what, self.rows)
 
 
 class Preempted(SystemExit):
-    """A signal asked the run to stop; the step was finished and saved.
+    """A signal asked the run to stop; the step was finished, and saved if it can be.
 
     Uncaught, it ends the program with exit code 75, so that a scheduler can tell a
     preempted run from a failed one and queue it again.
 
     Attributes:
-        step: Updates done and saved.
+        step: Updates done.
         signal_name: The signal, such as `"SIGTERM"`.
+        saved: Whether they are in a checkpoint.
     """
 
-    def __init__(self, step: int, signal_name: str) -> None:
+    def __init__(self, step: int, signal_name: str, *, saved: bool = True) -> None:
         super().__init__(PREEMPTED_EXIT_CODE)
         self.step = step
         self.signal_name = signal_name
+        self.saved = saved
 
     def __str__(self) -> str:
         """Return what happened and how to go on."""
-        return (
-            f"{self.signal_name} ended the run after step {self.step}; "
-            "start it again to go on from there"
-        )
+        ended = f"{self.signal_name} ended the run after step {self.step}; "
+        if self.saved:
+            return ended + "start it again to go on from there"
+        return ended + "it has no save_path, so nothing was saved"
