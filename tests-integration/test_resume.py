@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -25,15 +26,16 @@ class Run:
     """Starts `blended.py` in its own folder, as often as it takes."""
 
     def __init__(self, data: Path, folder: Path, cache: Path, devices: int = 1) -> None:
+        self.data = data
         self.folder = folder
-        self._command = [sys.executable, "-W", "error", str(PROGRAMS / "blended.py")]
-        self._command += [str(data), str(folder), "5"]
-        self._environment = environment(devices, cache)
+        self.command = [sys.executable, "-W", "error", str(PROGRAMS / "blended.py")]
+        self.command += [str(data), str(folder), "5"]
+        self.environment = environment(devices, cache)
 
     def finish(self) -> None:
         done = subprocess.run(
-            self._command,
-            env=self._environment,
+            self.command,
+            env=self.environment,
             capture_output=True,
             text=True,
             timeout=300,
@@ -45,7 +47,7 @@ class Run:
     def stop_at(self, step: int, number: signal.Signals) -> int:
         """Send a signal once the log shows `step`; return the exit code."""
         with subprocess.Popen(
-            self._command, env=self._environment, stderr=subprocess.PIPE, text=True
+            self.command, env=self.environment, stderr=subprocess.PIPE, text=True
         ) as process:
             assert process.stderr is not None
             for line in process.stderr:
@@ -110,3 +112,36 @@ def test_asked_to_stop_saves_leaves_with_75_and_goes_on(
     assert_alike(run, unbroken)
     log = (run.folder / "system.log").read_text()
     assert log.count("resumed from step") == 2
+
+
+def test_two_processes_train_as_one(
+    unbroken: Run, tmp_path: Path, compilation_cache: Path
+) -> None:
+    with socket.socket() as finder:
+        finder.bind(("127.0.0.1", 0))
+        port = finder.getsockname()[1]
+    run = Run(unbroken.data, tmp_path / "run", compilation_cache)
+    processes = [
+        subprocess.Popen(
+            [*run.command, str(index), "2", str(port)],
+            env=run.environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=300)[1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0, 0], said
+
+    assert "step 40/40" in said[0]
+    assert "step" not in said[1]
+    for row, expected in zip(run.rows(), unbroken.rows(), strict=True):
+        # The same data exactly; sums over devices may be made in another order.
+        tokens = row.pop("tokens_by_source", None)
+        assert tokens == expected.get("tokens_by_source")
+        assert row == pytest.approx({name: expected[name] for name in row}, rel=1e-3)

@@ -1,7 +1,7 @@
 """A small run that has everything: two sources, two phases, dropout, accumulation.
 
 Arguments: the folder of the data, the folder of the run, and updates between
-checkpoints.
+checkpoints; and, as one of several processes, its index, their number and a port.
 """
 
 import sys
@@ -75,6 +75,8 @@ def main(data: Path, run: Path, checkpoint_every: int) -> None:
         grad_accum_steps=2,
     )
     trainer.run()
+    if jax.process_index() != 0:
+        return
     leaves = jax.tree.leaves(nnx.to_pure_dict(nnx.state((model, optimizer))))
     arrays = [
         jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
@@ -84,4 +86,7 @@ def main(data: Path, run: Path, checkpoint_every: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 4:
+        index, count, port = map(int, sys.argv[4:])
+        jax.distributed.initialize(f"127.0.0.1:{port}", count, index)
     main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))

@@ -210,7 +210,7 @@ def test_signal_saves_and_the_same_trainer_goes_on(tmp_path: Path) -> None:
 def test_stop_between_opening_and_the_first_step_leaves_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(self: Checkpointer) -> int:
+    def crash(_: Checkpointer) -> int:
         raise RuntimeError("stopped here")
 
     with monkeypatch.context() as patch:
