@@ -11,6 +11,7 @@ from hypothesis import settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+# The test group holds the extras; an environment of the whole workspace may not.
 EXTRAS = ("pyarrow", "tokenizers", "zstandard")
 collect_ignore = [] if all(map(find_spec, EXTRAS)) else ["extras"]
 

@@ -3,7 +3,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +19,6 @@ from .helpers import corpus_of, documents_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def run(*arguments: object) -> int:
@@ -273,3 +276,23 @@ def test_split_divides_by_content_alone(
     assert Roxxel(kept).documents.with_separator[0][-1] == 5
     assert run("split", tmp_path / "all.rox", kept, held_out, "--share", 2) == 1
     assert "share must be between 0 and 1, got 2.0" in capsys.readouterr().err
+
+
+def test_the_command_works_in_every_locale(tmp_path: Path) -> None:
+    folder = tmp_path / "\N{LATIN SMALL LETTER U WITH DIAERESIS}[1]"
+    folder.mkdir()
+    (folder / "\N{LATIN SMALL LETTER U WITH DIAERESIS}.txt").write_bytes(b"text")
+    settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    name = folder / "\N{LATIN SMALL LETTER U WITH DIAERESIS}_*.rox"
+    inputs = [str(path) for path in folder.iterdir()]
+
+    for arguments in (["write", str(name), *inputs], ["info", str(name)]):
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "roxxel_format", *arguments],
+            capture_output=True,
+            check=False,
+            env=os.environ | settings,
+        )
+        assert (done.returncode, done.stderr) == (0, b"")
+
+    assert Roxxel(name).metadata["source"] == [Path(inputs[0]).name]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -172,6 +172,32 @@ def test_out_must_have_the_shape_and_dtype_that_is_asked_for(tmp_path: Path) -> 
         corpus.read([0], 10, np.int64, np.zeros((1, 10), np.int32))
     strided = np.zeros((1, 20), np.int32)[:, ::2]
     assert np.array_equal(corpus.read([5], 10, out=strided), corpus.read([5], 10))
+
+
+def test_arguments_of_wrong_types_are_refused(tmp_path: Path) -> None:
+    corpus: Any = corpus_of(tmp_path, documents_of(100))
+    constructor: Any = Roxxel
+
+    with pytest.raises(TypeError, match="out is a list; pass a numpy array"):
+        corpus.read([0], 1, out=[[0]])
+    with pytest.raises(TypeError, match="cannot be read as object"):
+        corpus.read([0], 1, object)
+    for call in (
+        lambda: corpus.read([0], 1.5),
+        lambda: corpus.documents[1.5],
+        lambda: corpus[0:2],
+        lambda: corpus.estimate_steps(1.5, 2),
+    ):
+        with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+            call()
+    with pytest.raises(TypeError, match="filepath is 5; pass a path, a pattern, or"):
+        constructor(5)
+    with pytest.raises(ValueError, match="filepath is empty"):
+        constructor("")
+    with pytest.raises(ValueError, match="check must be"):
+        constructor(".", check="all")
+    with pytest.raises(ValueError, match="max_maps must be at least 1, got 0"):
+        constructor(".", max_maps=0)
 
 
 def test_constructing_touches_no_file_and_reading_nothing_is_the_error(

@@ -231,6 +231,15 @@ def test_documents_of_other_kinds_are_refused(tmp_path: Path) -> None:
         kind = TypeError if message else ValueError
         with pytest.raises(kind, match=message or r"document 1 has shape \(1, 2\)"):
             corpus.write(documents)
+    for wrong, message in (
+        (["\ud800"], "document 0 cannot be encoded as UTF-8 .surrogates not allowed"),
+        ([[1], [2**70]], "document 1 holds an integer of more than 64 bits"),
+        (np.arange(3), r"document 0 has shape \(\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            corpus.write(wrong)
+    with pytest.raises(TypeError, match="data is one dict; pass an iterable"):
+        corpus.write({"a": [1]})
     with pytest.raises(TypeError, match="data is one str; pass an iterable"):
         corpus.write("text")
     with pytest.raises(TypeError, match="data is a int; pass an iterable"):
@@ -307,6 +316,10 @@ def test_arguments_that_cannot_be_met_are_refused_at_once(tmp_path: Path) -> Non
             Roxxel(tmp_path / name).write([[1]], **options)
     with pytest.raises(TypeError, match="separator must be a token, bytes or None"):
         Roxxel(tmp_path / "a.rox").write([[1]], cast("Any", "\n"))
+    with pytest.raises(TypeError, match="separator must be a token, bytes or None"):
+        Roxxel(tmp_path / "a.rox").write([[1]], separator=True)
+    with pytest.raises(TypeError, match="max_shard_bytes must be an integer, "):
+        Roxxel(tmp_path / "a.rox").write([[1]], max_shard_bytes=cast("Any", 1e9))
     with pytest.raises(TypeError, match="a list of 1 paths cannot be written to"):
         Roxxel([tmp_path / "a.rox"]).write([[1]])
     assert names(tmp_path) == []

@@ -13,8 +13,9 @@ import os
 import shutil
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from roxxel_format import _tokenizers
 from roxxel_format._index import CorpusIndex
@@ -468,10 +469,10 @@ def _checked(
         raise ValueError(
             f'exist must be "keep", "replace", "append" or "error", got {exist!r}'
         )
-    if isinstance(data, (str, bytes, bytearray)):
+    if isinstance(data, (str, bytes, bytearray, Mapping)):
+        kind = type(cast("object", data)).__name__
         raise TypeError(
-            f"data is one {type(data).__name__}; pass an iterable of documents, "
-            "such as a list with it"
+            f"data is one {kind}; pass an iterable of documents, such as a list with it"
         )
     check_block_size(options.block_size)
     limit = options.max_shard_bytes

@@ -170,6 +170,7 @@ class Roxxel:
     def __getitem__(self, block: int) -> Tokens:
         """Return the tokens of one block of `block_size` bytes."""
         count = len(self)
+        block = as_index(block)
         if not -count <= block < count:
             raise IndexError(f"block {block} is out of range; there are {count}")
         start = block % count * self._tokens_per_block
@@ -272,6 +273,7 @@ class Roxxel:
 
         The plan of a curriculum gives the exact figure.
         """
+        seq_len, batch_size = as_index(seq_len), as_index(batch_size)
         if seq_len < 1 or batch_size < 1:
             raise ValueError(
                 f"seq_len and batch_size must be positive, got {seq_len}, {batch_size}"
@@ -356,10 +358,10 @@ class Roxxel:
         """
         options = WriteOptions(
             separator=separator,
-            block_size=block_size,
-            max_shard_bytes=max_shard_bytes,
+            block_size=_integer("block_size", block_size),
+            max_shard_bytes=_integer_or_none("max_shard_bytes", max_shard_bytes),
             dtype=None if dtype is None else _dtypes.stored_name(dtype),
-            vocab_size=vocab_size,
+            vocab_size=_integer_or_none("vocab_size", vocab_size),
             tokenizer=tokenizer,
             metadata=dict(metadata or {}),
         )
@@ -426,6 +428,17 @@ class Roxxel:
                     CorpusIndex.of(shards), self._check == "blocks", max_maps
                 )
             return self._opened
+
+
+def _integer(name: str, value: int) -> int:
+    try:
+        return as_index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+
+
+def _integer_or_none(name: str, value: int | None) -> int | None:
+    return None if value is None else _integer(name, value)
 
 
 def _reopened(

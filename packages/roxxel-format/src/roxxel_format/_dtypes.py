@@ -112,7 +112,8 @@ def check_readable_as(
         TypeError: A stored value would not survive the conversion.
     """
     source = stored_dtype(stored)
-    if source == dtype or np.can_cast(source, dtype, "safe"):
+    is_number = dtype.kind in "biufcV"
+    if source == dtype or (is_number and np.can_cast(source, dtype, "safe")):
         return
     if values is None:
         if stored == BFLOAT16 and source.kind == "u":

@@ -33,7 +33,8 @@ def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
         return _separator_from_bytes(separator, name)
     if isinstance(separator, np.generic):
         separator = cast("object", separator.item())
-    if not isinstance(separator, (int, float)):
+    is_number = isinstance(separator, (int, float))
+    if not is_number or (isinstance(separator, bool) and name != "bool"):
         raise TypeError(
             f"separator must be a token, bytes or None, got {separator!r}; "
             "encode a text first"
@@ -100,7 +101,7 @@ class Intake:
 
     def _parsed(self, document: object, number: int) -> tuple[str, Tokens]:
         if isinstance(document, str):
-            return "text", self._encoded(document)
+            return "text", self._encoded(document, number)
         if isinstance(document, (bytes, bytearray, memoryview)):
             if self.tokenizer is not None:
                 raise TypeError(
@@ -128,9 +129,15 @@ class Intake:
                 f"it are {self._family}; write the two into different corpora"
             )
 
-    def _encoded(self, text: str) -> Tokens:
+    def _encoded(self, text: str, number: int) -> Tokens:
         if self.tokenizer is None:
-            return np.frombuffer(text.encode(), np.uint8)
+            try:
+                return np.frombuffer(text.encode(), np.uint8)
+            except UnicodeEncodeError as error:
+                raise ValueError(
+                    f"document {number} cannot be encoded as UTF-8 ({error.reason} at "
+                    f"character {error.start}); mend the text"
+                ) from error
         return encoded_ids(self.tokenizer.encode(text))
 
     def _first_dtype(self, document: object, items: Tokens) -> str:
@@ -152,6 +159,10 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
             f"document {number} is a list that is no array of numbers ({error}); "
             "pass a flat list of ints"
         ) from error
+    if items.dtype.kind == "O" and all(isinstance(each, int) for each in document):
+        raise ValueError(
+            f"document {number} holds an integer of more than 64 bits; mend it"
+        )
     if items.dtype.kind not in "biuf":
         raise TypeError(
             f"document {number} is a list of {type(document[0]).__name__}; "

@@ -26,10 +26,16 @@ def absolute(filepath: Filepath) -> str | tuple[str, ...]:
 
     Raises:
         TypeError: It is no path, and no list of paths.
+        ValueError: A path is empty.
     """
     if isinstance(filepath, (str, os.PathLike)):
         return _absolute_path(filepath)
-    return tuple(_absolute_path(path) for path in filepath)
+    try:
+        return tuple(_absolute_path(path) for path in filepath)
+    except TypeError:
+        raise TypeError(
+            f"filepath is {filepath!r}; pass a path, a pattern, or a list of them"
+        ) from None
 
 
 def find_shards(filepath: str | tuple[str, ...]) -> list[str]:
@@ -193,6 +199,8 @@ def _published_name(name: str) -> str:
 
 
 def _absolute_path(path: str | os.PathLike[str]) -> str:
+    if not os.fspath(path):
+        raise ValueError('filepath is empty; pass "." for this folder')
     return str(Path(path).absolute())
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import multiprocessing
+import os
 import shutil
 from bisect import bisect_right
 from concurrent.futures import ProcessPoolExecutor
@@ -60,7 +61,7 @@ class Inputs:
 
     def source(self) -> list[str]:
         """Return the names to record; of very many, the first."""
-        names = [Path(path).name for path in self.paths[:_MAX_NAMES]]
+        names = [_name(path) for path in self.paths[:_MAX_NAMES]]
         more = len(self.paths) - len(names)
         return [*names, f"and {more} more"] if more else names
 
@@ -264,4 +265,9 @@ def _facts_of(path: str) -> list[Any]:
     if path == "-":
         return [path]
     facts = Path(path).stat()
-    return [Path(path).name, facts.st_size, facts.st_mtime_ns]
+    return [_name(path), facts.st_size, facts.st_mtime_ns]
+
+
+def _name(path: str) -> str:
+    """Return a file's name, the same in every locale."""
+    return os.fsencode(Path(path).name).decode(errors="replace")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -61,7 +61,7 @@ class OpenCorpus:
     ) -> tuple[Tokens | None, np.dtype[Any]]:
         """Check what a read is to return."""
         if out is not None:
-            wanted = out.dtype
+            wanted = _dtype_of(out)
             if out.shape != (count, length):
                 raise ValueError(
                     f"out has shape {out.shape}; these windows need {(count, length)}"
@@ -198,6 +198,12 @@ class OpenCorpus:
             length -= stop - begin
             shard, begin = shard + 1, 0
         return parts
+
+
+def _dtype_of(out: object) -> np.dtype[Any]:
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}; pass a numpy array")
+    return cast("Tokens", out).dtype
 
 
 def _tokenizer_of(shard: Shard) -> str | None:

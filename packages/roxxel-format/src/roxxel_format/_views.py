@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from operator import index
+from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
@@ -64,7 +64,7 @@ class TokenLine:
             low, high = min(span[0], span[-1]), max(span[0], span[-1])
             part = self._corpus.token_range(low, high + 1)
             return part[::step]
-        at = _place(index(key), length, "token")
+        at = _place(as_index(key), length, "token")
         return self._corpus.token_range(at, at + 1)[0]
 
     def __array__(
@@ -105,7 +105,7 @@ class Documents(Sequence["Tokens"]):
     def __getitem__(self, index: int | slice) -> Tokens | list[Tokens]:
         if isinstance(index, slice):
             return [self._document(i) for i in range(*index.indices(len(self)))]
-        return self._document(_place(index.__index__(), len(self), "document"))
+        return self._document(_place(as_index(index), len(self), "document"))
 
     def __iter__(self) -> Iterator[Tokens]:
         for number in range(len(self)):

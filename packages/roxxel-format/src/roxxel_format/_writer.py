@@ -390,13 +390,12 @@ def _with_digests(layout: Layout, content: bytes, whole: bytes) -> Layout:
 
 def _as_json(metadata: Mapping[str, Any]) -> bytes:
     try:
-        text = json.dumps(metadata, ensure_ascii=False, sort_keys=True)
+        data = json.dumps(metadata, ensure_ascii=False, sort_keys=True).encode()
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"metadata cannot be stored as JSON ({error}); use strings, numbers, "
             "lists and dicts"
         ) from error
-    data = text.encode()
     if len(data) > MAX_METADATA_SIZE:
         raise ValueError(
             f"metadata takes {len(data)} bytes as JSON, more than {MAX_METADATA_SIZE}; "

@@ -7,6 +7,7 @@ arguments; 3, `verify` found damage; 130, interrupted.
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -43,6 +44,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code.
     """
     options = _parser().parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show a character is no reason to stop.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         return options.run(options)
     except BrokenPipeError:
