@@ -8,22 +8,19 @@ the last. So a corpus whose write was interrupted is told from a whole one.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import shutil
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from roxxel_format import _tokenizers
-from roxxel_format._index import CorpusIndex
 from roxxel_format._intake import Intake, separator_items
 from roxxel_format._layout import check_block_size
 from roxxel_format._lock import WriteLock
 from roxxel_format._places import Place, place_to_write
-from roxxel_format._shard import Shard, as_table
+from roxxel_format._standing import keep, match, refuse, remove_partials, tidy
+from roxxel_format._summary import WriteSummary, summarize
 from roxxel_format._version import __version__
 from roxxel_format._writer import ShardWriter, shard_size_bound, sync_folder
 
@@ -34,45 +31,6 @@ if TYPE_CHECKING:
     from roxxel_format._dtypes import Tokens
 
 Exist = Literal["keep", "replace", "append", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class WriteSummary:
-    """What a write left on the disk.
-
-    Attributes:
-        paths: The shards of this write, or of the corpus that was kept.
-        num_documents: Documents in them.
-        num_tokens: Tokens in them, separators included.
-        num_bytes: Size of the files.
-        dtype: Name of the item type.
-        fingerprint: Of these shards in this order.
-        kept: Whether a corpus was there already and was kept.
-        duration_s: Seconds from the call to the return.
-        sync_s: Seconds of them spent waiting for the disk to hold the files.
-    """
-
-    paths: tuple[str, ...]
-    num_documents: int
-    num_tokens: int
-    num_bytes: int
-    dtype: str
-    fingerprint: str
-    kept: bool
-    duration_s: float
-    sync_s: float
-
-    @property
-    def num_shards(self) -> int:
-        """Number of shards."""
-        return len(self.paths)
-
-    def __str__(self) -> str:
-        verb = "kept" if self.kept else "wrote"
-        return (
-            f"{verb} {self.num_tokens} tokens ({self.dtype}) in {self.num_documents} "
-            f"documents and {self.num_shards} shards, {self.num_bytes} bytes"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,53 +82,26 @@ def write_corpus(
     place.folder.mkdir(parents=True, exist_ok=True)
     if exist == "keep":
         # A corpus in a folder that cannot be written to can still be kept.
-        kept = _kept(place, arguments, started)
+        kept = keep(place, arguments, started, alone=False)
         if kept is not None:
-            _tidy(place)
+            tidy(place)
             return kept
     intake = Intake(options.dtype, options.vocab_size, tokenizer, info)
     with WriteLock(place.lock).held(shared=exist == "append") as lock:
         if exist == "keep":
-            kept = _kept(place, arguments, started)
+            kept = keep(place, arguments, started, alone=True)
             if kept is not None:
                 return kept
         elif exist == "error":
-            _refuse_existing(place)
+            refuse(place)
         elif exist == "append":
-            _match_existing(place, intake, info)
+            match(place, intake, info)
         if lock.alone:
             remove_partials(place)
             if exist == "append":
                 lock.share()
         job = _Job(place, options, intake, arguments, replace=exist != "append")
         return job.run(data, started)
-
-
-def _tidy(place: Place) -> None:
-    """Remove what killed writers left, if nobody is writing and it may be removed."""
-    if place.lock.exists() or place.partials():
-        with contextlib.suppress(OSError), WriteLock(place.lock).held(shared=False):
-            remove_partials(place)
-
-
-def remove_leftovers(filepath: str | tuple[str, ...]) -> list[Path]:
-    """Remove what killed writers left; see `Roxxel.remove_leftovers`."""
-    place = place_to_write(filepath)
-    found = place.leftovers()
-    if found:
-        with WriteLock(place.lock).held(shared=False):
-            remove_partials(place)
-            if place.parts.exists():
-                shutil.rmtree(place.parts)
-    return found
-
-
-def remove_partials(place: Place) -> list[Path]:
-    """Remove what killed writers left; only for who holds the lock alone."""
-    left = list(place.partials().values())
-    for path in left:
-        path.unlink(missing_ok=True)
-    return left
 
 
 class _Job:
@@ -356,111 +287,6 @@ class _Job:
                 path.unlink()
 
 
-def summarize(
-    paths: list[str],
-    *,
-    kept: bool,
-    duration_s: float,
-    sync_s: float = 0.0,
-    num_documents: int | None = None,
-) -> WriteSummary:
-    """Return the summary of finished shards."""
-    index = CorpusIndex.of([Shard(path) for path in paths])
-    return WriteSummary(
-        paths=tuple(paths),
-        num_documents=index.num_documents if num_documents is None else num_documents,
-        num_tokens=index.num_tokens,
-        num_bytes=sum(shard.layout.sections.stop for shard in index.shards),
-        dtype=index.shards[0].layout.head.dtype_name,
-        fingerprint=index.fingerprint(),
-        kept=kept,
-        duration_s=duration_s,
-        sync_s=sync_s,
-    )
-
-
-def is_whole(writes: list[dict[str, Any]]) -> bool:
-    """Return whether shards, by their `write` records, are whole writes."""
-    by_first: dict[object, list[dict[str, Any]]] = {}
-    for write in writes:
-        by_first.setdefault(write.get("first"), []).append(write)
-    for group in by_first.values():
-        group.sort(key=lambda write: write.get("position", -1))
-        positions = [write.get("position") for write in group]
-        last = [bool(write.get("last")) for write in group]
-        if positions != list(range(len(group))) or last != [False] * (
-            len(group) - 1
-        ) + [True]:
-            return False
-    return True
-
-
-def _kept(
-    place: Place, arguments: dict[str, Any], started: float
-) -> WriteSummary | None:
-    """Return the summary of the corpus that stands, None where there is none.
-
-    Raises:
-        FileExistsError: It was made with other arguments.
-    """
-    paths = [str(path) for path in place.shards().values()]
-    if not paths:
-        return None
-    writes = [as_table(Shard(path).read_metadata().get("write")) for path in paths]
-    for path, write in zip(paths, writes, strict=True):
-        recorded = as_table(write.get("arguments"))
-        if recorded != arguments:
-            raise FileExistsError(
-                f"{path}: made with other arguments ({_difference(recorded, arguments)}"
-                '); use exist="replace" or exist="append", or write elsewhere'
-            )
-    if not is_whole(writes):
-        _say(f"{place.folder}: an earlier write was interrupted; writing it again")
-        return None
-    summary = summarize(paths, kept=True, duration_s=time.perf_counter() - started)
-    _say(f"{place.folder}: {summary}")
-    return summary
-
-
-def _difference(recorded: dict[str, Any], arguments: dict[str, Any]) -> str:
-    if not recorded:
-        return "not recorded"
-    return ", ".join(
-        f"{name}={recorded.get(name)!r} there, {value!r} here"
-        for name, value in arguments.items()
-        if recorded.get(name) != value
-    )
-
-
-def _refuse_existing(place: Place) -> None:
-    for path in place.shards().values():
-        raise FileExistsError(
-            f'{path}: a corpus is there; use exist="keep", "replace" or "append"'
-        )
-
-
-def _match_existing(
-    place: Place, intake: Intake, info: _tokenizers.TokenizerInfo | None
-) -> None:
-    """Make what is appended agree with what stands."""
-    for path in itertools.islice(place.shards().values(), 1):
-        shard = Shard(path)
-        name = shard.layout.head.dtype_name
-        if intake.dtype is not None and intake.dtype != name:
-            raise ValueError(
-                f"{path}: holds {name}, so {intake.dtype} cannot be appended; "
-                "leave dtype and vocab_size out, or write another corpus"
-            )
-        intake.dtype = name
-        recorded = shard.read_metadata().get("tokenizer")
-        ours = info.to_dict() if info else None
-        if recorded != ours:
-            raise ValueError(
-                f"{path}: was written with another tokenizer, so nothing of this one "
-                "can be appended; use the same, or write another corpus"
-            )
-
-
 def _checked(
     options: WriteOptions, place: Place, exist: str, data: object
 ) -> tuple[_tokenizers.Tokenizer | None, _tokenizers.TokenizerInfo | None]:
@@ -502,8 +328,3 @@ def _documents(data: Iterable[object]) -> Iterator[object]:
         raise TypeError(
             f"data is a {type(data).__name__}; pass an iterable of documents"
         ) from error
-
-
-def _say(line: str) -> None:
-    """Tell the user in one line what was done with an existing corpus."""
-    sys.stderr.write(line + "\n")

@@ -9,12 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from roxxel_format import _dtypes
-from roxxel_format._compile import (
-    WriteOptions,
-    WriteSummary,
-    remove_leftovers,
-    write_corpus,
-)
+from roxxel_format._compile import WriteOptions, write_corpus
 from roxxel_format._index import CorpusIndex
 from roxxel_format._maps import default_max_maps
 from roxxel_format._places import (
@@ -25,6 +20,7 @@ from roxxel_format._places import (
 )
 from roxxel_format._reading import OpenCorpus
 from roxxel_format._shard import Shard
+from roxxel_format._standing import remove_leftovers
 from roxxel_format._views import Documents, TokenLine
 from roxxel_format._windows import check_range, parse_windows
 
@@ -36,6 +32,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._dtypes import Tokens
     from roxxel_format._lengths import Lengths
+    from roxxel_format._summary import WriteSummary
     from roxxel_format._verify import VerifyReport
 
 

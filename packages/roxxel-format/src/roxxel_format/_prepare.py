@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_format import _sources, _tokenizers
 from roxxel_format._casting import DocumentError
-from roxxel_format._compile import WriteOptions, WriteSummary, write_corpus
+from roxxel_format._compile import WriteOptions, write_corpus
 from roxxel_format._corpus import Roxxel
 from roxxel_format._intake import Intake
 from roxxel_format._places import absolute, place_to_write
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._compile import Exist
     from roxxel_format._dtypes import Tokens
+    from roxxel_format._summary import WriteSummary
 
 _MAX_NAMES = 100
 _PART_SIZE = 1 << 26

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from roxxel_format._compile import WriteOptions, WriteSummary, write_corpus
+from roxxel_format._compile import WriteOptions, write_corpus
 from roxxel_format._places import absolute
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from roxxel_format._compile import Exist
     from roxxel_format._corpus import Roxxel
     from roxxel_format._dtypes import Tokens
+    from roxxel_format._summary import WriteSummary
 
 
 def split(
