@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
@@ -90,6 +91,20 @@ def test_document_spans_cover_a_range_once_and_in_order(
     found = [number for number, a, b in spans.tolist() for _ in range(a, b)]
     assert found == owner[start:stop].tolist()
     assert len(set(spans[:, 0].tolist())) == len(spans)
+
+
+def test_looking_up_a_document_copies_no_index(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+    corpus.write([[1]] * 200_000)
+    corpus.document_spans(0, 1)
+
+    tracemalloc.start()
+    corpus.document_spans(100_000, 100_003)
+    _ = corpus.documents[150_000]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert peak < 100_000
 
 
 @given(lengths=LENGTHS)

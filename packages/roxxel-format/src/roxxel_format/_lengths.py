@@ -76,7 +76,7 @@ def _lengths(index: CorpusIndex) -> Iterator[npt.NDArray[np.int64]]:
     """Yield the lengths of the documents; one that was split is counted once."""
     open_length = 0
     for number, shard in enumerate(index.shards):
-        ends = shard.document_ends.astype(np.int64)
+        ends = shard.document_ends
         if not ends.size:
             continue
         lengths = np.diff(ends, prepend=0)

@@ -67,7 +67,7 @@ class Shard:
         return self.map().tokens
 
     @property
-    def document_ends(self) -> npt.NDArray[np.uint64]:
+    def document_ends(self) -> npt.NDArray[np.int64]:
         """End of each document in items, separator included; checked, read-only."""
         return self.map().document_ends
 
@@ -137,7 +137,7 @@ class ShardMap:
     def __init__(self, path: str, layout: Layout, *, keep_open: bool) -> None:
         self._path = path
         self._layout = layout
-        self._ends: npt.NDArray[np.uint64] | None = None
+        self._ends: npt.NDArray[np.int64] | None = None
         self._checksums: npt.NDArray[np.uint32] | None = None
         self._fd: int | None = None
         fd = open_checked(path, layout)
@@ -172,7 +172,7 @@ class ShardMap:
         return self._checksums
 
     @property
-    def document_ends(self) -> npt.NDArray[np.uint64]:
+    def document_ends(self) -> npt.NDArray[np.int64]:
         """End of each document in items; checked when it is first used.
 
         Raises:
@@ -182,7 +182,8 @@ class ShardMap:
             layout, at = self._layout, self._layout.sections
             for block in range(layout.num_document_blocks):
                 self.check_block(layout.num_token_blocks + block)
-            ends = np.frombuffer(self._map, "<u8", layout.num_documents, at.documents)
+            # Signed, for numpy compares unsigned 64-bit integers with others as floats.
+            ends = np.frombuffer(self._map, "<i8", layout.num_documents, at.documents)
             self._check_ends(ends)
             self._ends = ends
         return self._ends
@@ -273,13 +274,13 @@ class ShardMap:
         """Return the bytes `[start, stop)` of the file, without copying."""
         return memoryview(self._map)[start:stop]
 
-    def _check_ends(self, ends: npt.NDArray[np.uint64]) -> None:
+    def _check_ends(self, ends: npt.NDArray[np.int64]) -> None:
         layout = self._layout
         separator = layout.head.separator_length
         before = 0
         for at in range(0, len(ends), _DOCUMENTS_AT_ONCE):
             part = ends[at : at + _DOCUMENTS_AT_ONCE]
-            bounds = np.concatenate((np.array([before], np.uint64), part))
+            bounds = np.concatenate((np.array([before], np.int64), part))
             in_order = bool((bounds[1:] >= bounds[:-1]).all())
             lengths = bounds[1:] - bounds[:-1]
             if layout.last_continues and at + len(part) == len(ends):
