@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import ThreadPoolExecutor
 
     from roxxel_format._index import CorpusIndex
     from roxxel_format._shard import Shard, ShardMap
@@ -63,6 +63,9 @@ def verify_shards(
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """Check every section of every shard; see `Roxxel.verify`."""
+    # It brings logging and more, which reading a corpus does not need.
+    from concurrent.futures import ThreadPoolExecutor
+
     total = sum(shard.layout.sections.stop for shard in index.shards)
     done = 0
     lock = threading.Lock()
