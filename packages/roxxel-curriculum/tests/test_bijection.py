@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -85,3 +87,6 @@ def test_keys_tell_their_parts_apart() -> None:
     parts = [(1,), ("1",), (1, 1), (11,), ("1", "1"), ("11",), (-1,), (2**70,)]
 
     assert len({make_key(*part) for part in parts}) == len(parts)
+    wrong: Any = 1.5
+    with pytest.raises(TypeError, match="float"):
+        make_key(wrong)

@@ -317,3 +317,21 @@ def test_a_policy_that_would_have_stopped_the_past_is_refused() -> None:
     for step in (after.total_steps + 1, 125, 129):
         with pytest.raises(StateMismatch, match="step"):
             after.sampler(7, saved(before, step))
+
+
+def test_a_source_may_be_added_from_the_step_on_and_an_unread_one_changed() -> None:
+    primary, code = PositionReader(20_000, "self"), PositionReader(4000, "code")
+    later = Phase(9, 2, 33, {"self": 1, "math": 1})
+    before = make(FIRST, SECOND)
+    added = Curriculum(
+        primary, [FIRST, SECOND, later], {"code": code, "math": PositionReader(3000)}
+    )
+    other = Curriculum(
+        primary, [FIRST, SECOND, later], {"code": code, "math": PositionReader(5000)}
+    )
+
+    assert_same_past(before, added, 15)
+    assert_same_past(added, other, 30)
+    assert_same_past(added, before, 30)
+    with pytest.raises(StateMismatch, match="tokens of source 'math' was 3000"):
+        other.sampler(7, saved(added, 31))

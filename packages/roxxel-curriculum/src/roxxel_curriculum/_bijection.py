@@ -67,10 +67,16 @@ def make_key(*parts: int | str) -> int:
 
     Args:
         *parts: Integers of any size and strings; `1` and `"1"` are different parts.
+
+    Raises:
+        TypeError: A part is neither.
     """
     digest = hashlib.blake2b(digest_size=8)
     for part in parts:
-        text = f"s{len(part)}:{part}" if isinstance(part, str) else f"i{int(part)}:"
+        if isinstance(part, str):
+            text = f"s{len(part)}:{part}"
+        else:
+            text = f"i{operator.index(part)}:"
         digest.update(text.encode("utf-8", "surrogatepass"))
     return int.from_bytes(digest.digest(), "little")
 
