@@ -57,6 +57,20 @@ def test_more_than_one_epoch_is_said_in_plain_view() -> None:
     assert "self is read 2.0" in str(plan)
 
 
+def test_samples_longer_than_the_run_was_laid_out_for_are_pointed_out() -> None:
+    plan = example(Phase(10, 8, 33), Phase(10, 2, 500), longest=100).plan()
+
+    assert "phase 1 has samples longer than longest=100: a round of it is up to" in str(
+        plan
+    )
+
+
+def test_a_source_with_nothing_left_is_pointed_out() -> None:
+    phase = Phase(300, 16, 129, {"self": 1, "math": 1})
+
+    assert "phase 1: math has nothing left" in str(example(phase, phase).plan())
+
+
 def test_a_plan_goes_through_json() -> None:
     plan = example().plan(7)
 

@@ -125,6 +125,20 @@ def plan_notes(plan: Plan) -> list[str]:
     )
     if plan.ended is not None:
         notes.append(plan.ended)
+    corpora = {source.name: source for source in plan.sources}
+    for phase in plan.phases:
+        if phase.seq_len <= plan.longest:
+            continue
+        cost = max(
+            corpora[source.name].num_spans
+            * phase.seq_len
+            / corpora[source.name].num_tokens
+            for source in phase.sources
+        )
+        notes.append(
+            f"phase {phase.index} has samples longer than longest={plan.longest:,}: "
+            f"a round of it is up to {100 * cost:.1f} % of a source"
+        )
     changes = sum(
         before.seq_len != after.seq_len for before, after in pairwise(plan.phases)
     )
