@@ -6,9 +6,16 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import datasets as hf
 import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from roxxel_loader import Dataloader, LazyDataset
+from roxxel_loader.datasets.arrow import ArrowDataset, ParquetDataset
+from roxxel_loader.datasets.huggingface import HuggingFaceDataset, huggingface_stream
+from roxxel_loader.datasets.polars import PolarsDataset
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,18 +48,12 @@ def check(dataset: LazyDataset[dict[str, Any]]) -> None:
 
 
 def test_polars_frames_are_datasets() -> None:
-    pl = pytest.importorskip("polars")
-    from roxxel_loader.datasets.polars import PolarsDataset
-
     check(PolarsDataset(pl.DataFrame(COLUMNS)))
     lazy = PolarsDataset(pl.DataFrame(COLUMNS).lazy(), ["word"])
     assert lazy[1] == {"word": "word 1"}
 
 
 def test_arrow_tables_and_files_are_datasets(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    from roxxel_loader.datasets.arrow import ArrowDataset
-
     table = pa.table(COLUMNS)
     check(ArrowDataset(table))
     path = tmp_path / "rows.arrow"
@@ -63,10 +64,6 @@ def test_arrow_tables_and_files_are_datasets(tmp_path: Path) -> None:
 
 
 def test_parquet_files_are_one_dataset(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    pq = pytest.importorskip("pyarrow.parquet")
-    from roxxel_loader.datasets.arrow import ParquetDataset
-
     table = pa.table(COLUMNS)
     paths = [tmp_path / "a.parquet", tmp_path / "b.parquet"]
     pq.write_table(table.slice(0, 7), paths[0], row_group_size=3)
@@ -79,12 +76,6 @@ def test_parquet_files_are_one_dataset(tmp_path: Path) -> None:
 
 
 def test_huggingface_datasets_are_datasets() -> None:
-    hf = pytest.importorskip("datasets")
-    from roxxel_loader.datasets.huggingface import (
-        HuggingFaceDataset,
-        huggingface_stream,
-    )
-
     dataset = hf.Dataset.from_dict(COLUMNS)
     check(HuggingFaceDataset(dataset))
     assert list(HuggingFaceDataset(dataset, ["number"])[1]) == ["number"]
@@ -98,18 +89,16 @@ def test_huggingface_datasets_are_datasets() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("module", "library"),
-    [("polars", "polars"), ("arrow", "pyarrow"), ("huggingface", "datasets")],
-)
-def test_a_missing_library_names_the_extra(module: str, library: str) -> None:
+def test_a_missing_library_names_the_extra() -> None:
+    extras = {"polars": "polars", "arrow": "pyarrow", "huggingface": "datasets"}
     program = f"""
-import sys
-sys.modules[{library!r}] = None
-try:
-    import roxxel_loader.datasets.{module}
-except ModuleNotFoundError as error:
-    print(error)
+import importlib, sys
+for module, library in {extras!r}.items():
+    sys.modules[library] = None
+    try:
+        importlib.import_module("roxxel_loader.datasets." + module)
+    except ModuleNotFoundError as error:
+        print(error)
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -118,4 +107,5 @@ except ModuleNotFoundError as error:
         text=True,
         check=True,
     )
-    assert f'needs {library}: pip install "roxxel-loader[{module}]"' in done.stdout
+    for module, library in extras.items():
+        assert f'needs {library}: pip install "roxxel-loader[{module}]"' in done.stdout

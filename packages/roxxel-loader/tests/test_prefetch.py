@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import threading
 import traceback
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -145,6 +145,33 @@ def test_an_interrupt_loses_no_item() -> None:
         next(results)
 
     assert first + list(results) == list(range(10))
+
+
+def test_an_interrupt_while_waiting_stops_the_threads_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    go_on = threading.Event()
+    made: list[int] = []
+
+    def wait(n: int) -> int:
+        go_on.wait(10)
+        made.append(n)
+        return n
+
+    results = squares(100, wait, ahead=50, workers=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Future, "result", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(results)
+    go_on.set()
+    join_threads()
+
+    assert len(made) <= 1
+    with pytest.raises(RuntimeError, match="start another"):
+        next(results)
 
 
 def test_a_given_executor_works_and_stays_open() -> None:

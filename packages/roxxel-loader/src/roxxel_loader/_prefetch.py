@@ -37,8 +37,10 @@ class Prefetcher(Generic[T]):
     """Iterator over `make(start)`, `make(start + 1)` and so on, made ahead, in order.
 
     An exception is raised at the result it belongs to, with the traceback of the thread
-    it came from, and ends the iteration. `close()` (also by `with`) waits for what is
-    being made; an abandoned prefetcher lets it finish and its threads go.
+    it came from, and ends the iteration. So does an interrupt that meets it waiting for
+    a thread; one that meets it at work itself loses nothing. `close()` (also by `with`)
+    waits for what is being made; an abandoned prefetcher lets that finish and its
+    threads go.
 
     Args:
         make: Makes the result of a number. Where it raises `EndOfWorkError`, the
@@ -71,6 +73,7 @@ class Prefetcher(Generic[T]):
         self._pending: deque[T | _Failed | Future[T]] = deque()
         self._lock = threading.RLock()
         self._closed = False
+        self._interrupted = False
         self._auto = workers is None and executor is None and ahead > 0
         self._num_slow = -1  # the first result is not judged, for it warms up
         self._thread_s: deque[float] = deque(maxlen=16)
@@ -85,6 +88,11 @@ class Prefetcher(Generic[T]):
 
     def __next__(self) -> T:
         with self._lock:
+            if self._interrupted:
+                raise RuntimeError(
+                    "an interrupt has met this iteration while it waited; start "
+                    "another from the same step"
+                )
             if self._closed:
                 raise StopIteration
             pending = self._pending
@@ -187,6 +195,11 @@ class Prefetcher(Generic[T]):
             raise RuntimeError("making a batch raised StopIteration") from error
         except Exception:
             self.close()
+            raise
+        except BaseException:
+            # Ctrl-C: what has not begun must not keep the program from ending.
+            self._interrupted = True
+            _release(self._pending, self._resources)
             raise
 
 
