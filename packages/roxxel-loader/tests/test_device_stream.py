@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from roxxel_loader import RowSource, device_stream
+from roxxel_loader.sharding._layout import make_layout
 
 from .helpers import CountingSource, join_threads, make_mesh, sharded, threads
 
@@ -70,36 +71,27 @@ def test_every_row_and_column_is_read_once() -> None:
     assert source.num_items == 4 * 16 * 24
 
 
-def test_only_what_the_devices_hold_is_read() -> None:
-    """A mesh over four of eight devices stands for one process of two."""
-    source = CountingSource((16, 24))
+def test_reads_follow_the_devices_of_this_process() -> None:
+    """Four of eight devices stand for one process of two."""
     sharding = sharded((4, 2), "a", "b")
     local = set(jax.devices()[:4])
 
     class Half:
-        """What a process with the first four devices sees of the sharding."""
-
         def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> Any:
             whole = sharding.devices_indices_map(shape)
             return {device: whole[device] for device in local}
 
-    from roxxel_loader.sharding._layout import make_layout
-
     half: Any = Half()
-    layout = make_layout((16, 24), half)
 
-    assert layout.reads == (((0, 8), (0, 24)),)
-    assert source.num_items == 0
+    assert make_layout((16, 24), half).reads == (((0, 8), (0, 24)),)
 
 
-def test_columns_are_asked_for_only_where_they_are_split() -> None:
-    whole, split = CountingSource(), CountingSource()
-    mesh = make_mesh((8,), ("a",))
+def test_whole_rows_are_asked_for_without_columns() -> None:
+    source = CountingSource()
 
-    list(device_stream(whole, 0, 1, NamedSharding(mesh, PartitionSpec("a"))))
+    list(device_stream(source, 0, 1, sharded((8,), "a")))
 
-    assert whole.reads == [(0, slice(0, 16), None)]
-    assert split.reads == []
+    assert source.reads == [(0, slice(0, 16), None)]
 
 
 def test_dict_batches_keep_their_names_and_dtypes() -> None:
