@@ -57,6 +57,7 @@ def test_two_processes_save_restore_and_fall_back_together(tmp_path: Path) -> No
     assert said[1] == ["saved", "refused CheckpointError", "done"]
     assert "state/manifest.ocdbt is missing" in errors[0]
     assert "manifest.ocdbt" not in errors[1]
+    assert "has no digests" in errors[0]
 
     alone = State(jnp.zeros((8, 4)))
     assert Checkpointer(folder, alone).restore(strict=True) == 3

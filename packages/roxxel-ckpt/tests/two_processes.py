@@ -65,6 +65,12 @@ def main() -> None:
     assert saving.save(3)
     saving.close()
 
+    sync_global_devices("saved again")
+    if index == 0:
+        (folder / "3" / "digests.json").unlink()
+    sync_global_devices("without digests")
+    assert saving.restore() == 3
+
     file = folder.parent / "file"
     if index == 0:
         file.write_text("")

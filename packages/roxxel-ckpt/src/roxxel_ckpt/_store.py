@@ -106,7 +106,9 @@ def read_arrays(
         )
         for name, target in targets.items()
     }
-    reader = ocp.Checkpointer(ocp.PyTreeCheckpointHandler())
+    # The handler alone, for Orbax's Checkpointer would wait for the other processes,
+    # and one process may read a checkpoint to see whether it can be used.
+    reader = ocp.PyTreeCheckpointHandler()
     with quiet_orbax(), contextlib.closing(reader):
         restored: dict[str, Any] = reader.restore(
             place / STATE_ITEM,
