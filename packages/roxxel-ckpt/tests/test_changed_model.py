@@ -19,24 +19,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> dict[str, tuple[str, bytes]]:
-    """Save a trained model of two blocks as step 5; return its content."""
+@pytest.fixture(scope="module")
+def trained() -> tuple[Any, Any]:
+    """Return a trained model of two blocks and its optimizer."""
     model, optimizer = make(seed=0, depth=2)
     train(model, optimizer, range(3))
-    with Checkpointer(tmp_path, model, optimizer) as saving:
+    return model, optimizer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, trained: tuple[Any, Any]) -> Path:
+    """Return a folder with the trained model as step 5."""
+    folder = tmp_path_factory.mktemp("run")
+    with Checkpointer(folder, *trained) as saving:
         saving.save(5)
-    return content(model, optimizer)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def saved(trained: tuple[Any, Any]) -> dict[str, tuple[str, bytes]]:
+    """Return the content of the trained model."""
+    return content(*trained)
 
 
 def test_new_leaves_stay_fresh_and_are_listed(
-    tmp_path: Path,
+    folder: Path,
     saved: dict[str, tuple[str, bytes]],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     model, optimizer = make(seed=1, depth=3)
     fresh = content(model, optimizer)
-    reading = Checkpointer(tmp_path, model, optimizer)
+    reading = Checkpointer(folder, model, optimizer)
 
     assert reading.restore() == 5
 
@@ -54,10 +67,10 @@ def test_new_leaves_stay_fresh_and_are_listed(
 
 
 def test_gone_leaves_are_dropped_and_listed(
-    tmp_path: Path, saved: dict[str, tuple[str, bytes]]
+    folder: Path, saved: dict[str, tuple[str, bytes]]
 ) -> None:
     model, optimizer = make(seed=1, depth=1)
-    reading = Checkpointer(tmp_path, model, optimizer)
+    reading = Checkpointer(folder, model, optimizer)
     reading.restore()
 
     assert reading.report is not None
@@ -67,25 +80,21 @@ def test_gone_leaves_are_dropped_and_listed(
     assert now == {name: saved[name] for name in now}
 
 
-def test_strict_refuses_any_difference(
-    tmp_path: Path, saved: dict[str, tuple[str, bytes]]
-) -> None:
-    assert saved
+def test_strict_refuses_any_difference(folder: Path) -> None:
     for depth, difference in ((1, "only in it: model/blocks/1/bias"), (3, "not in it")):
         model, optimizer = make(depth=depth)
         before = content(model, optimizer)
         with pytest.raises(CheckpointMismatchError, match=difference):
-            Checkpointer(tmp_path, model, optimizer).restore(strict=True)
+            Checkpointer(folder, model, optimizer).restore(strict=True)
         assert content(model, optimizer) == before
 
 
 def test_another_shape_is_an_error_that_names_the_leaf(
-    tmp_path: Path, saved: dict[str, tuple[str, bytes]]
+    folder: Path, saved: dict[str, tuple[str, bytes]]
 ) -> None:
-    assert saved
     model, optimizer = make(seed=1, width=16)
     before = content(model, optimizer)
-    reading = Checkpointer(tmp_path, model, optimizer)
+    reading = Checkpointer(folder, model, optimizer)
 
     with pytest.raises(
         CheckpointMismatchError,
@@ -154,15 +163,12 @@ def test_renamed_parts_take_their_moments_along(tmp_path: Path) -> None:
         reading.restore(rename={"encoder/kernel": "head/inner/kernel"})
 
 
-def test_a_checkpoint_of_another_model_is_one_sentence(
-    tmp_path: Path, saved: dict[str, tuple[str, bytes]]
-) -> None:
-    assert saved
+def test_a_checkpoint_of_another_model_is_one_sentence(folder: Path) -> None:
     other = nnx.Dict(one=nnx.Linear(2, 2, rngs=nnx.Rngs(0)))
     with pytest.raises(
         CheckpointMismatchError, match="no leaf of the checkpoint fits this model"
     ):
-        Checkpointer(tmp_path, other).restore()
+        Checkpointer(folder, other).restore()
 
 
 def test_a_model_alone_gets_an_optimizer_later(tmp_path: Path) -> None:
