@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -100,15 +101,25 @@ def test_staged_data_without_a_run_is_no_run(tmp_path: Path) -> None:
     assert RunFolder(tmp_path).read() is None
 
 
-def test_a_start_that_was_cut_short_is_finished(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+@pytest.mark.parametrize("done", range(4))
+def test_a_start_that_was_cut_short_is_finished(tmp_path: Path, done: int) -> None:
+    folder = make_run(tmp_path)
     stage(folder)
-    folder.write(STARTED)
+    cut_short = replace(STARTED, seed=7, is_begun=False)
+    folder.write(cut_short)
+    if done >= 1:
+        shutil.rmtree(folder.path / "checkpoints", ignore_errors=True)
+    if done >= 2:
+        shutil.rmtree(folder.data)
+    if done >= 3:
+        folder.staged.rename(folder.data)
 
-    folder.adopt()
+    record = folder.settle(cut_short)
 
+    assert record == folder.read() == replace(STARTED, seed=7)
     assert (folder.data / "library.rox").read_bytes() == b"new"
     assert not folder.staged.exists()
+    assert folder.settle(record) == record
 
 
 def test_two_quickstarts_do_not_share_a_folder(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     quickstart.add_argument(
         "--seed",
-        type=_seed,
+        type=seed,
         metavar="N",
         help="seed of the model and of the order of the data (default: 0)",
     )
@@ -106,11 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _seed(text: str) -> int:
-    seed = int(text)
-    if not 0 <= seed < 2**32:
+def seed(text: str) -> int:
+    """Return a seed; argparse names this function where it refuses one."""
+    number = int(text)
+    if not 0 <= number < 2**32:
         raise argparse.ArgumentTypeError(f"must be from 0 to 2**32 - 1, got {text}")
-    return seed
+    return number
 
 
 def _quickstart(options: argparse.Namespace) -> None:

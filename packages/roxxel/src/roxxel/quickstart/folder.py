@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from roxxel.quickstart.settings import DEFAULT_STEPS, MIN_STEPS, Schedule
@@ -58,12 +58,14 @@ class Record:
         python: Version of the Python whose library is the corpus.
         steps: Steps asked for so far.
         schedule: Where the phases meet and the learning rate ends.
+        is_begun: Whether what lay in the folder before is gone, and the data in place.
     """
 
     seed: int
     python: str
     steps: int
     schedule: Schedule
+    is_begun: bool = True
 
 
 class RunFolder:
@@ -137,30 +139,42 @@ class RunFolder:
                 "leaves it alone; move that away or give another --out"
             )
 
-    def begin(self, record: Record) -> None:
+    def begin(self, record: Record) -> Record:
         """Make the folder a new run on the staged data; a run in it is removed.
 
-        The folder must be claimed. Killed at any point, this leaves the old run, or
-        the staged data alone, or the new run.
+        The folder must be claimed. Killed before the record is in its place, this
+        leaves the old run as it was; killed later, the next start settles the new one.
+
+        Returns:
+            The record of the run that stands in the folder now.
 
         Raises:
             QuickstartError: The folder holds files of somebody else's too.
         """
         self.check_removable()
-        # The record goes last: until then the folder is known as a quickstart's.
-        for name in [*sorted(_OURS - _BEFORE_THE_RECORD - {RECORD}), RECORD]:
-            path = self.path / name
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+        record = replace(record, is_begun=False)
         self.write(record)
-        self.adopt()
+        return self.settle(record)
 
-    def adopt(self) -> None:
-        """Put staged data in its place if the run lacks it: a start was cut short."""
-        if self.staged.exists() and not self.data.exists():
+    def settle(self, record: Record) -> Record:
+        """Finish a beginning that was cut short, if it was.
+
+        Returns:
+            The record of the run that stands in the folder now.
+        """
+        if record.is_begun:
+            return record
+        if self.staged.exists():
+            for name in sorted(_OURS - {RECORD, _LOCK, _STAGED}):
+                path = self.path / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
             self.staged.rename(self.data)
+        record = replace(record, is_begun=True)
+        self.write(record)
+        return record
 
     def read(self) -> Record | None:
         """Return the record of the run, None where none has started yet.
@@ -212,6 +226,7 @@ def _parse(fields: dict[str, Any]) -> Record:
         python=str(fields["python"]),
         steps=int(fields["steps"]),
         schedule=Schedule(int(schedule["boundary"]), int(schedule["horizon"])),
+        is_begun=bool(fields["is_begun"]),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,7 @@ def quickstart(options: Options, say: Callable[[str], None]) -> None:
         record, steps = _check(folder, options)
         if record is None:
             record = _start(folder, library or _read(say), steps, options.seed or 0)
-        folder.adopt()
+        record = folder.settle(record)
 
         # Everything that is slow to import begins here.
         from roxxel.quickstart.training import train
@@ -101,7 +102,9 @@ def _start(folder: RunFolder, library: Library, steps: int, seed: int) -> Record
 
     schedule = Schedule.of(steps)
     write_corpora(folder.staged, library)
-    make_curriculum(open_corpora(folder.staged), schedule, steps)
-    record = Record(seed, platform.python_version(), steps, schedule)
-    folder.begin(record)
-    return record
+    try:
+        make_curriculum(open_corpora(folder.staged), schedule, steps)
+    except BaseException:
+        shutil.rmtree(folder.staged)
+        raise
+    return folder.begin(Record(seed, platform.python_version(), steps, schedule))

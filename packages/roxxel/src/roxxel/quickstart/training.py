@@ -12,7 +12,6 @@ from roxxel_train import Trainer
 from roxxel.quickstart import report, settings
 from roxxel.quickstart.curriculum import make_curriculum
 from roxxel.quickstart.data import open_corpora
-from roxxel.quickstart.folder import QuickstartError
 from roxxel.quickstart.heldout import HeldOut, next_byte_loss
 from roxxel.quickstart.model import Decoder
 from roxxel.quickstart.sample import sample_text
@@ -57,23 +56,19 @@ def train(
         return {"held_out_loss": held_out.loss(state.model)}
 
     curriculum = make_curriculum(corpora, schedule, steps)
-    try:
-        trainer = Trainer(
-            model=model,
-            optimizer=nnx.Optimizer(model, make_optimizer(schedule), wrt=nnx.Param),
-            curriculum=curriculum,
-            loss_fn=next_byte_loss,
-            save_path=folder.path,
-            eval_fn=evaluate,
-            eval_every=schedule.eval_every,
-            checkpoint_every=schedule.checkpoint_every,
-            log_every=schedule.log_every,
-            seed=record.seed,
-        )
-        plan = trainer.plan()
-    except ValueError as error:
-        # What lies in the folder does not fit; the message says why and what to do.
-        raise QuickstartError(str(error)) from error
+    trainer = Trainer(
+        model=model,
+        optimizer=nnx.Optimizer(model, make_optimizer(schedule), wrt=nnx.Param),
+        curriculum=curriculum,
+        loss_fn=next_byte_loss,
+        save_path=folder.path,
+        eval_fn=evaluate,
+        eval_every=schedule.eval_every,
+        checkpoint_every=schedule.checkpoint_every,
+        log_every=schedule.log_every,
+        seed=record.seed,
+    )
+    plan = trainer.plan()
     record = replace(record, steps=steps)
     folder.write(record)  # nothing stands in the way of training any more
 
