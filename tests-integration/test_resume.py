@@ -144,4 +144,5 @@ def test_two_processes_train_as_one(
         # The same data exactly; sums over devices may be made in another order.
         tokens = row.pop("tokens_by_source", None)
         assert tokens == expected.get("tokens_by_source")
+        assert row.pop("kind") == expected["kind"]
         assert row == pytest.approx({name: expected[name] for name in row}, rel=1e-3)

@@ -110,6 +110,17 @@ def test_cut_drops_later_rows_and_a_torn_one(tmp_path: Path) -> None:
     assert [row["step"] for row in rows(tmp_path)] == [1, 10, 20]
 
 
+def test_cut_leaves_lines_that_are_no_rows(tmp_path: Path) -> None:
+    lines = ['{"step": 1}', "", "[]", '{"step": null}', '{"step": 2}', '{"step": 9}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+    with Logger(tmp_path, terminal=False) as log:
+        assert log.cut_metrics(2) == 1
+
+    kept = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert kept == lines[:-1]
+
+
 def test_system_log_only_grows(tmp_path: Path) -> None:
     for word in ("first", "second"):
         with Logger(tmp_path, terminal=False) as log:

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_train._model_state import is_sound, place, put, signature, take
 
 from .helpers import pair
@@ -43,3 +45,41 @@ def test_signature_sees_another_shape() -> None:
     model.out = nnx.Linear(4, 14, rngs=nnx.Rngs(0))
 
     assert signature(take(model, optimizer)) != before
+
+
+class Odd(nnx.Module):
+    """Holds what a model may hold beside parameters."""
+
+    def __init__(self) -> None:
+        self.weight = nnx.Param(jnp.ones(2))
+        self.tied = self.weight
+        self.carry = nnx.Variable((jnp.zeros(3), jnp.ones(3)))
+        self.count = nnx.Variable(3)
+        self.mask = jnp.ones(4)
+        self.rngs = nnx.Rngs(0)
+        self.layers = nnx.List([nnx.Param(jnp.zeros(1))])
+
+
+def test_everything_a_model_holds_is_placed() -> None:
+    model = Odd()
+    optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+
+    place(model, optimizer, Mesh(np.asarray(jax.devices()), ("data",)))
+
+    leaves = jax.tree.leaves(take(model, optimizer))
+    assert all(isinstance(leaf, jax.Array) for leaf in leaves)
+    assert model.tied is model.weight
+    jax.jit(lambda x: x, donate_argnums=0)(take(model, optimizer))
+
+
+def test_sharded_arrays_keep_their_place_on_the_mesh() -> None:
+    model, optimizer = pair()
+    mesh = jax.make_mesh((1,), ("data",))
+    sharded = NamedSharding(mesh, PartitionSpec("data"))
+    model.out.kernel.set_value(jax.device_put(model.out.kernel[...], sharded))
+
+    place(model, optimizer, Mesh(mesh.devices, mesh.axis_names))
+
+    placed = take(model, optimizer)[0]["out"]
+    assert placed["kernel"].sharding.spec == PartitionSpec("data")
+    assert placed["bias"].sharding.spec == PartitionSpec()

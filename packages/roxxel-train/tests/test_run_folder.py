@@ -104,3 +104,10 @@ def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
 
     assert process.returncode == 1
     assert "another process is running in this folder" in process.stderr
+
+
+def test_link_to_nothing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+
+    with pytest.raises(FileNotFoundError, match="is a link to nothing"):
+        RunFolder(tmp_path / "link")

@@ -122,8 +122,53 @@ def test_loss_may_have_three_forms(result: Any) -> None:
         (jnp.int32(1), "dtype int32"),
         (None, "loss as a NoneType"),
         ((jnp.float32(1), {"tokens": jnp.float32(1)}), "metric named 'tokens'"),
+        ((jnp.float32(1), {"loss": jnp.float32(2)}), "metric named 'loss'"),
+        ((jnp.float32(1), {3: jnp.float32(2)}), "metric named 3; a name must be a str"),
+        ((jnp.float32(1), {"z": jnp.complex64(1)}), "z as an array .* complex64"),
     ],
 )
 def test_wrong_loss_is_named(result: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         unpack_loss(result)
+
+
+def test_accumulated_metrics_keep_their_meaning() -> None:
+    def with_metrics(model: Any, batch: jax.Array) -> Any:
+        flag, count = jnp.asarray(True), jnp.int32(batch.shape[0])
+        return loss_fn(model, batch), {"flag": flag, "count": count, "one": 1}
+
+    model, optimizer = tiny()
+    step = descend(with_metrics, 2)
+    update = jax.jit(make_update(nnx.graphdef((model, optimizer)), step))
+
+    _, scalars = update(take(model, optimizer), BATCH)
+
+    assert [float(scalars[name]) for name in ("flag", "count", "one")] == [
+        1.0,
+        2.0,
+        1.0,
+    ]
+
+
+def test_accumulated_gradients_of_low_precision_keep_its_dtype() -> None:
+    model, _ = tiny()
+    model.embed = nnx.Embed(11, 4, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    update = jax.jit(make_update(nnx.graphdef((model, optimizer)), descend(loss_fn, 4)))
+
+    state, _ = update(take(model, optimizer), BATCH)
+
+    assert state[0]["embed"]["embedding"].dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_variable_made_in_the_loss_is_named(parts: int) -> None:
+    def remembers(model: Any, batch: jax.Array) -> jax.Array:
+        model.seen = nnx.BatchStat(jnp.zeros(2))
+        return loss_fn(model, batch)
+
+    model, optimizer = tiny()
+    update = make_update(nnx.graphdef((model, optimizer)), descend(remembers, parts))
+
+    with pytest.raises(TypeError, match=r"float32\[2\] of nothing at .*'seen'"):
+        jax.eval_shape(update, take(model, optimizer), BATCH)

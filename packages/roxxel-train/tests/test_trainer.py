@@ -207,6 +207,17 @@ def test_signal_saves_and_the_same_trainer_goes_on(tmp_path: Path) -> None:
     assert one.run().start_step == 3
 
 
+def test_signal_in_the_last_evaluation_is_not_lost(tmp_path: Path) -> None:
+    one = trainer(
+        tmp_path, eval_fn=lambda _: signal.raise_signal(signal.SIGTERM), eval_every=99
+    )
+
+    with pytest.raises(Preempted) as caught:
+        one.run()
+    assert caught.value.step == 10
+    assert trainer(tmp_path).run().start_step == 10
+
+
 def test_stop_between_opening_and_the_first_step_leaves_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,6 +326,34 @@ def test_evaluation_that_cannot_be_logged_is_an_error(tmp_path: Path) -> None:
     one = trainer(tmp_path, save_path=None, eval_fn=lambda _: jnp.zeros(3))
 
     with pytest.raises(TypeError, match="must return text, a number"):
+        one.run()
+
+
+def test_evaluation_cannot_take_the_names_of_every_row(tmp_path: Path) -> None:
+    one = trainer(tmp_path, save_path=None, eval_fn=lambda _: {"step": 9})
+
+    with pytest.raises(TypeError, match="value named 'step'"):
+        one.run()
+
+
+def test_mesh_with_explicit_axes_serves_as_any_other(tmp_path: Path) -> None:
+    mesh = jax.make_mesh((1, 1), ("data", "model"))
+
+    assert trainer(tmp_path, mesh=mesh, save_path=None).run().complete
+
+
+def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> None:
+    def poisons_its_last_update(model: Any, optimizer: Any, batch: jax.Array) -> Any:
+        loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
+        optimizer.update(model, grads)
+        poison = jnp.where(optimizer.step[...] == 10, jnp.nan, 0.0)
+        model.embed.embedding[...] += poison
+        return loss
+
+    one = trainer(
+        tmp_path, save_path=None, loss_fn=None, train_step=poisons_its_last_update
+    )
+    with pytest.raises(NonFiniteError, match="step 10"):
         one.run()
 
 

@@ -214,6 +214,9 @@ class _File(logging.Handler):
             self._file.write(line + "\n")
             # Each line goes to the kernel at once: it may be the last one.
             self._file.flush()
+        except OSError as error:
+            named = OSError(error.errno, error.strerror, self._file.name)
+            self._failure = self._failure or named
         except Exception as error:  # noqa: BLE001 - raised again by check()
             self._failure = self._failure or error
 
@@ -258,11 +261,14 @@ class _Screen(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         row = getattr(record, "row", None)
-        if row is not None:
-            self._progress.row(row)
-        elif record.exc_info is None and not hasattr(record, "written"):
-            # The interpreter shows a traceback itself, once the exception has passed.
-            self._progress.line(record.getMessage())
+        try:
+            if row is not None:
+                self._progress.row(row)
+            elif record.exc_info is None and not hasattr(record, "written"):
+                # The interpreter shows a traceback itself, once it has passed.
+                self._progress.line(record.getMessage())
+        except Exception:  # noqa: BLE001 - what cannot be shown must not end the log
+            self.handleError(record)
 
 
 class _Written(logging.Handler):
@@ -290,22 +296,25 @@ def _cut_rows(path: Path, step: int) -> int:
     """Cut the file in place before the first row after `step`; count what goes.
 
     Steps never decrease from row to row, so what stays is a beginning of the file.
+    A line that is no row of ours stays too, unless it is the last and cut short.
     """
     if not path.exists():
         return 0
     kept = 0
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines):
-        if not _is_row_up_to(line, step):
+        if not line.endswith(b"\n") or _step_of(line) > step:
             os.truncate(path, kept)
             return len(lines) - number
         kept += len(line)
     return 0
 
 
-def _is_row_up_to(line: bytes, step: int) -> bool:
+def _step_of(line: bytes) -> int:
+    """Return the step of a row, 0 for a line that is none."""
     try:
         row = json.loads(line)
     except ValueError:
-        return False
-    return line.endswith(b"\n") and isinstance(row, dict) and row.get("step", 0) <= step
+        return 0
+    step = cast("dict[str, Any]", row).get("step") if isinstance(row, dict) else None
+    return step if isinstance(step, int) else 0

@@ -54,30 +54,46 @@ def put(model: nnx.Module, optimizer: nnx.Optimizer[Any], tree: Tree) -> None:
 def place(model: nnx.Module, optimizer: nnx.Optimizer[Any], mesh: Mesh) -> None:
     """Give both objects arrays of their own on the mesh.
 
-    An array that lies on the devices of the mesh already keeps its sharding; any other
-    one is replicated. All are copied, one after the other, because the step donates
-    them: whoever else holds the old arrays (a clone, an average of the weights) keeps
-    them.
+    An array that is sharded over the axes of the mesh keeps its sharding; any other one
+    is replicated. All are copied, one after the other, because the step donates them:
+    whoever else holds the old arrays (a clone, an average of the weights) keeps them.
     """
-    devices = set(mesh.devices.flat)
-    replicated = NamedSharding(mesh, PartitionSpec())
+    ours: set[int] = set()
 
     def copy(x: Any) -> jax.Array:
-        if isinstance(x, jax.Array) and x.sharding.device_set == devices:
-            return jnp.copy(x)
-        if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
-            # A key can be put on several processes only as the numbers it is made of.
-            wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
-            return jax.jit(wrap)(copy(jax.random.key_data(x)))
+        if id(x) in ours:
+            return x
         # device_put may hand back the very buffer it was given.
-        return jnp.copy(jax.device_put(x, replicated))
+        copied = jnp.copy(_put(x, _sharding_on(mesh, x)))
+        ours.add(id(copied))
+        return copied
 
     pair = (model, optimizer)
-    for path, leaf in jax.tree_util.tree_flatten_with_path(take(*pair))[0]:
-        one: Any = copy(leaf)
-        for entry in reversed(path):
-            one = {entry.key: one}
-        nnx.update(pair, one)
+    for _, node in nnx.iter_graph(pair):
+        if isinstance(node, nnx.Variable):
+            node.set_value(jax.tree.map(copy, node.get_value()))
+    # What is left are arrays that stand in the objects without a Variable.
+    nnx.update(pair, jax.tree.map(copy, nnx.state(pair)))
+
+
+def _sharding_on(mesh: Mesh, x: Any) -> NamedSharding:
+    sharding = getattr(x, "sharding", None)
+    if (
+        isinstance(sharding, NamedSharding)
+        and sharding.mesh.axis_names == mesh.axis_names
+        and sharding.device_set == set(mesh.devices.flat)
+    ):
+        return NamedSharding(mesh, sharding.spec)
+    return NamedSharding(mesh, PartitionSpec())
+
+
+def _put(x: Any, sharding: NamedSharding) -> jax.Array:
+    if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
+        # A key can be put on several processes only as the numbers it is made of.
+        wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
+        replicated = NamedSharding(sharding.mesh, PartitionSpec())
+        return jax.jit(wrap)(jax.device_put(jax.random.key_data(x), replicated))
+    return jax.device_put(x, sharding)
 
 
 def is_sound(tree: Tree) -> bool:

@@ -19,6 +19,44 @@ def data_parallel_mesh() -> Mesh:
     return Mesh(np.asarray(jax.devices()), ("data",))
 
 
+def mesh_and_sharding(
+    mesh: Mesh | None, data_sharding: NamedSharding | None
+) -> tuple[Mesh, NamedSharding]:
+    """Return where the model lives and how a batch is laid out there.
+
+    The axes of the mesh are made automatic, as `jax.sharding.Mesh` has them: models
+    are written without regard to how they are sharded, and in the explicit mode that
+    newer versions of `jax.make_mesh` choose, an embedding alone is an error.
+
+    Args:
+        mesh: Devices to use; None for those of `data_sharding`, or all in one row.
+        data_sharding: Sharding of a batch; None for rows over the mesh's first axis.
+
+    Raises:
+        ValueError: Both are given and lie on different meshes.
+        TypeError: `data_sharding` lies on an abstract mesh.
+    """
+    if data_sharding is not None:
+        if not isinstance(data_sharding.mesh, Mesh):
+            raise TypeError(
+                "data_sharding needs a mesh of devices, not an abstract one"
+            )
+        if mesh is not None and data_sharding.mesh != mesh:
+            raise ValueError(
+                f"data_sharding lies on a mesh of {dict(data_sharding.mesh.shape)}, "
+                f"mesh is one of {dict(mesh.shape)}; give both on the same mesh"
+            )
+        mesh = data_sharding.mesh
+    mesh = mesh or data_parallel_mesh()
+    automatic = Mesh(mesh.devices, mesh.axis_names)
+    spec = (
+        PartitionSpec(mesh.axis_names[0])
+        if data_sharding is None
+        else data_sharding.spec
+    )
+    return automatic, NamedSharding(automatic, spec)
+
+
 @dataclass(frozen=True)
 class BatchPlacement:
     """The sharding of batches, and what becomes of one that does not divide.

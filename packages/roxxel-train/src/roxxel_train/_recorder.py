@@ -26,6 +26,9 @@ _IN_FLIGHT = 2
 """Updates dispatched and not finished: enough to keep a device busy."""
 
 
+_FIXED_FIELDS = ("kind", "step", "time")
+
+
 class Recorder:
     """Turns what updates report into what is logged.
 
@@ -161,6 +164,11 @@ def _evaluation_values(result: Any) -> dict[str, Any]:
 
 def _evaluation_items(result: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in result.items():
+        if name in _FIXED_FIELDS:
+            raise TypeError(
+                f"eval_fn returned a value named {name!r}, which every row has "
+                "already; give it another name"
+            )
         text = isinstance(value, str)
         yield str(name), value if text else _number(f"{name!r} of eval_fn", value)
 

@@ -108,7 +108,7 @@ class RunFolder:
         record = self.path / _RECORD
         if not record.exists():
             for name in (METRICS_FILE, CHECKPOINTS):
-                if (self.path / name).exists():
+                if _holds_something(self.path / name):
                     raise RunMismatchError(
                         f"{self.path}: holds {name} but no {_RECORD}, so it is not a "
                         "run of this trainer; give another save_path"
@@ -132,6 +132,11 @@ class RunFolder:
         return content
 
     def _check_writable(self) -> None:
+        if self.path.is_symlink() and not self.path.exists():
+            raise FileNotFoundError(
+                f"save_path={str(self.path)!r}: is a link to nothing; "
+                "make the folder that it names or give another one"
+            )
         nearest = self.path
         while not nearest.exists() and nearest != nearest.parent:
             nearest = nearest.parent
@@ -144,3 +149,8 @@ class RunFolder:
                 f"save_path={str(self.path)!r}: {nearest} cannot be written; "
                 "give another folder or change its permissions"
             )
+
+
+def _holds_something(path: Path) -> bool:
+    """Return whether this is a file that is not empty, or a folder."""
+    return path.is_dir() or (path.exists() and path.stat().st_size > 0)

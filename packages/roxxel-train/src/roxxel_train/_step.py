@@ -58,23 +58,15 @@ def unpack_loss(result: Any) -> tuple[jax.Array, Scalars]:
             f"loss_fn returned (loss, {type(aux).__name__}); "
             "the second must be a dict of scalars, which are logged"
         )
-    for name, value in {"loss": loss, **aux}.items():
-        if not _is_scalar(value):
-            raise TypeError(
-                f"loss_fn returned {name} as {_describe(value)}; "
-                "it must be a scalar, so take its mean or leave it out"
-            )
+    _check_scalar("loss", loss)
     if not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
         raise TypeError(
             f"loss_fn returned a loss of dtype {jnp.result_type(loss)}; "
             "it must be a floating-point scalar"
         )
-    for name in aux:
-        if name in ROW_FIELDS:
-            raise TypeError(
-                f"loss_fn returned a metric named {name!r}, which every row has "
-                "already; give it another name"
-            )
+    for name, value in aux.items():
+        _check_name(name)
+        _check_scalar(name, value)
     return jnp.asarray(loss), {name: jnp.asarray(value) for name, value in aux.items()}
 
 
@@ -96,6 +88,7 @@ def make_update(
         model, optimizer = nnx.merge(graphdef, state)
         loss, aux = unpack_loss(train_step(model, optimizer, batch))
         new_state = nnx.to_pure_dict(nnx.state((model, optimizer)))
+        _check_same_form(state, new_state)
         return new_state, {**_learning_rate(new_state), "loss": loss, **aux}
 
     return update
@@ -193,8 +186,10 @@ def _gradients(
     def part(rest: Any, rows: Any) -> tuple[Any, Any]:
         copy = nnx.merge(graphdef, pure_params, rest)
         value, grads = differentiate(copy, rows)
+        value = jax.tree.map(_in_full, value)
         rest_after = nnx.to_pure_dict(nnx.state(copy, nnx.Not(wrt)))
-        return rest_after, (value, nnx.to_pure_dict(grads))
+        _check_same_form(rest, rest_after)
+        return rest_after, (value, jax.tree.map(_in_full, nnx.to_pure_dict(grads)))
 
     def add(carry: Any, rows: Any) -> tuple[Any, None]:
         rest, total = carry
@@ -212,10 +207,39 @@ def _gradients(
     )
     (rest_after, total), _ = jax.lax.scan(add, (start, zeros), cut)
     (loss, aux), grads = jax.tree.map(lambda x: x / parts, total)
+    grads = jax.tree.map(lambda x, like: x.astype(like.dtype), grads, pure_params)
     nnx.update(model, rest_after)
     gradients = nnx.state(model, wrt)
     nnx.replace_by_pure_dict(gradients, grads)
     return loss, aux, gradients
+
+
+def _in_full(x: jax.Array) -> jax.Array:
+    """Return numbers that can be summed: at least float32."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))
+
+
+def _check_same_form(before: Tree, after: Tree) -> None:
+    """Check that an update keeps every array of the state and its shape and dtype.
+
+    Raises:
+        TypeError: It does not; the first one is named.
+    """
+    forms = [
+        {
+            jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}"
+            for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]
+        }
+        for tree in (before, after)
+    ]
+    for path in sorted(forms[0].keys() | forms[1].keys()):
+        old, new = (form.get(path, "nothing") for form in forms)
+        if old != new:
+            raise TypeError(
+                f"an update makes {new} of {old} at {path} of the state; it "
+                "must keep its form, so create every Variable with the model, "
+                "in its final shape and dtype"
+            )
 
 
 def _learning_rate(state: Tree) -> Scalars:
@@ -227,11 +251,38 @@ def _learning_rate(state: Tree) -> Scalars:
     return {}
 
 
+def _check_name(name: Any) -> None:
+    """Check that a metric can stand in a row beside the fields that are there."""
+    if not isinstance(name, str):
+        raise TypeError(
+            f"loss_fn returned a metric named {name!r}; a name must be a str"
+        )
+    if name in ROW_FIELDS or name == "loss":
+        raise TypeError(
+            f"loss_fn returned a metric named {name!r}, which every row has already; "
+            "give it another name"
+        )
+
+
+def _check_scalar(name: str, value: Any) -> None:
+    if not _is_scalar(value):
+        raise TypeError(
+            f"loss_fn returned {name} as {_describe(value)}; "
+            "it must be a real scalar, so take its mean or leave it out"
+        )
+
+
 def _is_scalar(value: Any) -> bool:
-    return isinstance(value, bool | int | float) or getattr(value, "shape", None) == ()
+    if isinstance(value, bool | int | float):
+        return True
+    dtype = getattr(value, "dtype", None)
+    real = dtype is not None and any(
+        jnp.issubdtype(dtype, kind) for kind in (jnp.bool_, jnp.integer, jnp.floating)
+    )
+    return real and value.shape == ()
 
 
 def _describe(value: Any) -> str:
     if hasattr(value, "shape"):
-        return f"an array of shape {tuple(value.shape)}"
+        return f"an array of shape {tuple(value.shape)} and dtype {value.dtype}"
     return f"a {type(value).__name__}"

@@ -6,6 +6,7 @@ checkpoint means k updates done, and the next batch is batch k.
 
 from __future__ import annotations
 
+import operator
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import Checkpointer
 from roxxel_loader import device_stream
 
@@ -31,7 +31,7 @@ from roxxel_train._model_state import (
     signature,
     take,
 )
-from roxxel_train._placement import BatchPlacement, data_parallel_mesh
+from roxxel_train._placement import BatchPlacement, mesh_and_sharding
 from roxxel_train._recorder import Recorder
 from roxxel_train._run_folder import RunFolder
 from roxxel_train._signals import StopRequests
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from jax.sharding import Mesh, NamedSharding
     from roxxel_curriculum import Curriculum, Plan, Sampler
 
     from roxxel_train._model_state import Tree
@@ -168,7 +169,7 @@ class Trainer:
             "log_every": log_every,
             "grad_accum_steps": grad_accum_steps,
         }.items():
-            if value is not None and value < 1:
+            if value is not None and operator.index(value) < 1:
                 raise ValueError(f"{name} must be 1 or more, got {value}")
         if train_step is None:
             if loss_fn is None:
@@ -188,7 +189,7 @@ class Trainer:
         self._checkpoint_every = checkpoint_every
         self._log_every = log_every
 
-        mesh, sharding = _mesh_and_sharding(mesh, data_sharding)
+        mesh, sharding = mesh_and_sharding(mesh, data_sharding)
         self._placement = BatchPlacement(sharding, strict=strict_sharding)
         place(model, optimizer, mesh)
         self._model_signature = signature(take(model, optimizer))
@@ -266,11 +267,12 @@ class Trainer:
                 asked = stop.received(step)
                 if asked or self._is_due(step, self._checkpoint_every):
                     self._save(step, recorder)
-                if asked and step < total:
-                    saved = self._checkpointer is not None
-                    raise Preempted(step, asked, saved=saved)
+                if asked:
+                    raise Preempted(step, asked, saved=self._checkpointer is not None)
 
             recorder.drain()
+            put(self.model, self.optimizer, self._state)
+            self._check_finite(self._step, recorder)
             return RunSummary(
                 start_step=start,
                 step=self._step,
@@ -369,10 +371,7 @@ class Trainer:
         recorder.drain()
         with recorder.apart("save_s"):
             put(self.model, self.optimizer, self._state)
-            # A loss says how the parameters were before its update.
-            trained = nnx.state(self.model, self.optimizer.wrt)
-            if not is_finite(nnx.to_pure_dict(trained)):
-                raise recorder.not_finite(step, "it left NaN or infinite parameters")
+            self._check_finite(step, recorder)
             with together():
                 # Rows that the checkpoint counts as written must be on the disk before.
                 self._logger.flush()
@@ -387,6 +386,12 @@ class Trainer:
                 self._checkpointer.wait()
                 self._checkpointer.save(step, metrics, extra=extra)
         self._saved = step
+
+    def _check_finite(self, step: int, recorder: Recorder) -> None:
+        """Look at the parameters: a loss says how they were before its update."""
+        trained = nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))
+        if step > self._saved and is_sound(trained) and not is_finite(trained):
+            raise recorder.not_finite(step, "it left NaN or infinite parameters")
 
     def _leaving(self, recorder: Recorder) -> Callable[..., None]:
         """Return what puts the newest values into the user's objects at the end.
@@ -468,20 +473,3 @@ def _check_accumulation(curriculum: Curriculum, grad_accum_steps: int) -> None:
                 f"divide by grad_accum_steps={grad_accum_steps}; "
                 f"use a multiple of {grad_accum_steps}"
             )
-
-
-def _mesh_and_sharding(
-    mesh: Mesh | None, data_sharding: NamedSharding | None
-) -> tuple[Mesh, NamedSharding]:
-    """Return where the model lives and how a batch is laid out there."""
-    if data_sharding is None:
-        mesh = mesh or data_parallel_mesh()
-        return mesh, NamedSharding(mesh, PartitionSpec(mesh.axis_names[0]))
-    if mesh is not None and data_sharding.mesh != mesh:
-        raise ValueError(
-            f"data_sharding lies on a mesh of {dict(data_sharding.mesh.shape)}, "
-            f"mesh is one of {dict(mesh.shape)}; give both on the same mesh"
-        )
-    if not isinstance(data_sharding.mesh, Mesh):
-        raise TypeError("data_sharding needs a mesh of devices, not an abstract one")
-    return data_sharding.mesh, data_sharding
