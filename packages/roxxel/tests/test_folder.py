@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from roxxel.quickstart.folder import (
     QuickstartError,
+    QuickstartFolder,
     Record,
-    RunFolder,
     check_seed,
     resolve_steps,
 )
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 STARTED = Record(seed=3, python="3.11.7", steps=20, schedule=Schedule(14, 20))
 
 
-def make_run(path: Path) -> RunFolder:
-    folder = RunFolder(path)
+def make_run(path: Path) -> QuickstartFolder:
+    folder = QuickstartFolder(path)
     with folder.claimed():
         folder.write(STARTED)
     (folder.data).mkdir()
     (folder.data / "library.rox").write_bytes(b"x")
     (folder.path / "metrics.jsonl").write_text("{}\n")
-    return RunFolder(path)
+    return QuickstartFolder(path)
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
+    folder = QuickstartFolder(tmp_path)
     folder.write(STARTED)
 
-    assert RunFolder(tmp_path).read() == STARTED
+    assert QuickstartFolder(tmp_path).read() == STARTED
 
 
 def test_a_folder_that_does_not_exist_has_no_record(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "new")
+    folder = QuickstartFolder(tmp_path / "new")
 
     assert folder.read() is None
     assert not (tmp_path / "new").exists()
@@ -48,7 +48,7 @@ def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path) -> 
     (tmp_path / "thesis.txt").write_text("years of work")
 
     with pytest.raises(QuickstartError, match=r"holds thesis.txt, which is no quick"):
-        RunFolder(tmp_path)
+        QuickstartFolder(tmp_path)
 
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
 
@@ -57,10 +57,10 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     with pytest.raises(QuickstartError, match="is a file, and a run needs a folder"):
-        RunFolder(tmp_path / "file")
+        QuickstartFolder(tmp_path / "file")
 
 
-def stage(folder: RunFolder) -> None:
+def stage(folder: QuickstartFolder) -> None:
     folder.staged.mkdir()
     (folder.staged / "library.rox").write_bytes(b"new")
 
@@ -96,9 +96,9 @@ def test_foreign_files_are_left_and_the_run_beside_them_too(tmp_path: Path) -> N
 
 
 def test_staged_data_without_a_run_is_no_run(tmp_path: Path) -> None:
-    stage(RunFolder(tmp_path))
+    stage(QuickstartFolder(tmp_path))
 
-    assert RunFolder(tmp_path).read() is None
+    assert QuickstartFolder(tmp_path).read() is None
 
 
 @pytest.mark.parametrize("done", range(4))
@@ -124,9 +124,9 @@ def test_a_start_that_was_cut_short_is_finished(tmp_path: Path, done: int) -> No
 
 def test_two_quickstarts_do_not_share_a_folder(tmp_path: Path) -> None:
     with (
-        RunFolder(tmp_path).claimed(),
+        QuickstartFolder(tmp_path).claimed(),
         pytest.raises(QuickstartError, match="another quickstart is running"),
-        RunFolder(tmp_path).claimed(),
+        QuickstartFolder(tmp_path).claimed(),
     ):
         pass
 
@@ -138,14 +138,14 @@ def test_a_damaged_record_is_one_sentence(tmp_path: Path, text: str) -> None:
     (tmp_path / "quickstart.json").write_text(text)
 
     with pytest.raises(QuickstartError, match="is not the record of a quickstart run"):
-        RunFolder(tmp_path).read()
+        QuickstartFolder(tmp_path).read()
 
 
 def test_a_record_of_another_version_is_named(tmp_path: Path) -> None:
     (tmp_path / "quickstart.json").write_text('{"version": 9}')
 
     with pytest.raises(QuickstartError, match="has version 9, this roxxel reads 1"):
-        RunFolder(tmp_path).read()
+        QuickstartFolder(tmp_path).read()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from roxxel.cli import main
 from roxxel.quickstart.corpus import read_library
 from roxxel.quickstart.data import write_corpora
-from roxxel.quickstart.folder import Record, RunFolder
+from roxxel.quickstart.folder import QuickstartFolder, Record
 from roxxel.quickstart.settings import Schedule
 
 from .helpers import run_python, write_library
@@ -82,7 +82,7 @@ def test_more_epochs_than_allowed_are_one_sentence_and_leave_the_run(
     small_quickstart: Path, capsys: pytest.CaptureFixture[str], extra: list[str]
 ) -> None:
     out = small_quickstart
-    folder = RunFolder(out)
+    folder = QuickstartFolder(out)
     with folder.claimed():
         write_corpora(folder.staged, read_library(out.parent / "library"))
         folder.begin(Record(0, "3.11.7", 20, Schedule(14, 20)))

@@ -9,7 +9,8 @@ used alone.
 from roxxel_train._log import Logger
 from roxxel_train._metrics import TIMING_FIELDS
 from roxxel_train._model_state import ModelState
-from roxxel_train._trainer import RunSummary, Trainer
+from roxxel_train._summary import RunSummary
+from roxxel_train._trainer import Trainer
 from roxxel_train.errors import (
     PREEMPTED_EXIT_CODE,
     BatchRow,

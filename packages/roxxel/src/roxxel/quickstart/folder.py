@@ -68,7 +68,7 @@ class Record:
     is_begun: bool = True
 
 
-class RunFolder:
+class QuickstartFolder:
     """A folder that is, or is about to be, one quickstart run.
 
     Args:

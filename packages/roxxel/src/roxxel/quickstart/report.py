@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from roxxel_train import RunSummary
 
     from roxxel.quickstart.data import Corpora
-    from roxxel.quickstart.folder import Record, RunFolder
+    from roxxel.quickstart.folder import QuickstartFolder, Record
     from roxxel.quickstart.model import Decoder
 
     Say = Callable[[str], None]
@@ -74,7 +74,9 @@ def say_ending(
             say(f"  | {line[start : start + _SAMPLE_COLUMNS]}")
 
 
-def say_farewell(folder: RunFolder, record: Record, command: str, say: Say) -> None:
+def say_farewell(
+    folder: QuickstartFolder, record: Record, command: str, say: Say
+) -> None:
     """Tell where everything is and how to go on."""
     say("")
     say(f"In {shlex.quote(str(folder.path))}:")

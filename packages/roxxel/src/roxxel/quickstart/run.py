@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from roxxel.quickstart.corpus import find_library, read_library
 from roxxel.quickstart.folder import (
+    QuickstartFolder,
     Record,
-    RunFolder,
     check_seed,
     resolve_steps,
 )
@@ -53,7 +53,7 @@ def quickstart(options: Options, say: Callable[[str], None]) -> None:
         QuickstartError: It cannot be done; nothing was changed.
         CorpusError: The standard library cannot be read.
     """
-    folder = RunFolder(options.out)
+    folder = QuickstartFolder(options.out)
     # All that can be refused is refused before anything is made or removed.
     record, _ = _check(folder, options)
     say("Roxxel quickstart: a small language model learns to write Python from the")
@@ -76,7 +76,7 @@ def quickstart(options: Options, say: Callable[[str], None]) -> None:
         train(folder, record, steps, options.command, say)
 
 
-def _check(folder: RunFolder, options: Options) -> tuple[Record | None, int]:
+def _check(folder: QuickstartFolder, options: Options) -> tuple[Record | None, int]:
     """Return the run's record and its number of steps, if they fit the options."""
     if options.fresh:
         folder.check_removable()
@@ -95,7 +95,7 @@ def _read(say: Callable[[str], None]) -> Library:
     return read_library(source)
 
 
-def _start(folder: RunFolder, library: Library, steps: int, seed: int) -> Record:
+def _start(folder: QuickstartFolder, library: Library, steps: int, seed: int) -> Record:
     """Write the corpora of a new run, and begin it if it can be trained on them."""
     from roxxel.quickstart.curriculum import make_curriculum
     from roxxel.quickstart.data import open_corpora, write_corpora

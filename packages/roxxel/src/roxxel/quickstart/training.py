@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from roxxel_train import ModelState
 
-    from roxxel.quickstart.folder import Record, RunFolder
+    from roxxel.quickstart.folder import QuickstartFolder, Record
 
     Say = Callable[[str], None]
 
@@ -32,7 +32,7 @@ SAMPLE_BYTES = 240
 
 
 def train(
-    folder: RunFolder,
+    folder: QuickstartFolder,
     record: Record,
     steps: int,
     command: str,
