@@ -4,6 +4,7 @@ Arguments: the folder of the data, the folder of the run, and updates between
 checkpoints; and, as one of several processes, its index, their number and a port.
 """
 
+import signal
 import sys
 from pathlib import Path
 
@@ -86,6 +87,8 @@ def main(data: Path, run: Path, checkpoint_every: int) -> None:
 
 
 if __name__ == "__main__":
+    # A shell has programs in the background ignore Ctrl-C, and this may be one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if len(sys.argv) > 4:
         index, count, port = map(int, sys.argv[4:])
         jax.distributed.initialize(f"127.0.0.1:{port}", count, index)

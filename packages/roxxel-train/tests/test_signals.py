@@ -2,10 +2,22 @@ from __future__ import annotations
 
 import pickle
 import signal
+from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_train import PREEMPTED_EXIT_CODE, BatchRow, NonFiniteError, Preempted
 from roxxel_train._signals import StopRequests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(autouse=True)
+def interrupts_are_not_ignored() -> Iterator[None]:
+    """Undo what a shell does to programs that it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
