@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +135,49 @@ def test_checked_reads_find_a_file_that_shrinks_while_it_is_open(
 
     with pytest.raises(ShardError, match="was changed after it was opened"):
         _ = checked.tokens[500]
+
+
+CUT_SHORT = """
+import os, sys
+from roxxel_format import Roxxel, ShardError
+corpus = Roxxel(sys.argv[1], check=sys.argv[2])
+tokens = corpus.num_tokens
+corpus.read([0], tokens), corpus.documents[0], corpus.document_spans(0, tokens)
+for path in corpus.paths:
+    os.truncate(path, 4096)
+accesses = {
+    "documents": lambda: corpus.documents[0],
+    "spans": lambda: corpus.document_spans(0, tokens),
+    "will_need": lambda: corpus.will_need([0], tokens),
+    "tokens": lambda: corpus.tokens[:],
+    "read": lambda: corpus.read([0], tokens),
+}
+if sys.argv[3] == "many":
+    del accesses["read"]  # asks for no sizes: see the limits in the README
+for name, access in accesses.items():
+    try:
+        access()
+    except ShardError as error:
+        assert "was changed after it was opened" in str(error), error
+    else:
+        sys.exit(name + " gave no error")
+"""
+
+
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_shard_cut_short_while_it_is_mapped_does_not_end_the_process(
+    check: str, many: bool, tmp_path: Path
+) -> None:
+    room = 12_000 if many else 100_000
+    corpus = corpus_of(tmp_path, documents_of(9000), max_shard_bytes=room)
+    assert (corpus.num_shards > 1) == many
+
+    count = "many" if many and check == "headers" else "one"
+    command = [sys.executable, "-c", CUT_SHORT, str(tmp_path), check, count]
+    child = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (child.returncode, child.stderr) == (0, "")
 
 
 def test_verify_reports_progress_and_all_damage(tmp_path: Path) -> None:

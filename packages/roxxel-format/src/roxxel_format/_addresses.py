@@ -4,7 +4,8 @@ With all token sections in one array (with gaps between them that nobody reads),
 windows of a batch are gathered by one call of numpy however many shards they lie in. A
 shard is mapped into its place when it is first needed, and stays there until nobody
 holds the range any more: nothing is ever unmapped under a reader. The maps hold no
-descriptors.
+descriptors, so only `will_need` and `tokens`, not every batch, ask by path whether a
+file was cut short.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roxxel_format._layout import HEAD_SIZE
-from roxxel_format._shard import open_checked
+from roxxel_format._shard import changed, open_checked
 from roxxel_format._windows import gather_rows
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class AddressRange:
         )
         self._num_unmapped = len(index.shards)
         self._mapped = np.zeros(len(index.shards), np.bool_)
+        self._files: dict[int, os.stat_result] = {}
         self._lock = threading.Lock()
 
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Tokens | None:
@@ -109,8 +111,12 @@ class AddressRange:
         return rows
 
     def tokens(self, shard: int) -> Tokens:
-        """Return the tokens of a shard: a read-only view."""
-        self._need(shard)
+        """Return the tokens of a shard: a read-only view.
+
+        Raises:
+            ShardError: The file was cut short after it was mapped.
+        """
+        self.check_size(shard)
         first, stop = self._spans[shard]
         return self._array[first:stop]
 
@@ -120,6 +126,21 @@ class AddressRange:
         size = self._array.itemsize
         first, _ = self._spans[shard]
         self._memory.will_need((first + start) * size, (first + stop) * size)
+
+    def check_size(self, shard: int) -> None:
+        """Map a shard, and check that its file has the size it was mapped with.
+
+        Raises:
+            ShardError: It has another.
+        """
+        self._need(shard)
+        path, mapped = self._shards[shard].path, self._files[shard]
+        try:
+            found = Path(path).stat()
+        except OSError:
+            return  # Gone by name, but whole in the map.
+        if os.path.samestat(found, mapped) and found.st_size != mapped.st_size:
+            raise changed(path)
 
     def _need(self, shard: int) -> None:
         if self._num_unmapped and not self._mapped[shard]:
@@ -132,6 +153,7 @@ class AddressRange:
             place, after = self._places[shard : shard + 2].tolist()
             fd = open_checked(self._shards[shard].path, self._shards[shard].layout)
             try:
+                self._files[shard] = os.fstat(fd)
                 self._memory.map_file(fd, place, after - place)
             finally:
                 os.close(fd)

@@ -196,7 +196,8 @@ class Roxxel:
             IndexError: A window leaves `[0, num_tokens)`.
             TypeError: Tokens of this corpus do not fit the dtype.
             ValueError: `out` has another shape or dtype.
-            ShardError: With `check="blocks"`, a block is damaged.
+            ShardError: A file was replaced before it was mapped; with one shard, was
+                cut short since; with `check="blocks"`, a block is damaged or missing.
         """
         opened = self._open()
         begins, length = parse_windows(starts, length, opened.index.num_tokens)
@@ -260,6 +261,7 @@ class Roxxel:
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
+            ShardError: A file of them was cut short after it was mapped.
         """
         opened = self._open()
         begins, length = parse_windows(starts, length, opened.index.num_tokens)

@@ -104,6 +104,9 @@ class OpenCorpus:
         if start == stop:
             return np.empty(0, self.index.dtype)
         shard = self.index.shard_of(start)
+        if self.addresses is not None:
+            for touched in range(shard, self.index.shard_of(stop - 1) + 1):
+                self.addresses.check_size(touched)
         if stop <= self.index.bounds[shard + 1]:
             first = int(self.index.bounds[shard])
             return self._shard_tokens(shard, start - first, stop - first)
@@ -156,12 +159,16 @@ class OpenCorpus:
         if not length:
             return
         bounds, addresses = self._bounds, self.addresses
+        seen: set[int] = set()
         for start in starts.tolist():
             shard = bisect_right(bounds, start) - 1
             begin, left = start - bounds[shard], length
             while left:
                 stop = min(begin + left, bounds[shard + 1] - bounds[shard])
                 if addresses is not None:
+                    if shard not in seen:
+                        seen.add(shard)
+                        addresses.check_size(shard)
                     addresses.will_need(shard, begin, stop)
                 else:
                     self.maps[shard].will_need(begin, stop)

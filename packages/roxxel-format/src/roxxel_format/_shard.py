@@ -119,8 +119,8 @@ class Shard:
 class ShardMap:
     """A shard mapped into memory, for as long as somebody holds a view of it.
 
-    Attributes:
-        tokens: All items; a read-only view, shape `(num_tokens,)`.
+    Touching a page behind the end of a file that was cut short ends the process, so
+    every access to the map asks for the size of the file first.
     """
 
     __slots__ = (
@@ -131,23 +131,25 @@ class ShardMap:
         "_layout",
         "_map",
         "_path",
-        "tokens",
+        "_size",
+        "_tokens",
     )
 
     def __init__(self, path: str, layout: Layout, *, keep_open: bool) -> None:
         self._path = path
         self._layout = layout
+        self._size = layout.sections.stop
         self._ends: npt.NDArray[np.int64] | None = None
         self._checksums: npt.NDArray[np.uint32] | None = None
         self._fd: int | None = None
         fd = open_checked(path, layout)
         try:
-            self._map = mmap.mmap(fd, layout.sections.stop, access=mmap.ACCESS_READ)
+            self._map = mmap.mmap(fd, self._size, access=mmap.ACCESS_READ)
             if keep_open:
                 self._fd = os.dup(fd)
         finally:
             os.close(fd)
-        self.tokens: Tokens = np.frombuffer(
+        self._tokens: Tokens = np.frombuffer(
             self._map, layout.dtype, layout.num_tokens, layout.sections.tokens
         )
 
@@ -157,12 +159,24 @@ class ShardMap:
             os.close(fd)
 
     @property
+    def tokens(self) -> Tokens:
+        """All items; a read-only view, shape `(num_tokens,)`.
+
+        Raises:
+            ShardError: The file was cut short after it was mapped.
+        """
+        self.check_size()
+        return self._tokens
+
+    @property
     def checksums(self) -> npt.NDArray[np.uint32]:
         """CRC-32 of each token block, then of each document block.
 
         Raises:
             ChecksumError: The section does not match its own checksum.
+            ShardError: The file was cut short after it was mapped.
         """
+        self.check_size()
         if self._checksums is None:
             layout, at = self._layout, self._layout.sections
             data = memoryview(self._map)[at.checksums : at.metadata]
@@ -176,8 +190,10 @@ class ShardMap:
         """End of each document in items; checked when it is first used.
 
         Raises:
-            ShardError: The section is damaged, or its ends are not in order.
+            ShardError: The section is damaged, its ends are not in order, or the file
+                was cut short after it was mapped.
         """
+        self.check_size()
         if self._ends is None:
             layout, at = self._layout, self._layout.sections
             for block in range(layout.num_document_blocks):
@@ -187,6 +203,16 @@ class ShardMap:
             self._check_ends(ends)
             self._ends = ends
         return self._ends
+
+    def check_size(self) -> None:
+        """Check that the mapped file has the size it was opened with.
+
+        Raises:
+            ShardError: It has another.
+        """
+        # The map's own descriptor: also of a file that lost its name since.
+        if self._map.size() != self._size:
+            raise changed(self._path)
 
     def check_block(self, index: int, data: bytes | memoryview | None = None) -> None:
         """Compare one block with its checksum.
@@ -200,7 +226,7 @@ class ShardMap:
         """
         start, stop = self.block_span(index)
         if data is None:
-            data = memoryview(self._map)[start:stop]
+            data = self.section(start, stop)
         if zlib.crc32(data) != int(self.checksums[index]):
             num_token_blocks = self._layout.num_token_blocks
             if index < num_token_blocks:
@@ -242,7 +268,12 @@ class ShardMap:
         return np.frombuffer(data, layout.dtype, stop - start, skipped)
 
     def will_need(self, start: int, stop: int) -> None:
-        """Ask the system to read the pages of tokens `[start, stop)` ahead."""
+        """Ask the system to read the pages of tokens `[start, stop)` ahead.
+
+        Raises:
+            ShardError: The file was cut short after it was mapped.
+        """
+        self.check_size()
         item_size = self._layout.head.item_size
         offset = HEAD_SIZE + start * item_size
         skipped = offset % mmap.PAGESIZE
@@ -261,17 +292,19 @@ class ShardMap:
         start, _ = self.block_span(first)
         size = (last - first) * self._layout.head.block_size
         data = b""
-        if os.fstat(self._fd).st_size == self._layout.sections.stop:
+        if os.fstat(self._fd).st_size == self._size:
             data = _pread_all(self._fd, size, start)
         if len(data) != size:
-            raise ShardError(
-                f"{self._path}: the file was changed after it was opened; "
-                "open the corpus again"
-            )
+            raise changed(self._path)
         return data
 
     def section(self, start: int, stop: int) -> memoryview:
-        """Return the bytes `[start, stop)` of the file, without copying."""
+        """Return the bytes `[start, stop)` of the file, without copying.
+
+        Raises:
+            ShardError: The file was cut short after it was mapped.
+        """
+        self.check_size()
         return memoryview(self._map)[start:stop]
 
     def _check_ends(self, ends: npt.NDArray[np.int64]) -> None:
@@ -345,6 +378,13 @@ def _check_same(fd: int, path: str, layout: Layout) -> None:
         raise ShardError(
             f"{path}: the file was replaced after it was opened; open the corpus again"
         )
+
+
+def changed(path: str) -> ShardError:
+    """Return the error for a file that has another size than when it was opened."""
+    return ShardError(
+        f"{path}: the file was changed after it was opened; open the corpus again"
+    )
 
 
 def as_table(value: object) -> dict[str, Any]:
