@@ -156,6 +156,34 @@ def test_a_killed_write_is_recognised_and_written_again(
     assert all(name.endswith(".rox") for name in names(tmp_path))
 
 
+@pytest.mark.parametrize("num_renamed", range(4))
+def test_a_corpus_killed_while_it_is_replaced_is_not_kept(
+    num_renamed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = documents_of(*[2000] * 3), documents_of(*[2000] * 3, seed=1)
+    corpus = corpus_of(tmp_path, old)
+    assert corpus.num_shards == 3
+    real, renamed = Path.replace, 0
+
+    def killed(path: Path, target: Path) -> Path:
+        nonlocal renamed
+        if renamed == num_renamed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        renamed += 1
+        return real(path, target)
+
+    if (child := os.fork()) == 0:
+        monkeypatch.setattr(Path, "replace", killed)
+        corpus_of(tmp_path, new, exist="replace")
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    corpus = corpus_of(tmp_path, new if num_renamed < 3 else untouchable())
+
+    assert np.array_equal(corpus.tokens[:], line_of(new))
+    assert names(tmp_path) == [f"c_{number:05d}.rox" for number in range(3)]
+
+
 def test_two_writers_at_once_are_kept_apart_or_append(tmp_path: Path) -> None:
     def second() -> Iterator[object]:
         yield [1]

@@ -267,13 +267,16 @@ class _Job:
         if not self._at_the_end:
             return
         new = {writer.path for writer in self._finished}
-        # From here on a crash leaves a part of the new corpus, known as such.
+        # From here on a crash leaves shards of both corpora, known as such.
+        self._place.replacing.touch()
+        sync_folder(self._place.folder)
         for path in self._old.values():
             if path not in new:
                 path.unlink(missing_ok=True)
         for writer in reversed(self._finished):
             writer.close()
         sync_folder(self._place.folder)
+        self._place.replacing.unlink(missing_ok=True)
 
     def _undo(self) -> None:
         if self._writer is not None:

@@ -120,6 +120,11 @@ class Place:
         star = "" if self.single else "%"
         return self.folder / f".{self.prefix}{star}{self.suffix}.lock"
 
+    @property
+    def replacing(self) -> Path:
+        """The file that says: shards of an old corpus and of a new one are mixed."""
+        return self.lock.with_suffix(".replacing")
+
     def number(self, name: str) -> int | None:
         """Return the number in a shard's name, None where it is no name of ours."""
         if self.single:

@@ -47,7 +47,7 @@ def keep(
                 f"{path}: made with other arguments ({_difference(recorded, arguments)}"
                 '); use exist="replace" or exist="append", or write elsewhere'
             )
-    if not is_whole(writes):
+    if place.replacing.exists() or not is_whole(writes):
         if alone:
             _say(f"{place.folder}: an earlier write was interrupted; writing it again")
         return None
