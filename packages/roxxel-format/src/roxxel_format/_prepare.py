@@ -75,6 +75,7 @@ class _Task:
     part: Path
     inputs: Inputs
     options: WriteOptions
+    tokenizer_identity: str | None
 
 
 def prepare(
@@ -143,10 +144,14 @@ def _documents_of_parts(
     Nothing happens before the first document is asked for, so a corpus that is kept
     costs nothing.
     """
+    identity = None
+    if options.tokenizer is not None:
+        _, info = _tokenizers.load(options.tokenizer)
+        identity = info.identity
     tasks: list[_Task] = []
     for paths in _groups(inputs.paths):
-        name = _part_name(len(tasks), paths, inputs, options)
-        tasks.append(_Task(paths, folder / name, inputs, options))
+        name = _part_name(len(tasks), paths, inputs, options, identity)
+        tasks.append(_Task(paths, folder / name, inputs, options, identity))
     folder.mkdir(parents=True, exist_ok=True)
     wanted = {task.part.name for task in tasks}
     for path in folder.iterdir():
@@ -199,7 +204,7 @@ def _make_part(task: _Task) -> None:
     options = task.options
     tokenizer, info = None, None
     if options.tokenizer is not None:
-        tokenizer, info = _tokenizer(options.tokenizer)
+        tokenizer, info = _tokenizer(options.tokenizer, task.tokenizer_identity)
     intake = Intake(options.dtype, options.vocab_size, tokenizer, info)
     writer: ShardWriter | None = None
     firsts: list[int] = []
@@ -247,17 +252,27 @@ def _arrays(path: str, inputs: Inputs, intake: Intake) -> Iterator[Tokens]:
 
 @lru_cache(maxsize=1)
 def _tokenizer(
-    name: object,
+    name: object, identity: str | None
 ) -> tuple[_tokenizers.Tokenizer, _tokenizers.TokenizerInfo]:
-    """Load a tokenizer once in each process."""
-    return _tokenizers.load(name)
+    """Load a tokenizer once in each process; it must be the one that is meant."""
+    tokenizer, info = _tokenizers.load(name)
+    if info.identity != identity:
+        raise ValueError(
+            f"{name}: was changed while the corpus is prepared; start the write again"
+        )
+    return tokenizer, info
 
 
 def _part_name(
-    number: int, paths: Sequence[str], inputs: Inputs, options: WriteOptions
+    number: int,
+    paths: Sequence[str],
+    inputs: Inputs,
+    options: WriteOptions,
+    identity: str | None,
 ) -> str:
     facts: list[Any] = [[_facts_of(path) for path in paths], inputs.form, inputs.field]
-    facts += [options.dtype, options.vocab_size, str(options.tokenizer)]
+    # The tokenizer's content, not its path: a part that another version made is no use.
+    facts += [options.dtype, options.vocab_size, identity]
     digest = blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
     return f"{number:06d}-{digest}.rox"
 

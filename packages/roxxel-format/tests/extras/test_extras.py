@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,27 @@ def test_a_tokenizer_file_is_loaded_and_described(
     assert recorded["name"] == "tokenizer.json"
     assert recorded["special_ids"] == {"<end>": 3}
     assert recorded["vocab_size"] == 4
+
+
+def test_parts_that_another_tokenizer_made_are_made_again(
+    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roxxel_format._prepare._PART_SIZE", 1)
+    (tmp_path / "0.txt").write_text("a b", encoding="utf-8")
+    (tmp_path / "1.txt").write_bytes(b"\xff")
+    inputs = tmp_path / "0.txt", tmp_path / "1.txt"
+    corpus = tmp_path / "a.rox"
+    assert run("write", corpus, *inputs, "--tokenizer", tokenizer) == 1
+
+    other = tokenizer.read_text(encoding="utf-8").replace('"a": 0', '"c": 0')
+    tokenizer.write_text(other.replace('"a":0', '"c":0'), encoding="utf-8")
+    stamp = inputs[1].stat()
+    inputs[1].write_bytes(b"b")
+    os.utime(inputs[1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert run("write", corpus, *inputs, "--tokenizer", tokenizer) == 0
+
+    documents = [each.tolist() for each in Roxxel(corpus).documents]
+    assert documents == [[2, 1], [1]]
 
 
 def test_tokens_are_printed_as_text(
