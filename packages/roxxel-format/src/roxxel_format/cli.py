@@ -20,6 +20,7 @@ from roxxel_format import Roxxel, _sources
 from roxxel_format._compile import WriteOptions
 from roxxel_format._dtypes import stored_name
 from roxxel_format._prepare import Inputs, prepare
+from roxxel_format._shard import as_table
 from roxxel_format._split import split
 from roxxel_format._tokenizers import load
 from roxxel_format._version import __version__
@@ -86,7 +87,10 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--document", type=int, action="append", metavar="I")
     which.add_argument("--tokens", type=_span, metavar="A:B")
     cat.add_argument("--ids", action="store_true", help="numbers, not text")
-    cat.add_argument("--tokenizer", help="path or name, to decode by")
+    cat.add_argument(
+        "--tokenizer",
+        help="to decode by; default: the recorded one",
+    )
     cat.set_defaults(run=_cat)
     export = commands.add_parser("export", help="write all tokens into one flat file")
     export.add_argument("corpus", nargs="+")
@@ -112,7 +116,7 @@ def _add_write_arguments(write: argparse.ArgumentParser) -> None:
     write.add_argument("inputs", nargs="+", help="files; - is the standard input")
     write.add_argument("--format", choices=_sources.FORMATS, help="default: by name")
     write.add_argument("--field", default="text", help="of JSON objects, or column")
-    write.add_argument("--separator", type=_separator, metavar="TOKEN")
+    write.add_argument("--separator", type=int, metavar="TOKEN")
     write.add_argument("--dtype")
     write.add_argument("--vocab-size", type=int)
     write.add_argument("--block-size", type=_size, default=4096, metavar="BYTES")
@@ -205,13 +209,31 @@ def _cat(options: argparse.Namespace) -> int:
 def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
     """Return how to turn tokens into text, None where that is not known."""
     recorded = corpus.tokenizer
-    if tokenizer is None:
-        if recorded is not None:
-            print(
-                f"roxxel-format: made by {recorded}; pass --tokenizer to see text",
-                file=sys.stderr,
-            )
-        return _as_bytes if corpus.dtype_name == "uint8" and not recorded else None
+    if tokenizer is not None:
+        return _decoder_of(tokenizer, recorded)
+    if recorded is None:
+        return _as_bytes if corpus.dtype_name == "uint8" else None
+    # A name on the hub, or a file, which is looked for beside the shards and here.
+    name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
+    beside = Path(corpus.paths[0]).parent / name
+    try:
+        return _decoder_of(str(beside) if beside.is_file() else name, recorded)
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        print(
+            f"roxxel-format: made by {recorded}, which is not at hand ({error}); "
+            "pass --tokenizer to see text",
+            file=sys.stderr,
+        )
+        return None
+
+
+def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], bytes]:
+    """Return how a tokenizer turns tokens into text.
+
+    Raises:
+        TypeError: It cannot decode.
+        ValueError: It is not the one that was recorded.
+    """
     loaded, info = load(tokenizer)
     if recorded not in {None, info.identity} and not str(recorded).endswith(
         f"@{info.hash}"
@@ -225,7 +247,7 @@ def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes]
 
     def decoded(tokens: Tokens) -> bytes:
         text: str = decode(tokens.tolist())
-        return text.encode()
+        return text.encode(errors="replace")
 
     return decoded
 
@@ -304,10 +326,9 @@ def _progress(what: str) -> Callable[[int, int], None] | None:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer")
+    return int(text)
 
 
 def _size(text: str) -> int:
@@ -318,10 +339,6 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no size; write bytes, or a number with K, M, G or T"
         ) from None
-
-
-def _separator(text: str) -> int:
-    return int(text)
 
 
 def _span(text: str) -> tuple[int, int]:

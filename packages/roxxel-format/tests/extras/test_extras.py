@@ -79,6 +79,22 @@ def test_tokens_are_printed_as_text(
     assert capfdbinary.readouterr().out == b"a b\n"
 
 
+def test_tokens_are_printed_as_text_by_the_tokenizer_that_is_recorded(
+    tmp_path: Path, tokenizer: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    corpus = tmp_path / "a.rox"
+    Roxxel(corpus).write(["a b"], tokenizer=tokenizer)
+
+    assert run("cat", corpus) == 0
+    assert run("cat", corpus, "--ids") == 0
+    tokenizer.unlink()
+    assert run("cat", corpus) == 0
+
+    printed = capfdbinary.readouterr()
+    assert printed.out == b"a b\n0 1\n0 1\n"
+    assert b"which is not at hand (tokenizer.json: no such" in printed.err
+
+
 def test_parquet_columns_hold_texts_or_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
