@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,34 @@ def test_megatron_files_read_as_the_same_documents_in_a_corpus(
     assert np.array_equal(windows, corpus.read([start], stop - start, np.int32))
 
 
+def test_a_pickled_reader_opens_its_files_again(tmp_path: Path) -> None:
+    write_megatron(tmp_path / "m", documents_of(3000, 3000))
+    np.save(tmp_path / "a.npy", documents_of(6000)[0])
+    readers = [
+        MegatronTokens(tmp_path / "m", tokenizer="t"),
+        FlatTokens(tmp_path / "a.npy", tokenizer="t"),
+        FlatTokens(tmp_path / "m.bin", "uint16", tokenizer="t"),
+    ]
+
+    for reader in readers:
+        data = pickle.dumps(reader)
+        again = pickle.loads(data)  # noqa: S301 - our own bytes
+        assert len(data) < 1000
+        assert again.fingerprint == reader.fingerprint
+        assert again.tokenizer == "t"
+
+
+def test_megatron_sequences_with_gaps_between_them_are_refused(tmp_path: Path) -> None:
+    write_megatron(tmp_path / "m", documents_of(30, 30))
+    index = tmp_path / "m.idx"
+    data = bytearray(index.read_bytes())
+    data[34 + 8 + 8] += 2
+    index.write_bytes(data)
+
+    with pytest.raises(ShardError, match="its sequences do not follow one another"):
+        MegatronTokens(tmp_path / "m")
+
+
 def test_flat_files_are_token_readers(tmp_path: Path) -> None:
     line = np.arange(1000, dtype=np.uint16)
     np.save(tmp_path / "a.npy", line)
@@ -115,7 +144,7 @@ def test_foreign_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         index[:18] + b"\xff" * 8 + index[26:]: "it was cut short or is damaged",
         index[:34] + b"\xff" * 4 + index[38:]: "out of order",
         index[:-8] + bytes(8): "do not cover its sequences",
-        index[:34] + b"\7" + index[35:]: "describes 13 tokens, but the .bin file hold",
+        index[:38] + b"\7" + index[39:]: "describes 12 tokens, but the .bin file hold",
     }
     for content, message in cases.items():
         (tmp_path / "a.idx").write_bytes(content)

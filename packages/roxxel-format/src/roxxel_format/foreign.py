@@ -3,12 +3,13 @@
 Nobody has to tokenize again to try a curriculum: Megatron's `.bin` with its `.idx`, and
 flat `.npy` or `.bin` files, are mapped and read where they lie. They hold no checksums,
 so damage is not found, and their fingerprint is that of a sample of the content.
+Pickled, they open their files again by path.
 """
 
 from __future__ import annotations
 
 import struct
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from operator import index as as_index
 from pathlib import Path
@@ -198,6 +199,10 @@ class FlatTokens(MappedTokens):
             tokens = _map_items(path, np.dtype(dtype))
         _check_dtype(path, tokens)
         super().__init__(tokens, np.array([tokens.size], np.int64), tokenizer)
+        self._opened = str(path.absolute()), dtype
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(FlatTokens, tokenizer=self._tokenizer), self._opened
 
 
 class MegatronTokens(MappedTokens):
@@ -226,6 +231,10 @@ class MegatronTokens(MappedTokens):
                 f"{tokens.size}; the two do not belong together"
             )
         super().__init__(tokens, ends, tokenizer)
+        self._opened = (str(stem.absolute()),)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(MegatronTokens, tokenizer=self._tokenizer), self._opened
 
 
 def _read_megatron_index(path: Path) -> tuple[str, npt.NDArray[np.int64]]:
@@ -253,7 +262,9 @@ def _read_megatron_index(path: Path) -> tuple[str, npt.NDArray[np.int64]]:
     data = np.memmap(path, np.uint8, "r")
     at = 34
     lengths = np.asarray(data[at : at + 4 * num_sequences]).view("<i4")
-    at += 12 * num_sequences
+    at += 4 * num_sequences
+    pointers = np.asarray(data[at : at + 8 * num_sequences]).view("<i8")
+    at += 8 * num_sequences
     bounds = np.asarray(data[at : at + 8 * num_bounds]).view("<i8")
     if num_bounds == 0 or bounds[0] != 0 or bounds[-1] != num_sequences:
         raise ShardError(f"{path}: its documents do not cover its sequences")
@@ -261,7 +272,13 @@ def _read_megatron_index(path: Path) -> tuple[str, npt.NDArray[np.int64]]:
         raise ShardError(f"{path}: its lengths or bounds are out of order")
     ends = np.zeros(num_sequences + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
-    return _MEGATRON_DTYPES[code], ends[bounds[1:]]
+    name = _MEGATRON_DTYPES[code]
+    if (pointers != ends[:-1] * _dtypes.item_size(name)).any():
+        raise ShardError(
+            f"{path}: its sequences do not follow one another in the .bin file; "
+            "only such files can be read in place"
+        )
+    return name, ends[bounds[1:]]
 
 
 def _map_items(path: Path, dtype: np.dtype[Any]) -> Tokens:
