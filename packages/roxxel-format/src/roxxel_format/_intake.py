@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -41,6 +42,8 @@ def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
         )
     if isinstance(separator, float) and _dtypes.value_range(name) is not None:
         raise TypeError(f"separator {separator!r} is no integer, but {name} tokens are")
+    if not math.isfinite(separator):
+        raise ValueError(f"separator is {separator!r}; use a finite number")
     return (separator,)
 
 

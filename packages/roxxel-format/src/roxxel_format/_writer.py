@@ -390,11 +390,13 @@ def _with_digests(layout: Layout, content: bytes, whole: bytes) -> Layout:
 
 def _as_json(metadata: Mapping[str, Any]) -> bytes:
     try:
-        data = json.dumps(metadata, ensure_ascii=False, sort_keys=True).encode()
+        data = json.dumps(
+            metadata, ensure_ascii=False, sort_keys=True, allow_nan=False
+        ).encode()
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"metadata cannot be stored as JSON ({error}); use strings, numbers, "
-            "lists and dicts"
+            f"metadata cannot be stored as JSON ({error}); use strings, finite "
+            "numbers, lists and dicts"
         ) from error
     if len(data) > MAX_METADATA_SIZE:
         raise ValueError(
