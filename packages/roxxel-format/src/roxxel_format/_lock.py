@@ -72,15 +72,23 @@ class WriteLock:
     def _lock(self, fd: int, *, shared: bool) -> None:
         self.alone = _flock(fd, _Want.ALONE)
         if not self.alone and not (shared and _shared_soon(fd)):
-            raise BlockingIOError(
-                f"{self._path}: another process is writing this corpus; wait for it, "
-                'or let all writers use exist="append"'
-            )
+            raise BlockingIOError(self._busy())
+
+    def _busy(self) -> str:
+        return (
+            f"{self._path}: another process is writing this corpus; wait for it, "
+            'or let all writers use exist="append"'
+        )
 
     def share(self) -> None:
-        """Let other writers in."""
-        if self._fd is not None:
-            _flock(self._fd, _Want.SHARED)
+        """Let other writers in.
+
+        Raises:
+            BlockingIOError: Another process took the lock on the way and keeps it.
+        """
+        # The system lets go of the one lock before it takes the other.
+        if self._fd is not None and not _shared_soon(self._fd):
+            raise BlockingIOError(self._busy())
 
     def _release(self) -> None:
         if self._fd is None:
