@@ -159,6 +159,24 @@ def test_export_writes_flat_files(tmp_path: Path) -> None:
     assert np.load(tmp_path / "a.npy").tolist() == [0, 1, 2, 3, 4]
     assert np.fromfile(tmp_path / "a.bin", "<u2").tolist() == [0, 1, 2, 3, 4]
     assert run("export", target, tmp_path / "a.txt") == 1
+    Roxxel(tmp_path / "b.rox").write([np.array([5], np.uint16)], dtype="bfloat16")
+    assert run("export", tmp_path / "b.rox", tmp_path / "b.npy") == 0
+    assert np.load(tmp_path / "b.npy").tolist() == [5]
+
+
+def test_an_export_that_fails_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "c.rox"
+    Roxxel(target).write([np.arange(5000, dtype=np.uint16)])
+    with target.open("r+b") as file:
+        file.seek(9000)
+        file.write(b"damage")
+
+    assert run("export", target, tmp_path / "a.npy") == 1
+
+    assert "block 1 of the tokens" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [target]
 
 
 def test_sizes_have_units(tmp_path: Path, text: Path) -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -273,19 +273,29 @@ def _export(options: argparse.Namespace) -> int:
     if output.suffix not in {".npy", ".bin"}:
         raise ValueError(f"{output}: must end in .npy or .bin")
     partial = output.with_name(output.name + ".partial")
-    with Roxxel(options.corpus, check="blocks") as corpus:
-        with partial.open("wb") as file:
-            if output.suffix == ".npy":
-                header: dict[str, Any] = {
-                    "descr": np.lib.format.dtype_to_descr(corpus.dtype),
-                    "fortran_order": False,
-                    "shape": (corpus.num_tokens,),
-                }
-                np.lib.format.write_array_header_1_0(file, header)
-            for start in range(0, corpus.num_tokens, _CHUNK):
-                corpus.tokens[start : start + _CHUNK].tofile(file)
+    try:
+        with Roxxel(options.corpus, check="blocks") as corpus, partial.open("wb") as to:
+            _write_flat(corpus, to, header=output.suffix == ".npy")
         partial.replace(output)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     return 0
+
+
+def _write_flat(corpus: Roxxel, file: BinaryIO, *, header: bool) -> None:
+    # numpy has no name for bfloat16: its bits are exported, as uint16.
+    dtype = corpus.dtype if corpus.dtype.kind in "biuf" else np.dtype("<u2")
+    if header:
+        fields: dict[str, Any] = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": (corpus.num_tokens,),
+        }
+        np.lib.format.write_array_header_1_0(file, fields)
+    starts = range(0, corpus.num_tokens, _CHUNK)
+    parts = (corpus.tokens[start : start + _CHUNK] for start in starts)
+    file.writelines(part.view(np.uint8).data for part in parts)
 
 
 def _split(options: argparse.Namespace) -> int:
