@@ -137,6 +137,32 @@ def test_checked_reads_find_a_file_that_shrinks_while_it_is_open(
         _ = checked.tokens[500]
 
 
+def test_a_document_index_damaged_after_its_first_use_is_found(tmp_path: Path) -> None:
+    documents = documents_of(*[40] * 500)
+    path = tmp_path / "a.rox"
+    Roxxel(path).write(documents, separator=5, block_size=512)
+    whole = path.read_bytes()
+    corpus = Roxxel(path, check="blocks")
+    assert np.array_equal(corpus.documents[499], documents[499])
+    assert len(corpus.document_spans(41 * 3, 41 * 7)) == 4
+    at = Shard(path).layout.sections.documents
+
+    for document, end in ((1, 83), (100, 0), (250, 41 * 500), (480, 2**63)):
+        with path.open("r+b") as file:
+            file.seek(at + 8 * document)
+            file.write(end.to_bytes(8, "little"))
+        with pytest.raises(ChecksumError, match="of the documents"):
+            _ = corpus.documents[document]
+        # The binary search may be led astray by an end that is none.
+        for start in range(0, 41 * 500, 41 * 20):
+            try:
+                spans = corpus.document_spans(start, start + 41)
+            except ShardError:
+                continue
+            assert spans.tolist() == [[start // 41, start, start + 41]]
+        path.write_bytes(whole)
+
+
 CUT_SHORT = """
 import os, sys
 from roxxel_format import Roxxel, ShardError

@@ -115,14 +115,14 @@ class OpenCorpus:
     def document_range(self, document: int) -> tuple[int, int, int]:
         index = self.index
         shard, local = index.shard_of_document(document)
-        ends = self.maps[shard].document_ends
         first = int(index.bounds[shard])
-        start = first + (int(ends[local - 1]) if local else 0)
-        stop = first + int(ends[local])
+        ends = self.maps[shard].ends(max(0, local - 1), local + 1)
+        start = first + (int(ends[0]) if local else 0)
+        stop = first + int(ends[-1])
         while self._goes_on(shard, local):
             shard, local = shard + 1, 0
-            ends = self.maps[shard].document_ends
-            stop = int(index.bounds[shard]) + int(ends[0])
+            (end,) = self.maps[shard].ends(0, 1).tolist()
+            stop = int(index.bounds[shard]) + end
         layout = index.shards[shard].layout
         cut_off = layout.last_continues and local == layout.num_documents - 1
         return start, stop, 0 if cut_off else layout.head.separator_length
@@ -135,13 +135,11 @@ class OpenCorpus:
             shard = index.shard_of(at)
             first, after = int(index.bounds[shard]), int(index.bounds[shard + 1])
             until = min(stop, after)
-            ends = self.maps[shard].document_ends
-            low = int(np.searchsorted(ends, at - first, "right"))
-            high = int(np.searchsorted(ends, until - first, "left")) + 1
-            rows = np.empty((high - low, 3), np.int64)
-            number = int(index.first_own[shard]) - int(index.joined[shard])
-            rows[:, 0] = np.arange(number + low, number + high)
-            rows[:, 2] = ends[low:high]
+            low, ends = self.maps[shard].ends_around(at - first, until - first)
+            rows = np.empty((ends.size, 3), np.int64)
+            number = int(index.first_own[shard]) - int(index.joined[shard]) + low
+            rows[:, 0] = np.arange(number, number + ends.size)
+            rows[:, 2] = ends
             rows[:, 2] += first
             rows[-1, 2] = until
             rows[1:, 1] = rows[:-1, 2]

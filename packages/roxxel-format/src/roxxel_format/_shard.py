@@ -288,15 +288,67 @@ class ShardMap:
         Raises:
             ShardError: The file has shrunk.
         """
-        assert self._fd is not None  # noqa: S101 - mapped with keep_open
         start, _ = self.block_span(first)
-        size = (last - first) * self._layout.head.block_size
-        data = b""
-        if os.fstat(self._fd).st_size == self._size:
-            data = _pread_all(self._fd, size, start)
-        if len(data) != size:
+        return self._read(start, start + (last - first) * self._layout.head.block_size)
+
+    def ends(self, first: int, last: int) -> npt.NDArray[np.int64]:
+        """Return the ends of documents `[first, last)`, in items.
+
+        Mapped with `keep_open`, a copy whose blocks have been checked just now.
+
+        Raises:
+            ShardError: The section is damaged, or the file has shrunk.
+        """
+        ends = self.document_ends
+        if self._fd is None or first >= last:
+            return ends[first:last]
+        layout, at = self._layout, self._layout.sections
+        size = layout.head.block_size
+        blocks = range(first * 8 // size, -(-last * 8 // size))
+        begin = at.documents + blocks.start * size
+        data = self._read(begin, min(at.documents + blocks.stop * size, at.checksums))
+        view = memoryview(data)
+        for block in blocks:
+            skipped = (block - blocks.start) * size
+            self.check_block(
+                layout.num_token_blocks + block, view[skipped : skipped + size]
+            )
+        skipped = first * 8 - blocks.start * size
+        return np.frombuffer(data, "<i8", last - first, skipped)
+
+    def ends_around(self, start: int, stop: int) -> tuple[int, npt.NDArray[np.int64]]:
+        """Return the first document with items in `[start, stop)`, and the ends.
+
+        Args:
+            start: An item of the shard.
+            stop: One past an item behind it.
+
+        Returns:
+            The document; and the ends from its own to the first that is not below
+            `stop`, as `ends` gives them.
+
+        Raises:
+            ShardError: The section is damaged, or the file has shrunk.
+        """
+        low = int(np.searchsorted(self.document_ends, start, "right"))
+        high = int(np.searchsorted(self.document_ends, stop, "left")) + 1
+        if self._fd is None:
+            return low, self.document_ends[low:high]
+        # The search saw the map as it is now; what it found is proved by checked ends.
+        high = min(high, self._layout.num_documents)
+        before = max(0, low - 1)
+        ends = self.ends(before, high)
+        behind = ends[: low - before]
+        found = ends[low - before :]
+        if (
+            not found.size
+            or bool((behind > start).any())
+            or not start < found[0]
+            or not found[-1] >= stop
+            or bool((found[:-1] >= stop).any())
+        ):
             raise changed(self._path)
-        return data
+        return low, found
 
     def section(self, start: int, stop: int) -> memoryview:
         """Return the bytes `[start, stop)` of the file, without copying.
@@ -306,6 +358,20 @@ class ShardMap:
         """
         self.check_size()
         return memoryview(self._map)[start:stop]
+
+    def _read(self, start: int, stop: int) -> bytes:
+        """Return a copy of the bytes `[start, stop)` of the file.
+
+        Raises:
+            ShardError: The file has another size than when it was opened.
+        """
+        assert self._fd is not None  # noqa: S101 - mapped with keep_open
+        data = b""
+        if os.fstat(self._fd).st_size == self._size:
+            data = _pread_all(self._fd, stop - start, start)
+        if len(data) != stop - start:
+            raise changed(self._path)
+        return data
 
     def _check_ends(self, ends: npt.NDArray[np.int64]) -> None:
         layout = self._layout
