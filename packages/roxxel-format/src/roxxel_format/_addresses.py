@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roxxel_format._layout import HEAD_SIZE
-from roxxel_format._shard import changed, open_checked
+from roxxel_format._opening import changed, open_checked
 from roxxel_format._windows import gather_rows
 
 if TYPE_CHECKING:

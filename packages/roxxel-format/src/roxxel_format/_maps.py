@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roxxel_format._shard import Shard, ShardMap
+    from roxxel_format._shard import Shard
+    from roxxel_format._shard_map import ShardMap
 
 
 def default_max_maps() -> int:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 class TokenReader(Protocol):
     """A corpus as one line of tokens; `Roxxel` is one, and foreign formats can be.
 
-    Methods may be called from many threads at once.
+    Methods may be called from many threads at once. Documents are asked for where they
+    lie, by `document_spans`; the readers of this package also have `documents[i]`,
+    which nothing that only draws windows needs.
     """
 
     @property

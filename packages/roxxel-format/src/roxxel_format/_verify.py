@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
     from roxxel_format._index import CorpusIndex
-    from roxxel_format._shard import Shard, ShardMap
+    from roxxel_format._shard import Shard
+    from roxxel_format._shard_map import ShardMap
 
 _RUN_SIZE = 1 << 22
 

@@ -1,0 +1,58 @@
+"""Open a shard through the gate, and see later that a file is still the same."""
+
+from __future__ import annotations
+
+import os
+
+from roxxel_format._layout import FOOT_SIZE, HEAD_SIZE, Layout, parse_layout
+from roxxel_format.errors import ShardError
+
+
+def read_layout(fd: int, path: str) -> Layout:
+    """Return what the head and foot of an open file say, checked against its size.
+
+    Raises:
+        ShardError: It is no shard, is damaged, or of an unknown version.
+    """
+    size = os.fstat(fd).st_size
+    head = os.pread(fd, HEAD_SIZE, 0)
+    foot = os.pread(fd, FOOT_SIZE, max(0, size - FOOT_SIZE))
+    layout = parse_layout(head, foot, size, path)
+    # The one count that the sizes of the sections do not pin down to the item.
+    last = os.pread(fd, 8, layout.sections.checksums - 8)
+    end = int.from_bytes(last, "little") if layout.num_documents else 0
+    if end != layout.num_tokens:
+        raise ShardError(
+            f"{path}: its last document ends at token {end}, but its foot declares "
+            f"{layout.num_tokens} tokens; write this shard again"
+        )
+    return layout
+
+
+def open_checked(path: str, layout: Layout) -> int:
+    """Open a shard again, to read its sections, and return the descriptor.
+
+    Raises:
+        ShardError: The file is not the one whose layout was read.
+    """
+    fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        _check_same(fd, path, layout)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check_same(fd: int, path: str, layout: Layout) -> None:
+    if read_layout(fd, path) != layout:
+        raise ShardError(
+            f"{path}: the file was replaced after it was opened; open the corpus again"
+        )
+
+
+def changed(path: str) -> ShardError:
+    """Return the error for a file that has another size than when it was opened."""
+    return ShardError(
+        f"{path}: the file was changed after it was opened; open the corpus again"
+    )
