@@ -296,6 +296,20 @@ def test_split_divides_by_content_alone(
     assert "share must be between 0 and 1, got 2.0" in capsys.readouterr().err
 
 
+def test_a_split_that_leaves_one_side_empty_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "all.rox"
+    Roxxel(target).write([[1, 2], [3]])
+
+    assert run("split", target, tmp_path / "a.rox", tmp_path / "b.rox") == 1
+    error = capsys.readouterr().err
+    assert "b.rox: none of 2 documents falls to it with share=0.02" in error
+    assert run("split", target, tmp_path / "a", tmp_path / "b", "--salt", "x" * 65) == 1
+    assert "salt has 65 bytes, more than 64" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [target]
+
+
 def test_the_command_works_in_every_locale(tmp_path: Path) -> None:
     folder = tmp_path / "\N{LATIN SMALL LETTER U WITH DIAERESIS}[1]"
     folder.mkdir()

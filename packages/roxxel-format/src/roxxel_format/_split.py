@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from roxxel_format._dtypes import Tokens
     from roxxel_format._summary import WriteSummary
 
+_MAX_SALT = 64
+
 
 def split(
     corpus: Roxxel,
@@ -45,13 +47,24 @@ def split(
         What was written to `kept` and to `held_out`.
 
     Raises:
-        ValueError: One of the two would be empty, or the share is no share.
+        ValueError: One of the two would be empty, the share is no share, or the salt
+            is longer than 64 bytes.
     """
     if not 0 < share < 1:
         raise ValueError(f"share must be between 0 and 1, got {share}")
     metadata = corpus.metadata
     separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
     threshold = int(share * 2**64)
+    key = salt.encode()
+    if len(key) > _MAX_SALT:
+        raise ValueError(f"salt has {len(key)} bytes, more than {_MAX_SALT}")
+    # Before anything is written: a corpus without documents cannot be.
+    for path, wanted in ((kept, False), (held_out, True)):
+        if next(_chosen(corpus, threshold, key, held_out=wanted), None) is None:
+            raise ValueError(
+                f"{path}: none of {corpus.num_documents} documents falls to it with "
+                f"share={share}; choose another share or salt"
+            )
     summaries: list[WriteSummary] = []
     for path, wanted in ((kept, False), (held_out, True)):
         options = WriteOptions(
@@ -66,15 +79,15 @@ def split(
             },
             inputs=f"{corpus.fingerprint} {share} {salt!r} {wanted}",
         )
-        documents = _chosen(corpus, threshold, salt.encode(), held_out=wanted)
+        documents = _chosen(corpus, threshold, key, held_out=wanted)
         summaries.append(write_corpus(absolute(path), documents, options, exist))
     return summaries[0], summaries[1]
 
 
 def _chosen(
-    corpus: Roxxel, threshold: int, salt: bytes, *, held_out: bool
+    corpus: Roxxel, threshold: int, key: bytes, *, held_out: bool
 ) -> Iterator[Tokens]:
     for document in corpus.documents:
-        digest = blake2b(document.tobytes(), digest_size=8, key=salt[:64]).digest()
+        digest = blake2b(document.tobytes(), digest_size=8, key=key).digest()
         if (int.from_bytes(digest, "little") < threshold) == held_out:
             yield document
