@@ -155,6 +155,35 @@ def test_the_waste_of_a_small_source_is_printed() -> None:
     assert f"{plan.sources[0].waste_tokens / 1000:.4g} k" in str(plan)
 
 
+@pytest.mark.parametrize("seq_len", [7, 30, 90])
+def test_what_a_dropped_source_gave_and_wasted_makes_up_its_epochs(
+    seq_len: int,
+) -> None:
+    weights = {"code": 1, "self": 1e-3}
+    curriculum = Curriculum(
+        PositionReader(10**5),
+        [Phase(200, 1, 30, weights), Phase(200, 1, seq_len, weights)],
+        {"code": PositionReader(1003)},
+        policies={"code": 2},
+        longest=90,
+    )
+
+    code = curriculum.plan().sources[1]
+
+    # Shorter samples take some of the tail that the first phase left.
+    assert code.tokens + code.waste_tokens == 2 * 1003
+
+
+@pytest.mark.parametrize("seq_len", [30, 90])
+def test_the_tail_of_an_epoch_is_counted_once(seq_len: int) -> None:
+    phases = [Phase(epochs=1, batch_size=1, seq_len=length) for length in (30, seq_len)]
+    curriculum = Curriculum(PositionReader(1003), phases, longest=90)
+
+    source = curriculum.plan().sources[0]
+
+    assert source.tokens + source.waste_tokens == 2 * 1003
+
+
 @pytest.mark.parametrize("seq_len", [1, 2, 32768, 32769, 100_003])
 def test_samples_of_any_length_are_consecutive_tokens(seq_len: int) -> None:
     curriculum = Curriculum(

@@ -33,7 +33,9 @@ class SourcePlan:
         exhausted_step: Step in which it runs out and its share goes to the others.
         unfinished_tokens: Tokens left behind in the round that the phase before left
             unfinished, for this phase has another length of sample.
-        tail_tokens: Tokens left out at the ends of epochs, too few for a sample.
+        tail_tokens: Tokens left out at the ends of epochs, too few for a sample. An
+            epoch ends where the phase begins the next, or with the last phase that
+            draws from the source, if no sample is left.
     """
 
     name: str

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from roxxel_curriculum._plan import CorpusPlan, MixPlan, PhasePlan, Plan, SourcePlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from roxxel_curriculum._declaration import SolvedRun
     from roxxel_curriculum._rounds import Run
@@ -22,8 +22,15 @@ def make_plan(schedule: SolvedRun, seed: int) -> Plan:
     waste: dict[str, int] = {}
     epochs: dict[str, float] = {}
     runs: dict[str, tuple[Run, int]] = {}
-    for phase in schedule.phases:
-        planned = _plan_phase(phase, runs)
+    last_phases = {
+        name: index
+        for index, phase in enumerate(schedule.phases)
+        for name, given in phase.counts(phase.num_samples).items()
+        if given
+    }
+    for index, phase in enumerate(schedule.phases):
+        ending = {name for name, last in last_phases.items() if last == index}
+        planned = _plan_phase(phase, runs, ending)
         phases.append(planned)
         for source in planned.sources:
             lost = source.unfinished_tokens + source.tail_tokens
@@ -69,7 +76,17 @@ def _delivered(phase: SolvedPhase) -> Iterator[tuple[int, int, int]]:
         yield start, first, first + (stop - start) * size
 
 
-def _plan_phase(phase: SolvedPhase, runs: dict[str, tuple[Run, int]]) -> PhasePlan:
+def _plan_phase(
+    phase: SolvedPhase, runs: dict[str, tuple[Run, int]], ending: Collection[str]
+) -> PhasePlan:
+    """Return the plan of one phase.
+
+    Args:
+        phase: The phase.
+        runs: The run that each source drew from before, and what it had given; brought
+            up to the end of the phase.
+        ending: Sources that give nothing after it.
+    """
     piece = phase.piece
     stretches = list(_delivered(phase))
     counts = [
@@ -122,7 +139,9 @@ def _plan_phase(phase: SolvedPhase, runs: dict[str, tuple[Run, int]]) -> PhasePl
                 last_step=last_step,
                 exhausted_step=exhausted.get(name),
                 unfinished_tokens=unfinished,
-                tail_tokens=run.tail_tokens(base, base + passed[name]),
+                tail_tokens=run.tail_tokens(
+                    base, base + passed[name], is_last=name in ending
+                ),
             )
         )
     return PhasePlan(

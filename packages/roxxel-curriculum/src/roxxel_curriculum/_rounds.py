@@ -151,33 +151,33 @@ class Run:
         last = next(self.rounds(given - 1, 1))
         return self.spans.num_spans * last.per_span - last.first - 1
 
-    def tail_tokens(self, before: int, given: int) -> int:
+    def tail_tokens(self, before: int, given: int, *, is_last: bool) -> int:
         """Return the tokens left out where the epoch ends between two counts.
 
+        An epoch ends where a sample of the next is given: until then another length of
+        sample may still take some of what is left of the spans.
+
         Args:
-            before: Samples given earlier; an epoch that ended with them is theirs.
+            before: Samples given earlier; an epoch that they ended is theirs.
             given: Samples given now.
+            is_last: Whether nothing more is drawn from the source, so that an epoch
+                without a window left has ended too.
 
         Returns:
-            Tokens of the source that no sample of those epochs covers, counted when the
-            next epoch is begun or when the last window of the epoch is given.
+            Tokens of the source that no sample of those epochs covers.
         """
+        if not given:
+            return 0
         spans = self.spans
         stride = spans.stride(self.seq_len)
         room = spans.span_tokens - spans.overlap
         left_over = spans.num_tokens - spans.num_spans * spans.span_tokens
-
-        def ended(count: int) -> int:
-            rest = count - self.first_epoch_samples
-            if rest < 0 or not count:
-                return 0
-            return 1 + rest // spans.windows_per_epoch(self.seq_len)
-
+        first = self._epoch_of(before - 1)[0] if before else self.epoch
+        last = self._epoch_of(given if is_last else given - 1)[0]
         total = 0
-        first, last = ended(before), ended(given)
-        if first == 0 < last:
+        if first == self.epoch < last:
             total += spans.num_spans * (max(0, room - self.depth) % stride) + left_over
-            first = 1
+            first += 1
         return total + (last - first) * (spans.num_spans * (room % stride) + left_over)
 
     def _epoch_of(self, rank: int) -> tuple[int, int, int]:
