@@ -248,6 +248,21 @@ def test_repeats_are_counted_and_the_largest_fitting_step_count_fits() -> None:
         Curriculum(reader(), [Phase(26, 4, 100)], max_epochs=1)
 
 
+def test_the_step_count_that_an_error_offers_fits_every_limit() -> None:
+    weights = {"self": 1, "code": 1, "math": 3}
+    mix = {"code": reader(2000), "math": reader(600)}
+    policies: dict[str, Any] = {"self": 5, "code": 5, "math": 5}
+    options: dict[str, Any] = {"policies": policies, "max_epochs": 2}
+
+    for asked in (10_000, 100):
+        phases = [Phase(asked, 4, 100, weights)]
+        with pytest.raises(ValueError, match=r"at most 5\b"):
+            Curriculum(reader(), phases, mix, **options)
+    Curriculum(reader(), [Phase(5, 4, 100, weights)], mix, **options)
+    with pytest.raises(ValueError, match="at most 5 steps fit"):
+        Curriculum(reader(), [Phase(6, 4, 100, weights)], mix, **options)
+
+
 def test_steps_outside_the_run_and_wrong_rows_are_named() -> None:
     sampler = Curriculum(reader(), [Phase(3, 2, 9)]).sampler(1)
 

@@ -213,8 +213,9 @@ class Solver:
         stopper = self._stopper(phase)
         fit = steps if supply is None else min(steps, phase.steps_within(supply))
         if fit < steps and stopper is None:
+            most, _ = self._within_epochs(phase, fit)
             names = ", ".join(sorted(piece.weights))
-            remedy = f"ask at most {fit}" if fit else "leave the phase out"
+            remedy = f"ask at most {most}" if most else "leave the phase out"
             raise ValueError(
                 f"{piece.label} asks {steps} steps of {piece.batch_size} samples of "
                 f"{piece.seq_len} tokens, but its sources ({names}) run out after "
@@ -245,17 +246,26 @@ class Solver:
             )
 
     def _check_epochs(self, phase: SolvedPhase) -> None:
+        fit, name = self._within_epochs(phase, phase.steps)
+        if name is not None:
+            given = phase.bases[name] + phase.counts(phase.num_samples)[name]
+            raise ValueError(
+                f"{phase.piece.label} asks {phase.steps} steps, which takes source "
+                f"{name!r} through {phase.runs[name].epochs_begun(given)} "
+                f"epochs with max_epochs={self._max_epochs}; "
+                f"at most {fit} steps fit"
+            )
+
+    def _within_epochs(self, phase: SolvedPhase, steps: int) -> tuple[int, str | None]:
+        """Return `steps`, or fewer by `max_epochs` and the source that has no more."""
+        fit, limiting = steps, None
         if self._max_epochs is None:
-            return
-        for name, given in phase.counts(phase.num_samples).items():
-            run = phase.runs[name]
-            allowed = run.samples_until(self._max_epochs) - phase.bases[name]
-            allowed = max(0, allowed)
+            return fit, limiting
+        for name, given in phase.counts(phase.samples_before(steps)).items():
+            left = phase.runs[name].samples_until(self._max_epochs)
+            allowed = max(0, left - phase.bases[name])
             if given > allowed:
-                fit = phase.steps_within(phase.place(name, allowed))
-                raise ValueError(
-                    f"{phase.piece.label} asks {phase.steps} steps, which takes source "
-                    f"{name!r} through {run.epochs_begun(phase.bases[name] + given)} "
-                    f"epochs with max_epochs={self._max_epochs}; "
-                    f"at most {fit} steps fit"
-                )
+                most = phase.steps_within(phase.place(name, allowed))
+                if most < fit:
+                    fit, limiting = most, name
+        return fit, limiting
