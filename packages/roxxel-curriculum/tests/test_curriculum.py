@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_curriculum import Curriculum, Phase, repeat
+from roxxel_curriculum import Curriculum, CurriculumError, Phase, repeat
 from roxxel_curriculum.testing import PositionReader
 
 SMALL: dict[str, Any] = {"batch_size": 4, "seq_len": 65}
@@ -52,7 +52,7 @@ def test_a_phase_lasts_steps_epochs_or_tokens() -> None:
 def test_a_phase_out_of_range_says_which_value(
     fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(CurriculumError, match=message):
         Phase(**{**SMALL, **fields})
 
 
@@ -145,7 +145,7 @@ def reader(num_tokens: int = 10_000, **options: Any) -> PositionReader:
 def test_what_cannot_be_met_is_an_error_with_the_numbers(
     phases: list[Phase], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(CurriculumError, match=message):
         Curriculum(reader(), phases, {"code": reader(600)}, **options)
 
 

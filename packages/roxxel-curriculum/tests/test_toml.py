@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from roxxel_curriculum import (
     Curriculum,
+    CurriculumError,
     Phase,
     Policy,
     Schedule,
@@ -107,7 +108,7 @@ def test_a_file_says_what_python_says(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message.replace("?", r"\?")):
+    with pytest.raises(CurriculumError, match=message.replace("?", r"\?")):
         parse_schedule(text)
 
 
@@ -133,7 +134,10 @@ def test_an_error_in_a_file_names_the_file(tmp_path: Path) -> None:
     path = tmp_path / "broken.toml"
     path.write_text("phases = 3")
 
-    with pytest.raises(ValueError, match=r"broken\.toml: phases must be a list"):
+    with pytest.raises(CurriculumError, match=r"broken\.toml: phases must be a list"):
+        load_schedule(path)
+    path.write_bytes(b"# caf\xe9")
+    with pytest.raises(CurriculumError, match=r"broken\.toml: 'utf-8' codec"):
         load_schedule(path)
     with pytest.raises(FileNotFoundError):
         load_schedule(tmp_path / "missing.toml")

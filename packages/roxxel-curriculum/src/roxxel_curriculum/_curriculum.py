@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum._declaration import Declaration, solve
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._phase import Phase, ResolvedPhase
 from roxxel_curriculum._planner import make_plan
 from roxxel_curriculum._policy import DROP, REPEAT, Policy, parse_policy
@@ -46,8 +47,8 @@ class Curriculum:
 
     Raises:
         TypeError: An argument is of the wrong type.
-        ValueError: The schedule cannot be met; the message says why, in numbers, and
-            what would fit.
+        CurriculumError: The schedule cannot be met; the message says why, in numbers,
+            and what would fit.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Curriculum:
         sources = _sources(primary_streamer, mix_streamers or {}, policies or {})
         check_sources(sources)
         if overlap not in (0, 1):
-            raise ValueError(f"overlap must be 0 or 1 tokens, got {overlap!r}")
+            raise CurriculumError(f"overlap must be 0 or 1 tokens, got {overlap!r}")
         self._declaration = Declaration(
             sources,
             _checked_phases(phases),
@@ -135,7 +136,8 @@ class Curriculum:
 
         Raises:
             StateMismatch: The state's past is not this curriculum's.
-            ValueError: The rest of the schedule cannot be met, or a field is unknown.
+            CurriculumError: The rest of the schedule cannot be met.
+            ValueError: A field is unknown.
         """
         seed = _checked_seed(seed)
         if state is None:
@@ -163,7 +165,7 @@ def _sources(
             f"mix_streamers must map names to token readers, got {type(mix).__name__}"
         )
     if PRIMARY in mix:
-        raise ValueError(
+        raise CurriculumError(
             f"mix_streamers has a source named {PRIMARY!r}, which names the primary; "
             "give it another name"
         )
@@ -177,7 +179,7 @@ def _sources(
         )
     for name in policies:
         if name not in names:
-            raise ValueError(
+            raise CurriculumError(
                 f"policies name unknown source {name!r}; "
                 f"the sources are {', '.join(map(repr, names))}"
             )
@@ -198,7 +200,7 @@ def _checked_phases(phases: Iterable[Phase]) -> tuple[Phase, ...]:
         )
     checked = tuple(phases)
     if not checked:
-        raise ValueError("a curriculum needs at least one phase, got none")
+        raise CurriculumError("a curriculum needs at least one phase, got none")
     for index, phase in enumerate(checked):
         if not isinstance(cast("Any", phase), Phase):
             raise TypeError(
@@ -218,7 +220,7 @@ def _optional_count(name: str, value: Any) -> int | None:
     except TypeError as error:
         raise TypeError(f"{name} must be an integer or None, got {value!r}") from error
     if number < 1:
-        raise ValueError(f"{name} must be at least 1, got {number}")
+        raise CurriculumError(f"{name} must be at least 1, got {number}")
     return number
 
 
@@ -233,7 +235,7 @@ def _merged_skips(skips: Iterable[Any]) -> tuple[Skip, ...]:
                 f"a skip is a pair of integers (at, count), got {skip!r}"
             ) from error
         if at < 0 or count < 1:
-            raise ValueError(
+            raise CurriculumError(
                 f"a skip is (at, count), at >= 0 and count >= 1, got ({at}, {count})"
             )
         merged[at] = merged.get(at, 0) + count

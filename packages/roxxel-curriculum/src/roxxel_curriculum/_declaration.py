@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from roxxel_curriculum._blend import resolve_weights
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._phase import Phase, ResolvedPhase, exact
 from roxxel_curriculum._rounds import cut_spans
 from roxxel_curriculum._solved import PRIMARY, Piece
@@ -92,7 +93,7 @@ def solve(declaration: Declaration) -> SolvedRun:
     """Solve a declaration from its first step.
 
     Raises:
-        ValueError: A phase cannot be met.
+        CurriculumError: A phase cannot be met.
     """
     longest = declaration.declared_longest
     solver = start_solver(declaration, longest)
@@ -120,11 +121,11 @@ def finish(declaration: Declaration, longest: int, solver: Solver) -> SolvedRun:
     """Return the schedule a solver has come to, checked as a whole.
 
     Raises:
-        ValueError: No step is left, or a skip stands where no step is.
+        CurriculumError: No step is left, or a skip stands where no step is.
     """
     if not solver.phases:
         ended = solver.ended
-        raise ValueError(
+        raise CurriculumError(
             f"the run has no step: source {ended.source if ended else PRIMARY!r} "
             'stops it before the first one; give it another policy than "stop" '
             "or a smaller batch_size"
@@ -132,7 +133,7 @@ def finish(declaration: Declaration, longest: int, solver: Solver) -> SolvedRun:
     declared = sum(phase.steps for phase in solver.phases)
     for skip in declaration.skips:
         if skip.at >= declared and solver.ended is None:
-            raise ValueError(
+            raise CurriculumError(
                 f"a skip stands at step {skip.at} but the run has {declared} steps; "
                 f"use a step below {declared}"
             )
@@ -145,7 +146,7 @@ def pieces(declaration: Declaration) -> list[Piece]:
     """Return the declared phases with their weights resolved.
 
     Raises:
-        ValueError: Weights name an unknown source, or one is too small to be kept.
+        CurriculumError: Weights name an unknown source, or one is too small to be kept.
     """
     names = [source.name for source in declaration.sources]
     result: list[Piece] = []
@@ -171,7 +172,7 @@ def _resolved(phase: Phase, names: Sequence[str], label: str) -> dict[str, int]:
     weights = phase.weights or {}
     unknown = [name for name in weights if name not in names]
     if unknown:
-        raise ValueError(
+        raise CurriculumError(
             f"the weights of {label} name unknown source {unknown[0]!r}; "
             f"the sources are {', '.join(map(repr, names))}"
         )
@@ -179,7 +180,7 @@ def _resolved(phase: Phase, names: Sequence[str], label: str) -> dict[str, int]:
     total = sum(resolved.values())
     for name, weight in resolved.items():
         if weight * _SMALLEST_SHARE_INVERSE < total:
-            raise ValueError(
+            raise CurriculumError(
                 f"the weight of source {name!r} in {label} is {weights[name]} of "
                 f"{sum(weights.values())}, below 1e-12 of the total; "
                 "give it more or leave it out"

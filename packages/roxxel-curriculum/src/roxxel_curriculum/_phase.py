@@ -9,6 +9,8 @@ from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, cast
 
+from roxxel_curriculum._errors import CurriculumError
+
 
 @dataclass(frozen=True)
 class Phase:
@@ -29,7 +31,7 @@ class Phase:
 
     Raises:
         TypeError: A field has a type it cannot be read from.
-        ValueError: A field is out of range, or not exactly one length is given.
+        CurriculumError: A field is out of range, or not exactly one length is given.
     """
 
     steps: int | None = None
@@ -48,7 +50,7 @@ class Phase:
         ]
         if len(lengths) != 1:
             got = " and ".join(lengths) if lengths else "none of them"
-            raise ValueError(
+            raise CurriculumError(
                 f"a phase takes exactly one of steps, epochs and tokens, got {got}"
             )
         for name in ("steps", "tokens", "batch_size", "seq_len"):
@@ -60,7 +62,7 @@ class Phase:
         if self.tokens is not None and not self.tokens // (
             self.batch_size * self.seq_len
         ):
-            raise ValueError(
+            raise CurriculumError(
                 f"tokens={self.tokens} is less than one step of "
                 f"{self.batch_size} x {self.seq_len} = "
                 f"{self.batch_size * self.seq_len} tokens; "
@@ -120,7 +122,7 @@ def _positive_integer(name: str, value: Any) -> int:
             f"{name} of a phase must be an integer, got {value!r}"
         ) from error
     if number < 1:
-        raise ValueError(f"{name} of a phase must be at least 1, got {number}")
+        raise CurriculumError(f"{name} of a phase must be at least 1, got {number}")
     return number
 
 
@@ -128,7 +130,7 @@ def _check_epochs(epochs: Any) -> None:
     if isinstance(epochs, bool) or not isinstance(epochs, int | float | Fraction):
         raise TypeError(f"epochs of a phase must be a number, got {epochs!r}")
     if not 0 < epochs < math.inf:
-        raise ValueError(f"epochs of a phase must be above 0, got {epochs}")
+        raise CurriculumError(f"epochs of a phase must be above 0, got {epochs}")
 
 
 def _checked_weights(weights: Any) -> dict[str, float]:
@@ -148,13 +150,13 @@ def _checked_weights(weights: Any) -> dict[str, float]:
                 f"the weight of source {name!r} must be a number, got {weight!r}"
             ) from error
         if not 0 <= number < math.inf:
-            raise ValueError(
+            raise CurriculumError(
                 f"the weight of source {name!r} is {weight}; "
                 "weights must be finite and not negative"
             )
         checked[name] = cast("float", number)
     if not any(checked.values()):
-        raise ValueError(
+        raise CurriculumError(
             f"the weights of a phase are all zero: {checked}; "
             "give at least one source a weight above 0"
         )

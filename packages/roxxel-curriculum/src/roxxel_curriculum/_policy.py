@@ -6,6 +6,8 @@ import operator
 from dataclasses import dataclass
 from typing import Literal
 
+from roxxel_curriculum._errors import CurriculumError
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -17,7 +19,7 @@ class Policy:
             the run with the last whole step before the source runs out.
 
     Raises:
-        ValueError: `epochs` is below 1, or `then` is neither word.
+        CurriculumError: `epochs` is below 1, or `then` is neither word.
     """
 
     epochs: int | None
@@ -27,12 +29,12 @@ class Policy:
         if self.epochs is not None:
             object.__setattr__(self, "epochs", operator.index(self.epochs))
             if self.epochs < 1:
-                raise ValueError(
+                raise CurriculumError(
                     f"epochs of a policy must be at least 1, got {self.epochs}; "
                     "to leave a source out, give it no weight"
                 )
         if self.then not in ("drop", "stop"):
-            raise ValueError(f'then must be "drop" or "stop", got {self.then!r}')
+            raise CurriculumError(f'then must be "drop" or "stop", got {self.then!r}')
 
     def __str__(self) -> str:
         if self.epochs is None:
@@ -64,7 +66,7 @@ def parse_policy(value: object, source: str) -> Policy:
     """Return a policy given as itself, as a word, or as a number of epochs.
 
     Raises:
-        ValueError: The word or number is not a policy.
+        CurriculumError: The word or number is not a policy.
         TypeError: It is of another type.
     """
     if isinstance(value, Policy):
@@ -72,7 +74,7 @@ def parse_policy(value: object, source: str) -> Policy:
     if isinstance(value, str):
         if value in _BY_NAME:
             return _BY_NAME[value]
-        raise ValueError(
+        raise CurriculumError(
             f"the policy of source {source!r} is {value!r}; "
             'write "drop", "repeat", "stop" or a number of epochs'
         )

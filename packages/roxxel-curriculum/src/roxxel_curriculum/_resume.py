@@ -29,7 +29,7 @@ def solve_from(
 
     Raises:
         StateMismatch: The declaration has another past.
-        ValueError: The rest of the schedule cannot be met.
+        CurriculumError: The rest of the schedule cannot be met.
     """
     check_form(state)
     longest = declaration.longest or state["longest"]

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from roxxel_curriculum._blend import Blend
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._rounds import Run
 from roxxel_curriculum._solved import PRIMARY, Leg, Piece, Skip, SolvedPhase
 
@@ -66,7 +67,7 @@ class Solver:
         """Return the phase that `piece` would be here, without going on to it.
 
         Raises:
-            ValueError: The piece cannot be met; the message says with which numbers.
+            CurriculumError: The piece cannot be met; the message says why, in numbers.
         """
         self._check_lengths(piece)
         runs = {name: self._run(name, piece.seq_len) for name in piece.weights}
@@ -163,7 +164,7 @@ class Solver:
         spans = self.spans[PRIMARY]
         wanted = int(piece.epochs * spans.windows_per_epoch(piece.seq_len))
         if PRIMARY not in piece.weights:
-            raise ValueError(
+            raise CurriculumError(
                 f"{piece.label} lasts epochs={float(piece.epochs):g} of the primary, "
                 "which has no weight in it; give steps or tokens instead"
             )
@@ -177,7 +178,7 @@ class Solver:
                 return supply // piece.batch_size + 1  # more than there is: it stops
             run, base = phase.runs[PRIMARY], phase.bases[PRIMARY]
             left = run.samples_until(self._policies[PRIMARY].epochs or 0) - base
-            raise ValueError(
+            raise CurriculumError(
                 f"{piece.label} lasts epochs={float(piece.epochs):g} of the primary, "
                 f"{wanted} samples, but the primary has {left} left by its policy "
                 f"({self._policies[PRIMARY]}); give fewer epochs or let it repeat"
@@ -202,7 +203,7 @@ class Solver:
         """Return `steps`, or fewer where a source's policy stops the run."""
         piece = phase.piece
         if not steps:
-            raise ValueError(
+            raise CurriculumError(
                 f"{piece.label} has no whole step: {piece.batch_size} samples of "
                 f"{piece.seq_len} tokens are more than epochs="
                 f"{float(piece.epochs):g} of the primary holds "
@@ -216,7 +217,7 @@ class Solver:
             most, _ = self._within_epochs(phase, fit)
             names = ", ".join(sorted(piece.weights))
             remedy = f"ask at most {most}" if most else "leave the phase out"
-            raise ValueError(
+            raise CurriculumError(
                 f"{piece.label} asks {steps} steps of {piece.batch_size} samples of "
                 f"{piece.seq_len} tokens, but its sources ({names}) run out after "
                 f"{fit} steps; {remedy} or let a source repeat"
@@ -225,7 +226,7 @@ class Solver:
 
     def _check_lengths(self, piece: Piece) -> None:
         if self.spans[next(iter(piece.weights))].stride(piece.seq_len) < 1:
-            raise ValueError(
+            raise CurriculumError(
                 f"{piece.label} has seq_len={piece.seq_len}; "
                 "with overlap=1 a sample needs at least 2 tokens"
             )
@@ -239,7 +240,7 @@ class Solver:
         if small:
             fit = min(self.spans[name].span_tokens for name in piece.weights)
             longest = self.spans[next(iter(piece.weights))].longest
-            raise ValueError(
+            raise CurriculumError(
                 f"{piece.label} has seq_len={piece.seq_len}, longer than the spans of "
                 f"{', '.join(small)}, cut for longest={longest}; use at most {fit}, "
                 "leave the source out, or declare a new run with a larger longest="
@@ -249,7 +250,7 @@ class Solver:
         fit, name = self._within_epochs(phase, phase.steps)
         if name is not None:
             given = phase.bases[name] + phase.counts(phase.num_samples)[name]
-            raise ValueError(
+            raise CurriculumError(
                 f"{phase.piece.label} asks {phase.steps} steps, which takes source "
                 f"{name!r} through {phase.runs[name].epochs_begun(given)} "
                 f"epochs with max_epochs={self._max_epochs}; "

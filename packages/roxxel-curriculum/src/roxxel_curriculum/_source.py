@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from roxxel_format import TokenReader
 
+from roxxel_curriculum._errors import CurriculumError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -31,7 +33,7 @@ def check_sources(sources: Sequence[Source]) -> None:
 
     Raises:
         TypeError: A source is not a reader.
-        ValueError: A source is empty, too large, or of another kind or tokenizer.
+        CurriculumError: A source is empty, too large, or of another kind or tokenizer.
     """
     primary = sources[0]
     for source in sources:
@@ -42,7 +44,7 @@ def check_sources(sources: Sequence[Source]) -> None:
                 "the methods of a token reader; open the corpus with Roxxel(filepath)"
             )
         if not 0 < reader.num_tokens <= MAX_TOKENS:
-            raise ValueError(
+            raise CurriculumError(
                 f"source {source.name!r} holds {reader.num_tokens} tokens; "
                 "a source needs at least 1 and at most 2**60"
             )
@@ -66,14 +68,14 @@ def _kind(dtype: np.dtype[Any]) -> str:
 def _check_alike(primary: Source, source: Source) -> None:
     first, other = np.dtype(primary.reader.dtype), np.dtype(source.reader.dtype)
     if _kind(first) != _kind(other):
-        raise ValueError(
+        raise CurriculumError(
             f"source {source.name!r} holds {_kind(other)} tokens ({other.name}) but "
             f"the primary holds {_kind(first)} ones ({first.name}); "
             "a batch has one kind, so write this source again with the primary's"
         )
     ours, theirs = primary.reader.tokenizer, source.reader.tokenizer
     if ours is not None and theirs is not None and ours != theirs:
-        raise ValueError(
+        raise CurriculumError(
             f"source {source.name!r} was made with tokenizer {theirs!r} but the "
             f"primary with {ours!r}; the same number would mean different text, "
             "so write this source again with the primary's tokenizer"

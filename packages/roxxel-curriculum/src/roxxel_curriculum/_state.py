@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._policy import Policy
 from roxxel_curriculum._rounds import cut_spans
 from roxxel_curriculum._solved import Piece, Skip
@@ -200,7 +201,7 @@ def _past_legs(
     for index, (entry, stop) in enumerate(zip(entries, stops, strict=True)):
         try:
             solver.add(recorded_piece(entry, index, stop - entry["start"]))
-        except ValueError:
+        except CurriculumError:
             return None
     return [_leg_marks(phase) for phase in solver.phases] if not solver.ended else None
 

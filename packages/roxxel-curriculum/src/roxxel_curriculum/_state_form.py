@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._policy import Policy
 from roxxel_curriculum._version import ARITHMETIC_VERSION
 
@@ -38,7 +39,7 @@ _PHASE: dict[str, type] = {
 }
 
 
-class StateMismatch(ValueError):
+class StateMismatch(CurriculumError):
     """The past of a run is not the past of the curriculum it is given to.
 
     Attributes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum._curriculum import Curriculum
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._phase import Phase
 from roxxel_curriculum._policy import Policy
 
@@ -49,7 +50,7 @@ class Schedule:
         """Return the curriculum of this schedule over some corpora.
 
         Raises:
-            ValueError: The schedule cannot be met by them.
+            CurriculumError: The schedule cannot be met by them.
         """
         return Curriculum(
             primary_streamer,
@@ -68,13 +69,13 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It is not TOML, or not a schedule; the message names the file.
+        CurriculumError: It is not TOML, or not a schedule; the message names the file.
     """
-    text = Path(path).read_text(encoding="utf-8")
+    content = Path(path).read_bytes()
     try:
-        return parse_schedule(text)
+        return parse_schedule(content.decode("utf-8"))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise CurriculumError(f"{path}: {error}") from error
 
 
 def parse_schedule(text: str) -> Schedule:
@@ -94,8 +95,8 @@ def parse_schedule(text: str) -> Schedule:
         weights = { self = 0.7, code = 0.2, math = 0.1 }
 
     Raises:
-        ValueError: It is not TOML, a key is unknown (the near one is suggested), or a
-            value is out of range.
+        CurriculumError: It is not TOML, a key is unknown (the near one is suggested),
+            or a value is out of range.
         TypeError: A value has the wrong type.
     """
     import tomllib
@@ -103,7 +104,7 @@ def parse_schedule(text: str) -> Schedule:
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"not TOML: {error}") from error
+        raise CurriculumError(f"not TOML: {error}") from error
     return schedule_from(table)
 
 
@@ -111,7 +112,7 @@ def schedule_from(table: Mapping[str, Any]) -> Schedule:
     """Return the schedule of a table as TOML, JSON or a config system reads it.
 
     Raises:
-        ValueError: A key is unknown, or a value is out of range.
+        CurriculumError: A key is unknown, or a value is out of range.
         TypeError: A value has the wrong type.
     """
     _check_keys(table, _names(Schedule), "a schedule")
@@ -132,7 +133,9 @@ def _phase(value: Any, index: int) -> Phase:
     _check_keys(table, _names(Phase), f"phase {index}")
     for name in ("batch_size", "seq_len"):
         if name not in table:
-            raise ValueError(f"phase {index} has no {name}; write {name} = a number")
+            raise CurriculumError(
+                f"phase {index} has no {name}; write {name} = a number"
+            )
     try:
         return Phase(**table)
     except (TypeError, ValueError) as error:
@@ -155,7 +158,7 @@ def _policy(value: Any, source: str) -> Policy | str | int:
 def _skip(value: Any) -> tuple[int, int]:
     pair = _list(value, "a skip")
     if len(pair) != 2:
-        raise ValueError(f"a skip is a pair [at, count], got {value}")
+        raise CurriculumError(f"a skip is a pair [at, count], got {value}")
     return pair[0], pair[1]
 
 
@@ -181,4 +184,4 @@ def _check_keys(table: Mapping[str, Any], known: list[str], where: str) -> None:
             continue
         near = get_close_matches(str(key), known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
-        raise ValueError(f"{where} has no key {key!r}; {hint}")
+        raise CurriculumError(f"{where} has no key {key!r}; {hint}")
