@@ -65,6 +65,8 @@ def test_a_phase_out_of_range_says_which_value(
         {"epochs": "1"},
         {"steps": 1, "weights": [1, 2]},
         {"steps": 1, "weights": {"self": "much"}},
+        {"steps": 1, "weights": {"self": "0.5"}},
+        {"steps": 1, "weights": {"self": True}},
         {"steps": 1, "weights": {1: 1}},
     ],
 )
@@ -175,6 +177,9 @@ def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
         ({"mix_streamers": {"": 1}}, "name must be a non-empty str"),
         ({"policies": ["drop"]}, "policies must map source names"),
         ({"policies": {"self": 1.5}}, "policy of source 'self' is a float"),
+        ({"skips": 3}, "skips must be a list of pairs"),
+        ({"skips": [(True, 1)]}, "a skip is a pair of integers"),
+        ({"overlap": 1.0}, "overlap must be 0 or 1 tokens, got 1.0"),
         ({"skips": [3]}, "a skip is a pair of integers"),
         ({"skips": [("a", "b")]}, "a skip is a pair of integers"),
         ({"longest": 1.5}, "longest must be an integer or None"),
@@ -188,6 +193,13 @@ def test_an_argument_of_a_wrong_type_is_named(
 
     with pytest.raises(TypeError, match=message):
         Curriculum(reader(), **given)
+
+
+def test_a_policy_of_a_fraction_of_an_epoch_is_refused() -> None:
+    for epochs in (1.5, "2", True):
+        wrong: Any = epochs
+        with pytest.raises(TypeError, match="epochs of a policy must be an integer"):
+            repeat(wrong)
 
 
 def test_a_seed_must_be_an_integer() -> None:
@@ -278,6 +290,9 @@ def test_steps_outside_the_run_and_wrong_rows_are_named() -> None:
         sampler.state(4)
     with pytest.raises(ValueError, match="slice without a step"):
         sampler.rows(0, slice(None), slice(0, 9, 2))
+    wrong: Any = 5
+    with pytest.raises(TypeError, match="columns must be a slice or None, got 5"):
+        sampler.rows(0, slice(None), wrong)
 
 
 def test_counters_hold_at_ten_to_the_fourteenth() -> None:

@@ -123,6 +123,16 @@ def test_what_is_wrong_is_named(text: str, message: str) -> None:
             {"phases": [{"steps": "many", "batch_size": 1, "seq_len": 1}]},
             "phase 0: steps of a phase must be an integer",
         ),
+        (None, "a schedule must be a table"),
+        ({"longest": "1"}, "longest must be an integer or None, got '1'"),
+        ({"max_epochs": 1.5}, "max_epochs must be an integer or None, got 1.5"),
+        ({"overlap": True}, "overlap must be 0 or 1 tokens, got True"),
+        ({"skips": [["a", 1]]}, "a skip is a pair of integers"),
+        ({"policies": {"code": 1.5}}, "the policy of source 'code' is a float"),
+        (
+            {"policies": {"code": {"epochs": 1.5}}},
+            "'code': epochs of a policy must be an integer, got 1.5",
+        ),
     ],
 )
 def test_a_wrong_type_is_named(table: dict[str, Any], message: str) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
 from typing import Any, cast
 
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._integers import as_integer
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,7 @@ def exact(number: float) -> Fraction:
 
 
 def _positive_integer(name: str, value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError(f"{name} of a phase must be an integer, got {value!r}")
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise TypeError(
-            f"{name} of a phase must be an integer, got {value!r}"
-        ) from error
+    number = as_integer(value, f"{name} of a phase must be an integer")
     if number < 1:
         raise CurriculumError(f"{name} of a phase must be at least 1, got {number}")
     return number
@@ -143,21 +136,28 @@ def _checked_weights(weights: Any) -> dict[str, float]:
     for name, weight in cast("Mapping[Any, Any]", weights).items():
         if not isinstance(name, str):
             raise TypeError(f"weights must be keyed by source name, got {name!r}")
-        try:
-            number = weight if isinstance(weight, int | Fraction) else float(weight)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"the weight of source {name!r} must be a number, got {weight!r}"
-            ) from error
+        number = _number(name, weight)
         if not 0 <= number < math.inf:
             raise CurriculumError(
                 f"the weight of source {name!r} is {weight}; "
                 "weights must be finite and not negative"
             )
-        checked[name] = cast("float", number)
+        checked[name] = number
     if not any(checked.values()):
         raise CurriculumError(
             f"the weights of a phase are all zero: {checked}; "
             "give at least one source a weight above 0"
         )
     return checked
+
+
+def _number(source: str, weight: Any) -> float:
+    message = f"the weight of source {source!r} must be a number, got {weight!r}"
+    if isinstance(weight, bool | str | bytes):
+        raise TypeError(message)
+    if isinstance(weight, int | Fraction):
+        return cast("float", weight)
+    try:
+        return float(weight)
+    except (TypeError, ValueError) as error:
+        raise TypeError(message) from error

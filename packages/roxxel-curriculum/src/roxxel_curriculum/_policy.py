@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import Literal
 
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._integers import as_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class Policy:
             the run with the last whole step before the source runs out.
 
     Raises:
+        TypeError: `epochs` is no integer.
         CurriculumError: `epochs` is below 1, or `then` is neither word.
     """
 
@@ -27,7 +28,8 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.epochs is not None:
-            object.__setattr__(self, "epochs", operator.index(self.epochs))
+            epochs = as_integer(self.epochs, "epochs of a policy must be an integer")
+            object.__setattr__(self, "epochs", epochs)
             if self.epochs < 1:
                 raise CurriculumError(
                     f"epochs of a policy must be at least 1, got {self.epochs}; "

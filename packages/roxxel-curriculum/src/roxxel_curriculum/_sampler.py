@@ -135,6 +135,7 @@ class Sampler:
 
         Raises:
             IndexError: The step or a row is outside.
+            TypeError: `rows` or `columns` is of the wrong type.
             ValueError: `columns` has a step.
         """
         block, data_step = self._block(step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -43,10 +43,13 @@ def checked_columns(columns: slice | None, seq_len: int) -> tuple[int, int]:
     """Return the first column and their number.
 
     Raises:
+        TypeError: They are no slice.
         ValueError: The slice has a step.
     """
     if columns is None:
         return 0, seq_len
+    if not isinstance(cast("Any", columns), slice):
+        raise TypeError(f"columns must be a slice or None, got {columns!r}")
     start, stop, step = columns.indices(seq_len)
     if step != 1:
         raise ValueError(f"columns must be a slice without a step, got {columns}")

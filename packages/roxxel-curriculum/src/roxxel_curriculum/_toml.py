@@ -8,10 +8,15 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_curriculum._arguments import (
+    checked_count,
+    checked_overlap,
+    merged_skips,
+)
 from roxxel_curriculum._curriculum import Curriculum
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._phase import Phase
-from roxxel_curriculum._policy import Policy
+from roxxel_curriculum._policy import Policy, parse_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,17 +120,25 @@ def schedule_from(table: Mapping[str, Any]) -> Schedule:
         CurriculumError: A key is unknown, or a value is out of range.
         TypeError: A value has the wrong type.
     """
-    _check_keys(table, _names(Schedule), "a schedule")
-    given = dict(table)
+    given = _table(table, "a schedule")
+    _check_keys(given, _names(Schedule), "a schedule")
     phases = _list(given.pop("phases", []), "phases")
     policies = _table(given.pop("policies", {}), "policies")
     skips = _list(given.pop("skips", []), "skips")
-    return Schedule(
+    schedule = Schedule(
         phases=tuple(_phase(phase, index) for index, phase in enumerate(phases)),
         policies={name: _policy(policy, name) for name, policy in policies.items()},
         skips=tuple(_skip(skip) for skip in skips),
         **given,
     )
+    # As the curriculum will, but where the message can still name the file.
+    checked_count("longest", schedule.longest)
+    checked_count("max_epochs", schedule.max_epochs)
+    checked_overlap(schedule.overlap)
+    merged_skips(schedule.skips)
+    for name, policy in schedule.policies.items():
+        parse_policy(policy, name)
+    return schedule
 
 
 def _phase(value: Any, index: int) -> Phase:
