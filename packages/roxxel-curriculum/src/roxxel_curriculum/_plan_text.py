@@ -4,18 +4,34 @@ from __future__ import annotations
 
 from html import escape
 from itertools import pairwise
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roxxel_curriculum._plan import Plan, SourcePlan
+    from roxxel_curriculum._plan import PhasePlan, Plan, SourcePlan
+
+
+_WIDTH = 80
 
 
 def plan_text(plan: Plan) -> str:
-    """Return a plan as lines of text, without colour."""
+    """Return a plan as lines of text, without colour, 80 columns wide if it can be."""
     lines = [headline(plan), ""]
-    lines += _table(PHASE_COLUMNS, phase_rows(plan))
-    lines += ["", *_table(SOURCE_COLUMNS, source_rows(plan))]
-    notes = plan_notes(plan)
+    blocks = [phase_rows(phase) for phase in plan.phases]
+    widths = column_widths(PHASE_COLUMNS, [row for block in blocks for row in block])
+    lines += _head(PHASE_COLUMNS, widths)
+    for phase, block in zip(plan.phases, blocks, strict=True):
+        lines.append(phase_heading(phase))
+        lines += [_line(row, widths) for row in block]
+    rows = source_rows(plan)
+    widths = column_widths(SOURCE_COLUMNS, rows)
+    lines += ["", *_head(SOURCE_COLUMNS, widths)]
+    lines += [_line(row, widths) for row in rows]
+    notes = [
+        line
+        for note in plan_notes(plan)
+        for line in wrap(note, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    ]
     if notes:
         lines += ["", *notes]
     return "\n".join(lines)
@@ -23,33 +39,24 @@ def plan_text(plan: Plan) -> str:
 
 def plan_html(plan: Plan) -> str:
     """Return a plan as two HTML tables, for notebooks."""
-    parts = [f"<p>{escape(headline(plan))}</p>"]
-    for columns, rows in (
-        (PHASE_COLUMNS, phase_rows(plan)),
-        (SOURCE_COLUMNS, source_rows(plan)),
-    ):
-        head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
-            for row in rows
-        )
-        parts.append(f"<table><tr>{head}</tr>{body}</table>")
-    parts.extend(f"<p>{escape(note)}</p>" for note in plan_notes(plan))
-    return "\n".join(parts)
+    phases = [_html_row("th", PHASE_COLUMNS)]
+    for phase in plan.phases:
+        heading = escape(phase_heading(phase))
+        phases.append(f'<tr><th colspan="{len(PHASE_COLUMNS)}">{heading}</th></tr>')
+        phases += [_html_row("td", row) for row in phase_rows(phase)]
+    sources = [_html_row("th", SOURCE_COLUMNS)]
+    sources += [_html_row("td", row) for row in source_rows(plan)]
+    return "\n".join(
+        [
+            f"<p>{escape(headline(plan))}</p>",
+            f"<table>{''.join(phases)}</table>",
+            f"<table>{''.join(sources)}</table>",
+            *(f"<p>{escape(note)}</p>" for note in plan_notes(plan)),
+        ]
+    )
 
 
-PHASE_COLUMNS = (
-    "phase",
-    "steps",
-    "batch",
-    "source",
-    "share",
-    "samples",
-    "tokens",
-    "epochs",
-    "from-to",
-    "waste",
-)
+PHASE_COLUMNS = ("source", "share", "samples", "tokens", "epochs", "from-to", "waste")
 
 SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs out")
 
@@ -62,26 +69,28 @@ def headline(plan: Plan) -> str:
     )
 
 
-def phase_rows(plan: Plan) -> list[tuple[str, ...]]:
-    """Return a row for each source of each phase."""
-    rows: list[tuple[str, ...]] = []
-    for phase in plan.phases:
-        for number, source in enumerate(phase.sources):
-            steps = f"{phase.start:,}-{phase.stop - 1:,}"
-            head = (str(phase.index), steps, f"{phase.batch_size} x {phase.seq_len}")
-            rows.append(
-                (
-                    *(head if number == 0 else ("", "", "")),
-                    source.name,
-                    f"{source.share:.4g}",
-                    f"{source.samples:,}",
-                    short(source.tokens),
-                    f"{source.epochs:.3f}",
-                    _from_to(source),
-                    short(source.unfinished_tokens + source.tail_tokens),
-                )
-            )
-    return rows
+def phase_heading(phase: PhasePlan) -> str:
+    """Return what a phase is, above the rows of its sources."""
+    return (
+        f"phase {phase.index}: steps {phase.start:,}-{phase.stop - 1:,} of "
+        f"{phase.batch_size} x {phase.seq_len}"
+    )
+
+
+def phase_rows(phase: PhasePlan) -> list[tuple[str, ...]]:
+    """Return a row for each source of a phase."""
+    return [
+        (
+            source.name,
+            f"{source.share:.4g}",
+            f"{source.samples:,}",
+            short(source.tokens),
+            f"{source.epochs:.3f}",
+            _from_to(source),
+            short(source.unfinished_tokens + source.tail_tokens),
+        )
+        for source in phase.sources
+    ]
 
 
 def source_rows(plan: Plan) -> list[tuple[str, ...]]:
@@ -175,11 +184,20 @@ def _from_to(source: SourcePlan) -> str:
     return f"{source.first_step:,}-{source.last_step:,}"
 
 
-def _table(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) for cell, width in zip(row, widths, strict=True)
-        ).rstrip()
-        for row in (columns, tuple("-" * width for width in widths), *rows)
-    ]
+def column_widths(columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[int]:
+    """Return the characters of the widest cell of each column."""
+    return [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+
+
+def _head(columns: tuple[str, ...], widths: list[int]) -> list[str]:
+    rule = tuple("-" * width for width in widths)
+    return [_line(columns, widths), _line(rule, widths)]
+
+
+def _line(cells: tuple[str, ...], widths: list[int]) -> str:
+    padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+    return "  ".join(padded).rstrip()
+
+
+def _html_row(tag: str, cells: tuple[str, ...]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
