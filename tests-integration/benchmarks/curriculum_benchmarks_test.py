@@ -1,0 +1,50 @@
+"""Every benchmark of the curriculum runs once, small."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import curriculum_batch, curriculum_index, curriculum_seek
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_batches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    corpora = {
+        name: curriculum_batch.write(tmp_path / f"{name}.rox", 2**20)
+        for name in ("self", "a", "b")
+    }
+
+    curriculum_batch.compare(corpora, batch_size=512, seq_len=65, rounds=1)
+
+    assert capsys.readouterr().out.startswith("3 sources, 512x65: bare read")
+
+
+def test_index_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
+    curriculum_index.compare_sizes(steps=8, rounds=1)
+    curriculum_index.declare_and_plan(rounds=1)
+    curriculum_index.memory()
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:13] for line in lines[:3]] == [
+        "1e+08 tokens:",
+        "1e+10 tokens:",
+        "1e+13 tokens:",
+    ]
+    assert "declared in" in lines[3]
+    assert all("KiB held" in line for line in lines[4:])
+
+
+def test_seeking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2):
+        path = tmp_path / f"sparse_{number:05}.rox"
+        curriculum_seek.write_sparse(path, num_tokens=10**8)
+
+    curriculum_seek.compare(f"{tmp_path}/sparse_*.rox", rounds=2)
+
+    out = capsys.readouterr().out
+    assert out.startswith("2.00e+08 tokens in 2 shards")
+    assert "difference in turn" in out
