@@ -213,6 +213,29 @@ def test_a_difference_says_what_changes_and_from_which_step(
     assert change in str(found)
 
 
+def test_a_source_that_is_spent_no_more_changes_where_its_phase_begins() -> None:
+    before, after = (
+        Curriculum(
+            PositionReader(10**5),
+            # The first phase leaves the last round of `code` unfinished.
+            [Phase(7, 1, 50, {"code": 1}), Phase(5, 1, 9, {"self": 5, "code": 1})],
+            {"code": PositionReader(600)},
+            policies={"code": policy},
+            longest=100,
+        )
+        for policy in ("drop", "repeat")
+    )
+
+    assert [source.is_spent for source in before.plan().phases[1].sources] == [
+        True,
+        False,
+    ]
+    found = before.plan().diff(after.plan())
+    assert found.step == 7
+    assert "source 'code' has something left when phase 1 begins" in str(found)
+    assert "has nothing left when phase 1" in str(after.plan().diff(before.plan()))
+
+
 def test_another_source_changes_from_where_it_is_first_read() -> None:
     other = Curriculum(
         PositionReader(2 * 10**6, "web"),

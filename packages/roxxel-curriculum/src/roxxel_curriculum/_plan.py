@@ -36,6 +36,7 @@ class SourcePlan:
         tail_tokens: Tokens left out at the ends of epochs, too few for a sample. An
             epoch ends where the phase begins the next, or with the last phase that
             draws from the source, if no sample is left.
+        is_spent: Whether it had nothing left when the phase began, and gives nothing.
     """
 
     name: str
@@ -50,6 +51,7 @@ class SourcePlan:
     exhausted_step: int | None
     unfinished_tokens: int
     tail_tokens: int
+    is_spent: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,6 +143,15 @@ def _exhaustion_changes(before: Plan, after: Plan) -> Iterator[_Change]:
     for number, (old, new) in enumerate(zip(before.phases, after.phases, strict=False)):
         if old.start != new.start:
             return
+        spent = {source.name for source in old.sources if source.is_spent}
+        for source in new.sources:
+            if source.is_spent != (source.name in spent):
+                words = "nothing" if source.is_spent else "something"
+                yield _Change(
+                    old.start,
+                    f"source {source.name!r} has {words} left when phase {number} "
+                    "begins",
+                )
         was = {source.name: source.exhausted_step for source in old.sources}
         now = {source.name: source.exhausted_step for source in new.sources}
         for name in sorted(was.keys() & now.keys()):

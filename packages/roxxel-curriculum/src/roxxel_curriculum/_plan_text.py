@@ -121,7 +121,7 @@ def plan_notes(plan: Plan) -> list[str]:
         notes.extend(
             f"phase {phase.index}: {source.name} has nothing left and gives nothing"
             for source in phase.sources
-            if not any(source.name in mix.shares for mix in phase.mixes)
+            if source.is_spent
         )
     notes.extend(
         f"{source.name} is read {source.epochs:.2f} times"

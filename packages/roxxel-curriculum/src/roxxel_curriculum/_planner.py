@@ -142,6 +142,7 @@ def _plan_phase(
                 tail_tokens=run.tail_tokens(
                     base, base + passed[name], is_last=name in ending
                 ),
+                is_spent=name not in phase.legs[0].blend.sources,
             )
         )
     return PhasePlan(
