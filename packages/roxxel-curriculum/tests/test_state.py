@@ -335,3 +335,21 @@ def test_a_source_may_be_added_from_the_step_on_and_an_unread_one_changed() -> N
     assert_same_past(added, before, 30)
     with pytest.raises(StateMismatch, match="tokens of source 'math' was 3000"):
         other.sampler(7, saved(added, 31))
+
+
+def test_a_skip_does_not_shorten_a_phase_of_epochs_that_is_edited() -> None:
+    def of(share: int, skips: list[tuple[int, int]]) -> Curriculum:
+        weights = {"self": share, "code": 1}
+        return Curriculum(
+            PositionReader(4000),
+            [Phase(epochs=1, batch_size=4, seq_len=10, weights=weights)],
+            {"code": PositionReader(40_000)},
+            skips=skips,
+        )
+
+    skips = [(10, 20), (15, 3)]
+    plain = of(2, []).sampler(1, of(1, []).sampler(1).state(50))
+    skipped = of(2, skips).sampler(1, of(1, skips).sampler(1).state(50))
+
+    assert of(1, skips).total_steps == of(1, []).total_steps
+    assert skipped.total_steps == plain.total_steps

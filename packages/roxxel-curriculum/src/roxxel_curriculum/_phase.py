@@ -26,7 +26,7 @@ class Phase:
             names the primary, a source that is not named gives nothing. None draws from
             the primary alone.
         epochs: Instead of `steps`: as many whole steps as it takes the primary to give
-            this many epochs of samples. May be a fraction.
+            this many epochs of samples, skips left out of account. May be a fraction.
         tokens: Instead of `steps`: the whole steps in this many tokens.
 
     Raises:

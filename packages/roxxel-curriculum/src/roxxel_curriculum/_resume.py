@@ -157,7 +157,7 @@ class _Past:
             return replace(rest, steps=rest.steps - solved.steps, is_split=True)
         spans = self._solver.spans[PRIMARY]
         per_epoch = spans.windows_per_epoch(rest.seq_len)
-        given = solved.counts(solved.num_samples).get(PRIMARY, 0)
+        given = solved.delivered(PRIMARY)
         wanted = int(rest.epochs * per_epoch) - given
         if wanted <= 0:
             return None

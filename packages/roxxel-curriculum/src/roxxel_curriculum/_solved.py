@@ -118,6 +118,19 @@ class SolvedPhase:
         """Return the samples passed when `steps` training steps are done."""
         return (self.data_step(steps - 1) + 1) * self.piece.batch_size if steps else 0
 
+    def delivered(self, source: str) -> int:
+        """Return the samples of a source in its steps, those of skipped ones not."""
+        if source not in self.runs:
+            return 0
+        size = self.piece.batch_size
+        given = self.counts(self.num_samples)[source]
+        for skip in self.skips:
+            stop = self.data_step(skip.at)
+            start = stop - skip.steps
+            given -= self.counts(stop * size)[source]
+            given += self.counts(start * size)[source]
+        return given
+
     def steps_within(self, num_samples: int) -> int:
         """Return the most training steps that need no more than `num_samples`."""
         whole = num_samples // self.piece.batch_size
