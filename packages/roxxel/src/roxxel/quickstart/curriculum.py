@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_curriculum import Curriculum, Phase
+from roxxel_curriculum import Curriculum, CurriculumError, Phase
 
 from roxxel.quickstart import settings
 from roxxel.quickstart.folder import QuickstartError
@@ -28,7 +28,7 @@ def make_curriculum(
     """
     try:
         return _curriculum(corpora, schedule, steps)
-    except ValueError as error:
+    except CurriculumError as error:
         raise QuickstartError(f"--steps {steps}: {error}") from error
 
 
