@@ -96,6 +96,11 @@ def test_nobody_looking_ends_no_run(
     assert [row["step"] for row in rows(tmp_path)] == [1]
 
 
+def test_logger_that_is_not_open_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="use it inside `with Logger"):
+        Logger(tmp_path).info("lost")
+
+
 def test_cut_drops_later_rows_and_a_torn_one(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:
         for step in (1, 10, 20):

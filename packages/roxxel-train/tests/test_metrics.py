@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import jax.numpy as jnp
 from hypothesis import given
@@ -69,6 +69,34 @@ def test_update_is_finished_when_it_is_first_seen_to_be() -> None:
     (finished,) = in_flight.drain()
 
     assert finished.at_s == 1.0
+
+
+def test_updates_seen_to_be_finished_at_once_share_the_time() -> None:
+    now = 0.0
+    in_flight = InFlight(9, lambda: now)
+
+    class Slow:
+        ready = False
+
+        def copy_to_host_async(self) -> None:
+            pass
+
+        def is_ready(self) -> bool:
+            return self.ready
+
+        def __float__(self) -> float:
+            return 1.0
+
+    losses = [Slow(), Slow(), Slow()]
+    for step, loss in enumerate(losses, 1):
+        in_flight.push(step, {"loss": cast("Any", loss)}, waited_s=float(step))
+    for loss in losses:
+        loss.ready = True
+    now = 6.0
+    finished = in_flight.drain()
+
+    assert [update.at_s for update in finished] == [2.0, 4.0, 6.0]
+    assert [update.waited_s for update in finished] == [1.0, 2.0, 3.0]
 
 
 def test_clock_stands_still_while_something_else_is_done() -> None:

@@ -167,9 +167,14 @@ class Logger:
     def _say(
         self, level: int, message: str, exc_info: Any = None, **carried: Any
     ) -> None:
-        """Put a record on the queue; before the start and after the end it is lost."""
-        if self._listener is None:
+        """Put a record on the queue; processes other than the first say nothing."""
+        if jax.process_index() != 0:
             return
+        if self._listener is None:
+            raise RuntimeError(
+                "this Logger is not open, so nothing would be written; "
+                "use it inside `with Logger(...) as log:`"
+            )
         record = logging.LogRecord("roxxel", level, "", 0, message, None, exc_info)
         record.__dict__.update(carried)
         self._records.put(record)

@@ -58,17 +58,20 @@ class Finished:
         step: Updates done with this one.
         values: Its scalars by name.
         at_s: When it was seen to be finished, on the clock of the training.
+        waited_s: Seconds that the loop had waited for data when it was dispatched.
     """
 
     step: int
     values: dict[str, float]
     at_s: float
+    waited_s: float
 
 
 @dataclass
 class _Update:
     step: int
     scalars: dict[str, Any]  # jax.Array, whose is_ready() its type does not know
+    waited_s: float
     at_s: float | None = None
 
 
@@ -84,29 +87,51 @@ class InFlight:
         self._limit = limit
         self._clock = clock
         self._waiting: deque[_Update] = deque()
+        self._last_seen_s = clock()
 
-    def push(self, step: int, scalars: dict[str, jax.Array]) -> list[Finished]:
-        """Take an update's scalars; return the updates that must be finished by now."""
+    def push(
+        self, step: int, scalars: dict[str, jax.Array], waited_s: float = 0.0
+    ) -> list[Finished]:
+        """Take an update's scalars; return the updates that must be finished by now.
+
+        Args:
+            step: Updates done with this one.
+            scalars: What it reports.
+            waited_s: Seconds that the loop has waited for data until now.
+        """
         for value in scalars.values():
             value.copy_to_host_async()
-        self._waiting.append(_Update(step, scalars))
-        # Some backends have finished before they return: then this is the moment.
-        for update in self._waiting:
-            if update.at_s is None and update.scalars["loss"].is_ready():
-                update.at_s = self._clock()
+        self._waiting.append(_Update(step, scalars, waited_s))
+        self._look()
         return self._fetch(self._limit)
 
     def drain(self) -> list[Finished]:
         """Wait for all updates and return their values."""
         return self._fetch(0)
 
+    def _look(self) -> None:
+        """Note which updates are finished; those seen at once share the time evenly."""
+        seen = [
+            update
+            for update in self._waiting
+            if update.at_s is None and update.scalars["loss"].is_ready()
+        ]
+        now = self._clock()
+        for index, update in enumerate(seen, 1):
+            share = index / len(seen)
+            update.at_s = self._last_seen_s + share * (now - self._last_seen_s)
+        if seen:
+            self._last_seen_s = now
+
     def _fetch(self, keep: int) -> list[Finished]:
         finished: list[Finished] = []
         while len(self._waiting) > keep:
-            update = self._waiting.popleft()
-            values = {name: float(value) for name, value in update.scalars.items()}
-            at_s = self._clock() if update.at_s is None else update.at_s
-            finished.append(Finished(update.step, values, at_s))
+            oldest = self._waiting[0]
+            values = {name: float(value) for name, value in oldest.scalars.items()}
+            self._look()
+            self._waiting.popleft()
+            at_s = self._last_seen_s if oldest.at_s is None else oldest.at_s
+            finished.append(Finished(oldest.step, values, at_s, oldest.waited_s))
         return finished
 
 

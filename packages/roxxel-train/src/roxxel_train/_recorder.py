@@ -77,7 +77,7 @@ class Recorder:
         Raises:
             NonFiniteError: A finished update had a NaN or infinite loss.
         """
-        self._log(self._in_flight.push(step, scalars))
+        self._log(self._in_flight.push(step, scalars, self.waited_s()))
 
     def drain(self) -> None:
         """Wait for every update and log it.
@@ -131,7 +131,7 @@ class Recorder:
 
     def _timing(self, update: Finished, tokens: int) -> dict[str, float]:
         last = self._lap
-        self._lap = Lap(update.step, tokens, update.at_s, self.waited_s())
+        self._lap = Lap(update.step, tokens, update.at_s, update.waited_s)
         return {**self._lap.timing_since(last), **self._watch.take_apart()}
 
     def _tokens_of_batch(self, step: int) -> dict[str, int]:

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from roxxel_ckpt import Checkpointer
+from roxxel_curriculum import StateMismatch
 from roxxel_loader import device_stream
 
 from roxxel_train._agreement import together
@@ -89,8 +90,7 @@ class Trainer:
     Raises:
         ValueError: An argument is out of range, or a batch does not divide.
         TypeError: `loss_fn` does not return a loss.
-        RunMismatchError: The folder holds another run.
-        roxxel_curriculum.StateMismatch: Its run saw other data, in another order.
+        RunMismatchError: The folder holds another run, or one that saw other data.
         OSError: The folder cannot be written.
     """
 
@@ -396,7 +396,14 @@ class Trainer:
         elif self._folder is not None and self._folder.record is not None:
             self._folder.check_model(self._model_signature)
             state = self._folder.record["data"]
-        sampler = self.curriculum.sampler(self.seed, state=state)
+        try:
+            sampler = self.curriculum.sampler(self.seed, state=state)
+        except StateMismatch as error:
+            place = "the checkpoints" if self._folder is None else self._folder.path
+            raise RunMismatchError(
+                f"{place}: the run there does not fit this curriculum: {error}; "
+                "or give another save_path"
+            ) from error
         if newest is not None and newest[0] > sampler.total_steps:
             raise RunMismatchError(
                 f"the run has done {newest[0]} steps but the curriculum has only "
