@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_ckpt import (
@@ -188,3 +189,14 @@ def test_errors_are_builtin_errors_too() -> None:
     assert issubclass(CheckpointTimeoutError, TimeoutError)
     assert issubclass(CheckpointWriteError, OSError)
     assert issubclass(CheckpointNotFoundError, FileNotFoundError)
+
+
+def test_folder_of_the_run_in_the_place_of_its_checkpoints_is_named(
+    tmp_path: Path,
+) -> None:
+    model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    with Checkpointer(tmp_path / "run" / "checkpoints", model) as saving:
+        saving.save(3)
+
+    with pytest.raises(CheckpointNotFoundError, match=r"run/checkpoints does; give"):
+        Checkpointer(tmp_path / "run", model).restore()

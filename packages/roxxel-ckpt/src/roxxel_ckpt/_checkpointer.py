@@ -107,7 +107,8 @@ class Checkpointer:
     With several processes every process makes the same calls in the same order.
 
     Args:
-        checkpoint_path: Folder of the run, made by the first save. Constructing a
+        checkpoint_path: Folder of the checkpoints, made by the first save; those of a
+            trained run are in `checkpoints` under its own folder. Constructing a
             checkpointer touches no file; what a killed process left half-written is
             removed by the first `save` or `restore`.
         model: Flax NNX object; its live arrays are read by `save` and replaced by
@@ -273,7 +274,8 @@ class Checkpointer:
             The restored step; 0 when the folder holds no checkpoint.
 
         Raises:
-            CheckpointNotFoundError: The step asked for does not exist.
+            CheckpointNotFoundError: The step asked for does not exist, or the folder
+                has no steps but a folder `checkpoints` that does.
             CheckpointDamagedError: It is damaged, or no checkpoint is sound.
             CheckpointMismatchError: It does not fit the live objects.
             CheckpointWriteError: A save before failed in the background.
@@ -288,6 +290,7 @@ class Checkpointer:
             self._clean()
         chosen = self._choose(step)
         if chosen is None:
+            self._check_not_beside()
             return 0
         place = self._folder.step_path(chosen)
         meta = read_meta(place)
@@ -329,6 +332,14 @@ class Checkpointer:
         return chosen
 
     @_one_at_a_time
+    def _check_not_beside(self) -> None:
+        """Refuse the folder of a run in the place of that of its checkpoints."""
+        inner = Folder(self._folder.path / "checkpoints")
+        if inner.steps():
+            raise CheckpointNotFoundError(
+                f"{self._folder}: holds no step, but {inner} does; give that folder"
+            )
+
     def peek(self, step: int | None = None) -> tuple[int, dict[str, Any] | None] | None:
         """Return step and `extra` of the checkpoint that `restore` would take.
 
