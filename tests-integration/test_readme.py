@@ -14,10 +14,10 @@ README = Path(__file__).parents[1] / "README.md"
 
 def test_example_of_the_readme_runs(tmp_path: Path, compilation_cache: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 1
+    assert len(blocks) == 2
 
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", blocks[0]],
+        [sys.executable, "-W", "error", "-c", "".join(blocks)],
         cwd=tmp_path,
         env=environment(1, compilation_cache),
         capture_output=True,
@@ -27,5 +27,7 @@ def test_example_of_the_readme_runs(tmp_path: Path, compilation_cache: Path) -> 
     )
 
     assert done.returncode == 0, done.stderr
-    assert "80 steps" in done.stdout.splitlines()[0]
-    assert done.stdout.splitlines()[-1].startswith("done: 80 of 80 steps")
+    lines = done.stdout.splitlines()
+    assert "80 steps" in lines[0]
+    assert lines[-2].startswith("done: 80 of 80 steps, loss 0.")
+    assert lines[-1].startswith("(16, 65) Location(source='self'")

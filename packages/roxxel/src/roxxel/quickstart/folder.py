@@ -98,6 +98,11 @@ class QuickstartFolder:
         return self.path / DATA
 
     @property
+    def is_trained(self) -> bool:
+        """Whether training has begun here."""
+        return (self.path / "run.json").exists()
+
+    @property
     def staged(self) -> Path:
         """Where a new run's shards wait until it is known that it can be trained."""
         return self.path / _STAGED

@@ -56,6 +56,7 @@ def train(
         return {"held_out_loss": held_out.loss(state.model)}
 
     curriculum = make_curriculum(corpora, schedule, steps)
+    is_new = not folder.is_trained
     trainer = Trainer(
         model=model,
         optimizer=nnx.Optimizer(model, make_optimizer(schedule), wrt=nnx.Param),
@@ -74,7 +75,8 @@ def train(
 
     report.say_beginning(corpora, record, model, plan, say)
     before = held_out.loss(model)
-    say(f"Held-out loss of the untrained model: {before:.2f} nats a byte.")
+    if is_new:
+        say(f"Held-out loss of the untrained model: {before:.2f} nats a byte.")
     summary = trainer.run()
     after = held_out.loss(model)
     sample = sample_text(
