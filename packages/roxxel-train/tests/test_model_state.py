@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from roxxel_train._model_state import is_sound, place, put, signature, take
 
 from .helpers import pair
@@ -74,7 +74,7 @@ def test_everything_a_model_holds_is_placed() -> None:
 
 def test_sharded_arrays_keep_their_place_on_the_mesh() -> None:
     model, optimizer = pair()
-    mesh = jax.make_mesh((1,), ("data",))
+    mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Explicit,))
     sharded = NamedSharding(mesh, PartitionSpec("data"))
     model.out.kernel.set_value(jax.device_put(model.out.kernel[...], sharded))
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import AxisType
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Phase
 from roxxel_train import (
@@ -337,7 +338,8 @@ def test_evaluation_cannot_take_the_names_of_every_row(tmp_path: Path) -> None:
 
 
 def test_mesh_with_explicit_axes_serves_as_any_other(tmp_path: Path) -> None:
-    mesh = jax.make_mesh((1, 1), ("data", "model"))
+    explicit = (AxisType.Explicit, AxisType.Explicit)
+    mesh = jax.make_mesh((1, 1), ("data", "model"), axis_types=explicit)
 
     assert trainer(tmp_path, mesh=mesh, save_path=None).run().complete
 
