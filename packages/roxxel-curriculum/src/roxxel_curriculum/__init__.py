@@ -17,6 +17,7 @@ from roxxel_format import TokenReader
 from roxxel_curriculum._bijection import Permutation, make_key, permute
 from roxxel_curriculum._curriculum import Curriculum
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._fields import Field
 from roxxel_curriculum._phase import Phase, ResolvedPhase
 from roxxel_curriculum._plan import CorpusPlan, MixPlan, PhasePlan, Plan, SourcePlan
 from roxxel_curriculum._plan_diff import PlanDiff
@@ -40,6 +41,7 @@ __all__ = [
     "CorpusPlan",
     "Curriculum",
     "CurriculumError",
+    "Field",
     "Location",
     "MixPlan",
     "Permutation",
