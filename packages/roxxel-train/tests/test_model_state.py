@@ -6,7 +6,8 @@ import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from roxxel_train._model_state import is_sound, place, put, signature, take
+from roxxel_train._model_sharding import ModelLayout, place
+from roxxel_train._model_state import is_sound, put, signature, take
 
 from .helpers import pair
 
@@ -27,7 +28,7 @@ def test_placing_copies_every_array() -> None:
     model, optimizer = pair()
     before = take(model, optimizer)
 
-    place(model, optimizer, Mesh(np.asarray(jax.devices()), ("data",)))
+    place(model, optimizer, ModelLayout(Mesh(np.asarray(jax.devices()), ("data",))))
 
     after = take(model, optimizer)
     for old, new in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
@@ -64,7 +65,7 @@ def test_everything_a_model_holds_is_placed() -> None:
     model = Odd()
     optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
 
-    place(model, optimizer, Mesh(np.asarray(jax.devices()), ("data",)))
+    place(model, optimizer, ModelLayout(Mesh(np.asarray(jax.devices()), ("data",))))
 
     leaves = jax.tree.leaves(take(model, optimizer))
     assert all(isinstance(leaf, jax.Array) for leaf in leaves)
@@ -78,7 +79,7 @@ def test_sharded_arrays_keep_their_place_on_the_mesh() -> None:
     sharded = NamedSharding(mesh, PartitionSpec("data"))
     model.out.kernel.set_value(jax.device_put(model.out.kernel[...], sharded))
 
-    place(model, optimizer, Mesh(mesh.devices, mesh.axis_names))
+    place(model, optimizer, ModelLayout(Mesh(mesh.devices, mesh.axis_names)))
 
     placed = take(model, optimizer)[0]["out"]
     assert placed["kernel"].sharding.spec == PartitionSpec("data")

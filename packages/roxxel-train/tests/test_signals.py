@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_train import PREEMPTED_EXIT_CODE, BatchRow, NonFiniteError, Preempted
-from roxxel_train._signals import StopRequests
+from roxxel_train._signals import Requests
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +24,10 @@ def interrupts_are_not_ignored() -> Iterator[None]:
 def test_signal_is_remembered_instead_of_obeyed(number: signal.Signals) -> None:
     before = signal.getsignal(number)
 
-    with StopRequests() as stop:
-        assert stop.received(1) is None
+    with Requests() as requests:
+        assert requests.stop(1) is None
         signal.raise_signal(number)
-        assert stop.received(2) == number.name
+        assert requests.stop(2) == number.name
 
     assert signal.getsignal(number) is before
 
@@ -35,9 +35,9 @@ def test_signal_is_remembered_instead_of_obeyed(number: signal.Signals) -> None:
 def test_signal_that_is_ignored_stays_so() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        with StopRequests() as stop:
+        with Requests() as requests:
             signal.raise_signal(signal.SIGTERM)
-            assert stop.received(1) is None
+            assert requests.stop(1) is None
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -46,7 +46,7 @@ def test_second_signal_acts_as_without_us() -> None:
     before = signal.getsignal(signal.SIGTERM)
 
     def twice() -> None:
-        with StopRequests():
+        with Requests():
             signal.raise_signal(signal.SIGTERM)
             signal.raise_signal(signal.SIGINT)
 

@@ -1,7 +1,8 @@
-"""What only process 0 does, so that no process waits for one that has failed."""
+"""How processes stay together: what one of them does alone, and what all must share."""
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,29 @@ def together() -> Generator[None]:
     if failed.any():
         raise RuntimeError(
             f"process {int(np.argmax(failed))} could not go on; its own error says why"
+        )
+
+
+def check_same(what: str, text: str) -> None:
+    """Check that every process has the same text.
+
+    Args:
+        what: Names it in the error.
+        text: Compared by its digest.
+
+    Raises:
+        ValueError: A process has another text than process 0.
+    """
+    if jax.process_count() == 1:
+        return
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    mine = np.frombuffer(digest, np.uint32)
+    of_all = np.asarray(multihost_utils.process_allgather(mine))
+    differing = np.flatnonzero((of_all != of_all[0]).any(axis=1))
+    if differing.size:
+        raise ValueError(
+            f"processes {differing.tolist()} have another {what} than process 0; "
+            "start all of them with the same files and arguments"
         )
 
 

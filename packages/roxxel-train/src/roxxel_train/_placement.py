@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,16 +13,18 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from roxxel_curriculum import Sampler
+
 
 def data_parallel_mesh() -> Mesh:
     """Return all devices of all processes along one axis, `"data"`."""
     return Mesh(np.asarray(jax.devices()), ("data",))
 
 
-def mesh_and_sharding(
+def batch_sharding(
     mesh: Mesh | None, data_sharding: NamedSharding | None
-) -> tuple[Mesh, NamedSharding]:
-    """Return where the model lives and how a batch is laid out there.
+) -> NamedSharding:
+    """Return how a batch is laid out, on the mesh that the model lives on too.
 
     The axes of the mesh are made automatic, as `jax.sharding.Mesh` has them: models
     are written without regard to how they are sharded, and in the explicit mode that
@@ -54,7 +56,7 @@ def mesh_and_sharding(
         if data_sharding is None
         else data_sharding.spec
     )
-    return automatic, NamedSharding(automatic, spec)
+    return NamedSharding(automatic, spec)
 
 
 @dataclass(frozen=True)
@@ -124,3 +126,29 @@ class BatchPlacement:
             return 1
         names = (axes,) if isinstance(axes, str) else axes
         return math.prod(self.sharding.mesh.shape[name] for name in names)
+
+
+def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
+    """Return shape, dtype and sharding of the batches of each of the sampler's phases.
+
+    Returns:
+        One `jax.ShapeDtypeStruct` a phase, or a dict of them by field where the sampler
+        gives more than tokens.
+
+    Raises:
+        ValueError: One does not divide, and the placement is strict.
+    """
+    tokens = jax.dtypes.canonicalize_dtype(sampler.dtype)
+    shapes: list[Any] = []
+    for phase in sampler.phases:
+        shape = phase.batch_size, phase.seq_len
+        batch = {
+            field: jax.ShapeDtypeStruct(
+                shape,
+                tokens if field == "tokens" else np.dtype(np.int32),
+                sharding=placement(shape),
+            )
+            for field in sampler.fields
+        }
+        shapes.append(batch["tokens"] if sampler.fields == ("tokens",) else batch)
+    return shapes

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from roxxel_train._progress import train_texts
 from roxxel_train.errors import BatchRow, NonFiniteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     import jax
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
 
 _IN_FLIGHT = 2
 """Updates dispatched and not finished: enough to keep a device busy."""
-
-
-_FIXED_FIELDS = ("kind", "step", "time")
 
 
 class Recorder:
@@ -87,13 +83,8 @@ class Recorder:
         """
         self._log(self._in_flight.drain())
 
-    def evaluation(self, step: int, result: Any) -> None:
-        """Log what `eval_fn` returned after update `step`.
-
-        Raises:
-            TypeError: It is neither text, a number, a dict of these, nor None.
-        """
-        values = _evaluation_values(result)
+    def evaluation(self, step: int, values: Mapping[str, Any]) -> None:
+        """Log what an evaluation after update `step` found."""
         if values:
             self._row("eval", step, values)
         self._evaluated = step
@@ -150,34 +141,3 @@ class Recorder:
             place = self._sampler.locate(step, row)
             documents = tuple(int(document) for document in place.documents)
             yield BatchRow(row, place.source, place.start, place.stop, documents)
-
-
-def _evaluation_values(result: Any) -> dict[str, Any]:
-    if result is None:
-        return {}
-    if isinstance(result, str):
-        return {"text": result}
-    if isinstance(result, Mapping):
-        return dict(_evaluation_items(result))
-    return {"value": _number("what eval_fn returned", result)}
-
-
-def _evaluation_items(result: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    for name, value in result.items():
-        if name in _FIXED_FIELDS:
-            raise TypeError(
-                f"eval_fn returned a value named {name!r}, which every row has "
-                "already; give it another name"
-            )
-        text = isinstance(value, str)
-        yield str(name), value if text else _number(f"{name!r} of eval_fn", value)
-
-
-def _number(what: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"{what} is a {type(value).__name__}; "
-            "eval_fn must return text, a number, a dict of these, or None"
-        ) from error

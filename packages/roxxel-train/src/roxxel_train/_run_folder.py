@@ -58,7 +58,14 @@ class RunFolder:
                 "give another save_path"
             )
 
-    def begin(self, *, seed: int, data: dict[str, Any], model: str) -> None:
+    def begin(
+        self,
+        *,
+        seed: int,
+        data: dict[str, Any],
+        model: str,
+        init_from: dict[str, Any] | None = None,
+    ) -> None:
         """Write `run.json` at the first start; later starts leave it as it is.
 
         The folder must be claimed: a run that began since it was looked at is kept.
@@ -67,6 +74,7 @@ class RunFolder:
             seed: Seed of the order of the data.
             data: What the order depends on, as the sampler describes it at step 0.
             model: Signature of the model and optimizer.
+            init_from: Path and step of the checkpoint whose weights it begins with.
         """
         self.record = self._read()
         if self.record is not None:
@@ -76,6 +84,7 @@ class RunFolder:
             "seed": seed,
             "model": model,
             "data": data,
+            "init_from": init_from,
             "versions": {name: metadata.version(name) for name in _RECORDED_VERSIONS},
         }
         temporary = self.path / (_RECORD + ".tmp")

@@ -1,15 +1,8 @@
-"""From a loss function to one compiled update.
-
-The update is a pure function of two trees, `(state, batch) -> (state, scalars)`, and
-the state is donated. It is traced for the shape of every phase at the start, so that a
-wrong loss function is found before anything runs, and compiled in a thread of its own
-in the order of need, so that a change of phase costs no wait.
-"""
+"""From a loss function to one update: a pure function `(state, batch)` of two trees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,8 +13,6 @@ from flax import nnx
 from roxxel_train._metrics import ROW_FIELDS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from roxxel_train._model_state import Tree
 
 Scalars = dict[str, jax.Array]
@@ -32,6 +23,10 @@ LossFunction = Callable[[Any, Any], Any]
 
 TrainStep = Callable[[Any, Any, Any], Any]
 """`(model, optimizer, batch)`, updates both and returns what a loss function may."""
+
+
+LOSS_WEIGHT = "loss_weight"
+"""Scalar by which a loss function says over how many tokens its means were taken."""
 
 
 def unpack_loss(result: Any) -> tuple[jax.Array, Scalars]:
@@ -94,13 +89,48 @@ def make_update(
     return update
 
 
+def jit_update(graphdef: Any, train_step: TrainStep, state: Tree) -> Any:
+    """Return the update, jitted: it takes over the state's arrays and keeps its place.
+
+    Args:
+        graphdef: As for `make_update`.
+        train_step: Likewise.
+        state: The live state, whose shardings the new one has too.
+    """
+    kept = jax.tree.map(lambda x: x.sharding, state)
+    update = make_update(graphdef, train_step)
+    return jax.jit(update, donate_argnums=0, out_shardings=(kept, None))
+
+
+def choose_step(
+    loss_fn: LossFunction | None, train_step: TrainStep | None, grad_accum_steps: int
+) -> TrainStep:
+    """Return the user's own step, or the one that follows the gradient of the loss.
+
+    Raises:
+        ValueError: There is neither, or the user's step is to be cut into parts.
+    """
+    if train_step is None:
+        if loss_fn is None:
+            raise ValueError("give loss_fn, or train_step in its place")
+        return descend(loss_fn, grad_accum_steps)
+    if grad_accum_steps != 1:
+        raise ValueError(
+            f"grad_accum_steps={grad_accum_steps} needs loss_fn; "
+            "your own train_step cuts its batches itself"
+        )
+    return train_step
+
+
 def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> TrainStep:
     """Return the step that follows the gradient of a loss function.
 
     Args:
         loss_fn: `(model, batch)` to a scalar, `(scalar, dict)` or a dict with `"loss"`.
         grad_accum_steps: Parts that a batch is cut into; their gradients are averaged
-            by a scan, so that only one part's activations are alive at a time.
+            by a scan, so that only one part's activations are alive at a time. Where
+            the loss is a mean over the tokens that a mask leaves, and the scalar
+            `"loss_weight"` their number, the result is the mean over all of them.
     """
 
     def train_step(model: Any, optimizer: Any, batch: Any) -> tuple[Any, Scalars]:
@@ -113,62 +143,13 @@ def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> TrainStep:
     return train_step
 
 
-class Updates:
-    """The compiled update for each shape of batch.
-
-    Args:
-        update: From `make_update`.
-        state: The live state; its shardings are kept.
-        batches: Shape, dtype and sharding of the batches, in the order of need.
-
-    Raises:
-        TypeError: The loss function returns something else than a loss.
-    """
-
-    def __init__(
-        self,
-        update: Callable[[Tree, Any], tuple[Tree, Scalars]],
-        state: Tree,
-        batches: Iterable[jax.ShapeDtypeStruct],
-    ) -> None:
-        shapes = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
-        )
-        kept = jax.tree.map(lambda x: x.sharding, state)
-        jitted = jax.jit(update, donate_argnums=0, out_shardings=(kept, None))
-        distinct = {_key(batch): batch for batch in batches}
-        self._lowered = {
-            key: jitted.lower(shapes, batch) for key, batch in distinct.items()
-        }
-        self._compiled: dict[Any, Future[Any]] = {}
-
-    def compile_ahead(self, batches: Iterable[jax.ShapeDtypeStruct]) -> None:
-        """Begin to compile the updates for `batches`, in order, in the background."""
-        compiler = ThreadPoolExecutor(1, thread_name_prefix="roxxel-compile")
-        for key in dict.fromkeys(map(_key, batches)):
-            known = self._compiled.get(key)
-            if known is None or known.cancelled():
-                self._compiled[key] = compiler.submit(self._lowered[key].compile)
-        compiler.shutdown(wait=False)
-
-    def for_batch(self, batch: jax.Array) -> Callable[[Tree, Any], Any]:
-        """Return the compiled update for this batch; waits until it is compiled."""
-        return self._compiled[_key(batch)].result()
-
-    def close(self) -> None:
-        """Give up what has not begun to compile."""
-        for future in self._compiled.values():
-            future.cancel()
-
-
-def _key(batch: Any) -> Any:
-    return batch.shape, batch.dtype, batch.sharding
-
-
 def _gradients(
     model: Any, wrt: Any, loss_fn: LossFunction, batch: Any, parts: int
 ) -> tuple[jax.Array, Scalars, Any]:
-    """Return loss, further scalars and gradients, each the mean over the parts."""
+    """Return loss, further scalars and gradients, each the mean over the parts.
+
+    A part counts as much as its `"loss_weight"` says, once for each if it has none.
+    """
 
     def loss_and_aux(model: Any, batch: Any) -> tuple[jax.Array, Scalars]:
         return unpack_loss(loss_fn(model, batch))
@@ -185,11 +166,19 @@ def _gradients(
 
     def part(rest: Any, rows: Any) -> tuple[Any, Any]:
         copy = nnx.merge(graphdef, pure_params, rest)
-        value, grads = differentiate(copy, rows)
-        value = jax.tree.map(_in_full, value)
+        (loss, aux), grads = differentiate(copy, rows)
         rest_after = nnx.to_pure_dict(nnx.state(copy, nnx.Not(wrt)))
         _check_same_form(rest, rest_after)
-        return rest_after, (value, jax.tree.map(_in_full, nnx.to_pure_dict(grads)))
+        counted: Scalars = {}
+        if LOSS_WEIGHT in aux:
+            counted[LOSS_WEIGHT] = _in_full(aux.pop(LOSS_WEIGHT))
+        weight = counted.get(LOSS_WEIGHT, jnp.ones(()))
+        means = (loss, aux, nnx.to_pure_dict(grads))
+        # A part in which nothing counts may well have a loss of 0 / 0.
+        weighted = jax.tree.map(
+            lambda x: jnp.where(weight > 0, _in_full(x) * weight, 0), means
+        )
+        return rest_after, (weight, counted, weighted)
 
     def add(carry: Any, rows: Any) -> tuple[Any, None]:
         rest, total = carry
@@ -205,13 +194,14 @@ def _gradients(
     zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(part, start, first)[1]
     )
-    (rest_after, total), _ = jax.lax.scan(add, (start, zeros), cut)
-    (loss, aux), grads = jax.tree.map(lambda x: x / parts, total)
+    (rest_after, sums), _ = jax.lax.scan(add, (start, zeros), cut)
+    weight, counted, total = sums
+    loss, aux, grads = jax.tree.map(lambda x: x / weight, total)
     grads = jax.tree.map(lambda x, like: x.astype(like.dtype), grads, pure_params)
     nnx.update(model, rest_after)
     gradients = nnx.state(model, wrt)
     nnx.replace_by_pure_dict(gradients, grads)
-    return loss, aux, gradients
+    return loss, aux | counted, gradients
 
 
 def _in_full(x: jax.Array) -> jax.Array:

@@ -18,6 +18,7 @@ class RunSummary:
         step: Updates done now.
         total_steps: Updates in the whole curriculum.
         loss: Loss of the last update, None if this call made none.
+        eval_loss: Mean loss of the last evaluation on held-out data, None without one.
         evaluation: What `eval_fn` returned last, None without one.
         tokens: Tokens delivered by this call.
         seconds: Duration of this call.
@@ -29,6 +30,7 @@ class RunSummary:
     step: int
     total_steps: int
     loss: float | None
+    eval_loss: float | None
     evaluation: Any
     tokens: int
     seconds: float
@@ -45,6 +47,8 @@ class RunSummary:
         parts = [f"{self.step} of {self.total_steps} steps"]
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4f}")
+        if self.eval_loss is not None:
+            parts.append(f"held-out loss {self.eval_loss:.4f}")
         if self.tokens:
             share = self.waited_s / self.seconds
             parts.append(f"{self.tokens:,} tokens in {self.seconds:.1f} s")

@@ -6,47 +6,52 @@ checkpoint means k updates done, and the next batch is batch k.
 
 from __future__ import annotations
 
-import operator
+import json
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from roxxel_ckpt import Checkpointer
-from roxxel_curriculum import StateMismatch
 from roxxel_loader import device_stream
 
-from roxxel_train._agreement import together
+from roxxel_train._agreement import check_same, together
 from roxxel_train._cache import use_compilation_cache
+from roxxel_train._compiled import CompiledAhead
+from roxxel_train._evaluation import Evaluator, HeldOut
+from roxxel_train._keeper import Keeper
 from roxxel_train._log import Logger
-from roxxel_train._metrics import Interval
-from roxxel_train._model_state import (
-    ModelState,
-    is_finite,
-    is_sound,
-    place,
-    put,
-    signature,
-    take,
+from roxxel_train._model_sharding import ModelLayout, on_mesh
+from roxxel_train._model_state import signature, take
+from roxxel_train._past import (
+    bind,
+    check_accumulation,
+    check_intervals,
+    newest_state,
+    take_weights,
 )
-from roxxel_train._placement import BatchPlacement, mesh_and_sharding
+from roxxel_train._placement import BatchPlacement, batch_shapes, batch_sharding
+from roxxel_train._preflight import Preflight, look_ahead
+from roxxel_train._profile import Trace, checked_steps
 from roxxel_train._recorder import Recorder
 from roxxel_train._run_folder import RunFolder
-from roxxel_train._signals import StopRequests
-from roxxel_train._step import Updates, descend, make_update
+from roxxel_train._signals import Requests
+from roxxel_train._step import choose_step, jit_update
 from roxxel_train._summary import RunSummary
-from roxxel_train.errors import NonFiniteError, Preempted, RunMismatchError
+from roxxel_train._watchdog import Watchdog
+from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator, Sequence
 
     from jax.sharding import Mesh, NamedSharding
-    from roxxel_curriculum import Curriculum, Plan, Sampler
+    from roxxel_curriculum import Curriculum, Field, Plan
 
-    from roxxel_train._model_state import Tree
+    from roxxel_train._model_sharding import ModelSharding
+    from roxxel_train._model_state import ModelState
     from roxxel_train._step import LossFunction, TrainStep
 
 
@@ -59,12 +64,15 @@ class Trainer:
 
     Args:
         model: A Flax NNX module. It is placed on the mesh now; after `run()` it holds
-            the newest values.
-        optimizer: Its `nnx.Optimizer`, likewise.
+            the newest values. Or a function that returns `(model, optimizer)`: it is
+            called such that every device makes only its own part of the arrays, so the
+            model may be larger than a device.
+        optimizer: Its `nnx.Optimizer`, likewise; None beside a function.
         curriculum: What every step reads.
         loss_fn: `(model, batch)` to a scalar, `(scalar, dict of scalars)` or a dict
             with `"loss"`; all scalars are logged. `batch` has shape
-            `(batch_size, seq_len)` and dtype int32.
+            `(batch_size, seq_len)` and dtype int32. A scalar `"loss_weight"` says over
+            how many tokens the means were taken, where a mask makes that differ.
         save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
             `run.json`. None writes nothing.
         eval_fn: Gets a `ModelState` on every process and returns text, a number, a dict
@@ -86,6 +94,21 @@ class Trainer:
         grad_accum_steps: Parts that each batch is cut into, to save memory.
         strict_sharding: Whether a batch that does not divide over the mesh is an error
             instead of being replicated.
+        fields: What a batch holds: with more than `"tokens"`, such as `"segment_ids"`
+            and `"positions"`, it is a dict of arrays by these names.
+        model_sharding: How arrays of the model and the optimizer lie on the mesh:
+            `"annotated"`, as their Variables say or as they lie there already, else
+            replicated; or `"fsdp"`, which splits those without an annotation over the
+            axes that split the rows of a batch.
+        eval_curriculum: Held-out data: every evaluation takes the mean of `loss_fn`
+            over all of it, the model in its mode for evaluation, and logs `eval_loss`.
+        best_metric: Name of the value whose lowest checkpoint is kept beside the newest
+            ones: of `loss_fn`, of `eval_fn`, or `"eval_loss"`.
+        init_from: Folder of a run or of checkpoints whose newest weights a new run
+            begins with; once this run has a checkpoint of its own that counts.
+        profile: Steps `(start, stop)` of which JAX writes a trace to `profile/`.
+        hang_after_s: Seconds after which the stacks of all threads are logged if a step
+            is not done, compiling and evaluations not counted; None never looks.
 
     Raises:
         ValueError: An argument is out of range, or a batch does not divide.
@@ -96,9 +119,9 @@ class Trainer:
 
     def __init__(
         self,
-        model: nnx.Module,
-        optimizer: nnx.Optimizer[Any],
-        curriculum: Curriculum,
+        model: nnx.Module | Callable[[], tuple[nnx.Module, nnx.Optimizer[Any]]],
+        optimizer: nnx.Optimizer[Any] | None = None,
+        curriculum: Curriculum | None = None,
         loss_fn: LossFunction | None = None,
         save_path: str | os.PathLike[str] | None = None,
         eval_fn: Callable[[ModelState], Any] | None = None,
@@ -116,62 +139,120 @@ class Trainer:
         grad_accum_steps: int = 1,
         *,
         strict_sharding: bool = False,
+        fields: Sequence[Field] = ("tokens",),
+        model_sharding: ModelSharding = "annotated",
+        eval_curriculum: Curriculum | None = None,
+        best_metric: str = "loss",
+        init_from: str | os.PathLike[str] | None = None,
+        profile: tuple[int, int] | None = None,
+        hang_after_s: float | None = 1800.0,
     ) -> None:
-        for name, value in {
-            "eval_every": eval_every,
-            "checkpoint_every": checkpoint_every,
-            "log_every": log_every,
-            "grad_accum_steps": grad_accum_steps,
-        }.items():
-            if value is not None and operator.index(value) < 1:
-                raise ValueError(f"{name} must be 1 or more, got {value}")
-        if train_step is None:
-            if loss_fn is None:
-                raise ValueError("give loss_fn, or train_step in its place")
-            train_step = descend(loss_fn, grad_accum_steps)
-        elif grad_accum_steps != 1:
-            raise ValueError(
-                f"grad_accum_steps={grad_accum_steps} needs loss_fn; "
-                "your own train_step cuts its batches itself"
-            )
-        self.model = model
-        self.optimizer = optimizer
+        check_intervals(
+            {
+                "eval_every": eval_every,
+                "checkpoint_every": checkpoint_every,
+                "log_every": log_every,
+                "grad_accum_steps": grad_accum_steps,
+            }
+        )
+        if curriculum is None:
+            raise TypeError("give curriculum: it says what every step reads")
+        if hang_after_s is not None and not hang_after_s > 0:
+            raise ValueError(f"hang_after_s must be above 0, got {hang_after_s}")
+        chosen_step = choose_step(loss_fn, train_step, grad_accum_steps)
+        sharding = batch_sharding(mesh, data_sharding)
+        layout = ModelLayout.of(model_sharding, sharding)
+        self.model, self.optimizer = on_mesh(model, optimizer, layout)
         self.curriculum = curriculum
         self.seed = seed
-        self._eval_fn = eval_fn
         self._eval_every = eval_every
         self._checkpoint_every = checkpoint_every
         self._log_every = log_every
-
-        mesh, sharding = mesh_and_sharding(mesh, data_sharding)
+        self._hang_after_s = hang_after_s
         self._placement = BatchPlacement(sharding, strict=strict_sharding)
-        place(model, optimizer, mesh)
-        self._model_signature = signature(take(model, optimizer))
 
+        state = take(self.model, self.optimizer)
+        self._model_signature = signature(state)
         self._folder = None if save_path is None else RunFolder(save_path)
+        self._profile = checked_steps(profile, has_folder=self._folder is not None)
+        self._own_checkpoints = 0
         if checkpointer is None and self._folder is not None:
+            # The newest ones, the best one, and the one that is being written.
+            self._own_checkpoints = max_to_keep + 2
             checkpointer = Checkpointer(
-                self._folder.checkpoints, model, optimizer, max_to_keep, timeout
+                self._folder.checkpoints,
+                self.model,
+                self.optimizer,
+                max_to_keep,
+                timeout,
+                best_metric=best_metric,
             )
-        self._checkpointer = checkpointer
         self._logger = logger or Logger(save_path)
-        self._sampler = self._compare_with_past()
-        _check_accumulation(curriculum, grad_accum_steps)
-        self._batches = self._batch_shapes()
-        update = make_update(nnx.graphdef((model, optimizer)), train_step)
+        past = newest_state(checkpointer, self._folder, self._model_signature)
+        place_of_run = "the checkpoints" if self._folder is None else self._folder.path
+        self._sampler = bind(curriculum, seed, fields, past, place_of_run)
+        check_accumulation(self._sampler, grad_accum_steps)
+        self._init_from: dict[str, Any] | None = None
+        if init_from is not None and past[0] == 0:
+            step = take_weights(self.model, init_from)
+            self._init_from = {"path": str(init_from), "step": step}
+        self._kept = Keeper(
+            self.model, self.optimizer, checkpointer, self._sampler, self._logger
+        )
+
+        graphdef = nnx.graphdef((self.model, self.optimizer))
+        self._batches = batch_shapes(self._sampler, self._placement)
         # Traced now, for every phase: so a wrong loss function shows at once.
-        self._updates = Updates(update, take(model, optimizer), self._batches)
-        self._state: Tree = None
-        self._step = 0
-        self._saved = 0
-        self._interval = Interval()
-        self._evaluation: Any = None
-        self._owes_evaluation = False
-        self._is_spoilt = False
+        self._updates = CompiledAhead(
+            jit_update(graphdef, chosen_step, state), state, self._batches, layout.mesh
+        )
+        held_out: HeldOut | None = None
+        if eval_curriculum is not None:
+            if loss_fn is None:
+                raise ValueError("eval_curriculum needs loss_fn; give it too")
+            data = eval_curriculum.sampler(seed, fields=fields)
+            held_out = HeldOut(data, self._placement, loss_fn, graphdef, state)
+        self._evaluator = Evaluator(eval_fn, held_out)
+        self._requests: Requests | None = None
 
     def plan(self) -> Plan:
         """Return what every phase takes from every source; reads no tokens."""
         return self.curriculum.plan(self.seed)
+
+    def preflight(self) -> Preflight:
+        """Find out before the first step what the run takes; compiles every phase.
+
+        Raises:
+            ValueError: Another process has other data, curriculum or seed.
+        """
+        self._check_processes()
+        use_compilation_cache()
+        with ThreadPoolExecutor(1) as compiler:
+            self._updates.begin(compiler, self._batches)
+        own = self._own_checkpoints > 0 and self._folder is not None
+        return look_ahead(
+            self._updates.shapes(),
+            take(self.model, self.optimizer),
+            self._folder.checkpoints if own and self._folder else None,
+            self._own_checkpoints,
+        )
+
+    def save(self) -> None:
+        """Ask a run that is going on for a checkpoint; from any thread, or `eval_fn`.
+
+        It is written after the step that is running, as SIGUSR1 asks for one too. With
+        several processes one of them may ask; all save together a few steps later.
+
+        Raises:
+            RuntimeError: No run is going on, or it has no folder to save to.
+        """
+        if self._kept.checkpointer is None:
+            raise RuntimeError("this trainer has nowhere to save to; give save_path")
+        if self._requests is None:
+            raise RuntimeError(
+                "no run is going on; what the last one did is saved already"
+            )
+        self._requests.ask_to_save()
 
     def run(self) -> RunSummary:
         """Train until the curriculum is done; go on from the newest good checkpoint.
@@ -194,45 +275,49 @@ class Trainer:
         total = self._sampler.total_steps
         with ExitStack() as stack:
             with together():
-                log, stop = self._open(stack)
-            start = self._restore(log)
+                log, requests, watch, trace = self._open(stack)
+            start = self._begin(log)
+            kept = self._kept
             recorder = Recorder(
-                log, self._sampler, self._log_every, start, self._interval
+                log, self._sampler, self._log_every, start, kept.interval
             )
-            if start < total:
-                phase = self._sampler.phase(start)
-                self._updates.compile_ahead(self._batches[phase:])
+            self._compile_ahead(start, log)
+            stack.callback(self._updates.close)
             batches = stack.enter_context(
                 device_stream(self._sampler, start, total, self._placement)
             )
             recorder.waited_s = lambda: batches.stats.waited_s
-            stack.push(self._leaving(recorder))
-            if self._owes_evaluation:
-                self._evaluate(start, recorder)
+            stack.push(kept.leaving(recorder))
+            if kept.owes_evaluation:
+                self._evaluate(recorder, watch)
 
             for step, batch in enumerate(batches, start + 1):
-                with recorder.apart("compile_s"):
-                    update = self._updates.for_batch(batch)
-                self._state, scalars = update(self._state, batch)
-                self._step = step
+                with _apart("compile_s", recorder, watch):
+                    update = self._updates.for_batch(batch, self._is_stopping)
+                if update is None:
+                    raise self._preempted(requests.stop(step - 1), recorder)
+                trace.at(step - 1, recorder.drain)
+                watch.begin(step)
+                kept.tree, scalars = update(kept.tree, batch)
+                kept.step = step
                 recorder.push(step, scalars)
                 if self._is_due(step, self._eval_every):
-                    self._evaluate(step, recorder)
-                asked = stop.received(step)
-                if asked or self._is_due(step, self._checkpoint_every):
-                    self._save(step, recorder)
-                if asked:
-                    raise Preempted(step, asked, saved=self._checkpointer is not None)
+                    self._evaluate(recorder, watch)
+                if asked := requests.stop(step):
+                    raise self._preempted(asked, recorder)
+                if requests.save(step) or self._is_due(step, self._checkpoint_every):
+                    kept.save(recorder)
 
             recorder.drain()
-            put(self.model, self.optimizer, self._state)
-            self._check_finite(self._step, recorder)
+            kept.show()
+            kept.check_finite(recorder)
             return RunSummary(
                 start_step=start,
-                step=self._step,
+                step=kept.step,
                 total_steps=total,
                 loss=recorder.last.get("loss"),
-                evaluation=self._evaluation,
+                eval_loss=self._evaluator.eval_loss,
+                evaluation=self._evaluator.result,
                 tokens=recorder.new_tokens,
                 seconds=time.perf_counter() - begin,
                 waited_s=recorder.waited_s(),
@@ -244,7 +329,11 @@ class Trainer:
             every is not None and step % every == 0
         )
 
-    def _open(self, stack: ExitStack) -> tuple[Logger, StopRequests]:
+    def _is_stopping(self) -> bool:
+        """Return whether to give up a wait; several processes wait to the end."""
+        return self._requests is not None and self._requests.is_stopping()
+
+    def _open(self, stack: ExitStack) -> tuple[Logger, Requests, Watchdog, Trace]:
         """Claim the folder and open what must be closed again."""
         if self._folder is not None and jax.process_index() == 0:
             stack.enter_context(self._folder.claimed())
@@ -253,184 +342,86 @@ class Trainer:
                 seed=self.seed,
                 data=self._sampler.state(0),
                 model=self._model_signature,
+                init_from=self._init_from,
             )
         log = stack.enter_context(self._logger)
-        stop = stack.enter_context(StopRequests())
-        if self._checkpointer is not None:
-            stack.callback(self._checkpointer.close)
-        return log, stop
+        if self._kept.checkpointer is not None:
+            stack.callback(self._kept.checkpointer.close)
+        requests = self._requests = stack.enter_context(Requests())
+        stack.callback(setattr, self, "_requests", None)
+        path = None if self._folder is None else self._folder.path
+        watch = stack.enter_context(Watchdog(self._hang_after_s, log.warning, path))
+        trace = stack.enter_context(Trace(self._profile, path, log.info))
+        return log, requests, watch, trace
 
-    def _restore(self, log: Logger) -> int:
-        """Take the newest good checkpoint, or begin; return the updates done."""
-        total = self._sampler.total_steps
-        if self._checkpointer is not None:
-            done, self._step = self._step, self._checkpointer.restore()
-            self._saved = self._step
-            if self._step:
-                extra = self._checkpointer.extra or {}
-                # Another run may have gone on here since this trainer looked.
-                self._sampler.check(extra["data"])
-                self._interval = Interval.restore(extra["interval"])
-                self._owes_evaluation = not extra["evaluated"]
-                self._is_spoilt = False
-            else:
-                self._is_spoilt = self._is_spoilt or done > 0
-        if self._is_spoilt:
-            raise RunMismatchError(
-                "this trainer stopped before its first checkpoint, and its model is no "
-                "longer the one it began with; make a new Trainer with a fresh model"
-            )
-        self._state = take(self.model, self.optimizer)
-        with together():
-            dropped = log.cut_metrics(self._step)
-        if self._step == total:
-            log.info(f"already complete: {total} of {total} steps are done")
-        elif self._step:
-            log.info(f"resumed from step {self._step} of {total}")
-        else:
-            log.info(f"starts: {total} steps in {len(self.curriculum.phases)} phases")
-        if dropped:
-            log.info(
-                f"{dropped} rows of metrics after step {self._step} were dropped; "
-                "they are written again"
-            )
-        if self._step < total:
-            shapes = [batch.shape for batch in self._batches]
-            for note in self._placement.notes(shapes):
-                log.info(note)
-        return self._step
-
-    def _evaluate(self, step: int, recorder: Recorder) -> None:
-        self._owes_evaluation = self._eval_fn is not None
-        if self._eval_fn is None:
-            return
-        recorder.drain()
-        with recorder.apart("eval_s"):
-            put(self.model, self.optimizer, self._state)
-            state = ModelState(
-                self.model, self.optimizer, nnx.Variable(jnp.asarray(step))
-            )
-            self._evaluation = self._eval_fn(state)
-        recorder.evaluation(step, self._evaluation)
-        self._owes_evaluation = False
-
-    def _save(self, step: int, recorder: Recorder) -> None:
-        """Save the state after update `step`, if it is finite.
+    def _check_processes(self) -> None:
+        """Check that all processes are in the same run.
 
         Raises:
-            NonFiniteError: A loss so far or a parameter now is not finite.
+            ValueError: One of them is not.
         """
+        order = [self._sampler.state(0), repr(self._sampler.phases)]
+        check_same("corpus, curriculum or seed", json.dumps(order, sort_keys=True))
+        check_same("model or optimizer", self._model_signature)
+
+    def _compile_ahead(self, start: int, log: Logger) -> None:
+        """Compile in the background what is still needed, in the order of need."""
+        phases = zip(self._sampler.phases, self._batches, strict=True)
+        needed = [batch for phase, batch in phases if phase.stop > start]
+        compiler = ThreadPoolExecutor(1, thread_name_prefix="roxxel-compile")
+        self._updates.begin(compiler, needed, lambda shape: log.info(str(shape)))
+        if needed or self._kept.owes_evaluation:
+            self._evaluator.compile_ahead(compiler)
+        compiler.shutdown(wait=False)
+
+    def _begin(self, log: Logger) -> int:
+        """Restore the run or start it, say so, and return the updates done."""
+        total = self._sampler.total_steps
+        self._check_processes()
+        start = self._kept.restore()
+        with together():
+            dropped = log.cut_metrics(start)
+        if start == total:
+            log.info(f"already complete: {total} of {total} steps are done")
+        elif start:
+            log.info(f"resumed from step {start} of {total}")
+        else:
+            log.info(f"starts: {total} steps in {len(self.curriculum.phases)} phases")
+            if self._init_from is not None:
+                path, step = self._init_from["path"], self._init_from["step"]
+                log.info(f"begins with the weights of step {step} of {path}")
+        if dropped:
+            log.info(
+                f"{dropped} rows of metrics after step {start} were dropped; "
+                "they are written again"
+            )
+        if start < total:
+            shapes = [(p.batch_size, p.seq_len) for p in self._sampler.phases]
+            for note in self._placement.notes(shapes):
+                log.info(note)
+        return start
+
+    def _evaluate(self, recorder: Recorder, watch: Watchdog) -> None:
+        """Evaluate the state as it is, unless a stop is asked for meanwhile."""
+        if not self._evaluator:
+            return
+        self._kept.owes_evaluation = True
         recorder.drain()
-        if self._checkpointer is None:
-            return
-        with recorder.apart("save_s"):
-            put(self.model, self.optimizer, self._state)
-            self._check_finite(step, recorder)
-            with together():
-                # Rows that the checkpoint counts as written must be on the disk before.
-                self._logger.flush()
-            extra = {
-                "data": self._sampler.state(step),
-                "interval": recorder.interval.state(),
-                "evaluated": not self._owes_evaluation,
-            }
-            metrics = recorder.metrics(step)
-            if not self._checkpointer.save(step, metrics, extra=extra):
-                # One that skips while it is busy has not saved; this step must be.
-                self._checkpointer.wait()
-                self._checkpointer.save(step, metrics, extra=extra)
-        self._saved = step
+        with _apart("eval_s", recorder, watch):
+            values = self._evaluator(self._kept, self._is_stopping)
+        if values is not None:
+            recorder.evaluation(self._kept.step, values)
+            self._kept.owes_evaluation = False
 
-    def _check_finite(self, step: int, recorder: Recorder) -> None:
-        """Look at the parameters: a loss says how they were before its update."""
-        trained = nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))
-        if step > self._saved and is_sound(trained) and not is_finite(trained):
-            raise recorder.not_finite(step, "it left NaN or infinite parameters")
-
-    def _leaving(self, recorder: Recorder) -> Callable[..., None]:
-        """Return what puts the newest values into the user's objects at the end.
-
-        After an error the state is saved if it is whole and finite: then nothing but
-        the failed step is lost.
-        """
-
-        def leave(kind: type[BaseException] | None, error: Any, traceback: Any) -> None:
-            del kind, traceback
-            self._updates.close()
-            self._interval = recorder.interval
-            if not is_sound(self._state):
-                self._is_spoilt = True
-                return
-            if isinstance(error, NonFiniteError):
-                self._is_spoilt = True
-            elif isinstance(error, Exception) and self._step > self._saved:
-                self._save_after(error, recorder)
-            put(self.model, self.optimizer, self._state)
-
-        return leave
-
-    def _save_after(self, error: Exception, recorder: Recorder) -> None:
-        """Save what an error left whole; with several processes nobody knows that."""
-        if jax.process_count() > 1:
-            return
-        try:
-            self._save(self._step, recorder)
-        except Exception as second:  # noqa: BLE001 - the first error goes on
-            self._logger.warning(
-                f"step {self._step} could not be saved after "
-                f"{type(error).__name__}: {second}"
-            )
-
-    def _compare_with_past(self) -> Sampler:
-        """Bind the curriculum to what the folder's run has already seen."""
-        state: dict[str, Any] | None = None
-        newest = None if self._checkpointer is None else self._checkpointer.peek()
-        if newest is not None:
-            step, extra = newest
-            state = (extra or {}).get("data")
-            if state is None:
-                raise RunMismatchError(
-                    f"the checkpoint of step {step} holds no state of the data, so a "
-                    "trainer did not write it; give another save_path"
-                )
-        elif self._folder is not None and self._folder.record is not None:
-            self._folder.check_model(self._model_signature)
-            state = self._folder.record["data"]
-        try:
-            sampler = self.curriculum.sampler(self.seed, state=state)
-        except StateMismatch as error:
-            place = "the checkpoints" if self._folder is None else self._folder.path
-            raise RunMismatchError(
-                f"{place}: the run there does not fit this curriculum: {error}; "
-                "or give another save_path"
-            ) from error
-        if newest is not None and newest[0] > sampler.total_steps:
-            raise RunMismatchError(
-                f"the run has done {newest[0]} steps but the curriculum has only "
-                f"{sampler.total_steps}; give it as many or more, or another save_path"
-            )
-        return sampler
-
-    def _batch_shapes(self) -> list[jax.ShapeDtypeStruct]:
-        """Return shape, dtype and sharding of the batches of each phase."""
-        dtype = jax.dtypes.canonicalize_dtype(self._sampler.dtype)
-        shapes = [(p.batch_size, p.seq_len) for p in self.curriculum.phases]
-        return [
-            jax.ShapeDtypeStruct(shape, dtype, sharding=self._placement(shape))
-            for shape in shapes
-        ]
+    def _preempted(self, asked: str | None, recorder: Recorder) -> Preempted:
+        """Save what is done and return what ends the run."""
+        self._kept.save(recorder)
+        can_go_on = self._kept.checkpointer is not None
+        return Preempted(self._kept.step, asked or "a signal", saved=can_go_on)
 
 
-def _check_accumulation(curriculum: Curriculum, grad_accum_steps: int) -> None:
-    """Check that every batch can be cut into so many parts.
-
-    Raises:
-        ValueError: One cannot.
-    """
-    for index, phase in enumerate(curriculum.phases):
-        if phase.batch_size % grad_accum_steps:
-            raise ValueError(
-                f"phase {index} has batch_size={phase.batch_size}, which does not "
-                f"divide by grad_accum_steps={grad_accum_steps}; "
-                f"use a multiple of {grad_accum_steps}"
-            )
+@contextmanager
+def _apart(name: str, recorder: Recorder, watch: Watchdog) -> Generator[None]:
+    """Count the time of a block under `name`, neither as training nor as a hang."""
+    with watch.paused(), recorder.apart(name):
+        yield

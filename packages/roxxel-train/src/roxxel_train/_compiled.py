@@ -1,0 +1,169 @@
+"""A function of state and batch, compiled ahead for every shape of batch.
+
+It is traced for all of them at once, so that a wrong loss function is found before
+anything runs, and compiled in a thread of its own in the order of need, so that a
+change of phase costs no wait.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from concurrent.futures import Executor, Future
+
+    from roxxel_train._model_state import Tree
+
+_LOOK_EVERY_S = 0.1
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
+
+
+@dataclass(frozen=True)
+class CompiledShape:
+    """What compiling for one shape of batch took, and what running it will.
+
+    Attributes:
+        shape: Sequences and tokens of a batch.
+        seconds: Duration of the compilation.
+        device_bytes: Estimate of the memory that it takes on each device, the model and
+            its optimizer included; None where the compiler gives none.
+    """
+
+    shape: tuple[int, ...]
+    seconds: float
+    device_bytes: int | None
+
+    def __str__(self) -> str:
+        """Return it as one line."""
+        rows, columns = self.shape
+        line = f"compiled for batches of {rows} x {columns} in {self.seconds:.1f} s"
+        if self.device_bytes is None:
+            return line
+        return f"{line}; needs about {in_bytes(self.device_bytes)} on each device"
+
+
+class CompiledAhead:
+    """The compiled program for each shape of batch.
+
+    Args:
+        function: `(state, batch)` to anything, already jitted.
+        state: The live state; its shardings are kept.
+        batches: Shape, dtype and sharding of the batches, each an array's or a dict of
+            them, in the order of need.
+        mesh: The mesh that the function may refer to by the names of its axes.
+
+    Raises:
+        TypeError: The loss function returns something else than a loss.
+    """
+
+    def __init__(
+        self,
+        function: Any,
+        state: Tree,
+        batches: Iterable[Any],
+        mesh: Any,
+    ) -> None:
+        shapes = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+        )
+        distinct = {_key(batch): batch for batch in batches}
+        with jax.set_mesh(mesh):
+            self._lowered = {
+                key: function.lower(shapes, batch) for key, batch in distinct.items()
+            }
+        self._compiled: dict[Any, Future[tuple[Any, CompiledShape]]] = {}
+
+    def begin(
+        self,
+        compiler: Executor,
+        batches: Iterable[Any],
+        done: Callable[[CompiledShape], None] | None = None,
+    ) -> None:
+        """Begin to compile for `batches`, in order, in the background.
+
+        Args:
+            compiler: Compiles one after the other.
+            batches: As they were given to the constructor.
+            done: Told of each program that is compiled, on the compiling thread.
+        """
+        for key in dict.fromkeys(map(_key, batches)):
+            known = self._compiled.get(key)
+            if known is None or known.cancelled():
+                self._compiled[key] = compiler.submit(self._compile, key, done)
+
+    def for_batch(
+        self, batch: Any, give_up: Callable[[], bool] | None = None
+    ) -> Callable[[Tree, Any], Any] | None:
+        """Return the compiled program for this batch; waits until it is compiled.
+
+        Args:
+            batch: Live arrays, or what describes them.
+            give_up: Asked during the wait; once it is true the answer is None.
+        """
+        future = self._compiled[_key(batch)]
+        while give_up is not None and not future.done():
+            if give_up():
+                return None
+            try:
+                future.result(_LOOK_EVERY_S)
+            except NotYet:
+                continue
+        return future.result()[0]
+
+    def shapes(self) -> tuple[CompiledShape, ...]:
+        """Wait for every program that has begun and return what each took."""
+        return tuple(future.result()[1] for future in self._compiled.values())
+
+    def close(self) -> None:
+        """Give up what has not begun to compile."""
+        for future in self._compiled.values():
+            future.cancel()
+
+    def _compile(
+        self, key: Any, done: Callable[[CompiledShape], None] | None
+    ) -> tuple[Any, CompiledShape]:
+        began = time.perf_counter()
+        program = self._lowered[key].compile()
+        seconds = time.perf_counter() - began
+        shape = CompiledShape(key[0][0], seconds, _device_bytes(program))
+        if done is not None:
+            done(shape)
+        return program, shape
+
+
+def _key(batch: Any) -> Any:
+    return tuple((x.shape, x.dtype, x.sharding) for x in jax.tree.leaves(batch))
+
+
+def _device_bytes(program: Any) -> int | None:
+    memory = program.memory_analysis()
+    if memory is None:
+        return None
+    return int(
+        memory.argument_size_in_bytes
+        + memory.output_size_in_bytes
+        - memory.alias_size_in_bytes
+        + memory.temp_size_in_bytes
+        + memory.generated_code_size_in_bytes
+    )
+
+
+def in_bytes(number: float) -> str:
+    """Return a size in bytes as a person reads it.
+
+    >>> in_bytes(3 * 2**20)
+    '3.0 MiB'
+    """
+    exponent = 0
+    while abs(number) >= 1024 and exponent < len(_UNITS):
+        number /= 1024
+        exponent += 1
+    return (
+        f"{number:,.1f} {_UNITS[exponent - 1]}" if exponent else f"{number:.0f} bytes"
+    )

@@ -1,0 +1,148 @@
+"""What a run must agree with: its own past, or the run that its weights come from."""
+
+from __future__ import annotations
+
+import operator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel_ckpt import Checkpointer
+from roxxel_curriculum import StateMismatch
+
+from roxxel_train._run_folder import CHECKPOINTS
+from roxxel_train.errors import RunMismatchError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Mapping
+
+    from flax import nnx
+    from roxxel_curriculum import Curriculum, Sampler
+
+    from roxxel_train._run_folder import RunFolder
+
+
+def newest_state(
+    checkpointer: Checkpointer | None, folder: RunFolder | None, signature: str
+) -> tuple[int, dict[str, Any] | None]:
+    """Return the updates done and the state of the data of the run so far.
+
+    Args:
+        checkpointer: Of the run.
+        folder: Of the run.
+        signature: Of the model, which a run without checkpoints must fit.
+
+    Returns:
+        0 and None where nothing has run yet.
+
+    Raises:
+        RunMismatchError: The folder holds something else.
+    """
+    newest = None if checkpointer is None else checkpointer.peek()
+    if newest is not None:
+        step, extra = newest
+        data = (extra or {}).get("data")
+        if data is None:
+            raise RunMismatchError(
+                f"the checkpoint of step {step} holds no state of the data, so a "
+                "trainer did not write it; give another save_path"
+            )
+        return step, data
+    if folder is not None and folder.record is not None:
+        folder.check_model(signature)
+        return 0, folder.record["data"]
+    return 0, None
+
+
+def bind(
+    curriculum: Curriculum,
+    seed: int,
+    fields: Iterable[Any],
+    past: tuple[int, dict[str, Any] | None],
+    place: object,
+) -> Sampler:
+    """Bind the curriculum to what the run has already seen.
+
+    Args:
+        curriculum: As it is declared now.
+        seed: Of the order of the data.
+        fields: What a batch holds.
+        past: From `newest_state`.
+        place: Names the run in errors.
+
+    Raises:
+        RunMismatchError: The past differs from what the curriculum says of it.
+    """
+    step, data = past
+    try:
+        sampler = curriculum.sampler(seed, state=data, fields=fields)
+    except StateMismatch as error:
+        raise RunMismatchError(
+            f"{place}: the run there does not fit this curriculum: {error}; "
+            "or give another save_path"
+        ) from error
+    if step > sampler.total_steps:
+        raise RunMismatchError(
+            f"the run has done {step} steps but the curriculum has only "
+            f"{sampler.total_steps}; give it as many or more, or another save_path"
+        )
+    return sampler
+
+
+def take_weights(model: nnx.Module, init_from: str | os.PathLike[str]) -> int:
+    """Put the newest checkpoint of another run into the model alone.
+
+    Args:
+        model: Takes the values that fit; the rest stays fresh, which is said.
+        init_from: Folder of a run, or of checkpoints.
+
+    Returns:
+        The checkpoint's step.
+
+    Raises:
+        FileNotFoundError: There is no checkpoint, or nothing in it is the model's.
+        roxxel_ckpt.CheckpointError: It is damaged or does not fit.
+    """
+    path = Path(init_from)
+    inner = path / CHECKPOINTS
+    folder = inner if inner.is_dir() else path
+    with Checkpointer(folder, model) as other:
+        if other.peek() is None:
+            raise FileNotFoundError(
+                f"init_from={str(path)!r}: holds no checkpoint; "
+                "give the folder of a run that has saved one"
+            )
+        step = other.restore()
+        if other.report is not None and not other.report.restored:
+            raise FileNotFoundError(
+                f"init_from={str(path)!r}: its checkpoint of step {step} has no array "
+                "by a name that this model has; give a run of the same model"
+            )
+    return step
+
+
+def check_intervals(intervals: Mapping[str, int | None]) -> None:
+    """Check that every interval is a number of updates, or None.
+
+    Raises:
+        ValueError: One is below 1.
+        TypeError: One is no integer.
+    """
+    for name, value in intervals.items():
+        if value is not None and operator.index(value) < 1:
+            raise ValueError(f"{name} must be 1 or more, got {value}")
+
+
+def check_accumulation(sampler: Sampler, grad_accum_steps: int) -> None:
+    """Check that every batch can be cut into so many parts.
+
+    Raises:
+        ValueError: One cannot.
+    """
+    for phase in sampler.phases:
+        if phase.batch_size % grad_accum_steps:
+            raise ValueError(
+                f"phase {phase.index} has batch_size={phase.batch_size}, which does "
+                f"not divide by grad_accum_steps={grad_accum_steps}; "
+                f"use a multiple of {grad_accum_steps}"
+            )
