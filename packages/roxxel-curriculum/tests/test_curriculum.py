@@ -8,7 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_curriculum import Curriculum, CurriculumError, Phase, repeat
+from roxxel_curriculum import (
+    Curriculum,
+    CurriculumError,
+    Phase,
+    TokenReader,
+    repeat,
+)
 from roxxel_curriculum.testing import PositionReader
 
 SMALL: dict[str, Any] = {"batch_size": 4, "seq_len": 65}
@@ -160,7 +166,9 @@ def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
         Curriculum(reader(tokenizer="a"), phases, {"code": reader(tokenizer="b")})
     with pytest.raises(ValueError, match="holds 0 tokens"):
         Curriculum(reader(0), phases)
-    with pytest.raises(TypeError, match="has not the methods of a token reader"):
+    with pytest.raises(
+        TypeError, match="a ndarray and no token reader, for it has no d"
+    ):
         Curriculum(np.zeros(9), phases)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="named 'self', which names the primary"):
         Curriculum(reader(), phases, {"self": reader()})
@@ -326,6 +334,44 @@ def test_locate_names_source_tokens_and_documents() -> None:
     assert location.stop - location.start == 120
     first, last = location.start // 50, (location.stop - 1) // 50
     assert location.documents == tuple(range(first, last + 1))
+
+
+def test_a_reader_that_lacks_a_member_is_refused_by_its_name() -> None:
+    class Half:
+        """A reader without documents, whose fingerprint is dear."""
+
+        def __init__(self) -> None:
+            self._whole = reader()
+
+        def __getattr__(self, name: str) -> Any:
+            if name in {"documents", "will_need"}:
+                raise AttributeError(name)
+            return getattr(self._whole, name)
+
+        @property
+        def fingerprint(self) -> str:
+            raise AssertionError("worked out for nothing")
+
+    half: Any = Half()
+    message = (
+        r"source 'code' is a Half and no token reader, for it has no documents, "
+        r"will_need; open the corpus with Roxxel\(filepath\)"
+    )
+    with pytest.raises(TypeError, match=message):
+        Curriculum(reader(), [Phase(1, 1, 2)], {"code": half})
+
+
+def test_a_position_reader_is_a_token_reader() -> None:
+    positions = reader(250, document_tokens=100)
+
+    assert isinstance(positions, TokenReader)
+    assert len(positions.documents) == 3
+    assert positions.documents[-1].tolist() == list(range(200, 250))
+    assert [each.size for each in positions.documents] == [100, 100, 50]
+    spans = positions.document_spans(0, 250)
+    for number, start, stop in spans.tolist():
+        document = positions.documents[number]
+        assert document.tolist() == list(range(start, stop))
 
 
 def test_will_need_asks_for_the_windows_of_the_steps_to_come() -> None:

@@ -52,6 +52,8 @@ def test_megatron_files_read_as_the_same_documents_in_a_corpus(
 
     reader = MegatronTokens(folder / "a")
 
+    assert isinstance(reader, TokenReader)
+    assert len(reader.documents) == len(corpus.documents)
     assert reader.num_tokens == corpus.num_tokens
     start = data.draw(st.integers(0, reader.num_tokens))
     stop = data.draw(st.integers(start, reader.num_tokens))
@@ -107,6 +109,7 @@ def test_flat_files_are_token_readers(tmp_path: Path) -> None:
     for reader in readers:
         assert isinstance(reader, TokenReader)
         assert reader.tokens[3:5].tolist() == [3, 4]
+        assert [each.tolist() for each in reader.documents] == [line.tolist()]
         assert reader.document_spans(5, 9).tolist() == [[0, 5, 9]]
         assert reader.document_spans(5, 5).tolist() == []
         out = np.zeros((2, 3), np.int64)

@@ -350,5 +350,6 @@ def test_a_corpus_is_a_token_reader(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, documents_of(2000, 1000))
 
     assert isinstance(corpus, TokenReader)
+    assert [each.size for each in corpus.documents] == [2000, 1000]
     corpus.will_need(np.array([0, 1500, 2990]), 10)
     assert np.array_equal(np.asarray(corpus.tokens), corpus.tokens[:])

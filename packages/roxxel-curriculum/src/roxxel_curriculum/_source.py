@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format import TokenReader
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 2**60
 """The largest source: positions and their sums stay inside 64 bits."""
+
+_MEMBERS = [member for member in dir(TokenReader) if not member.startswith("_")]
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,17 @@ def check_sources(sources: Sequence[Source]) -> None:
     primary = sources[0]
     for source in sources:
         reader = source.reader
-        if not isinstance(cast("Any", reader), TokenReader):
+        # Of the type first: asking the reader itself would work out its fingerprint.
+        missing = [
+            member
+            for member in _MEMBERS
+            if not (hasattr(type(reader), member) or hasattr(reader, member))
+        ]
+        if missing:
             raise TypeError(
-                f"source {source.name!r} is a {type(reader).__name__}, which has not "
-                "the methods of a token reader; open the corpus with Roxxel(filepath)"
+                f"source {source.name!r} is a {type(reader).__name__} and no token "
+                f"reader, for it has no {', '.join(missing)}; "
+                "open the corpus with Roxxel(filepath)"
             )
         if not 0 < reader.num_tokens <= MAX_TOKENS:
             raise CurriculumError(

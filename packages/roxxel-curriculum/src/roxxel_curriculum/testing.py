@@ -35,6 +35,7 @@ class PositionReader:
         self.tokenizer = tokenizer
         self.document_tokens = document_tokens
         self.asked: list[tuple[npt.NDArray[np.int64], int]] = []
+        self.documents = PositionDocuments(self)
         text = f"{name}:{num_tokens}:{self.dtype}:{document_tokens}"
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -82,3 +83,21 @@ class PositionReader:
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         """Keep what was asked for in `asked`."""
         self.asked.append((np.asarray(starts, np.int64), length))
+
+
+class PositionDocuments:
+    """The documents of a `PositionReader`, made when they are asked for."""
+
+    def __init__(self, reader: PositionReader) -> None:
+        self._reader = reader
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        size = self._reader.document_tokens
+        return (self._reader.num_tokens + size - 1) // size
+
+    def __getitem__(self, index: int) -> npt.NDArray[Any]:
+        """Return the tokens of a document."""
+        size, num_tokens = self._reader.document_tokens, self._reader.num_tokens
+        start = range(len(self))[index] * size
+        return self._reader.read([start], min(size, num_tokens - start))[0]

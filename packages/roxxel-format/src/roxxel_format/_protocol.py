@@ -11,13 +11,23 @@ if TYPE_CHECKING:
     from roxxel_format._dtypes import Tokens
 
 
+class DocumentSequence(Protocol):
+    """The documents of a corpus, in order; a list of arrays is one."""
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        ...
+
+    def __getitem__(self, index: int, /) -> Tokens:
+        """Return a document as it was written, shape `(n,)`."""
+        ...
+
+
 @runtime_checkable
 class TokenReader(Protocol):
     """A corpus as one line of tokens; `Roxxel` is one, and foreign formats can be.
 
-    Methods may be called from many threads at once. Documents are asked for where they
-    lie, by `document_spans`; the readers of this package also have `documents[i]`,
-    which nothing that only draws windows needs.
+    Methods may be called from many threads at once.
     """
 
     @property
@@ -38,6 +48,11 @@ class TokenReader(Protocol):
     @property
     def tokenizer(self) -> str | None:
         """Name and hash of the tokenizer, None if unknown."""
+        ...
+
+    @property
+    def documents(self) -> DocumentSequence:
+        """The documents: `len(documents)` and `documents[i]`, without separators."""
         ...
 
     def read(
