@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -204,6 +207,32 @@ def test_a_shard_cut_short_while_it_is_mapped_does_not_end_the_process(
     child = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (child.returncode, child.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("length", [1, 500, 20_000])
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+@pytest.mark.parametrize("limit", [12_000, 10**6])
+def test_tokens_outside_the_range_that_the_foot_declares_are_not_wrapped(
+    length: int, check: Literal["headers", "blocks"], limit: int, tmp_path: Path
+) -> None:
+    documents = [np.full(20_000, 70_000, np.uint32)]
+    corpus = corpus_of(tmp_path, documents, max_shard_bytes=limit)
+    for path in corpus.paths:
+        data = bytearray(Path(path).read_bytes())
+        struct.pack_into("<QQ", data, len(data) - 256 + 24, 0, 100)
+        foot = data[-256:-12]
+        struct.pack_into("<I", data, len(data) - 12, zlib.crc32(foot))
+        Path(path).write_bytes(data)
+    corpus = Roxxel(corpus.filepath, check=check)
+
+    with pytest.raises(
+        ShardError, match=r"c_0000.\.rox: holds token 70000, but its fo"
+    ):
+        corpus.read([0], length, np.uint16)
+    out = np.zeros((1, length), np.int8)
+    with pytest.raises(ShardError, match="declares tokens from 0 to 100"):
+        corpus.read([20_000 - length], length, out=out)
+    assert corpus.read([0], length, np.int64).tolist() == [[70_000] * length]
 
 
 def test_verify_reports_progress_and_all_damage(tmp_path: Path) -> None:

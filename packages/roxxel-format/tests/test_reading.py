@@ -174,6 +174,9 @@ def test_no_value_is_changed_on_the_way_to_another_dtype(tmp_path: Path) -> None
     assert corpus.read([0], 2, np.int64).tolist() == [[1, 2**31]]
     with pytest.raises(TypeError, match="cannot be read as float32"):
         corpus.read([0], 2, np.float32)
+    great = corpus_of(tmp_path, [np.array([2**53 + 1])], exist="replace")
+    with pytest.raises(TypeError, match="cannot be read as float64"):
+        great.read([0], 1, np.float64)
     small = corpus_of(tmp_path, [np.array([1, 2], np.uint32)], exist="replace")
     assert small.read([0], 2, np.int8).tolist() == [[1, 2]]
 

@@ -198,11 +198,12 @@ class Roxxel:
             ValueError: `out` has another shape or dtype.
             ShardError: A file was replaced before it was mapped; with one shard, was
                 cut short since; with `check="blocks"`, a block is damaged or missing.
+                Or a token does not fit the dtype, though the shards say that all do.
         """
         opened = self._open()
         begins, length = parse_windows(starts, length, opened.index.num_tokens)
         out, result = opened.result(begins.size, length, dtype, out)
-        gathered = opened.gather(begins, length)
+        gathered = opened.gather(begins, length, result)
         if gathered is None:
             rows = np.empty((begins.size, length), result) if out is None else out
             opened.copy_rows(begins, length, rows)

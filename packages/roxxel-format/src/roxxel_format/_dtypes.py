@@ -98,6 +98,32 @@ def vocabulary_name(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
+def exact_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
+    """Return the least and greatest integer up to which a dtype holds every one.
+
+    None where it holds no integers, or is no numpy dtype of its own.
+    """
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        return int(limits.min), int(limits.max)
+    if dtype.kind in "fc":
+        exact = 2 ** (np.finfo(dtype).nmant + 1)
+        return -exact, exact
+    return None
+
+
+def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype holds every value that items of a stored name can have."""
+    source = stored_dtype(stored)
+    values, limits = value_range(stored), exact_range(dtype)
+    if source == dtype:
+        return True
+    if values is None or limits is None:
+        # numpy's rule; for integers it would take int64 to float64, which rounds.
+        return dtype.kind in "iufcV" and np.can_cast(source, dtype, "safe")
+    return limits[0] <= values[0] and values[1] <= limits[1]
+
+
 def check_readable_as(
     stored: str, values: tuple[int, int] | None, dtype: np.dtype[Any]
 ) -> None:
@@ -111,23 +137,16 @@ def check_readable_as(
     Raises:
         TypeError: A stored value would not survive the conversion.
     """
-    source = stored_dtype(stored)
-    is_number = dtype.kind in "biufcV"
-    if source == dtype or (is_number and np.can_cast(source, dtype, "safe")):
+    if holds_all(stored, dtype):
         return
     if values is None:
-        if stored == BFLOAT16 and source.kind == "u":
-            fits = False
-        else:
-            fits = dtype.kind in "fV" and np.can_cast(source, dtype, "same_kind")
-    elif dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        fits = limits.min <= values[0] and values[1] <= limits.max
-    elif dtype.kind == "f":
-        exact = 2 ** (np.finfo(dtype).nmant + 1)
-        fits = -exact <= values[0] and values[1] <= exact
+        # Rounded where one float is read as another; never where its bits are items.
+        source = stored_dtype(stored)
+        fits = source.kind != "u" and dtype.kind in "fV"
+        fits = fits and np.can_cast(source, dtype, "same_kind")
     else:
-        fits = False
+        limits = exact_range(dtype)
+        fits = limits is not None and limits[0] <= values[0] and values[1] <= limits[1]
     if not fits:
         of = f" of values {values[0]} to {values[1]}" if values else ""
         raise TypeError(

@@ -39,7 +39,8 @@ class OpenCorpus:
         # Python's own integers: quicker than numpy's, one at a time.
         self._bounds: list[int] = index.bounds.tolist()
         self._mapped: dict[int, Tokens] = {}
-        self._readable: dict[np.dtype[Any], None] = {}
+        # What a token must not exceed, by the dtype that is asked for; None: nothing.
+        self._limits: dict[np.dtype[Any], tuple[int, int] | None] = {}
 
     @cached_property
     def fingerprint(self) -> str:
@@ -70,19 +71,32 @@ class OpenCorpus:
                 raise ValueError(f"out has dtype {wanted}, but dtype={dtype}")
         else:
             wanted = self.index.dtype if dtype is None else np.dtype(dtype)
-        if wanted not in self._readable:
+        if wanted not in self._limits:
             name = self.index.shards[0].layout.head.dtype_name
-            _dtypes.check_readable_as(name, self.index.value_range, wanted)
-            self._readable[wanted] = None
+            values = self.index.value_range
+            _dtypes.check_readable_as(name, values, wanted)
+            is_narrow = values is not None and not _dtypes.holds_all(name, wanted)
+            self._limits[wanted] = _dtypes.exact_range(wanted) if is_narrow else None
         return out, wanted
 
-    def gather(self, starts: npt.NDArray[np.int64], length: int) -> Tokens | None:
-        """Return windows by one call of numpy; None where a loop is the better way."""
+    def gather(
+        self, starts: npt.NDArray[np.int64], length: int, dtype: np.dtype[Any]
+    ) -> Tokens | None:
+        """Return windows by one call of numpy; None where a loop is the better way.
+
+        They are as stored, and checked to fit `dtype`.
+        """
         if self.checked or not starts.size or not 0 < length < _LONG_WINDOW:
             return None
         if len(self.index.shards) == 1:
-            return gather_rows(self.maps[0].tokens, starts, length)
-        return None if self.addresses is None else self.addresses.gather(starts, length)
+            rows = gather_rows(self.maps[0].tokens, starts, length)
+        elif self.addresses is None:
+            return None
+        else:
+            rows = self.addresses.gather(starts, length)
+        if rows is not None and self._limits[dtype] is not None:
+            self._check_values(rows, starts, dtype)
+        return rows
 
     def copy_rows(
         self, starts: npt.NDArray[np.int64], length: int, out: Tokens
@@ -90,15 +104,21 @@ class OpenCorpus:
         """Fill each row with its window."""
         if not length:
             return
-        bounds = self._bounds
+        bounds, is_narrow = self._bounds, self._limits[out.dtype] is not None
         for row, start in enumerate(starts.tolist()):
             shard = bisect_right(bounds, start) - 1
             first, stop = bounds[shard], start + length
             if stop <= bounds[shard + 1]:
-                out[row] = self._shard_tokens(shard, start - first, stop - first)
+                window = self._shard_tokens(shard, start - first, stop - first)
+            elif is_narrow:
+                window = np.concatenate(self._parts(start, shard, length))
             else:
                 parts = self._parts(start, shard, length)
                 np.concatenate(parts, out=out[row], casting="unsafe")
+                continue
+            if is_narrow:
+                self._check_values(window[None], starts[row : row + 1], out.dtype)
+            out[row] = window
 
     def token_range(self, start: int, stop: int) -> Tokens:
         if start == stop:
@@ -172,6 +192,29 @@ class OpenCorpus:
                     self.maps[shard].will_need(begin, stop)
                 left -= stop - begin
                 shard, begin = shard + 1, 0
+
+    def _check_values(
+        self, rows: Tokens, starts: npt.NDArray[np.int64], dtype: np.dtype[Any]
+    ) -> None:
+        """Check that tokens fit a dtype that holds only what the feet declare.
+
+        Raises:
+            ShardError: One does not: its foot is wrong, or the token.
+        """
+        limits = self._limits[dtype]
+        assert limits is not None  # noqa: S101 - asked only where there are some
+        low, high = limits
+        # Unsigned tokens, most often as int32: one look, at the greatest, is enough.
+        is_low = rows.dtype.kind != "u" and int(rows.min()) < low
+        if not is_low and int(rows.max()) <= high:
+            return
+        row, column = np.argwhere((rows < low) | (rows > high))[0].tolist()
+        shard = self.index.shards[self.index.shard_of(int(starts[row]) + column)]
+        raise ShardError(
+            f"{shard.path}: holds token {rows[row, column]}, but its foot declares "
+            f"tokens from {shard.layout.min_value} to {shard.layout.max_value}; "
+            "the bytes are damaged, so fetch or write this shard again"
+        )
 
     def _goes_on(self, shard: int, local: int) -> bool:
         shards, joined = self.index.shards, self.index.joined
