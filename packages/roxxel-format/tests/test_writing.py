@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import Roxxel, ShardWriter
+from roxxel_format import Roxxel, ShardError, ShardWriter
 
 from .helpers import corpus_of, documents_of, line_of
 
@@ -147,7 +147,18 @@ def test_a_killed_write_is_recognised_and_written_again(
     os.waitpid(child, 0)
     assert "c_00000.rox" in names(tmp_path)
     assert any(name.endswith(".partial") for name in names(tmp_path))
-    assert Roxxel(tmp_path).verify().ok
+    shards = sorted(tmp_path.glob("*.rox"))
+    assert Roxxel(shards).verify().ok
+    message = (
+        rf"{tmp_path}/c_\*.rox: a write of its {len(shards)} shards was interrupted "
+        "or still goes on; write it again, or pass a list"
+    )
+    for name in (tmp_path, tmp_path / "c_*.rox", tmp_path / "*.rox"):
+        with pytest.raises(ShardError, match=message):
+            _ = Roxxel(name).num_tokens
+    assert Roxxel(tmp_path / "c_*.rox").remove_leftovers()
+    with pytest.raises(ShardError, match=message):
+        _ = Roxxel(tmp_path).num_tokens
 
     corpus = corpus_of(tmp_path, documents_of(9000))
 
@@ -177,11 +188,49 @@ def test_a_corpus_killed_while_it_is_replaced_is_not_kept(
         corpus_of(tmp_path, new, exist="replace")
         os._exit(0)
     os.waitpid(child, 0)
+    if num_renamed < 3:
+        with pytest.raises(ShardError, match="is being replaced, or that was interr"):
+            _ = Roxxel(tmp_path).num_tokens
 
     corpus = corpus_of(tmp_path, new if num_renamed < 3 else untouchable())
 
     assert np.array_equal(corpus.tokens[:], line_of(new))
     assert names(tmp_path) == [f"c_{number:05d}.rox" for number in range(3)]
+
+
+def test_a_corpus_of_which_one_of_two_writers_was_killed_is_not_whole(
+    tmp_path: Path,
+) -> None:
+    def killed() -> Iterator[object]:
+        yield from documents_of(3000, 3000)
+        corpus_of(tmp_path, documents_of(1000), exist="append")
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield
+
+    if (child := os.fork()) == 0:
+        corpus_of(tmp_path, killed(), exist="append")
+    os.waitpid(child, 0)
+
+    with pytest.raises(ShardError, match="interrupted or still goes on; write it a"):
+        _ = Roxxel(tmp_path).num_tokens
+
+
+def test_shards_that_say_nothing_of_their_write_are_read(tmp_path: Path) -> None:
+    for number in range(2):
+        with ShardWriter(tmp_path / f"c_{number:05}.rox", "uint8") as writer:
+            writer.append(np.array([number]))
+    (tmp_path / ".c_%.rox.lock").touch()
+
+    assert Roxxel(tmp_path / "c_*.rox").tokens[:].tolist() == [0, 1]
+
+
+def test_some_shards_of_a_corpus_are_read_by_their_numbers(tmp_path: Path) -> None:
+    documents = documents_of(*[1000] * 40)
+    assert corpus_of(tmp_path, documents).num_shards > 4
+
+    some = Roxxel(tmp_path / "c_0000[0-1].rox")
+
+    assert np.array_equal(some.tokens[:1000], documents[0])
 
 
 def test_two_writers_at_once_are_kept_apart_or_append(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from roxxel_format._places import (
 )
 from roxxel_format._reading import OpenCorpus
 from roxxel_format._shard import Shard
-from roxxel_format._standing import remove_leftovers
+from roxxel_format._standing import check_whole, remove_leftovers
 from roxxel_format._views import Documents, TokenLine
 from roxxel_format._windows import check_range, parse_windows
 
@@ -46,7 +46,8 @@ class Roxxel:
 
     Args:
         filepath: A shard, a folder of `*.rox`, a glob pattern, or a list of these.
-            Shards of a folder or a pattern come in natural order of their names.
+            Shards of a folder or a pattern come in natural order of their names, and
+            are an error where one is missing because a write of them was interrupted.
         check: `"blocks"` compares every block that is read with its checksum, each
             time it is read, and hands out copies. `"headers"` checks heads, feet and
             indexes only; `verify()` then checks the tokens.
@@ -423,6 +424,7 @@ class Roxxel:
         with self._lock:
             if self._opened is None:
                 shards = [Shard(path) for path in find_shards(self._filepath)]
+                check_whole(self._filepath, shards)
                 max_maps = self._max_maps or default_max_maps()
                 self._opened = OpenCorpus(
                     CorpusIndex.of(shards), self._check == "blocks", max_maps

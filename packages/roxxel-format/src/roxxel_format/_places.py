@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_format._writer import PARTIAL_SUFFIX, partial_path
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +20,7 @@ Filepath: TypeAlias = "OnePath | Sequence[OnePath]"
 
 SUFFIX = ".rox"
 _DIGITS = re.compile(r"([0-9]+)")
+_NUMBERED = re.compile(r"(.*?)([0-9]{5,})([^0-9]*)")
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:
@@ -46,11 +48,19 @@ def find_shards(filepath: str | tuple[str, ...]) -> list[str]:
 
     Raises:
         FileNotFoundError: There is none.
+        ShardError: The name stands for the shards that were written by it, and for
+            others too.
     """
     if isinstance(filepath, tuple):
         if not filepath:
             raise FileNotFoundError("the list of shards is empty; name at least one")
         return [path for each in filepath for path in find_shards(each)]
+    found = _matching(filepath)
+    _check_one_corpus(filepath, found)
+    return found
+
+
+def _matching(filepath: str) -> list[str]:
     path = Path(filepath)
     if path.is_dir():
         found = _visible(path.glob("*" + SUFFIX))
@@ -77,6 +87,26 @@ def find_shards(filepath: str | tuple[str, ...]) -> list[str]:
             "the path"
         )
     return found
+
+
+def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
+    """Check that a name which was written to does not match another corpus as well.
+
+    `wiki_*.rox` also matches `wiki_en_00000.rox`, and a folder all that lies in it.
+    """
+    place = numbered_place(filepath)
+    if place is None:
+        return
+    names = [Path(path).name for path in found]
+    ours = [name for name in names if place.number(name) is not None]
+    others = [name for name in names if place.number(name) is None]
+    if ours and others:
+        raise ShardError(
+            f"{filepath}: holds {ours[0]} and {len(ours) - 1} more shards that were "
+            f"written by this name, and {others[0]} and {len(others) - 1} more that "
+            f'were not; pass "{place.prefix}[0-9]*{place.suffix}" for the former, a '
+            "list of patterns for both, or keep each corpus in a folder of its own"
+        )
 
 
 def natural_key(path: str) -> list[tuple[int, int, str]]:
@@ -113,6 +143,11 @@ class Place:
     def partial(self, number: int) -> Path:
         """Return the hidden path under which a shard grows."""
         return partial_path(self.shard(number))
+
+    @property
+    def pattern(self) -> str:
+        """What names the corpus in a message."""
+        return str(self.folder / f"{self.prefix}*{self.suffix}")
 
     @property
     def lock(self) -> Path:
@@ -170,8 +205,8 @@ class Place:
 def place_to_write(filepath: str | tuple[str, ...]) -> Place:
     """Return where a path means its shards to be written.
 
-    `dir/wiki_*.rox` gives numbered shards, `dir/wiki.rox` one file, and a folder
-    numbered shards named `shard_*.rox` in it.
+    `dir/wiki_*.rox` and `dir/wiki_[0-9]*.rox` give numbered shards, `dir/wiki.rox` one
+    file, and a folder numbered shards named `shard_*.rox` in it.
 
     Raises:
         TypeError: It is a list.
@@ -185,16 +220,36 @@ def place_to_write(filepath: str | tuple[str, ...]) -> Place:
     path = Path(filepath)
     if glob.has_magic(filepath) and not path.exists():
         in_folder = glob.has_magic(str(path.parent)) and not path.parent.is_dir()
-        if in_folder or not re.fullmatch(r"[^*?\[\]]*\*[^*?\[\]]*", path.name):
+        name = path.name.replace("[0-9]*", "*")
+        if in_folder or not re.fullmatch(r"[^*?\[\]]*\*[^*?\[\]]*", name):
             raise ValueError(
                 f"{filepath}: only one * in the last part of the path can be written "
                 'to; use a pattern such as "wiki_*.rox"'
             )
-        prefix, suffix = path.name.split("*")
+        prefix, suffix = name.split("*")
         return Place(path.parent, prefix, suffix or SUFFIX)
     if path.is_dir() or path.suffix != SUFFIX:
         return Place(path, "shard_", SUFFIX)
     return Place(path.parent, path.name[: -len(SUFFIX)], SUFFIX, single=True)
+
+
+def numbered_place(filepath: str) -> Place | None:
+    """Return where a path writes numbered shards, None where it does not."""
+    try:
+        place = place_to_write(filepath)
+    except ValueError:
+        return None
+    return None if place.single else place
+
+
+def place_of(path: str) -> Place | None:
+    """Return where the write of a numbered shard put it, None for other names."""
+    folder, name = os.path.split(path)
+    match = _NUMBERED.fullmatch(name)
+    if match is None:
+        return None
+    place = Place(Path(folder), match[1], match[3])
+    return None if place.number(name) is None else place
 
 
 def _published_name(name: str) -> str:
