@@ -1,6 +1,10 @@
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
+import gc
 import pickle
+import resource
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -346,6 +350,46 @@ def test_without_a_range_of_addresses_reading_is_the_same(
 
 def no_range(_index: object) -> None:
     return None
+
+
+def test_corpora_share_the_maps_that_a_process_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = documents_of(*[400] * 60)
+    count = corpus_of(tmp_path, documents).num_shards
+    gc.collect()
+    monkeypatch.setattr("roxxel_format._addresses._max_maps", lambda: 5 * count)
+    corpora = [Roxxel(tmp_path) for _ in range(3)]
+
+    windows = [corpus.read([0, 20_000], 900) for corpus in corpora]
+
+    assert np.array_equal(windows[0], windows[2])
+    ranges = [corpus._open().addresses for corpus in corpora]
+    assert [each is not None for each in ranges] == [True, True, False]
+    corpora[0].close()
+    del ranges
+    gc.collect()
+    again = Roxxel(tmp_path)
+    assert again.num_shards == count
+    assert again._open().addresses is not None
+
+
+def test_corpora_share_the_descriptors_that_a_process_may_have(
+    tmp_path: Path,
+) -> None:
+    documents = documents_of(*[400] * 90)
+    corpus_of(tmp_path, documents)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    corpora = [Roxxel(tmp_path, check="blocks") for _ in range(12)]
+    assert corpora[0].num_shards > 10
+    resource.setrlimit(resource.RLIMIT_NOFILE, (160, hard))
+    try:
+        for corpus in corpora:
+            found = list(corpus.documents)
+            assert all(map(np.array_equal, found, documents))
+        assert sum(len(corpus._open().maps) for corpus in corpora) <= 160 // 4
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_the_range_of_addresses_is_given_back(tmp_path: Path) -> None:

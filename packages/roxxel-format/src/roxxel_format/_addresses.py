@@ -15,6 +15,7 @@ import mmap
 import os
 import sys
 import threading
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,20 +35,27 @@ _PROT_NONE = 0
 _MAP_FIXED = 0x10  # on Linux and macOS alike
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0x40
 _FAILED = ctypes.c_void_p(-1).value
+_LOCK = threading.Lock()
+# The system counts the maps of a process, so its corpora must know of one another.
+_MEMORIES: weakref.WeakSet[_Memory] = weakref.WeakSet()
 
 
 def reserve(index: CorpusIndex) -> AddressRange | None:
     """Return a range for a corpus, None where the system does not give one.
 
-    That is: no POSIX, too many shards for the maps a process may have, or a limit on
-    addresses.
+    That is: no POSIX, a limit on addresses, or too many shards: all ranges together
+    leave half of the maps that the process may have to others.
     """
-    if os.name != "posix" or len(index.shards) > _max_maps() // 2:
+    if os.name != "posix":
         return None
-    try:
-        return AddressRange(index)
-    except OSError:
-        return None
+    with _LOCK:
+        promised = sum(memory.num_maps for memory in _MEMORIES)
+        if promised + len(index.shards) > _max_maps() // 2:
+            return None
+        try:
+            return AddressRange(index)
+        except OSError:
+            return None
 
 
 class AddressRange:
@@ -60,7 +68,7 @@ class AddressRange:
         sizes = -(-(HEAD_SIZE + num_tokens * index.dtype.itemsize) // page) * page
         self._places = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         self._shards = index.shards
-        self._memory = _Memory(int(self._places[-1]))
+        self._memory = _Memory(int(self._places[-1]), len(index.shards))
         self._array = self._memory.array().view(index.dtype)
         firsts = (self._places[:-1] + HEAD_SIZE) // index.dtype.itemsize
         self._bounds = index.bounds
@@ -164,12 +172,14 @@ class AddressRange:
 class _Memory:
     """Reserved addresses, given back when the last array over them is gone."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, num_maps: int) -> None:
         self._libc = _libc()
         self._size = size
+        self.num_maps = num_maps
         self._address = self._mmap(
             None, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANON | _MAP_NORESERVE
         )
+        _MEMORIES.add(self)
 
     def __del__(self) -> None:
         if hasattr(self, "_address"):
@@ -209,7 +219,11 @@ class _Memory:
         result = self._libc.mmap(address, size, prot, flags, fd, 0)
         if result is None or result == _FAILED:
             code = ctypes.get_errno()
-            raise OSError(code, f"cannot map {size} bytes: {os.strerror(code)}")
+            raise OSError(
+                code,
+                f"{os.strerror(code)}: cannot map {size} bytes; close other corpora, "
+                "or raise the system's limit on maps (vm.max_map_count) or addresses",
+            )
         return int(result)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from roxxel_format import _dtypes
 from roxxel_format._compile import WriteOptions, write_corpus
 from roxxel_format._index import CorpusIndex
-from roxxel_format._maps import default_max_maps
 from roxxel_format._places import (
     Filepath,
     absolute,
@@ -52,7 +51,7 @@ class Roxxel:
             time it is read, and hands out copies. `"headers"` checks heads, feet and
             indexes only; `verify()` then checks the tokens.
         max_maps: Shards to keep mapped at a time. Default: an eighth of the
-            descriptors that the process may have.
+            descriptors that the process may have, less where many corpora are open.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")  # doctest: +SKIP
@@ -425,9 +424,8 @@ class Roxxel:
             if self._opened is None:
                 shards = [Shard(path) for path in find_shards(self._filepath)]
                 check_whole(self._filepath, shards)
-                max_maps = self._max_maps or default_max_maps()
                 self._opened = OpenCorpus(
-                    CorpusIndex.of(shards), self._check == "blocks", max_maps
+                    CorpusIndex.of(shards), self._check == "blocks", self._max_maps
                 )
             return self._opened
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+import weakref
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,16 @@ if TYPE_CHECKING:
     from roxxel_format._shard_map import ShardMap
 
 
-def default_max_maps() -> int:
-    """Return how many maps a corpus keeps: an eighth of the process's descriptors.
+_LOCK = threading.Lock()
+# Descriptors belong to the process, so its corpora must know of one another.
+_CACHES: weakref.WeakSet[MapCache] = weakref.WeakSet()
 
-    Each map holds a descriptor. Between 16 and 4096.
+
+def max_maps(num_corpora: int) -> int:
+    """Return how many maps each of some corpora may keep.
+
+    Each map holds one or two descriptors. An eighth of those that the process may have,
+    and all corpora together a quarter; at most 4096, at least 2.
     """
     try:
         import resource
@@ -26,7 +33,7 @@ def default_max_maps() -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 4096
-    return max(16, min(4096, soft // 8))
+    return max(2, min(4096, soft // 8, soft // 4 // max(1, num_corpora)))
 
 
 class MapCache:
@@ -37,18 +44,30 @@ class MapCache:
 
     Args:
         shards: The corpus.
-        max_maps: How many to keep.
+        max_maps: How many to keep; None for a share of what the process may have.
         keep_open: Keep descriptors for checked reads.
     """
 
     def __init__(
-        self, shards: Sequence[Shard], max_maps: int, *, keep_open: bool
+        self, shards: Sequence[Shard], max_maps: int | None, *, keep_open: bool
     ) -> None:
         self._shards = shards
-        self._max_maps = max_maps
+        self._given = max_maps
+        self._max_maps = 0
         self._keep_open = keep_open
         self._maps: OrderedDict[int, ShardMap] = OrderedDict()
         self._lock = threading.Lock()
+        with _LOCK:
+            _CACHES.add(self)
+            caches = list(_CACHES)
+        for cache in caches:
+            cache.share(len(caches))
+
+    def share(self, num_corpora: int) -> None:
+        """Keep no more maps than one of so many corpora may."""
+        with self._lock:
+            self._max_maps = self._given or max_maps(num_corpora)
+            self._trim()
 
     def __len__(self) -> int:
         return len(self._maps)
@@ -61,9 +80,12 @@ class MapCache:
                 return found
             found = self._map(shard)
             self._maps[shard] = found
-            if len(self._maps) > self._max_maps:
-                self._maps.popitem(last=False)
+            self._trim()
             return found
+
+    def _trim(self) -> None:
+        while len(self._maps) > self._max_maps:
+            self._maps.popitem(last=False)
 
     def _map(self, shard: int) -> ShardMap:
         try:

@@ -29,7 +29,7 @@ _LONG_WINDOW = 16384
 class OpenCorpus:
     """An opened corpus: the index and the maps. Ranges given to it are valid."""
 
-    def __init__(self, index: CorpusIndex, checked: bool, max_maps: int) -> None:
+    def __init__(self, index: CorpusIndex, checked: bool, max_maps: int | None) -> None:
         self.index = index
         self.checked = checked
         self.maps = MapCache(index.shards, max_maps, keep_open=checked)
