@@ -1,7 +1,7 @@
 """Every task of the project, one session each.
 
-`nox` without arguments checks and tests everything; `fuzz` and `bench` take longer or
-want a quiet machine, and run when they are named.
+`nox` without arguments checks and tests everything; `fuzz`, `drill` and `bench` take
+longer or want a quiet machine, and run when they are named.
 
 Each package is tested in an environment that holds that package and its own
 dependencies and nothing else, so an import its `pyproject.toml` does not declare fails.
@@ -21,6 +21,15 @@ PACKAGES = (
 )
 
 BENCHMARKS = Path("tests-integration") / "benchmarks"
+
+# Tests, the words that choose among them, and what makes them long.
+DRILLS = (
+    (
+        "packages/roxxel-ckpt/tests/test_programs.py",
+        "kill",
+        {"ROXXEL_CKPT_KILLS": "30"},
+    ),
+)
 
 nox.options.sessions = ["lint", "types", "tests", "integration"]
 nox.needs_version = ">=2026.10"
@@ -81,6 +90,14 @@ def fuzz(session: nox.Session) -> None:
     sync(session, "--package", "roxxel-format", "--group", "test")
     files = session.posargs or ["--files", "100000"]
     session.run("python", f"{BENCHMARKS}/format_fuzz.py", *files)
+
+
+@nox.session
+def drill(session: nox.Session) -> None:
+    """Kill programs at many more moments than the suite does; each must go on."""
+    sync(session, "--all-packages", "--group", "integration")
+    for path, words, environment in DRILLS:
+        session.run("pytest", path, "-k", words, *session.posargs, env=environment)
 
 
 @nox.session
