@@ -167,3 +167,13 @@ def test_the_command_starts_without_jax(folder: Path) -> None:
     )
 
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_command_that_passes_on_to_this_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(tmp_path)], prog="roxxel ckpt") == 1
+    assert capsys.readouterr().err.startswith("roxxel ckpt: ")
+    with pytest.raises(SystemExit):
+        main(["ls", "--nonsense"], prog="roxxel ckpt")
+    assert "usage: roxxel ckpt " in capsys.readouterr().err

@@ -328,3 +328,15 @@ def test_the_command_works_in_every_locale(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, b"")
 
     assert Roxxel(name).metadata["source"] == [Path(inputs[0]).name]
+
+
+def test_a_command_that_passes_on_to_this_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "missing.rox")
+
+    assert main(["info", missing], prog="roxxel format") == 1
+    assert capsys.readouterr().err.startswith("roxxel format: ")
+    with pytest.raises(SystemExit):
+        main(["info", "--nonsense"], prog="roxxel format")
+    assert capsys.readouterr().err.startswith("usage: roxxel format info ")

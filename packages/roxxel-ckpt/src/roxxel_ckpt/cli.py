@@ -33,16 +33,17 @@ if TYPE_CHECKING:
     from etils import epath
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -> int:
     """Run the command.
 
     Args:
         arguments: Of the command line. Default: those of the process.
+        prog: What the user called, for usage and errors.
 
     Returns:
         The exit code.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser(prog).parse_args(arguments)
     try:
         return options.run(options)
     except BrokenPipeError:
@@ -50,15 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (CheckpointError, OSError, ValueError) as error:
-        print(f"roxxel-ckpt: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("roxxel-ckpt: interrupted", file=sys.stderr)
+        print(f"{prog}: interrupted", file=sys.stderr)
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="roxxel-ckpt", description=__doc__)
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     step_help = "directory of a step, or a folder of them for its newest"
 

@@ -35,16 +35,17 @@ _EXIST = ("keep", "replace", "append", "error")
 _CHUNK = 1 << 20
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format") -> int:
     """Run the command.
 
     Args:
         arguments: Of the command line. Default: those of the process.
+        prog: What the user called, for usage and errors.
 
     Returns:
         The exit code.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser(prog).parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character is no reason to stop.
         if isinstance(stream, io.TextIOWrapper):
@@ -56,16 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, ValueError, TypeError, IndexError, ImportError) as error:
-        print(f"roxxel-format: {error}", file=sys.stderr)
+        print(f"{prog}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("roxxel-format: interrupted", file=sys.stderr)
+        print(f"{prog}: interrupted", file=sys.stderr)
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="roxxel-format",
+        prog=prog,
         description="Write, look at and check corpora of .rox shards.",
         epilog="exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found",
     )
