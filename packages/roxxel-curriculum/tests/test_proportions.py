@@ -53,6 +53,69 @@ def test_every_prefix_since_the_last_exhaustion_is_within_three_of_the_weights(
 
 
 @SLOW
+@given(curriculum=curricula())
+def test_tokens_by_formula_are_those_of_the_windows(curriculum: Curriculum) -> None:
+    sampler = curriculum.sampler(1)
+    counted = dict.fromkeys(sampler.source_names, 0)
+    assert sampler.delivered_tokens(0) == sampler.planned_tokens(0) == counted
+
+    for step in range(sampler.total_steps):
+        seq_len = sampler.shape(step)[1]
+        for source in sampler.windows(step).source:
+            counted[sampler.source_names[int(source)]] += seq_len
+        assert sampler.delivered_tokens(step + 1) == counted
+
+    plan = curriculum.plan(1)
+    assert counted == {source.name: source.tokens for source in plan.sources}
+
+
+@SLOW
+@given(curriculum=curricula())
+def test_tokens_given_are_within_three_samples_of_those_planned(
+    curriculum: Curriculum,
+) -> None:
+    sampler = curriculum.sampler(1)
+    for step in range(1, sampler.total_steps + 1):
+        given_so_far = sampler.delivered_tokens(step)
+        planned = sampler.planned_tokens(step)
+        seq_len = sampler.shape(step - 1)[1]
+        assert planned.keys() == given_so_far.keys()
+        for name, tokens in given_so_far.items():
+            assert abs(tokens - planned[name]) <= 3 * seq_len
+        total = sum(given_so_far.values())
+        assert sum(planned.values()) == pytest.approx(total)
+
+
+def test_planned_tokens_are_shares_of_the_weights_in_each_phase() -> None:
+    readers = {name: PositionReader(10**9, name) for name in NAMES[:3]}
+    weights = {"self": 1, "code": 2, "math": 5}
+    first = Phase(7, 3, 10, weights)
+    second = Phase(9, 2, 30, {"self": 1, "math": 1})
+    mix = {name: readers[name] for name in ("code", "math")}
+    sampler = Curriculum(readers["self"], [first, second], mix).sampler(0)
+
+    planned = sampler.planned_tokens(5)
+    assert planned == {"self": 150 / 8, "code": 300 / 8, "math": 750 / 8}
+
+    past = sampler.delivered_tokens(7)
+    assert sampler.planned_tokens(11) == {
+        "self": past["self"] + 120,
+        "code": past["code"],
+        "math": past["math"] + 120,
+    }
+
+
+@pytest.mark.parametrize("step", [-1, 13])
+def test_tokens_of_steps_outside_the_run_are_refused(step: int) -> None:
+    sampler = Curriculum(PositionReader(1000, "self"), [Phase(12, 2, 8)]).sampler(0)
+
+    with pytest.raises(IndexError, match=r"outside \[0, 12\]"):
+        sampler.delivered_tokens(step)
+    with pytest.raises(IndexError, match=r"outside \[0, 12\]"):
+        sampler.planned_tokens(step)
+
+
+@SLOW
 @given(curriculum=curricula(), data=st.data())
 def test_a_skip_passes_over_what_would_have_come(
     curriculum: Curriculum, data: st.DataObject

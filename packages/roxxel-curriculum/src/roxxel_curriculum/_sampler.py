@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from roxxel_curriculum._selection import checked_columns, checked_rows, is_every
 from roxxel_curriculum._source import batch_dtype
 from roxxel_curriculum._state import differences, state_of
 from roxxel_curriculum._state_form import StateMismatch
+from roxxel_curriculum._tally import Tally
 from roxxel_curriculum._version import ARITHMETIC_VERSION
 from roxxel_curriculum._windows import Location, Upcoming, Windows
 
@@ -207,6 +209,43 @@ class Sampler:
             index, _ = self._sources[ahead.source]
             self._readers[index].will_need(ahead.starts, ahead.length)
 
+    def delivered_tokens(self, step: int) -> dict[str, int]:
+        """Return the tokens that each source has given when `step` steps are done.
+
+        A closed formula: as quick for the last step as for the first.
+
+        Args:
+            step: Training steps done, `0 <= step <= total_steps`.
+
+        Returns:
+            Tokens by source, all sources named; together the tokens of the batches.
+
+        Raises:
+            IndexError: The step is outside the run.
+        """
+        step = self._done(step)
+        if not step:
+            return dict.fromkeys(self.source_names, 0)
+        return self._tally.delivered(self._piece(step - 1), step)
+
+    def planned_tokens(self, step: int) -> dict[str, float]:
+        """Return the tokens that the weights ask of each source in the same steps.
+
+        Shares are counted from the start of the phase or the last exhaustion in it, and
+        what came before as it was delivered; so it differs from `delivered_tokens` by
+        at most three samples for each source.
+
+        Args:
+            step: Training steps done, `0 <= step <= total_steps`.
+
+        Raises:
+            IndexError: The step is outside the run.
+        """
+        step = self._done(step)
+        if not step:
+            return dict.fromkeys(self.source_names, 0.0)
+        return self._tally.planned(self._piece(step - 1), step)
+
     def state(self, step: int) -> dict[str, Any]:
         """Return what the order of the steps before `step` depends on.
 
@@ -219,13 +258,7 @@ class Sampler:
         Raises:
             IndexError: The step is outside the run.
         """
-        step = operator.index(step)
-        if not 0 <= step <= self.total_steps:
-            raise IndexError(
-                f"step {step} is outside [0, {self.total_steps}], the steps that can "
-                "be done in this run"
-            )
-        return state_of(self._schedule, self.seed, step)
+        return state_of(self._schedule, self.seed, self._done(step))
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Check that a run with this state trained what this sampler gives.
@@ -240,6 +273,20 @@ class Sampler:
         found = differences(self._schedule, self.seed, state)
         if found:
             raise StateMismatch(found)
+
+    @cached_property
+    def _tally(self) -> Tally:
+        return Tally(self._phases, self.source_names)
+
+    def _done(self, step: int) -> int:
+        """Return a number of steps that can be done."""
+        step = operator.index(step)
+        if not 0 <= step <= self.total_steps:
+            raise IndexError(
+                f"step {step} is outside [0, {self.total_steps}], the steps that can "
+                "be done in this run"
+            )
+        return step
 
     def _piece(self, step: int) -> int:
         """Return which solved phase a step is in."""

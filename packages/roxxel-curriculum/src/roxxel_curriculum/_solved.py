@@ -120,15 +120,23 @@ class SolvedPhase:
 
     def delivered(self, source: str) -> int:
         """Return the samples of a source in its steps, those of skipped ones not."""
-        if source not in self.runs:
-            return 0
+        return self.delivered_by(self.steps).get(source, 0)
+
+    def delivered_by(self, steps: int) -> dict[str, int]:
+        """Return the samples of each source in the first `steps` training steps.
+
+        Those of skipped steps are passed, not delivered.
+        """
         size = self.piece.batch_size
-        given = self.counts(self.num_samples)[source]
+        given = self.counts(self.samples_before(steps))
         for skip in self.skips:
-            stop = self.data_step(skip.at)
-            start = stop - skip.steps
-            given -= self.counts(stop * size)[source]
-            given += self.counts(start * size)[source]
+            if skip.at < steps:
+                stop = self.data_step(skip.at)
+                until, before = (
+                    self.counts(sample * size) for sample in (stop, stop - skip.steps)
+                )
+                for name in given:
+                    given[name] -= until[name] - before[name]
         return given
 
     def steps_within(self, num_samples: int) -> int:
