@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_train import Logger
-from roxxel_train._progress import Progress, describe_row
+from roxxel_train._rows import drop_torn_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ def test_logger_that_is_not_open_says_so(tmp_path: Path) -> None:
         Logger(tmp_path).info("lost")
 
 
-def test_cut_drops_later_rows_and_a_torn_one(tmp_path: Path) -> None:
+def test_torn_row_is_dropped_at_opening_and_later_ones_by_a_cut(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:
         for step in (1, 10, 20):
             log.metrics({"step": step})
@@ -109,7 +109,7 @@ def test_cut_drops_later_rows_and_a_torn_one(tmp_path: Path) -> None:
         file.write('{"step": 30, "lo')
 
     with Logger(tmp_path, terminal=False) as log:
-        assert log.cut_metrics(10) == 2
+        assert log.cut_metrics(10) == 1
         log.metrics({"step": 20, "again": True})
 
     assert [row["step"] for row in rows(tmp_path)] == [1, 10, 20]
@@ -155,26 +155,73 @@ def test_logger_without_a_folder_shows_lines_on_standard_error(
     ]
 
 
-def test_row_of_an_evaluation_shows_all_its_values() -> None:
-    row = {"kind": "eval", "step": 3, "time": "now", "loss": 1.5, "text": "abc"}
+def test_full_disk_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with Logger(tmp_path, terminal=False) as log:
+        log.metrics({"step": 1})
 
-    assert describe_row(row) == "step 3  loss 1.5000  text abc"
+        with pytest.raises(OSError, match=r"No space left on device.*metrics.jsonl"):
+            log.flush()
+        log.info("still said")
+
+    assert "still said" in (tmp_path / "system.log").read_text()
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+def test_full_disk_does_not_hide_the_error_that_passes(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+
+    def crash() -> None:
+        with Logger(tmp_path, terminal=False) as log:
+            log.metrics({"step": 1})
+            raise RuntimeError("flood")
+
+    with pytest.raises(RuntimeError, match="flood") as caught:
+        crash()
+    assert "the log could not be written: [Errno 28]" in caught.value.__notes__[0]
 
 
-def test_bar_shows_step_total_and_loss_and_is_left_complete() -> None:
-    terminal = Terminal()
-    progress = Progress(terminal)
+def test_second_logger_in_a_folder_is_refused_while_the_first_is_open(
+    tmp_path: Path,
+) -> None:
+    first, second = (Logger(tmp_path, terminal=False) for _ in range(2))
+    with first:
+        with pytest.raises(BlockingIOError, match="another Logger is open"):
+            second.__enter__()
+        first.metrics({"step": 1})
+        with pytest.raises(RuntimeError, match="not open"):
+            second.info("lost")
+    with second:
+        second.metrics({"step": 2})
 
-    progress.update(3, 10, {"loss": "2.0000"})
-    progress.line("a sentence")
-    progress.update(10, 10, {"loss": "1.0000"})
-    progress.close()
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2]
 
-    assert "a sentence\n" in terminal.getvalue()
-    assert "10/10" in terminal.getvalue()
-    assert "loss=1.0000" in terminal.getvalue()
+
+def test_log_of_a_killed_process_goes_on_with_a_new_line(tmp_path: Path) -> None:
+    (tmp_path / "system.log").write_text("2026 INFO half a sen")
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2, "lo')
+    with Logger(tmp_path, terminal=False) as log:
+        log.metrics({"step": 2})
+
+    first, *rest = (tmp_path / "system.log").read_text().splitlines()
+    assert first == "2026 INFO half a sen"
+    assert rest[0].endswith(
+        "WARNING metrics.jsonl ended in half a row, which was dropped"
+    )
+    assert [row["step"] for row in rows(tmp_path)] == [1, 2]
+
+
+def test_long_row_that_is_torn_goes_whole(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    for kept in ("", '{"step": 1}\n'):
+        path.write_text(kept + '{"text": "' + 200_000 * "x")
+        assert drop_torn_row(path)
+        assert path.read_text() == kept
+        assert not drop_torn_row(path)
+
+
+def test_keys_that_are_the_same_as_text_are_an_error(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        log.metrics({"by": {1: 2, "1": 3}})
+
+        with pytest.raises(ValueError, match="the same as text: \\[1, '1'\\]"):
+            log.flush()

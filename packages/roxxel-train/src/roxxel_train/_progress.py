@@ -1,8 +1,9 @@
-"""What a person sees of a run: a bar on a terminal, plain lines elsewhere."""
+"""What a person sees of a run: a bar on a terminal or notebook, else plain lines."""
 
 from __future__ import annotations
 
-import threading
+import importlib.util
+import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
@@ -10,11 +11,11 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Shows lines, and a bar if the stream is a terminal and tqdm is installed.
+    """Shows lines, and a bar if tqdm is installed and somebody looks.
 
-    The bar moves on the loop's thread, lines come from the log's: they take turns. When
-    the stream breaks, because whoever read it has gone, nothing more is shown and the
-    run goes on.
+    That is on a terminal and in a notebook, where the bar is a widget if ipywidgets is
+    installed. When the stream breaks, because whoever read it has gone, nothing more is
+    shown and the run goes on.
 
     Args:
         stream: Where to write, usually standard error.
@@ -23,9 +24,9 @@ class Progress:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._bar: Any = None
+        self._has_status = False
         self._total_steps: int | None = None
-        self._make_bar: Any = _bar_class() if stream.isatty() else None
-        self._turn = threading.Lock()
+        self._make_bar: Any = bar_class(stream)
         self._is_broken = False
 
     def update(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
@@ -33,6 +34,10 @@ class Progress:
         self._total_steps = total_steps
         if self._make_bar is not None:
             self._show(lambda: self._move_bar(step, total_steps, shown))
+
+    def status(self, text: str) -> None:
+        """Show what is done while the bar stands still: beside it, else as a line."""
+        self._show(lambda: self._write_status(text))
 
     def line(self, text: str) -> None:
         """Show one line, above the bar if there is one."""
@@ -48,13 +53,12 @@ class Progress:
         self._show(self._close_bar)
 
     def _show(self, show: Callable[[], None]) -> None:
-        with self._turn:
-            if self._is_broken:
-                return
-            try:
-                show()
-            except (OSError, TypeError, ValueError):
-                self._is_broken = True
+        if self._is_broken:
+            return
+        try:
+            show()
+        except (OSError, TypeError, ValueError):
+            self._is_broken = True
 
     def _move_bar(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
         if self._bar is None:
@@ -64,10 +68,23 @@ class Progress:
                 unit="step",
                 file=self._stream,
                 dynamic_ncols=True,
+                # It is moved a few times a second; each move is to be seen.
+                mininterval=0,
+                miniters=1,
                 postfix=dict(shown),
             )
+        if self._has_status:
+            self._bar.set_description_str("", refresh=False)
+            self._has_status = False
         self._bar.set_postfix(shown, refresh=False)
         self._bar.update(step - self._bar.n)
+
+    def _write_status(self, text: str) -> None:
+        if self._bar is None:
+            self._write(text)
+        else:
+            self._bar.set_description_str(text)
+            self._has_status = True
 
     def _write(self, text: str) -> None:
         if self._bar is None:
@@ -117,9 +134,24 @@ def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
 _NOT_SHOWN = ("kind", "step", "time")
 
 
-def _bar_class() -> Any:
+def bar_class(stream: TextIO) -> Any:
+    """Return tqdm's bar for this stream, None where plain lines are better."""
+    notebook = _is_notebook()
+    if not notebook and not stream.isatty():
+        return None
     try:
-        from tqdm.auto import tqdm
+        # By name: tqdm.auto warns in a notebook without ipywidgets.
+        if notebook and importlib.util.find_spec("ipywidgets") is not None:
+            from tqdm.notebook import tqdm
+        else:
+            from tqdm import tqdm
     except ModuleNotFoundError:
         return None
     return tqdm
+
+
+def _is_notebook() -> bool:
+    """Return whether this program runs in a kernel of Jupyter."""
+    shell: Any = sys.modules.get("IPython")
+    found = None if shell is None else shell.get_ipython()
+    return found is not None and hasattr(found, "kernel")
