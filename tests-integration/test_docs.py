@@ -1,0 +1,55 @@
+"""What the documentation shows runs as it stands there, without a warning."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import PROGRAMS, environment
+
+ROOT = Path(__file__).parents[1]
+DEVICES = re.compile(r"<!-- runs on (\d+) devices -->")
+BLOCK = re.compile(r"^```([^\n]*)\n.*?^```", re.DOTALL | re.MULTILINE)
+SHOWN = {"python", "sh", "text", "console", "toml", "json"}
+
+
+def pages() -> list[Path]:
+    written = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("packages/*/README.md")]
+    return sorted(page for page in written if "_build" not in page.parts)
+
+
+def blocks(page: Path) -> list[str]:
+    return BLOCK.findall(page.read_text())
+
+
+RUN = [page for page in pages() if {"python", "sh"} & set(blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_runs(page: Path, tmp_path: Path, compilation_cache: Path) -> None:
+    devices = DEVICES.search(page.read_text())
+    told = environment(int(devices[1]) if devices else 1, compilation_cache)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(PROGRAMS / "page.py"), str(page)],
+        cwd=tmp_path,
+        env={**told, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_of_a_page_say_their_language(page: Path) -> None:
+    for said in blocks(page):
+        assert said in SHOWN or said.startswith("{"), said
