@@ -99,8 +99,9 @@ def _load_named(name: str) -> tuple[Tokenizer, TokenizerInfo]:
         else:
             loaded = library.Tokenizer.from_pretrained(name)
     except Exception as error:  # the library raises bare Exception
+        reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
-            f"{name}: gives no tokenizer ({error}); pass the path of a tokenizer.json "
+            f"{name}: gives no tokenizer ({reason}); pass the path of a tokenizer.json "
             "or a name on the Hugging Face hub"
         ) from error
     return loaded, describe(loaded, path.name if path.is_file() else name)

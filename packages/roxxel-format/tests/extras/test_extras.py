@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +45,53 @@ def test_a_tokenizer_file_is_loaded_and_described(
     assert recorded["name"] == "tokenizer.json"
     assert recorded["special_ids"] == {"<end>": 3}
     assert recorded["vocab_size"] == 4
+
+
+def offline(home: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run the command where the hub is a folder; the library asks before it runs."""
+    return subprocess.run(
+        [sys.executable, "-m", "roxxel_format", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(home)},
+    )
+
+
+def test_a_tokenizer_is_found_by_its_name_on_the_hub(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    cached = tmp_path / "hub" / "models--someone--words"
+    snapshot = cached / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    tokenizer.rename(snapshot / "tokenizer.json")
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0" * 40, encoding="ascii")
+    (tmp_path / "a.txt").write_text("b a", encoding="utf-8")
+    write = "write", tmp_path / "a.rox", tmp_path / "a.txt", "--tokenizer"
+
+    done = offline(tmp_path, *write, "someone/words")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    corpus = Roxxel(tmp_path / "a.rox")
+    assert corpus.documents[0].tolist() == [1, 0]
+    assert corpus.metadata["tokenizer"]["name"] == "someone/words"
+    assert offline(tmp_path, "cat", tmp_path / "a.rox").stdout == "b a\n"
+
+
+def test_a_tokenizer_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a", encoding="utf-8")
+    write = "write", tmp_path / "a.rox", tmp_path / "a.txt", "--tokenizer"
+
+    done = offline(tmp_path, *write, "someone/words")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(
+        r"roxxel-format: someone/words: gives no tokenizer \(.+\); pass the path of a "
+        r"tokenizer\.json or a name on the Hugging Face hub\n",
+        done.stderr,
+    )
+    assert not list(tmp_path.glob("*.rox"))
 
 
 def test_parts_that_another_tokenizer_made_are_made_again(
