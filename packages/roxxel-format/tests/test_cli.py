@@ -47,6 +47,43 @@ def test_text_files_are_documents(
     assert "separator=0 there, 1 here" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("spelling", "separator"),
+    [
+        (r"\n\n", b"\n\n"),
+        (r"\x00", b"\0"),
+        (r"\\x00\t\r", b"\\x00\t\r"),
+        ("\N{POUND SIGN}\n", "\N{POUND SIGN}\n".encode()),
+    ],
+)
+def test_a_separator_can_be_bytes(
+    spelling: str, separator: bytes, tmp_path: Path, text: Path
+) -> None:
+    target = tmp_path / "c.rox"
+
+    assert run("write", target, text, "--separator-bytes", spelling) == 0
+
+    document = Roxxel(target).documents.with_separator[0]
+    assert document.tobytes() == b"one\ntwo\n" + separator
+
+
+def test_separators_that_are_none_are_wrong_arguments(
+    tmp_path: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for wrong, message in (
+        ([r"--separator-bytes=\q"], r"'\\q' holds \q; write \n, \t, \r, \\ or \xNN"),
+        (["--separator-bytes=a\\"], "holds \\; write"),
+        ([r"--separator-bytes=\x0"], r"holds \x; write"),
+        (["--separator", "0", "--separator-bytes", "a"], "not allowed with argument"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            run("write", tmp_path / "c.rox", text, *wrong)
+        assert caught.value.code == 2
+        assert message in capsys.readouterr().err
+    assert run("write", tmp_path / "c.rox", text, "--separator-bytes", "") == 1
+    assert "separator b'' has 0 bytes" in capsys.readouterr().err
+
+
 def test_lines_json_lines_and_arrays_are_documents(tmp_path: Path, text: Path) -> None:
     rows = tmp_path / "a.jsonl.gz"
     with gzip.open(rows, "wt", encoding="utf-8") as file:

@@ -10,6 +10,7 @@ import argparse
 import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from roxxel_format._dtypes import Tokens
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
 _EXIST = ("keep", "replace", "append", "error")
 _CHUNK = 1 << 20
 
@@ -117,7 +119,15 @@ def _add_write_arguments(write: argparse.ArgumentParser) -> None:
     write.add_argument("inputs", nargs="+", help="files; - is the standard input")
     write.add_argument("--format", choices=_sources.FORMATS, help="default: by name")
     write.add_argument("--field", default="text", help="of JSON objects, or column")
-    write.add_argument("--separator", type=int, metavar="TOKEN")
+    separator = write.add_mutually_exclusive_group()
+    separator.add_argument("--separator", type=int, metavar="TOKEN")
+    separator.add_argument(
+        "--separator-bytes",
+        type=_bytes,
+        dest="separator",
+        metavar="TEXT",
+        help=r"with \n, \t, \r, \\ and \xNN, as in '\n\n' or '\x00'",
+    )
     write.add_argument("--dtype")
     write.add_argument("--vocab-size", type=int)
     write.add_argument("--block-size", type=_size, default=4096, metavar="BYTES")
@@ -350,6 +360,24 @@ def _size(text: str) -> int:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no size; write bytes, or a number with K, M, G or T"
         ) from None
+
+
+def _bytes(text: str) -> bytes:
+    """Return the bytes of a text in which a backslash stands before special ones."""
+    parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\.|\\)", text)
+    result = b""
+    for number, part in enumerate(parts):
+        if number % 2 == 0:
+            result += os.fsencode(part)
+        elif part.startswith("\\x") and len(part) == 4:
+            result += bytes.fromhex(part[2:])
+        elif part in _ESCAPES:
+            result += _ESCAPES[part]
+        else:
+            raise argparse.ArgumentTypeError(
+                rf"{text!r} holds {part}; write \n, \t, \r, \\ or \xNN"
+            )
+    return result
 
 
 def _span(text: str) -> tuple[int, int]:
