@@ -3,10 +3,12 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -273,6 +275,31 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
     assert list(target.parent.iterdir()) == []
 
 
+def test_a_worker_that_is_killed_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = texts(tmp_path, 4)
+    inputs[2].unlink()
+    os.mkfifo(inputs[2])
+    monkeypatch.setattr("roxxel_format._prepare._PART_SIZE", 0)
+
+    def kill_worker() -> None:
+        # Opening returns when a worker has opened its end to read.
+        with inputs[2].open("wb"):
+            (worker, *_) = multiprocessing.active_children()
+            worker.kill()
+
+    killer = threading.Thread(target=kill_worker, daemon=True)
+    killer.start()
+    code = run("write", tmp_path / "c.rox", *inputs, "--workers", 2)
+    killer.join()
+
+    assert code == 1
+    error = capsys.readouterr().err
+    assert "a worker process was ended, perhaps for want of memory; use fewer" in error
+    assert error.count("\n") == 1
+
+
 def test_a_wrong_document_names_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,6 +310,10 @@ def test_a_wrong_document_names_its_file(
     assert run("write", tmp_path / "c.rox", *inputs, "--dtype", "uint16") == 1
 
     assert "b.jsonl: document 1: value 70000 is outside" in capsys.readouterr().err
+    (tmp_path / "b.jsonl").write_text("[3]\n[0.5]\n", encoding="utf-8")
+    assert run("write", tmp_path / "c.rox", *inputs) == 1
+    error = capsys.readouterr().err
+    assert "b.jsonl: document 1: dtype float64 cannot be stored as uint32" in error
 
 
 def test_other_inputs_are_another_corpus(

@@ -297,7 +297,7 @@ def test_documents_of_other_kinds_are_refused(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path / "a.rox")
     cases: list[tuple[list[Any], str]] = [
         ([[1], "a"], "document 1 is str, but those before it are tokens"),
-        ([[1], np.array([0.5])], "document 1 has dtype float64, which cannot be"),
+        ([[1], np.array([0.5])], "document 1: dtype float64 cannot be stored as"),
         ([[1], [[1, 2]]], ""),
         ([["a"]], "document 0 is a list of str"),
         ([[[1], [1, 2]]], "document 0 is a list that is no array"),

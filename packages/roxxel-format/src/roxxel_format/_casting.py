@@ -30,6 +30,15 @@ class DocumentError(ValueError):
         self.reason = reason
 
 
+class DocumentTypeError(TypeError):
+    """A document is of a wrong type; attributes as those of `DocumentError`."""
+
+    def __init__(self, document: int, reason: str) -> None:
+        super().__init__(f"document {document}: {reason}")
+        self.document = document
+        self.reason = reason
+
+
 class Caster:
     """Check and cast items, and remember the least and the greatest.
 
@@ -93,7 +102,7 @@ class Caster:
             The separator in that dtype, or None where the dtype cannot hold it.
 
         Raises:
-            TypeError: Items of that dtype cannot be stored.
+            DocumentTypeError: Items of that dtype cannot be stored.
         """
         integers = dtype.kind in "biu"
         if self._name == _dtypes.BFLOAT16:
@@ -103,9 +112,10 @@ class Caster:
         else:
             possible = integers or dtype.kind == "f"
         if not possible:
-            raise TypeError(
-                f"document {document} has dtype {dtype}, which cannot be stored as "
-                f"{self._name}; convert it, or write with a dtype that holds it"
+            raise DocumentTypeError(
+                document,
+                f"dtype {dtype} cannot be stored as {self._name}; convert it, or write "
+                "with a dtype that holds it",
             )
         with np.errstate(all="ignore"):
             there = separator.astype(dtype)

@@ -15,6 +15,7 @@ import os
 import shutil
 from bisect import bisect_right
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from hashlib import blake2b
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format import _sources, _tokenizers
-from roxxel_format._casting import DocumentError
+from roxxel_format._casting import DocumentError, DocumentTypeError
 from roxxel_format._compile import WriteOptions, write_corpus
 from roxxel_format._corpus import Roxxel
 from roxxel_format._intake import Intake
@@ -101,7 +102,7 @@ def prepare(
         What was written or kept.
 
     Raises:
-        OSError: A file cannot be read or written.
+        OSError: A file cannot be read or written, or a worker process was ended.
         ValueError: A document of a file is wrong; the message names the file.
     """
     options = replace(
@@ -178,6 +179,11 @@ def _made(tasks: Sequence[_Task], workers: int) -> Iterator[None]:
     pool = ProcessPoolExecutor(min(workers, len(tasks)), context)
     try:
         yield from pool.map(_make_part, tasks)
+    except BrokenProcessPool as error:
+        raise ChildProcessError(
+            "a worker process was ended, perhaps for want of memory; use fewer workers "
+            "and write again, which goes on with what is done"
+        ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -225,13 +231,13 @@ def _make_part(task: _Task) -> None:
     except BaseException as error:
         if writer is not None:
             writer.abort()
-        if isinstance(error, DocumentError):
+        if isinstance(error, (DocumentError, DocumentTypeError)):
             raise _with_file(error, task.paths, firsts) from error
         raise
 
 
 def _with_file(
-    error: DocumentError, paths: Sequence[str], firsts: list[int]
+    error: DocumentError | DocumentTypeError, paths: Sequence[str], firsts: list[int]
 ) -> ValueError:
     """Return the error with the file, and the document's number in it."""
     at = bisect_right(firsts, error.document) - 1

@@ -108,15 +108,24 @@ def _parquet_rows(path: str, field: str) -> Iterator[object]:
 
 def _column_document(path: str, row: int, value: Any) -> object:
     """Return a text, or the items of a list without a detour over Python's integers."""
-    if hasattr(value, "values") and value.values is not None:
-        return value.values.to_numpy(zero_copy_only=False)
-    text = value.as_py()
-    if not isinstance(text, str):
-        raise ValueError(  # noqa: TRY004 - it is the file that is wrong
-            f"{path}: row {row} holds {type(text).__name__}, no document; "
-            "a text or a list of tokens is"
-        )
-    return text
+    items: Any = getattr(value, "values", None)
+    what = "a null"
+    if hasattr(items, "to_numpy"):
+        if not items.null_count:
+            array = items.to_numpy(zero_copy_only=False)
+            if array.dtype.kind in "biuf":
+                return array
+            what = str(value.type)
+        else:
+            what = f"a list with {items.null_count} null"
+    elif value.is_valid:
+        text = value.as_py()
+        if isinstance(text, str):
+            return text
+        what = str(value.type)
+    raise ValueError(
+        f"{path}: row {row} holds {what}, no document; a text or a list of tokens is"
+    )
 
 
 def _text(where: str, data: bytes) -> str:

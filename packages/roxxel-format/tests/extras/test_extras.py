@@ -165,7 +165,39 @@ def test_parquet_columns_hold_texts_or_tokens(
     assert [each.tolist() for each in tokens] == [[1, 2], [3]]
     errors = capsys.readouterr().err
     assert "has no column 'body', but text, ids, n" in errors
-    assert "row 0 holds int, no document" in errors
+    assert "row 0 holds int64, no document" in errors
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "message"),
+    [
+        ([[1], [2, None]], None, "row 1 holds a list with 1 null, no document"),
+        ([[[1]], [[2]]], None, "row 0 holds list<"),
+        ([["a"]], None, "row 0 holds list<"),
+        ([{"values": 1}], None, "row 0 holds struct<values: int64>, no document"),
+        (["a", None], None, "row 1 holds a null, no document; a text or a list of"),
+        ([[1], None], None, "row 1 holds a null, no document"),
+        ([b"a"], None, "row 0 holds binary, no document"),
+        ([[("a", 1)]], "map", "row 0 holds map<string, int32"),
+    ],
+)
+def test_columns_of_other_things_are_refused_by_row(
+    values: list[Any],
+    kind: str | None,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    library: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
+    dtype = library.map_(library.string(), library.int32()) if kind else None
+    path = tmp_path / "a.parquet"
+    parquet.write_table(library.table({"text": library.array(values, dtype)}), path)
+
+    assert run("write", tmp_path / "a.rox", path) == 1
+
+    assert f"{path}: {message}" in capsys.readouterr().err
+    assert not (tmp_path / "a.rox").exists()
 
 
 def test_zstandard_files_are_decompressed(tmp_path: Path) -> None:
