@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax.numpy as jnp
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_train._metrics import InFlight, Interval, Lap, Stopwatch
+from roxxel_train._metrics import InFlight, Interval, Lap, Stopwatch, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +21,9 @@ def test_every_update_is_fetched_once_in_order(count: int, limit: int) -> None:
     fetched: list[int] = []
     for step in range(count):
         finished = in_flight.push(step, {"loss": jnp.float32(step)})
-        fetched += [update.step for update in finished]
+        fetched += [update.step for update, _ in finished]
         assert len(fetched) == max(0, step + 1 - limit)
-    fetched += [update.step for update in in_flight.drain()]
+    fetched += [update.step for update, _ in in_flight.drain()]
 
     assert fetched == list(range(count))
 
@@ -36,28 +36,23 @@ def test_interval_restored_anywhere_gives_the_same_row(
     for index, loss in enumerate(losses):
         if index == cut:
             broken = Interval.restore(broken.state())
-        whole.add(loss, {"self": 8})
-        broken.add(loss, {"self": 8})
+        whole.add(loss)
+        broken.add(loss)
 
-    row = whole.close()
+    mean = whole.close()
 
-    assert row == broken.close()
-    assert row["tokens"] == 8 * len(losses)
-    assert row["loss_mean"] == sum(losses) / len(losses)
+    assert mean == broken.close()
+    assert mean == sum(losses) / len(losses)
 
 
-def test_closing_an_interval_keeps_the_tokens_of_the_run() -> None:
+def test_closing_an_interval_begins_the_next() -> None:
     interval = Interval()
-    interval.add(1.0, {"a": 3, "b": 5})
+    interval.add(1.0)
     interval.close()
-    interval.add(2.0, {"a": 3})
+    interval.add(2.0)
 
-    assert interval.close() == {
-        "loss_mean": 2.0,
-        "tokens": 11,
-        "tokens_by_source": {"a": 6, "b": 5},
-    }
-    assert math.isnan(interval.close()["loss_mean"])
+    assert interval.close() == 2.0
+    assert math.isnan(interval.close())
 
 
 def test_update_is_finished_when_it_is_first_seen_to_be() -> None:
@@ -66,9 +61,9 @@ def test_update_is_finished_when_it_is_first_seen_to_be() -> None:
     in_flight.push(1, {"loss": jnp.float32(0).block_until_ready()})
 
     now = 5.0
-    (finished,) = in_flight.drain()
+    ((update, _),) = in_flight.drain()
 
-    assert finished.at_s == 1.0
+    assert update.at_s == 1.0
 
 
 def test_updates_seen_to_be_finished_at_once_share_the_time() -> None:
@@ -89,14 +84,37 @@ def test_updates_seen_to_be_finished_at_once_share_the_time() -> None:
 
     losses = [Slow(), Slow(), Slow()]
     for step, loss in enumerate(losses, 1):
-        in_flight.push(step, {"loss": cast("Any", loss)}, waited_s=float(step))
+        in_flight.push(step, {"loss": cast("Any", loss)})
     for loss in losses:
         loss.ready = True
     now = 6.0
     finished = in_flight.drain()
 
-    assert [update.at_s for update in finished] == [2.0, 4.0, 6.0]
-    assert [update.waited_s for update in finished] == [1.0, 2.0, 3.0]
+    assert [update.at_s for update, _ in finished] == [2.0, 4.0, 6.0]
+
+
+def test_scalars_beside_the_loss_leave_the_device_only_for_a_row() -> None:
+    asked: list[str] = []
+
+    class Scalar:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def copy_to_host_async(self) -> None:
+            asked.append(self.name)
+
+        def is_ready(self) -> bool:
+            return True
+
+        def __float__(self) -> float:
+            return 1.0
+
+    scalars: Any = {name: Scalar(name) for name in ("loss", "norm")}
+    in_flight = InFlight(2, lambda: 0.0)
+    in_flight.push(1, scalars)
+    assert asked == ["loss"]
+    in_flight.push(2, scalars, Waits())
+    assert asked == ["loss", "loss", "norm"]
 
 
 def test_clock_stands_still_while_something_else_is_done() -> None:
@@ -116,13 +134,16 @@ def test_clock_stands_still_while_something_else_is_done() -> None:
 
 
 def test_rates_are_those_since_the_row_before() -> None:
-    last = Lap(step=10, tokens=1000, at_s=4.0, waited_s=1.0)
+    last = Lap(10, 1000, 4.0, Waits(1.0, 0.5, 0.25, 0.125))
 
-    row = Lap(step=13, tokens=1600, at_s=10.0, waited_s=2.5).timing_since(last)
+    row = Lap(13, 1600, 10.0, Waits(2.5, 1.25, 0.5, 0.25)).timing_since(last)
 
     assert row == {
         "step_s": 2.0,
         "tokens_per_s": 100.0,
         "wait_s": 1.5,
         "wait_share": 0.25,
+        "read_s": 0.75,
+        "assemble_s": 0.25,
+        "transfer_s": 0.125,
     }

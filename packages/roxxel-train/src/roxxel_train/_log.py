@@ -148,9 +148,17 @@ class Logger:
             if self._depth <= 0:
                 self._close_after(error)
 
-    def info(self, message: str) -> None:
-        """Write one line of text."""
-        self._say(logging.INFO, message)
+    def info(self, message: str, *, terminal: bool = True) -> None:
+        """Write one line of text.
+
+        Args:
+            message: The text.
+            terminal: Whether it is shown on the terminal too.
+        """
+        if terminal:
+            self._say(logging.INFO, message)
+        else:
+            self._say(logging.INFO, message, unseen=True)
 
     def warning(self, message: str) -> None:
         """Write one line of text that asks for attention."""

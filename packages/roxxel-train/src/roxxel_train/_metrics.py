@@ -2,9 +2,9 @@
 
 The scalars of an update stay on the device until later updates have been dispatched,
 so that reading them never holds the device up; that also bounds how many updates are
-in flight. Sums over an interval are kept in Python floats, in the order of the
-updates, and travel in the checkpoint: a resumed run writes the rows that an unbroken
-one would have.
+in flight. The sum of an interval's losses is kept in a Python float, in the order of
+the updates, and travels in the checkpoint: a resumed run writes the rows that an
+unbroken one would have.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import math
 import time
 from collections import deque
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -26,14 +26,22 @@ TIMING_FIELDS = frozenset(
         "time",
         "step_s",
         "tokens_per_s",
+        "model_flops_per_s",
+        "mfu",
         "wait_s",
         "wait_share",
+        "read_s",
+        "assemble_s",
+        "transfer_s",
         "compile_s",
         "eval_s",
         "save_s",
+        "device_bytes",
+        "device_peak_bytes",
     }
 )
-"""Fields of a row that depend on the clock; all others are the same in every run."""
+"""Fields of a row that depend on the clock and the machine; all others are the same in
+every run."""
 
 
 ROW_FIELDS = TIMING_FIELDS | {
@@ -43,40 +51,55 @@ ROW_FIELDS = TIMING_FIELDS | {
     "loss_mean",
     "tokens",
     "tokens_by_source",
+    "planned_tokens_by_source",
 }
-"""Fields that every row of training has beside the loss."""
+"""Fields that a row of training may have beside what `loss_fn` reports."""
 
 
 _WORTH_A_FIELD_S = 1e-3
 
 
-@dataclass(frozen=True)
-class Finished:
-    """The values of an update that the device has finished.
+class Waits(NamedTuple):
+    """Seconds that the loop had waited for data by some moment, and for what.
+
+    Attributes:
+        waited_s: All of them.
+        read_s: Those in which the source was read.
+        assemble_s: Those in which parts were put together.
+        transfer_s: Those in which arrays were made on the devices.
+    """
+
+    waited_s: float = 0.0
+    read_s: float = 0.0
+    assemble_s: float = 0.0
+    transfer_s: float = 0.0
+
+
+@dataclass(slots=True)
+class Update:
+    """An update that was dispatched.
 
     Attributes:
         step: Updates done with this one.
-        values: Its scalars by name.
-        at_s: When it was seen to be finished, on the clock of the training.
-        waited_s: Seconds that the loop had waited for data when it was dispatched.
+        scalars: What it reports, on the device.
+        waits: How long the loop had waited when it was dispatched; None where no row is
+            made of it.
+        at_s: When it was seen to be finished, on the clock of the training; NaN until
+            then.
     """
 
     step: int
-    values: dict[str, float]
-    at_s: float
-    waited_s: float
+    scalars: Mapping[str, Any]  # jax.Array, whose is_ready() its type does not know
+    waits: Waits | None = None
+    at_s: float = math.nan
 
-
-@dataclass
-class _Update:
-    step: int
-    scalars: dict[str, Any]  # jax.Array, whose is_ready() its type does not know
-    waited_s: float
-    at_s: float | None = None
+    def values(self) -> dict[str, float]:
+        """Return what it reports; waits until it is finished."""
+        return {name: float(value) for name, value in self.scalars.items()}
 
 
 class InFlight:
-    """Scalars of updates whose values nobody has fetched yet, oldest first.
+    """Updates whose losses nobody has read yet, oldest first.
 
     Args:
         limit: Updates that may be dispatched and not finished.
@@ -86,27 +109,32 @@ class InFlight:
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
         self._limit = limit
         self._clock = clock
-        self._waiting: deque[_Update] = deque()
+        self._waiting: deque[Update] = deque()
         self._last_seen_s = clock()
 
     def push(
-        self, step: int, scalars: dict[str, jax.Array], waited_s: float = 0.0
-    ) -> list[Finished]:
+        self, step: int, scalars: Mapping[str, jax.Array], waits: Waits | None = None
+    ) -> list[tuple[Update, float]]:
         """Take an update's scalars; return the updates that must be finished by now.
 
         Args:
             step: Updates done with this one.
-            scalars: What it reports.
-            waited_s: Seconds that the loop has waited for data until now.
+            scalars: What it reports, a loss at least.
+            waits: How long the loop has waited until now, if a row will be made of it;
+                then all its scalars are on their way to the host, else the loss alone.
+
+        Returns:
+            Updates that are finished, with their losses.
         """
-        for value in scalars.values():
+        wanted = (scalars["loss"],) if waits is None else scalars.values()
+        for value in wanted:
             value.copy_to_host_async()
-        self._waiting.append(_Update(step, scalars, waited_s))
+        self._waiting.append(Update(step, scalars, waits))
         self._look()
         return self._fetch(self._limit)
 
-    def drain(self) -> list[Finished]:
-        """Wait for all updates and return their values."""
+    def drain(self) -> list[tuple[Update, float]]:
+        """Wait for all updates and return them, with their losses."""
         return self._fetch(0)
 
     def _look(self) -> None:
@@ -114,70 +142,60 @@ class InFlight:
         seen = [
             update
             for update in self._waiting
-            if update.at_s is None and update.scalars["loss"].is_ready()
+            if math.isnan(update.at_s) and update.scalars["loss"].is_ready()
         ]
+        if not seen:
+            return
         now = self._clock()
         for index, update in enumerate(seen, 1):
             share = index / len(seen)
             update.at_s = self._last_seen_s + share * (now - self._last_seen_s)
-        if seen:
-            self._last_seen_s = now
+        self._last_seen_s = now
 
-    def _fetch(self, keep: int) -> list[Finished]:
-        finished: list[Finished] = []
+    def _fetch(self, keep: int) -> list[tuple[Update, float]]:
+        finished: list[tuple[Update, float]] = []
         while len(self._waiting) > keep:
             oldest = self._waiting[0]
-            values = {name: float(value) for name, value in oldest.scalars.items()}
+            loss = float(oldest.scalars["loss"])
             self._look()
+            if math.isnan(oldest.at_s):
+                oldest.at_s = self._last_seen_s
             self._waiting.popleft()
-            at_s = self._last_seen_s if oldest.at_s is None else oldest.at_s
-            finished.append(Finished(oldest.step, values, at_s, oldest.waited_s))
+            finished.append((oldest, loss))
         return finished
 
 
-@dataclass
+@dataclass(slots=True)
 class Interval:
-    """Sums since the last row, and the tokens of the whole run.
+    """The losses since the last row.
 
     Attributes:
-        loss_sum: Sum of the losses since the last row.
-        steps: Updates since the last row.
-        tokens: Tokens delivered since the first step, by source.
+        loss_sum: Their sum.
+        steps: Their number.
     """
 
     loss_sum: float = 0.0
     steps: int = 0
-    tokens: dict[str, int] = field(default_factory=dict)
 
-    def add(self, loss: float, tokens: Mapping[str, int]) -> None:
+    def add(self, loss: float) -> None:
         """Count one update."""
         self.loss_sum += loss
         self.steps += 1
-        for name, count in tokens.items():
-            self.tokens[name] = self.tokens.get(name, 0) + count
 
-    def close(self) -> dict[str, Any]:
-        """Return the fields of a row and begin the next interval."""
-        row: dict[str, Any] = {
-            "loss_mean": self.loss_sum / self.steps if self.steps else math.nan,
-            "tokens": sum(self.tokens.values()),
-            "tokens_by_source": dict(self.tokens),
-        }
+    def close(self) -> float:
+        """Return the mean, NaN without an update, and begin the next interval."""
+        mean = self.loss_sum / self.steps if self.steps else math.nan
         self.loss_sum, self.steps = 0.0, 0
-        return row
+        return mean
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint must hold so that the next row comes out alike."""
-        return {
-            "loss_sum": self.loss_sum,
-            "steps": self.steps,
-            "tokens": dict(self.tokens),
-        }
+        return {"loss_sum": self.loss_sum, "steps": self.steps}
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Interval:
         """Return the interval that `state()` described."""
-        return cls(state["loss_sum"], state["steps"], dict(state["tokens"]))
+        return cls(state["loss_sum"], state["steps"])
 
 
 class Stopwatch:
@@ -222,21 +240,26 @@ class Lap:
         step: Updates done.
         tokens: Tokens delivered since the first step.
         at_s: Seconds of training.
-        waited_s: Seconds of them in which the loop waited for data.
+        waits: Seconds of them in which the loop waited for data.
     """
 
     step: int
     tokens: int
     at_s: float
-    waited_s: float
+    waits: Waits
 
     def timing_since(self, last: Lap) -> dict[str, float]:
         """Return the rates of a row from the lap before."""
         seconds = max(self.at_s - last.at_s, 1e-9)
-        waited = self.waited_s - last.waited_s
+        waited, read, assembled, transferred = (
+            now - before for now, before in zip(self.waits, last.waits, strict=True)
+        )
         return {
             "step_s": seconds / max(self.step - last.step, 1),
             "tokens_per_s": (self.tokens - last.tokens) / seconds,
             "wait_s": waited,
             "wait_share": min(waited / seconds, 1.0),
+            "read_s": read,
+            "assemble_s": assembled,
+            "transfer_s": transferred,
         }

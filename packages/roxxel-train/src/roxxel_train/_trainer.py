@@ -23,6 +23,7 @@ from roxxel_train._compiled import CompiledAhead
 from roxxel_train._evaluation import Evaluator, HeldOut
 from roxxel_train._keeper import Keeper
 from roxxel_train._log import Logger
+from roxxel_train._machine import Machine
 from roxxel_train._model_sharding import ModelLayout, on_mesh
 from roxxel_train._model_state import signature, take
 from roxxel_train._past import (
@@ -109,6 +110,9 @@ class Trainer:
         profile: Steps `(start, stop)` of which JAX writes a trace to `profile/`.
         hang_after_s: Seconds after which the stacks of all threads are logged if a step
             is not done, compiling and evaluations not counted; None never looks.
+        flops_per_token: Floating point operations that a token takes, forward and
+            backward, for the logged `model_flops_per_s` and `mfu`; by default 6 for
+            each parameter, which leaves out the scores of attention.
 
     Raises:
         ValueError: An argument is out of range, or a batch does not divide.
@@ -146,6 +150,7 @@ class Trainer:
         init_from: str | os.PathLike[str] | None = None,
         profile: tuple[int, int] | None = None,
         hang_after_s: float | None = 1800.0,
+        flops_per_token: float | None = None,
     ) -> None:
         check_intervals(
             {
@@ -170,6 +175,8 @@ class Trainer:
         self._log_every = log_every
         self._hang_after_s = hang_after_s
         self._placement = BatchPlacement(sharding, strict=strict_sharding)
+        devices = layout.mesh.devices.flat
+        self._machine = Machine(self.model, devices, flops_per_token)
 
         state = take(self.model, self.optimizer)
         self._model_signature = signature(state)
@@ -279,14 +286,19 @@ class Trainer:
             start = self._begin(log)
             kept = self._kept
             recorder = Recorder(
-                log, self._sampler, self._log_every, start, kept.interval
+                log,
+                self._sampler,
+                self._log_every,
+                start,
+                kept.interval,
+                self._machine,
             )
             self._compile_ahead(start, log)
             stack.callback(self._updates.close)
             batches = stack.enter_context(
                 device_stream(self._sampler, start, total, self._placement)
             )
-            recorder.waited_s = lambda: batches.stats.waited_s
+            recorder.stats = lambda: batches.stats
             stack.push(kept.leaving(recorder))
             if kept.owes_evaluation:
                 self._evaluate(recorder, watch)
@@ -320,7 +332,7 @@ class Trainer:
                 evaluation=self._evaluator.result,
                 tokens=recorder.new_tokens,
                 seconds=time.perf_counter() - begin,
-                waited_s=recorder.waited_s(),
+                waited_s=recorder.waited_s,
                 save_path=None if self._folder is None else self._folder.path,
             )
 
