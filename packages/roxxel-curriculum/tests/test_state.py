@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from roxxel_curriculum import Curriculum, Phase, StateMismatch
+from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
 from roxxel_curriculum.testing import PositionReader
 
 from .helpers import curricula, digest, phases
@@ -174,6 +174,37 @@ def test_a_run_keeps_its_longest_when_a_longer_phase_is_added() -> None:
     assert after.sampler(7, saved(before, 30)).state(30)["longest"] == 65
     with pytest.raises(StateMismatch, match="longest was 65 and is now 257"):
         after.sampler(7).check(saved(before, 30))
+
+
+def test_a_state_brings_the_longest_without_which_an_edit_does_not_fit() -> None:
+    whole = Phase(585, 1, 33)  # every window of the primary, in spans for 33 tokens
+    longer = Phase(3, 1, 400, {"code": 1})
+
+    def of(*phases: Phase, **options: Any) -> Curriculum:
+        readers = {"code": PositionReader(40_000, "code")}
+        return Curriculum(
+            PositionReader(19_305), phases, readers, max_epochs=1, **options
+        )
+
+    before = of(whole)
+    after = of(whole, longer)
+
+    assert_same_past(before, after, 585)
+    resumed = after.sampler(7, saved(before, 585))
+    assert resumed.batch(587).shape == (1, 400)
+    assert resumed.state(588)["longest"] == 33
+    assert [phase.steps for phase in after.phases] == [585, 3]
+    assert (after.longest, after.total_steps) == (33, 588)
+    assert after.plan(7, saved(before, 585)).longest == 33
+    # As a run from its first step it cannot be met, and says so with the numbers.
+    message = "phase 0 asks 585 steps, .* at most 576 steps fit"
+    for use in (lambda: after.sampler(7), after.plan):
+        with pytest.raises(CurriculumError, match=message):
+            use()
+    with pytest.raises(CurriculumError, match=message):
+        of(whole, longer, longest=400)
+    with pytest.raises(CurriculumError, match="phase 0 asks 586 steps"):
+        of(Phase(586, 1, 33), longer)
 
 
 def test_the_policy_of_a_source_that_ran_out_is_past() -> None:

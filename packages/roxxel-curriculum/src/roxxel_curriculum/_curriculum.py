@@ -12,7 +12,8 @@ from roxxel_curriculum._arguments import (
     checked_sources,
     merged_skips,
 )
-from roxxel_curriculum._declaration import Declaration, solve
+from roxxel_curriculum._declaration import Declaration, solve, solve_as_begun
+from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._planner import make_plan
 from roxxel_curriculum._resume import solve_from
 from roxxel_curriculum._sampler import Sampler
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from roxxel_format import TokenReader
 
+    from roxxel_curriculum._declaration import SolvedRun
     from roxxel_curriculum._fields import Field
     from roxxel_curriculum._phase import Phase, ResolvedPhase
     from roxxel_curriculum._plan import Plan
@@ -40,7 +42,8 @@ class Curriculum:
         phases: In the order they are trained.
         mix_streamers: Further sources by name.
         longest: Tokens of the longest sample the run is laid out for; the longest phase
-            by default. A run keeps it from its first step to its last.
+            by default. A run keeps it from its first step to its last, and its state
+            brings it.
         policies: What a source does when it has run out, by name: `"drop"` (the default
             of the sources in `mix_streamers`), `"repeat"` (the default of the primary,
             without a limit), a number of epochs to repeat up to, `"stop"`, or a
@@ -54,7 +57,8 @@ class Curriculum:
     Raises:
         TypeError: An argument is of the wrong type.
         CurriculumError: The schedule cannot be met; the message says why, in numbers,
-            and what would fit.
+            and what would fit. Where only a run begun before the longest phase was
+            added can meet it, `sampler` and `plan` raise this if they get no state.
     """
 
     def __init__(
@@ -77,7 +81,15 @@ class Curriculum:
             merged_skips(skips),
             checked_count("max_epochs", max_epochs),
         )
-        self._schedule = solve(self._declaration)
+        # Why a run cannot begin with this; set where one can go on with it.
+        self._refusal: str | None = None
+        try:
+            self._schedule = solve(self._declaration)
+        except CurriculumError as error:
+            schedule = solve_as_begun(self._declaration)
+            if schedule is None:
+                raise
+            self._schedule, self._refusal = schedule, str(error)
 
     def __repr__(self) -> str:
         names = ", ".join(self.source_names)
@@ -113,12 +125,8 @@ class Curriculum:
             seed: Seed of the run; recorded, the numbers are the same for every seed.
             state: State of a run to plan the rest of; see `sampler`.
         """
-        schedule = (
-            self._schedule
-            if state is None
-            else solve_from(self._declaration, checked_seed(seed), state)
-        )
-        return make_plan(schedule, checked_seed(seed))
+        seed = checked_seed(seed)
+        return make_plan(self._solved(seed, state), seed)
 
     def sampler(
         self,
@@ -138,13 +146,18 @@ class Curriculum:
 
         Raises:
             StateMismatch: The state's past is not this curriculum's.
-            CurriculumError: The rest of the schedule cannot be met.
+            CurriculumError: The schedule cannot be met.
             ValueError: A field is unknown.
         """
         seed = checked_seed(seed)
-        if state is None:
-            return Sampler(self._schedule, seed, fields)
-        schedule = solve_from(self._declaration, seed, state)
-        sampler = Sampler(schedule, seed, fields)
-        sampler.check(state)
+        sampler = Sampler(self._solved(seed, state), seed, fields)
+        if state is not None:
+            sampler.check(state)
         return sampler
+
+    def _solved(self, seed: int, state: Mapping[str, Any] | None) -> SolvedRun:
+        if state is not None:
+            return solve_from(self._declaration, seed, state)
+        if self._refusal is not None:
+            raise CurriculumError(self._refusal)
+        return self._schedule

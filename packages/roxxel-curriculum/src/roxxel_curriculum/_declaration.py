@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from roxxel_curriculum._blend import resolve_weights
@@ -100,6 +102,21 @@ def solve(declaration: Declaration) -> SolvedRun:
     for piece in pieces(declaration):
         solver.add(piece)
     return finish(declaration, longest, solver)
+
+
+def solve_as_begun(declaration: Declaration) -> SolvedRun | None:
+    """Solve a declaration as a run that was begun before its longest phase was added.
+
+    Such a run keeps the `longest` of the phases it was begun with, and may have room
+    where one that begins now has none. None where no such run can be met.
+    """
+    if declaration.longest is not None:
+        return None
+    lengths = accumulate((phase.seq_len for phase in declaration.phases), max)
+    for longest in sorted({*lengths} - {declaration.declared_longest}, reverse=True):
+        with suppress(CurriculumError):
+            return solve(replace(declaration, longest=longest))
+    return None
 
 
 def start_solver(declaration: Declaration, longest: int) -> Solver:
