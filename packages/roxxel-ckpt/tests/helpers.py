@@ -41,19 +41,22 @@ class Net(nnx.Module):
         return x
 
 
-def transform() -> optax.GradientTransformation:
-    """Return clipping, AdamW on a schedule, and accumulation over two steps."""
-    schedule = optax.cosine_decay_schedule(1e-2, 100)
-    inner = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule))
-    return optax.MultiSteps(inner, 2).gradient_transformation()
+# One object, so that all optimizers share what is compiled for one of them.
+TRANSFORM = optax.MultiSteps(
+    optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(optax.cosine_decay_schedule(1e-2, 100)),
+    ),
+    2,
+).gradient_transformation()
 
 
 def make(
     seed: int = 0, width: int = 8, depth: int = 2
 ) -> tuple[Net, nnx.Optimizer[Any]]:
-    """Return a fresh model and its optimizer."""
+    """Return a fresh model; clipping, AdamW on a schedule, accumulation over two."""
     model = Net(width, nnx.Rngs(seed, dropout=seed + 1), depth=depth)
-    return model, nnx.Optimizer(model, transform(), wrt=nnx.Param)
+    return model, nnx.Optimizer(model, TRANSFORM, wrt=nnx.Param)
 
 
 @nnx.jit
@@ -85,9 +88,18 @@ def content(model: Any, optimizer: Any = None) -> dict[str, tuple[str, bytes]]:
     return found
 
 
+def few(seed: int = 0) -> nnx.Dict[Any]:
+    """Return a state of two arrays, for tests of what happens around the arrays."""
+    numbers = np.random.default_rng(seed).normal(size=(64, 8)).astype(np.float32)
+    return nnx.Dict(
+        weights=nnx.Param(jax.device_put(numbers)),
+        seed=nnx.Variable(np.int64(seed)),
+    )
+
+
 def checkpointer(path: Path, seed: int = 0, **options: Any) -> Checkpointer:
-    """Return a checkpointer of a fresh model."""
-    return Checkpointer(path, *make(seed), **options)
+    """Return a checkpointer of a small, fresh state."""
+    return Checkpointer(path, few(seed), **options)
 
 
 def save_all(checkpointer: Checkpointer, *steps: int, **options: Any) -> None:

@@ -14,6 +14,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roxxel_ckpt import _files
 from roxxel_ckpt._folder import DIGESTS_FILE
 
 if TYPE_CHECKING:
@@ -48,13 +49,7 @@ def write_digests(directory: epath.Path) -> int:
         "files": {name: [d.num_bytes, *d.blocks] for name, d in digests.items()},
     }
     text = json.dumps({"body": body, "crc32": _crc_of(body)}, indent=0)
-    partial = directory / f"{DIGESTS_FILE}.part"
-    with partial.open("w") as file:
-        file.write(text)
-        file.flush()
-        if hasattr(file, "fileno"):
-            os.fsync(file.fileno())
-    partial.rename(directory / DIGESTS_FILE)
+    _files.write_whole(directory / DIGESTS_FILE, text)
     return sum(digest.num_bytes for digest in digests.values())
 
 
@@ -97,6 +92,21 @@ def find_damage(directory: epath.Path) -> str | None:
                 stop = min(start + block_bytes, digest.num_bytes)
                 return f"{name} is damaged between its bytes {start} and {stop}"
     return None
+
+
+def stamp(directory: epath.Path) -> dict[str, tuple[int, ...]] | None:
+    """Return what changes when a file below a directory is written to, by file.
+
+    Returns:
+        `_files.identity` of every file; None where the file system tells too little.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for name in (*_names(directory), DIGESTS_FILE):
+        numbers = _files.identity(directory / name)
+        if numbers is None:
+            return None
+        found[name] = numbers
+    return found
 
 
 def _names(directory: epath.Path, prefix: str = "") -> Iterator[str]:

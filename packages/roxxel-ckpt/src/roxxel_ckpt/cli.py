@@ -288,6 +288,8 @@ def _num_bytes(directory: epath.Path) -> int:
 
 def _saved_at(place: epath.Path) -> str:
     modified = (place / "meta" / "metadata").stat().mtime
+    if not modified:  # some object stores do not tell
+        return "-"
     moment = dt.datetime.fromtimestamp(modified).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
