@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from flax import nnx
 from roxxel_ckpt import (
     Checkpointer,
     CheckpointTimeoutError,
     CheckpointWriteError,
     _store,
 )
-from roxxel_ckpt._background import brief
 from roxxel_ckpt._folder import Folder
+from roxxel_ckpt.errors import brief
 
 from .helpers import checkpointer, content, make, save_all, train
 
@@ -110,6 +113,34 @@ def test_a_failed_write_is_raised_at_the_next_call_and_harms_nothing(
     save_all(saving, 3)
     assert saving.steps() == [3]
     saving.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no limits on processes")
+def test_a_disk_that_takes_no_more_is_told_and_harms_nothing(tmp_path: Path) -> None:
+    import resource
+
+    state = nnx.Dict(a=nnx.Variable(np.random.default_rng(0).normal(size=100_000)))
+    saving = Checkpointer(tmp_path, state)
+    save_all(saving, 1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    # The system refuses the bytes beyond the limit, as that of a full disk does.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 17, hard))
+    try:
+        assert saving.save(2)
+        with pytest.raises(
+            CheckpointWriteError,
+            match=r"the save of step 2 failed \(File too large\); earlier checkpoints",
+        ):
+            saving.wait()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+    assert saving.steps() == [1]
+    save_all(saving, 2)
+    assert saving.restore() == 2
+    saving.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
 
 
 def test_an_error_in_the_loop_is_not_hidden_by_one_of_the_save(

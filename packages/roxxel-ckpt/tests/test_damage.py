@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from etils import epath
-from roxxel_ckpt import CheckpointDamagedError, Checkpointer
+from roxxel_ckpt import CheckpointDamagedError, Checkpointer, _integrity
 from roxxel_ckpt._integrity import find_damage, write_digests
 
 from .helpers import (
@@ -22,6 +23,7 @@ from .helpers import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -123,6 +125,55 @@ def test_a_step_without_digests_is_used_when_it_loads_whole_and_said(
 
     (tmp_path / "20" / "state" / "manifest.ocdbt").unlink()
     assert checkpointer(tmp_path).restore() == 10
+
+
+def test_a_restore_after_a_peek_reads_each_file_for_its_digest_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10)
+    looked: list[epath.Path] = []
+    find = _integrity.find_damage
+
+    def find_and_count(place: epath.Path) -> str | None:
+        looked.append(place)
+        return find(place)
+
+    monkeypatch.setattr(_integrity, "find_damage", find_and_count)
+    reading = checkpointer(tmp_path)
+
+    assert reading.peek() == (10, None)
+    assert reading.peek() == (10, None)
+    assert reading.restore() == 10
+    assert len(looked) == 1
+    # It holds for one restore; the next one reads the files again.
+    assert reading.restore() == 10
+    assert len(looked) == 2
+
+
+def flip_and_hide(path: Path) -> None:
+    times = path.stat()
+    flip(path)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def replace_by_another(path: Path) -> None:
+    other = path.with_name("other")
+    shutil.copy2(path, other)
+    flip_and_hide(other)
+    other.replace(path)
+
+
+@pytest.mark.parametrize("harm", [flip, flip_and_hide, replace_by_another, os.unlink])
+def test_what_is_damaged_between_peek_and_restore_is_found(
+    tmp_path: Path, harm: Callable[[Path], object]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10, 20)
+        assert saving.peek() == (20, None)
+        harm(largest_file(tmp_path / "20" / "state"))
+
+        assert saving.restore() == 10
 
 
 def test_a_foreign_folder_is_named(tmp_path: Path) -> None:

@@ -49,16 +49,25 @@ def test_two_processes_save_restore_and_fall_back_together(tmp_path: Path) -> No
     ]
     errors = [err for _, err in outputs]
     assert [program.returncode for program in programs] == [0, 0], errors
+    failed = "the save of step 4 failed ({}File too large); earlier checkpoints are"
+    left = "untouched 2 3 4.roxxel-staged.orbax-checkpoint-tmp abandoned"
     assert said[0] == [
         "saved 2 3",
-        "refused CheckpointWriteError 2 3 abandoned",
-        "done 2 3 abandoned",
+        *[f"{failed.format('process 1: ')} {left}"] * 3,
+        "refused CheckpointWriteError 2 4 5 abandoned",
+        "done 2 4 5 abandoned",
     ]
-    assert said[1] == ["saved", "refused CheckpointError", "done"]
+    assert said[1] == [
+        "saved",
+        *[f"{failed.format('')} untouched"] * 3,
+        "raised",
+        "refused CheckpointError",
+        "done",
+    ]
     assert "state/manifest.ocdbt is missing" in errors[0]
     assert "manifest.ocdbt" not in errors[1]
     assert "has no digests" in errors[0]
 
     alone = State(jnp.zeros((8, 4)))
-    assert Checkpointer(folder, alone).restore(strict=True) == 3
+    assert Checkpointer(folder, alone).restore(strict=True) == 5
     assert (alone.weights[...] == np.arange(32.0).reshape(8, 4) + 2).all()

@@ -6,18 +6,22 @@ import contextlib
 import multiprocessing
 import os
 import random
+import signal
 import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from etils.epath import gpath
 from flax import nnx
-from roxxel_ckpt import Checkpointer
+from roxxel_ckpt import Checkpointer, CheckpointWriteError
 
 from .helpers import checkpointer, run_program
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-    from pathlib import Path
 
     import pytest
 
@@ -60,23 +64,6 @@ for step in range(start_step, 1000):
 """
 
 
-def test_the_reference_program_resumes_from_its_last_save(tmp_path: Path) -> None:
-    first = run_program(REFERENCE, tmp_path)
-    second = run_program(REFERENCE, tmp_path)
-
-    assert first.stdout == "Resumed from step: 0\n"
-    assert first.returncode == second.returncode == 0
-    if sys.version_info < (3, 12) or not first.stderr:
-        assert first.stderr == ""
-        assert second.stdout == "Resumed from step: 900\n"
-        assert second.stderr == ""
-    else:
-        # No thread can be started any more when the interpreter ends.
-        assert "step 900 was not saved" in first.stderr
-        assert "use `with Checkpointer(...)` or call close()" in first.stderr
-        assert second.stdout == "Resumed from step: 800\n"
-
-
 IMPORT_ALONE = """
 import logging, sys, threading
 import jax, flax.nnx, orbax.checkpoint
@@ -88,15 +75,40 @@ assert not sys.modules["jax._src.xla_bridge"]._backends, "a device was touched"
 """
 
 
-def test_an_import_starts_nothing_and_an_exception_loses_nothing(
+def test_the_reference_program_ends_well_or_badly_and_loses_nothing_in_silence(
     tmp_path: Path,
 ) -> None:
-    ended = run_program(IMPORT_ALONE + REFERENCE + "raise KeyError('mine')", tmp_path)
+    sources = {"well": REFERENCE, "badly": IMPORT_ALONE + REFERENCE + "raise KeyError"}
+    for name in sources:
+        (tmp_path / name).mkdir()
+    with ThreadPoolExecutor() as pool:
+        ends = [
+            pool.submit(run_program, source, tmp_path / name)
+            for name, source in sources.items()
+        ]
+    first, failed = (end.result() for end in ends)
+    second = run_program(REFERENCE, tmp_path / "well")
 
-    assert ended.returncode == 1
-    assert "KeyError: 'mine'\n" in ended.stderr
-    if sys.version_info < (3, 12) or "was not saved" not in ended.stderr:
-        assert checkpointer(tmp_path / "checkpoints").latest_step == 900
+    assert first.stdout == failed.stdout == "Resumed from step: 0\n"
+    assert first.returncode == second.returncode == 0
+    if sys.version_info < (3, 12) or not first.stderr:
+        assert first.stderr == ""
+        assert second.stdout == "Resumed from step: 900\n"
+        assert second.stderr == ""
+    else:
+        # No thread can be started any more when the interpreter ends.
+        assert "step 900 was not saved" in first.stderr
+        assert "use `with Checkpointer(...)` or call close()" in first.stderr
+        assert second.stdout == "Resumed from step: 800\n"
+    assert failed.returncode == 1
+    assert "KeyError\n" in failed.stderr
+    if sys.version_info < (3, 12) or "was not saved" not in failed.stderr:
+        assert checkpointer(tmp_path / "badly" / "checkpoints").latest_step == 900
+
+
+# The fork server imports once; every program is then a process of its own.
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload([__name__, "roxxel_ckpt", "jax", "flax.nnx"])
 
 
 def save_until_killed(folder: Path, pipe: Connection) -> None:
@@ -125,13 +137,10 @@ class Numbers(nnx.Module):
 def test_a_kill_at_any_moment_leaves_a_folder_that_restores(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    # The fork server imports once; every program is then a process of its own.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "roxxel_ckpt"])
     rng, whole = random.Random(1), 0
     for _ in range(int(os.environ.get("ROXXEL_CKPT_KILLS", "5"))):
-        listener, pipe = context.Pipe(duplex=False)
-        program = context.Process(target=save_until_killed, args=(tmp_path, pipe))
+        listener, pipe = CONTEXT.Pipe(duplex=False)
+        program = CONTEXT.Process(target=save_until_killed, args=(tmp_path, pipe))
         program.start()
         pipe.close()
         try:
@@ -159,3 +168,88 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_restores(
     names = {path.name for path in tmp_path.iterdir()}
     assert all(name.isdigit() for name in names), names
     assert not caplog.records
+
+
+def replace_until_killed(folder: Path, moves: int) -> None:
+    """Save a step, then save it again, and die after so many renames of that."""
+    state = Numbers()
+    with Checkpointer(folder, state) as saving:
+        saving.save(1, extra={"try": 1})
+        saving.wait()
+        rename, left = gpath.PosixGPath.rename, moves
+
+        def rename_and_die(self: Any, target: Any) -> Any:
+            nonlocal left
+            moved, left = rename(self, target), left - 1
+            if not left:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return moved
+
+        gpath.PosixGPath.rename = rename_and_die
+        saving.save(1, extra={"try": 2}, force=True)
+
+
+def test_a_kill_while_a_step_is_replaced_never_hides_it(tmp_path: Path) -> None:
+    tries: list[int] = []
+    killed = True
+    while killed:
+        folder = tmp_path / str(len(tries) + 1)
+        program = CONTEXT.Process(
+            target=replace_until_killed, args=(folder, len(tries) + 1)
+        )
+        program.start()
+        program.join()
+        killed = program.exitcode == -signal.SIGKILL
+        reading = Checkpointer(folder, Numbers())
+
+        assert reading.steps() == [1]
+        found = reading.peek()
+        assert reading.restore() == 1
+        assert found == (1, reading.extra)
+        assert reading.extra is not None
+        tries.append(reading.extra["try"])
+        assert [path.name for path in folder.iterdir()] == ["1"]
+    # It ends with one that was not killed, after both the old and the new were met.
+    assert tries == sorted(tries)
+    assert set(tries[:-1]) == {1, 2}
+
+
+def use_read_only(folder: Path, pipe: Connection) -> None:
+    """Restore from a folder that must not be written to, then try to save there."""
+    if os.geteuid() == 0:  # may write everywhere, so be nobody, once all is imported
+        Checkpointer(folder, Numbers()).restore()
+        os.setuid(65534)
+    saving = Checkpointer(folder, Numbers())
+    pipe.send(saving.restore())
+    for path in (folder, folder / "new"):
+        try:
+            Checkpointer(path, Numbers()).save(2)
+        except CheckpointWriteError as error:
+            pipe.send(str(error))
+
+
+def test_a_read_only_folder_restores_and_refuses_in_one_sentence() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with Checkpointer(folder, Numbers()) as saving:
+            saving.save(1)
+        folder.chmod(0o555)
+        listener, pipe = CONTEXT.Pipe(duplex=False)
+        program = CONTEXT.Process(target=use_read_only, args=(folder, pipe))
+        program.start()
+        pipe.close()
+        heard = [listener.recv() for _ in range(3)]
+        program.join()
+        folder.chmod(0o755)
+
+        assert heard[0] == 1
+        assert heard[1] == (
+            f"{folder}: the save of step 2 cannot begin (PermissionError: [Errno 13] "
+            f"Permission denied: '{folder}/2.roxxel-staged.orbax-checkpoint-tmp'); "
+            "earlier checkpoints are untouched"
+        )
+        assert heard[2] == (
+            f"{folder}/new: cannot hold checkpoints (Permission denied); "
+            "give checkpoint_path a folder that this process may write to"
+        )
+        assert checkpointer(folder).steps() == [1]

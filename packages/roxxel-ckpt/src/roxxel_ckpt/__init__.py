@@ -19,7 +19,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roxxel_ckpt._checkpointer import Checkpointer, SaveRecord
+    from roxxel_ckpt._background import SaveRecord
+    from roxxel_ckpt._checkpointer import Checkpointer
     from roxxel_ckpt._compare import RestoreReport
     from roxxel_ckpt._description import LeafSpec
     from roxxel_ckpt.errors import (
@@ -46,7 +47,7 @@ __all__ = [
 
 _HOMES = {
     "Checkpointer": "_checkpointer",
-    "SaveRecord": "_checkpointer",
+    "SaveRecord": "_background",
     "RestoreReport": "_compare",
     "LeafSpec": "_description",
 }

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
-import re
 import threading
 import time
 from typing import TYPE_CHECKING
 
-from roxxel_ckpt.errors import CheckpointTimeoutError, CheckpointWriteError
+from roxxel_ckpt.errors import (
+    CheckpointTimeoutError,
+    CheckpointWriteError,
+    brief,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roxxel_ckpt._folder import Folder
 
-# TensorStore wraps what the system said, such as "No space left on device", in a page.
-_OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[os_error_code=")
 _logger = logging.getLogger("roxxel_ckpt")
 _in_flight: set[BackgroundSave] = set()
 _exit_hook_lock = threading.Lock()
 _has_exit_hook = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SaveRecord:
+    """How long a save took.
+
+    Attributes:
+        step: Its step.
+        blocking_s: Seconds for which `save` kept its caller.
+        total_s: Seconds until the checkpoint was complete; None as long as it is not.
+    """
+
+    step: int
+    blocking_s: float
+    total_s: float | None
 
 
 class BackgroundSave:
@@ -36,8 +53,6 @@ class BackgroundSave:
         blocking_s: How long the caller was kept, in seconds.
         started_at: `time.perf_counter()` when the save was asked for.
 
-    Attributes:
-        total_s: Seconds from the call to the finished checkpoint; None until then.
     """
 
     def __init__(
@@ -50,8 +65,9 @@ class BackgroundSave:
         blocking_s: float,
         started_at: float,
     ) -> None:
-        self.folder, self.step, self.blocking_s = folder, step, blocking_s
-        self.total_s: float | None = None
+        self.folder, self.step = folder, step
+        self._blocking_s = blocking_s
+        self._total_s: float | None = None
         self._timeout_s, self._finish = timeout_s, finish
         self._started_at = started_at
         self._error: BaseException | None = None
@@ -67,12 +83,22 @@ class BackgroundSave:
     def _run(self) -> None:
         try:
             self._finish()
-            self.total_s = time.perf_counter() - self._started_at
+            self._total_s = time.perf_counter() - self._started_at
         except BaseException as error:  # noqa: BLE001 - raised again by wait()
             self._error = error
         finally:
             self._ended.set()
             _in_flight.discard(self)
+
+    @property
+    def record(self) -> SaveRecord:
+        """How long it took so far, and in all once the checkpoint is complete."""
+        return SaveRecord(self.step, self._blocking_s, self._total_s)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended without a checkpoint."""
+        return self.has_ended and self._error is not None
 
     @property
     def has_ended(self) -> bool:
@@ -104,17 +130,6 @@ class BackgroundSave:
             f"{self._timeout_s:g} seconds; earlier checkpoints are untouched, so mend "
             "the storage or give a larger timeout"
         )
-
-
-def brief(error: BaseException) -> str:
-    """Return the first line of an error, cut to what fits into a sentence."""
-    reason = _OS_REASON.search(str(error))
-    if reason:
-        return reason[1]
-    lines = str(error).strip().splitlines()
-    text = f"{type(error).__name__}: {lines[0].strip()}" if lines else repr(error)
-    limit = 200
-    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def wait_for_others(folder: Folder) -> None:

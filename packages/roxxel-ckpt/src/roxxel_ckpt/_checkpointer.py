@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import json
 import logging
 import operator
 import threading
@@ -20,32 +18,29 @@ from typing import (
     TypeVar,
 )
 
-from roxxel_ckpt import _integrity, _store
-from roxxel_ckpt._background import BackgroundSave, brief, wait_for_others
-from roxxel_ckpt._compare import RestoreReport, check_restorable, plan_restore
+from roxxel_ckpt import _saving
+from roxxel_ckpt._background import BackgroundSave, SaveRecord
+from roxxel_ckpt._choice import Choice, check_exists
 from roxxel_ckpt._description import (
+    FORMAT,
+    checked_json,
     metrics_from_json,
     metrics_of_all,
     metrics_to_json,
     read_meta,
-    read_tree,
 )
-from roxxel_ckpt._folder import ABANDONED, Folder
-from roxxel_ckpt._leaves import (
-    LiveState,
-    from_stored,
-    is_read_as_numpy,
-    stored_template,
-    to_stored,
-)
+from roxxel_ckpt._folder import Folder
+from roxxel_ckpt._leaves import LiveState
 from roxxel_ckpt._processes import (
+    Meeting,
     decided_by_first,
     is_first_process,
     is_so_on_any,
 )
+from roxxel_ckpt._restoring import read_into
 from roxxel_ckpt._retention import Retention
+from roxxel_ckpt._store import Store, versions
 from roxxel_ckpt.errors import (
-    CheckpointDamagedError,
     CheckpointError,
     CheckpointNotFoundError,
     CheckpointTimeoutError,
@@ -57,11 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    import numpy as np
-    from etils import epath
+    from roxxel_ckpt._compare import RestoreReport
 
 _logger = logging.getLogger("roxxel_ckpt")
-_FORMAT = 1
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -79,21 +72,6 @@ def _one_at_a_time(
             return method(self, *args, **kwargs)
 
     return exclusive
-
-
-@dataclasses.dataclass(frozen=True)
-class SaveRecord:
-    """How long a save took.
-
-    Attributes:
-        step: Its step.
-        blocking_s: Seconds for which `save` kept its caller.
-        total_s: Seconds until the checkpoint was complete; None as long as it is not.
-    """
-
-    step: int
-    blocking_s: float
-    total_s: float | None
 
 
 class Checkpointer:
@@ -151,6 +129,7 @@ class Checkpointer:
             max_to_keep, keep_best, keep_every, best_metric, best_mode
         )
         self._folder = Folder(checkpoint_path)
+        self._choice = Choice(self._folder)
         if self._folder.path.exists() and not self._folder.path.is_dir():
             raise NotADirectoryError(
                 f"{self._folder}: checkpoint_path is a file; give a folder"
@@ -158,7 +137,8 @@ class Checkpointer:
         self._model, self._optimizer = model, optimizer
         self._timeout_s, self._on_busy = timeout, on_busy
         self._lock = threading.RLock()
-        self._store: _store.Store | None = None
+        self._store: Store | None = None
+        self._meeting: Meeting | None = None
         self._flight: BackgroundSave | None = None
         # The step that the live state descends from; None before the first call.
         self._position: int | None = None
@@ -203,38 +183,45 @@ class Checkpointer:
         if step < 0:
             raise ValueError(f"step must be 0 or more, got {step}")
         meta = {
-            "format": _FORMAT,
+            "format": FORMAT,
             "step": step,
             "metrics": metrics_to_json(metrics_dict or {}),
-            "extra": _checked_json(extra),
-            "versions": _store.versions(),
+            "extra": checked_json(extra),
+            "versions": versions(),
         }
-        if not self._settled():
+        if self._skips():
             return False
+        self._settle()
         live = LiveState(self._model, self._optimizer)
-        arrays = {
-            name: to_stored(name, leaf)
-            for name, leaf in live.leaves.items()
-            if live.specs[name].is_stored
+        contents = {
+            "arrays": live.to_stored(),
+            "meta": meta,
+            "tree": {
+                "leaves": {n: [s.dtype, list(s.shape)] for n, s in live.specs.items()}
+            },
         }
-        if not arrays:
+        if not contents["arrays"]:
             raise CheckpointError(
                 f"{self._folder}: the model holds no arrays, so nothing can be saved"
             )
-        tree = {name: [s.dtype, list(s.shape)] for name, s in live.specs.items()}
         with contextlib.ExitStack() as held:
-            if not self._admitted(step, held, force=force):
+            folder, position = self._folder, self._position
+            meeting = _saving.admit(folder, step, position, held, force=force)
+            if meeting is None:
                 return False
-            store, folder = (
-                self._start(step, arrays, meta, {"leaves": tree}),
-                self._folder,
-            )
-            self._position = step
+            if self._meeting is not None:
+                self._meeting.forget()
+            store, self._store = self._store or Store(self._timeout_s), None
+            self._meeting = meeting
+            _saving.begin(store, folder, step, meeting, contents)
+            self._store, self._position = store, step
             release = held.pop_all()
 
             def finish() -> None:
                 with release:
-                    _finish(store, folder, step, self._retention)
+                    _saving.finish(
+                        store, folder, step, meeting, self._retention, self._timeout_s
+                    )
 
             self._flight = self._last = BackgroundSave(
                 folder,
@@ -285,65 +272,35 @@ class Checkpointer:
             raise ValueError(
                 f'on_mismatch must be "error" or "keep", got {on_mismatch!r}'
             )
-        self.wait()
+        self._settle()
         if is_first_process():
             self._clean()
         chosen = self._choose(step)
+        self._choice.forget()
         if chosen is None:
             self._check_not_beside()
             return 0
         place = self._folder.step_path(chosen)
-        meta = read_meta(place)
-        live = LiveState(self._model, self._optimizer)
-        plan = plan_restore(chosen, read_tree(place), live.specs, rename)
-        check_restorable(
-            plan.report, str(place), strict=strict, on_mismatch=on_mismatch
+        extra = read_meta(place)["extra"]
+        self._report = read_into(
+            LiveState(self._model, self._optimizer),
+            place,
+            chosen,
+            strict=strict,
+            on_mismatch=on_mismatch,
+            rename=rename,
         )
-        wanted = {
-            name: live.leaves[name]
-            for name in plan.source
-            if live.specs[name].is_stored
-        }
-        try:
-            stored = _store.read_arrays(
-                place,
-                {
-                    plan.source[name]: None
-                    if is_read_as_numpy(leaf)
-                    else stored_template(leaf)
-                    for name, leaf in wanted.items()
-                },
-            )
-        except Exception as error:
-            raise CheckpointError(
-                f"{place}: the arrays cannot be read ({brief(error)}); "
-                "restore another step"
-            ) from error
-        live.update(
-            {
-                name: from_stored(stored[plan.source[name]], leaf)
-                for name, leaf in wanted.items()
-            }
-        )
-        self._position, self._extra = chosen, meta["extra"]
-        self._report = plan.report
-        if not plan.report.is_exact and is_first_process():
-            _logger.warning("%s: %s", self._folder, plan.report)
+        self._position, self._extra = chosen, extra
+        if not self._report.is_exact and is_first_process():
+            _logger.warning("%s: %s", self._folder, self._report)
         return chosen
 
     @_one_at_a_time
-    def _check_not_beside(self) -> None:
-        """Refuse the folder of a run in the place of that of its checkpoints."""
-        inner = Folder(self._folder.path / "checkpoints")
-        if inner.steps():
-            raise CheckpointNotFoundError(
-                f"{self._folder}: holds no step, but {inner} does; give that folder"
-            )
-
     def peek(self, step: int | None = None) -> tuple[int, dict[str, Any] | None] | None:
         """Return step and `extra` of the checkpoint that `restore` would take.
 
-        The live objects stay as they are.
+        The live objects stay as they are. A `restore` that follows does not read the
+        files once more to check them, unless one was written to in between.
 
         Args:
             step: Step to look at; None for the newest sound one.
@@ -357,7 +314,7 @@ class Checkpointer:
             CheckpointWriteError: A save before failed in the background.
             CheckpointTimeoutError: A save before is not done after `timeout` seconds.
         """
-        self.wait()
+        self._settle()
         chosen = self._choose(step)
         if chosen is None:
             return None
@@ -386,8 +343,7 @@ class Checkpointer:
     @property
     def last_save(self) -> SaveRecord | None:
         """How long the last save took; its total comes once it is complete."""
-        last = self._last
-        return last and SaveRecord(last.step, last.blocking_s, last.total_s)
+        return self._last and self._last.record
 
     def steps(self) -> list[int]:
         """Return the complete checkpoints in the folder, oldest first."""
@@ -400,7 +356,7 @@ class Checkpointer:
             CheckpointNotFoundError: The step does not exist.
             CheckpointDamagedError: Its description cannot be read.
         """
-        self._check_exists(step)
+        check_exists(self._folder, step)
         return metrics_from_json(read_meta(self._folder.step_path(step)))
 
     @_one_at_a_time
@@ -420,7 +376,7 @@ class Checkpointer:
         finally:
             if flight.has_ended:
                 self._flight = None
-                if flight.total_s is None:
+                if flight.has_failed:
                     self._store = None
 
     @_one_at_a_time
@@ -455,13 +411,16 @@ class Checkpointer:
             # The error on its way out is the one that the caller needs to see.
             _logger.error("%s", error)  # noqa: TRY400
 
-    def _settled(self) -> bool:
-        """Return whether a new save may begin now, after waiting if that is asked."""
-        if self._on_busy == "skip":
-            flight = self._flight
-            busy = flight is not None and not flight.has_ended
-            if decided_by_first(lambda: int(busy)):
-                return False
+    def _skips(self) -> bool:
+        """Return whether a save is given up because an earlier one is not done."""
+        if self._on_busy == "wait":
+            return False
+        flight = self._flight
+        busy = flight is not None and not flight.has_ended
+        return bool(decided_by_first(lambda: int(busy)))
+
+    def _settle(self) -> None:
+        """Wait for the save in flight; raise on all processes if one has to."""
         failure = None
         try:
             self.wait()
@@ -475,203 +434,28 @@ class Checkpointer:
                 f"{self._folder}: the save before failed on another process; "
                 "its own error says why"
             )
-        return True
-
-    def _admitted(self, step: int, held: contextlib.ExitStack, *, force: bool) -> bool:
-        """Make room for a step; return False when it is there already."""
-        folder = self._folder
-
-        def admit() -> int:
-            wait_for_others(folder)
-            folder.create()
-            if not held.enter_context(folder.lock()):
-                raise CheckpointWriteError(
-                    f"{folder}: another process is saving a checkpoint here; "
-                    "give every run a folder of its own"
-                )
-            try:
-                folder.clean()
-                return int(self._make_room(step, force=force))
-            except OSError as error:
-                if isinstance(error, CheckpointError):
-                    raise
-                raise CheckpointWriteError(
-                    f"{folder}: step {step} cannot be saved ({brief(error)}); "
-                    "earlier checkpoints are untouched"
-                ) from error
-
-        return bool(decided_by_first(admit))
-
-    def _make_room(self, step: int, *, force: bool) -> bool:
-        folder = self._folder
-        numbered = folder.numbered()
-        ours = [number for number in numbered if folder.is_ours(number)]
-        if step in numbered and step not in ours:
-            raise CheckpointWriteError(
-                f"{folder.step_path(step)}: is there and is no checkpoint of "
-                "roxxel-ckpt; give checkpoint_path a folder of its own"
-            )
-        position = self._position
-        base = step if position is None or step < position else position
-        if step in ours and step <= base and not force:
-            return False
-        abandoned = [number for number in ours if number > base]
-        for number in abandoned:
-            folder.abandon(number)
-        if abandoned:
-            _logger.warning(
-                "%s: the run goes on from step %d, so %s moved to %s",
-                folder,
-                base,
-                _listed(abandoned),
-                folder.path / ABANDONED,
-            )
-        if not folder.is_local and step in ours and step not in abandoned:
-            folder.delete(step)
-        return True
-
-    def _start(
-        self,
-        step: int,
-        arrays: dict[str, Any],
-        meta: dict[str, Any],
-        tree: dict[str, Any],
-    ) -> _store.Store:
-        store = self._store or _store.Store(self._timeout_s)
-        self._store = None
-        try:
-            store.start(self._folder.write_path(step), arrays, meta, tree)
-        except Exception as error:
-            raise CheckpointWriteError(
-                f"{self._folder}: the save of step {step} cannot begin "
-                f"({brief(error)}); earlier checkpoints are untouched"
-            ) from error
-        self._store = store
-        return store
 
     def _choose(self, step: int | None) -> int | None:
         """Return the step to restore, the same on all processes; None without any."""
 
         def choose() -> int:
-            if step is not None:
-                self._check_exists(step)
-                problem = _problem(self._folder, step)
-                if problem is not None:
-                    raise CheckpointDamagedError(
-                        f"{self._folder.step_path(step)}: cannot be used, {problem}; "
-                        "restore() without a step takes the newest sound one"
-                    )
-                return step
-            numbered = self._folder.numbered()
-            for candidate in reversed(numbered):
-                problem = _problem(self._folder, candidate)
-                if problem is None:
-                    return candidate
-                _logger.warning(
-                    "%s: cannot be used, %s; looking for an older checkpoint",
-                    self._folder.step_path(candidate),
-                    problem,
-                )
-            if numbered:
-                raise CheckpointDamagedError(
-                    f"{self._folder}: none of its {len(numbered)} steps can be used; "
-                    "give another folder to start anew, or mend this one"
-                )
-            return -1
+            chosen = self._choice.choose(step)
+            return -1 if chosen is None else chosen
 
         chosen = decided_by_first(choose)
         return None if chosen < 0 else chosen
 
-    def _check_exists(self, step: int) -> None:
-        if step not in self._folder.numbered():
-            raise CheckpointNotFoundError(
-                f"{self._folder}: has no step {step}; it holds "
-                f"{_listed(self._folder.steps())}"
-            )
-
     def _clean(self) -> None:
         """Remove half-written steps, unless the process that writes them lives."""
         with contextlib.suppress(OSError), self._folder.lock() as held:
+            # Without locks nobody knows whether another process writes there now.
             if held and self._folder.is_local:
                 self._folder.clean()
 
-
-def _finish(
-    store: _store.Store, folder: Folder, step: int, retention: Retention
-) -> None:
-    """Do what a save still needs once its caller is back at work."""
-    store.wait()
-    if not is_first_process():
-        return
-    _integrity.write_digests(folder.write_path(step))
-    folder.publish(step)
-    metrics = metrics_of_all(folder)
-    for old in sorted(metrics.keys() - retention.kept(metrics)):
-        try:
-            folder.delete(old)
-        except OSError as error:
-            _logger.warning(
-                "%s: cannot be deleted (%s)", folder.step_path(old), brief(error)
+    def _check_not_beside(self) -> None:
+        """Refuse the folder of a run in the place of that of its checkpoints."""
+        inner = Folder(self._folder.path / "checkpoints")
+        if inner.steps():
+            raise CheckpointNotFoundError(
+                f"{self._folder}: holds no step, but {inner} does; give that folder"
             )
-
-
-def _problem(folder: Folder, step: int) -> str | None:
-    """Return why a step cannot be restored, or None when it can."""
-    place = folder.step_path(step)
-    if not folder.is_ours(step):
-        return "it is no checkpoint of roxxel-ckpt"
-    try:
-        if _integrity.has_digests(place):
-            damage = _integrity.find_damage(place)
-            if damage is not None:
-                return damage
-        else:
-            _load_whole(place)
-            _logger.warning(
-                "%s: has no digests, so damage cannot be ruled out; it can be read "
-                "and is used",
-                place,
-            )
-        written_as = read_meta(place)["format"]
-    except CheckpointDamagedError as error:
-        return str(error).removeprefix(f"{place}: ")
-    except Exception as error:  # noqa: BLE001 - whatever stops reading is a reason
-        return f"it cannot be read ({brief(error)})"
-    if written_as > _FORMAT:
-        return (
-            f"it has format {written_as} and this roxxel-ckpt reads up to {_FORMAT}, "
-            "so install a newer one"
-        )
-    return None
-
-
-def _load_whole(place: epath.Path) -> None:
-    """Read a checkpoint from end to end, one leaf at a time; raise what stops it."""
-    read_meta(place)
-    for name, spec in read_tree(place).items():
-        if spec.is_stored:
-            array: np.ndarray[Any, Any] = _store.read_arrays(place, {name: None})[name]
-            if not spec.is_key and array.shape != spec.shape:
-                raise CheckpointDamagedError(
-                    f"{place}: {name} has shape {array.shape} instead of {spec.shape}"
-                )
-
-
-def _checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a copy of `extra` as it will be read back."""
-    try:
-        return json.loads(json.dumps(extra))
-    except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"extra must be a dict that JSON can hold ({error}); "
-            "put arrays into a Variable of the model instead"
-        ) from error
-
-
-def _listed(steps: list[int]) -> str:
-    if not steps:
-        return "no step"
-    shown = ", ".join(map(str, steps[:10]))
-    return f"{'step' if len(steps) == 1 else 'steps'} {shown}" + (
-        f" and {len(steps) - 10} more" if len(steps) > 10 else ""
-    )

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt._folder import Folder
 
+# Of the two files and of how arrays are named and stored.
+FORMAT = 1
 # Python numbers are stored as the widest numpy number of their kind.
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
 
@@ -140,4 +142,19 @@ def metrics_from_json(meta: dict[str, Any]) -> dict[str, float]:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointDamagedError(
             "the metrics of a checkpoint cannot be understood"
+        ) from error
+
+
+def checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a copy of `extra` as it will be read back.
+
+    Raises:
+        TypeError: JSON cannot hold it.
+    """
+    try:
+        return json.loads(json.dumps(extra))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"extra must be a dict that JSON can hold ({error}); "
+            "put arrays into a Variable of the model instead"
         ) from error

@@ -59,6 +59,18 @@ class LiveState:
             )
         self.specs = {name: spec_of(name, leaf) for name, leaf in self.leaves.items()}
 
+    def to_stored(self) -> dict[str, Any]:
+        """Return the arrays that Orbax is to write, by name.
+
+        Raises:
+            CheckpointError: An array was donated to a computation and is gone.
+        """
+        return {
+            name: to_stored(name, leaf)
+            for name, leaf in self.leaves.items()
+            if self.specs[name].is_stored
+        }
+
     def update(self, values: Mapping[str, Any]) -> None:
         """Put values into the live objects; a leaf without one stays as it is."""
         leaves = [values.get(name, leaf) for name, leaf in self.leaves.items()]

@@ -1,19 +1,29 @@
-"""One decision for all processes of a run; with one process, no communication."""
+"""What the processes of a run agree upon; with one process, no communication.
+
+In the calling thread they agree through their devices, as any computation on several
+processes does: so only where every process makes the same call. In the background
+they meet through JAX's coordination service, which disturbs no computation.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+import time
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax._src import distributed as jax_distributed
 from jax.experimental import multihost_utils
 
-from roxxel_ckpt.errors import CheckpointError
+from roxxel_ckpt.errors import CheckpointError, OtherProcessError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _FAILED = -(1 << 61)
+_HERE = "here"
+_serials = itertools.count(1)
 
 
 def is_first_process() -> bool:
@@ -56,3 +66,74 @@ def is_so_on_any(value: bool) -> bool:
     if jax.process_count() == 1:
         return value
     return bool(np.any(multihost_utils.process_allgather(np.array(value))))
+
+
+def next_serial() -> int:
+    """Return a number above 0 that this process has not given out before."""
+    return next(_serials)
+
+
+class Meeting:
+    """Where the processes meet while one save goes on in the background.
+
+    They meet several times, in turn. One that failed says so at the turn that it would
+    come to next; so the others hear of it there, and do not wait for one that never
+    comes.
+
+    Args:
+        serial: The same on every process, and another for every meeting.
+    """
+
+    def __init__(self, serial: int) -> None:
+        self._client: Any = _coordination() if jax.process_count() > 1 else None
+        self._name = f"roxxel-ckpt/{serial}"
+        self._turn = 0
+
+    def wait_for_all(self, timeout_s: float) -> None:
+        """Return when every process has come to this turn.
+
+        Raises:
+            OtherProcessError: One has failed instead.
+            TimeoutError: One has not come after `timeout_s` seconds.
+        """
+        if self._client is None:
+            return
+        until = time.monotonic() + timeout_s
+        turn = self._turn
+        self._say(_HERE)
+        for process in range(jax.process_count()):
+            left_ms = max(1, int((until - time.monotonic()) * 1000))
+            try:
+                said: str = self._client.blocking_key_value_get(
+                    f"{self._name}/{turn}/{process}", left_ms
+                )
+            except jax.errors.JaxRuntimeError as error:
+                raise TimeoutError(f"process {process} did not come") from error
+            if said != _HERE:
+                raise OtherProcessError(f"process {process}: {said}")
+
+    def fail(self, reason: str) -> None:
+        """Tell the others that this process has failed, and why."""
+        if self._client is not None:
+            self._say(reason)
+
+    def forget(self) -> None:
+        """Free what the meeting left in the service; call it when it is over."""
+        if self._client is not None and is_first_process():
+            self._client.key_value_delete(f"{self._name}/")
+
+    def _say(self, word: str) -> None:
+        key = f"{self._name}/{self._turn}/{jax.process_index()}"
+        self._turn += 1
+        self._client.key_value_set(key, word)
+
+
+def _coordination() -> Any:
+    """Return the client of JAX's coordination service."""
+    client = jax_distributed.global_state.client
+    if client is None:
+        raise CheckpointError(
+            "several processes can save together only when they know of each other; "
+            "call jax.distributed.initialize() first"
+        )
+    return client

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from etils import epath
 
+    from roxxel_ckpt._processes import Meeting
+
 
 class Store:
     """Writes one checkpoint at a time, in the background.
@@ -48,8 +50,10 @@ class Store:
                 # Created in the background, a directory that cannot be made leaves
                 # the other threads waiting for it, at interpreter exit for ever.
                 create_directories_asynchronously=False,
+                barrier_sync_fn=self._wait_for_all,
             ),
         )
+        self._meeting: Meeting
 
     def start(
         self,
@@ -57,8 +61,10 @@ class Store:
         arrays: dict[str, Any],
         meta: dict[str, Any],
         tree: dict[str, Any],
+        meeting: Meeting,
     ) -> None:
         """Begin to write a checkpoint; return when the arrays may be donated."""
+        self._meeting = meeting
         with quiet_orbax():
             self._orbax.save(
                 place,
@@ -78,6 +84,11 @@ class Store:
         """Release Orbax's threads."""
         with quiet_orbax():
             self._orbax.close()
+
+    def _wait_for_all(self, *, key: str, timeout_ms: int) -> None:
+        """Have Orbax meet where a failed process is heard of, at its own barriers."""
+        del key  # the turns of the meeting are in the same order everywhere
+        self._meeting.wait_for_all(timeout_ms / 1000)
 
 
 def read_arrays(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+# TensorStore wraps what the system said, such as "No space left on device", in a page.
+_OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[os_error_code=")
+
 
 class CheckpointError(Exception):
     """Base of every error that this package raises about a checkpoint."""
@@ -25,3 +30,25 @@ class CheckpointWriteError(CheckpointError, OSError):
 
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
     """A background write took longer than the checkpointer's `timeout`."""
+
+
+class OtherProcessError(Exception):
+    """Another process of this run failed; the text says which one, and why."""
+
+
+def brief(error: BaseException) -> str:
+    """Return the first line of an error, cut to what fits into a sentence."""
+    reason = _OS_REASON.search(str(error))
+    if reason:
+        return reason[1]
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return repr(error)
+    said = lines[0].strip()
+    text = (
+        said
+        if isinstance(error, OtherProcessError)
+        else f"{type(error).__name__}: {said}"
+    )
+    limit = 200
+    return text if len(text) <= limit else text[: limit - 3] + "..."
