@@ -93,6 +93,29 @@ def test_updates_seen_to_be_finished_at_once_share_the_time() -> None:
     assert [update.at_s for update, _ in finished] == [2.0, 4.0, 6.0]
 
 
+def test_loss_that_can_be_read_is_finished_though_other_devices_are_late() -> None:
+    now = 0.0
+    in_flight = InFlight(1, lambda: now)
+
+    class OnSeveralDevices:
+        def copy_to_host_async(self) -> None:
+            pass
+
+        def is_ready(self) -> bool:
+            return False
+
+        def __float__(self) -> float:
+            return 1.0
+
+    seen: list[float] = []
+    for step in (1, 2, 3):
+        now = 2.0 * step
+        finished = in_flight.push(step, {"loss": cast("Any", OnSeveralDevices())})
+        seen += [update.at_s for update, _ in finished]
+
+    assert seen == [4.0, 6.0]
+
+
 def test_scalars_beside_the_loss_leave_the_device_only_for_a_row() -> None:
     asked: list[str] = []
 

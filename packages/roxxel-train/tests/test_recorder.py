@@ -104,6 +104,19 @@ def test_waiting_is_split_since_the_row_before(tmp_path: Path) -> None:
     assert (last["read_s"], last["assemble_s"], last["transfer_s"]) == (8.0, 4.0, 2.0)
 
 
+def test_every_line_on_the_terminal_names_the_total(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Logger() as log:
+        recorder = Recorder(log, blend(), 2, 0, Interval())
+        for step in (1, 2):
+            recorder.push(step, {"loss": jnp.float32(1)})
+        recorder.drain()
+
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["step 1/70", "step 2/70"]
+
+
 def test_every_row_of_a_bad_batch_is_in_the_system_log_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -137,12 +137,18 @@ class InFlight:
         """Wait for all updates and return them, with their losses."""
         return self._fetch(0)
 
-    def _look(self) -> None:
-        """Note which updates are finished; those seen at once share the time evenly."""
+    def _look(self, read: Update | None = None) -> None:
+        """Note which updates are finished; those seen at once share the time evenly.
+
+        Args:
+            read: One whose loss was just read, so it is, although a copy of the loss on
+                another device may still be on its way and the array not yet ready.
+        """
         seen = [
             update
             for update in self._waiting
-            if math.isnan(update.at_s) and update.scalars["loss"].is_ready()
+            if math.isnan(update.at_s)
+            and (update is read or update.scalars["loss"].is_ready())
         ]
         if not seen:
             return
@@ -157,9 +163,7 @@ class InFlight:
         while len(self._waiting) > keep:
             oldest = self._waiting[0]
             loss = float(oldest.scalars["loss"])
-            self._look()
-            if math.isnan(oldest.at_s):
-                oldest.at_s = self._last_seen_s
+            self._look(read=oldest)
             self._waiting.popleft()
             finished.append((oldest, loss))
         return finished

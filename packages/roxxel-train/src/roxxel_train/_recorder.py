@@ -147,12 +147,17 @@ class Recorder:
             self.interval.add(loss)
             self._step = update.step
             self._last = update
+            row = None
             if update.waits is not None:
-                self._train_row(update, update.waits)
+                row = self._train_row(update, update.waits)
+                self._shown = train_texts(row)
+            # Before the row: a line on the terminal names the total too.
             shown = {**self._shown, "loss": f"{loss:.4f}"}
             self._logger.progress(update.step, self._total_steps, shown)
+            if row is not None:
+                self._row("train", update.step, row)
 
-    def _train_row(self, update: Update, waits: Waits) -> None:
+    def _train_row(self, update: Update, waits: Waits) -> dict[str, Any]:
         step = update.step
         by_source = self._sampler.delivered_tokens(step)
         planned = self._sampler.planned_tokens(step)
@@ -171,8 +176,7 @@ class Recorder:
         }
         if self._machine is not None:
             values |= self._machine.fields(timing["tokens_per_s"])
-        self._shown = train_texts(values)
-        self._row("train", step, values)
+        return values
 
     def _row(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
