@@ -57,6 +57,21 @@ def test_more_than_one_epoch_is_said_in_plain_view() -> None:
     assert "self is read 2.0" in str(plan)
 
 
+def test_a_source_that_gives_nothing_in_a_phase_shows_no_epochs_there() -> None:
+    first = Phase(400, 16, 65, BLEND)
+    second = Phase(100, 16, 129, {**BLEND, "math": 1})
+    plan = example(first, second, skips=[(0, 1)]).plan()
+
+    math, again = plan.phases[0].sources[1], plan.phases[1].sources[1]
+    assert (math.name, again.name) == ("math", "math")
+    assert (again.samples, again.skipped) == (0, 0)
+    assert again.epochs == math.epochs > 0.9
+    rows = [line.split() for line in str(plan).splitlines() if line[:4] == "math"]
+    assert rows[1] == ["math", "0.5263", "0", "0", "-", "-", "0"]
+    assert f"{math.epochs:.3f}" in rows[0]
+    assert f"{math.epochs:.3f}" in rows[2]
+
+
 def test_samples_longer_than_the_run_was_laid_out_for_are_pointed_out() -> None:
     plan = example(Phase(10, 8, 33), Phase(10, 2, 500), longest=100).plan()
 

@@ -27,7 +27,8 @@ class SourcePlan:
         tokens: Tokens delivered.
         skipped: Samples passed over by skips.
         epochs: Passes over the source when the phase ends, counted from the run's
-            start; 1.25 is a quarter into the second.
+            start; 1.25 is a quarter into the second. Of a source that gives nothing,
+            what it was before.
         first_step: Step of its first sample in the phase; None if it gives none.
         last_step: Step of its last sample in the phase.
         exhausted_step: Step in which it runs out and its share goes to the others.

@@ -85,7 +85,7 @@ def phase_rows(phase: PhasePlan) -> list[tuple[str, ...]]:
             f"{source.share:.4g}",
             f"{source.samples:,}",
             short(source.tokens),
-            f"{source.epochs:.3f}",
+            f"{source.epochs:.3f}" if source.samples or source.skipped else "-",
             _from_to(source),
             short(source.unfinished_tokens + source.tail_tokens),
         )

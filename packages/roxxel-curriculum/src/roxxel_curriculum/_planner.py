@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from roxxel_curriculum._plan import CorpusPlan, MixPlan, PhasePlan, Plan, SourcePlan
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     from roxxel_curriculum._declaration import SolvedRun
     from roxxel_curriculum._rounds import Run
@@ -30,14 +30,13 @@ def make_plan(schedule: SolvedRun, seed: int) -> Plan:
     }
     for index, phase in enumerate(schedule.phases):
         ending = {name for name, last in last_phases.items() if last == index}
-        planned = _plan_phase(phase, runs, ending)
+        planned = _plan_phase(phase, runs, epochs, ending)
         phases.append(planned)
         for source in planned.sources:
             lost = source.unfinished_tokens + source.tail_tokens
             tokens[source.name] = tokens.get(source.name, 0) + source.tokens
             waste[source.name] = waste.get(source.name, 0) + lost
-            if source.samples or source.skipped:
-                epochs[source.name] = source.epochs
+            epochs[source.name] = source.epochs
     ended = schedule.ended
     return Plan(
         seed=seed,
@@ -77,7 +76,10 @@ def _delivered(phase: SolvedPhase) -> Iterator[tuple[int, int, int]]:
 
 
 def _plan_phase(
-    phase: SolvedPhase, runs: dict[str, tuple[Run, int]], ending: Collection[str]
+    phase: SolvedPhase,
+    runs: dict[str, tuple[Run, int]],
+    epochs: Mapping[str, float],
+    ending: Collection[str],
 ) -> PhasePlan:
     """Return the plan of one phase.
 
@@ -85,6 +87,7 @@ def _plan_phase(
         phase: The phase.
         runs: The run that each source drew from before, and what it had given; brought
             up to the end of the phase.
+        epochs: Passes over each source before it.
         ending: Sources that give nothing after it.
     """
     piece = phase.piece
@@ -134,7 +137,10 @@ def _plan_phase(
                 samples=samples,
                 tokens=samples * piece.seq_len,
                 skipped=passed[name] - samples,
-                epochs=_epochs(run, base + passed[name]),
+                # A source that gives nothing stands where it stood.
+                epochs=_epochs(run, base + passed[name])
+                if passed[name]
+                else epochs.get(name, 0.0),
                 first_step=first_step,
                 last_step=last_step,
                 exhausted_step=exhausted.get(name),
