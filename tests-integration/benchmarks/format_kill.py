@@ -2,7 +2,8 @@
 
 A child process writes a corpus of small shards and is killed by SIGKILL at a random
 moment. Every shard that is then visible must be whole and hold the documents it should;
-then the same write again must give the whole corpus and leave no other file.
+the folder must be refused as a corpus unless all shards are there; then the same write
+again must give the whole corpus and leave no other file.
 
     python tests-integration/benchmarks/format_kill.py              # 5 times
     python tests-integration/benchmarks/format_kill.py --times 50   # the whole
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, ShardError
 
 NUM_DOCUMENTS = 2000
 LIMIT = 40_000
@@ -65,6 +66,8 @@ def run(times: int, seed: int) -> collections.Counter[str]:
                 for ours, theirs in zip(corpus.documents, expected, strict=False):
                     assert np.array_equal(ours, theirs)
                 found["whole already"] += len(shards) == num_shards
+                found["refused as a corpus"] += is_refused(folder)
+                assert is_refused(folder) == (len(shards) < num_shards)
             with contextlib.redirect_stderr(io.StringIO()):
                 write(Path(folder))
             corpus = Roxxel(folder, check="blocks")
@@ -75,6 +78,14 @@ def run(times: int, seed: int) -> collections.Counter[str]:
             assert not left, left
             found["right after a second write"] += 1
     return found
+
+
+def is_refused(folder: str) -> bool:
+    """Return whether reading the folder says that its write was interrupted."""
+    try:
+        return Roxxel(folder).num_tokens < 0
+    except ShardError as error:
+        return "was interrupted" in str(error)
 
 
 def kill_writer(folder: Path, delay_s: float) -> None:
