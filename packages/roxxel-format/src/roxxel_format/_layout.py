@@ -1,9 +1,7 @@
-"""Where every byte of a shard lies, and the one gate that every file passes.
+"""Where every byte of a shard lies: its head, sections and foot, and their bytes.
 
 docs/format.md is the specification. The place of each section follows from five
-numbers (items, item size, block size, documents, bytes of metadata), so the gate
-computes the layout and requires the file to agree with it in every field: no section
-can overlap another, leave the file, or be larger than the file is.
+numbers: items, item size, block size, documents, bytes of metadata.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format import _dtypes
-from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,14 +33,15 @@ MAX_SEPARATOR_LENGTH = 1 << 10
 FIRST_IS_CONTINUED = 1
 LAST_CONTINUES = 2
 
-_HEAD = struct.Struct("<8sII16sIII")
-_FOOT = struct.Struct("<II4QII9QII")
-_CRC = struct.Struct("<I")
+# The fields of head and foot, and where the foot goes on behind them.
+HEAD = struct.Struct("<8sII16sIII")
+FOOT = struct.Struct("<II4QII9QII")
+CRC = struct.Struct("<I")
 _DIGEST_SIZE = 32
-_FOOT_CONTENT = _FOOT.size
-_FOOT_DIGEST = _FOOT_CONTENT + _DIGEST_SIZE
-_FOOT_ZEROS = _FOOT_DIGEST + _DIGEST_SIZE
-_FOOT_CRC = FOOT_SIZE - len(FOOT_MAGIC) - _CRC.size
+FOOT_CONTENT = FOOT.size
+FOOT_DIGEST = FOOT_CONTENT + _DIGEST_SIZE
+FOOT_ZEROS = FOOT_DIGEST + _DIGEST_SIZE
+FOOT_CRC = FOOT_SIZE - len(FOOT_MAGIC) - CRC.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Head:
 
     def pack(self) -> bytes:
         """Return the 4096 bytes of the head."""
-        fields = _HEAD.pack(
+        fields = HEAD.pack(
             HEAD_MAGIC,
             FORMAT_VERSION,
             HEAD_SIZE,
@@ -76,8 +74,8 @@ class Head:
             self.block_size,
             self.separator_length,
         )
-        body = fields.ljust(HEAD_SIZE - _CRC.size, b"\0")
-        return body + _CRC.pack(zlib.crc32(body))
+        body = fields.ljust(HEAD_SIZE - CRC.size, b"\0")
+        return body + CRC.pack(zlib.crc32(body))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ class Layout:
     def fields(self, head_crc: int) -> bytes:
         """Return the first part of the foot, up to the digests."""
         at = self.sections
-        return _FOOT.pack(
+        return FOOT.pack(
             FORMAT_VERSION,
             head_crc,
             self.num_tokens,
@@ -193,9 +191,9 @@ class Layout:
 
     def pack_foot(self, head: bytes) -> bytes:
         """Return the 256 bytes of the foot that closes a shard with this head."""
-        body = self.fields(_crc_of_head(head)) + self.content_digest + self.digest
-        body = body.ljust(_FOOT_CRC, b"\0")
-        return body + _CRC.pack(zlib.crc32(body)) + FOOT_MAGIC
+        body = self.fields(crc_of_head(head)) + self.content_digest + self.digest
+        body = body.ljust(FOOT_CRC, b"\0")
+        return body + CRC.pack(zlib.crc32(body)) + FOOT_MAGIC
 
 
 def digests(
@@ -214,8 +212,8 @@ def digests(
         checksums: The checksum section.
         metadata: The metadata section.
     """
-    fields = layout.fields(_crc_of_head(head))
-    content = hashlib.blake2b(head[16 : _HEAD.size], digest_size=_DIGEST_SIZE)
+    fields = layout.fields(crc_of_head(head))
+    content = hashlib.blake2b(head[16 : HEAD.size], digest_size=_DIGEST_SIZE)
     content.update(fields[8:44])
     whole = hashlib.blake2b(head, digest_size=_DIGEST_SIZE)
     for piece in documents:
@@ -227,24 +225,6 @@ def digests(
     whole.update(fields)
     whole.update(content.digest())
     return content.digest(), whole.digest()
-
-
-def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
-    """Check a file's head and foot against its size, and return what they say.
-
-    This is the gate: nothing of a file is used before it has passed.
-
-    Args:
-        head: The first 4096 bytes of the file, or all of a smaller file.
-        foot: The last 256 bytes of the file, or all of a smaller file.
-        file_size: Bytes of the file.
-        path: Names the file in errors.
-
-    Raises:
-        ShardError: The file is no shard, is damaged, or of an unknown version.
-    """
-    parsed = _parse_head(head, file_size, path)
-    return _parse_foot(parsed, head, foot, file_size, path)
 
 
 def check_block_size(block_size: int) -> None:
@@ -261,125 +241,7 @@ def check_block_size(block_size: int) -> None:
         )
 
 
-def _parse_head(head: bytes, file_size: int, path: str) -> Head:
-    if not HEAD_MAGIC.startswith(head[: len(HEAD_MAGIC)]) or not head:
-        raise ShardError(
-            f"{path}: not a Roxxel shard, it begins with {head[:8]!r}; "
-            "check the path, or write the shard again"
-        )
-    if file_size < HEAD_SIZE + FOOT_SIZE:
-        raise ShardError(
-            f"{path}: file has {file_size} bytes, fewer than the smallest shard "
-            f"({HEAD_SIZE + FOOT_SIZE}); it was cut short, so write this shard again"
-        )
-    if zlib.crc32(head[: -_CRC.size]) != _crc_of_head(head):
-        raise ShardError(
-            f"{path}: the head (bytes 0 to {HEAD_SIZE}) does not match its checksum; "
-            "the file is damaged, so fetch or write this shard again"
-        )
-    _, version, size, raw_name, item_size, block_size, separator = _HEAD.unpack_from(
-        head
-    )
-    if version != FORMAT_VERSION:
-        raise ShardError(
-            f"{path}: format version {version}, but this reader knows version "
-            f"{FORMAT_VERSION}; install a newer roxxel-format"
-        )
-    name = raw_name.rstrip(b"\0").decode("ascii", "replace")
-    if name not in _dtypes.NAMES:
-        raise ShardError(
-            f"{path}: unknown item type {name!r}; install a newer roxxel-format"
-        )
-    if (
-        size != HEAD_SIZE
-        or item_size != _dtypes.item_size(name)
-        or not MIN_BLOCK_SIZE <= block_size <= MAX_BLOCK_SIZE
-        or block_size & (block_size - 1)
-        or separator > MAX_SEPARATOR_LENGTH
-        or head[_HEAD.size : -_CRC.size].strip(b"\0")
-        or raw_name != name.encode("ascii").ljust(16, b"\0")
-    ):
-        raise ShardError(
-            f"{path}: the head contradicts itself (head size {size}, item size "
-            f"{item_size} of {name}, block size {block_size}, separator length "
-            f"{separator}); write this shard again"
-        )
-    return Head(name, block_size, separator)
-
-
-def _parse_foot(
-    head: Head, head_bytes: bytes, foot: bytes, file_size: int, path: str
-) -> Layout:
-    if foot[-len(FOOT_MAGIC) :] != FOOT_MAGIC:
-        raise ShardError(
-            f"{path}: the foot is missing from the end of the file ({file_size} "
-            "bytes); it was cut short or overwritten, so write this shard again"
-        )
-    (crc,) = _CRC.unpack_from(foot, _FOOT_CRC)
-    if zlib.crc32(foot[:_FOOT_CRC]) != crc:
-        raise ShardError(
-            f"{path}: the foot (bytes {file_size - FOOT_SIZE} to {file_size}) does not "
-            "match its checksum; the file is damaged, so fetch or write it again"
-        )
-    fields = _FOOT.unpack_from(foot)
-    _, _, num_tokens, num_documents, low, high, flags, _, *rest = fields
-    *_, metadata_size, declared_size, checksums_crc, metadata_crc = rest
-    if declared_size != file_size:
-        raise ShardError(
-            f"{path}: file has {file_size} bytes but its foot declares "
-            f"{declared_size}; bytes were lost or added, so write this shard again"
-        )
-    signed = head.dtype_name.startswith("int")
-    layout = Layout(
-        head=head,
-        num_tokens=num_tokens,
-        num_documents=num_documents,
-        min_value=_as_signed(low) if signed else low,
-        max_value=_as_signed(high) if signed else high,
-        flags=flags,
-        metadata_size=metadata_size,
-        checksums_crc=checksums_crc,
-        metadata_crc=metadata_crc,
-        content_digest=foot[_FOOT_CONTENT:_FOOT_DIGEST],
-        digest=foot[_FOOT_DIGEST:_FOOT_ZEROS],
-    )
-    # Counts first: what follows would overflow on absurd ones.
-    if (
-        num_tokens * head.item_size + num_documents * 8 + metadata_size > file_size
-        or layout.fields(_crc_of_head(head_bytes)) != foot[:_FOOT_CONTENT]
-        or layout.sections.stop != file_size
-        or foot[_FOOT_ZEROS:_FOOT_CRC].strip(b"\0")
-        or metadata_size > MAX_METADATA_SIZE
-        or not _is_consistent(layout)
-    ):
-        raise ShardError(
-            f"{path}: the foot contradicts the head or the size of the file "
-            f"({num_tokens} tokens, {num_documents} documents, {metadata_size} bytes "
-            f"of metadata, {file_size} bytes); write this shard again"
-        )
-    return layout
-
-
-def _is_consistent(layout: Layout) -> bool:
-    limits = _dtypes.value_range(layout.head.dtype_name)
-    low, high = layout.min_value, layout.max_value
-    if limits is None or not layout.num_tokens:
-        in_range = low == high == 0
-    else:
-        in_range = limits[0] <= low <= high <= limits[1]
-    known_flags = not layout.flags & ~(FIRST_IS_CONTINUED | LAST_CONTINUES)
-    no_documents = layout.num_documents == 0
-    return (
-        in_range
-        and known_flags
-        and not (no_documents and (layout.num_tokens or layout.flags))
-    )
-
-
-def _as_signed(bits: int) -> int:
-    return bits - 2**64 if bits >= 2**63 else bits
-
-
-def _crc_of_head(head: bytes) -> int:
-    (crc,) = _CRC.unpack_from(head, HEAD_SIZE - _CRC.size)
+def crc_of_head(head: bytes) -> int:
+    """Return the checksum in a head's last bytes."""
+    (crc,) = CRC.unpack_from(head, HEAD_SIZE - CRC.size)
     return crc

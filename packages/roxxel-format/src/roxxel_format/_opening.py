@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from roxxel_format._layout import FOOT_SIZE, HEAD_SIZE, Layout, parse_layout
+from roxxel_format._gate import parse_layout
+from roxxel_format._layout import FOOT_SIZE, HEAD_SIZE, Layout
 from roxxel_format.errors import ShardError
 
 
