@@ -31,7 +31,7 @@ DRILLS = (
     ),
 )
 
-nox.options.sessions = ["lint", "types", "tests", "integration"]
+nox.options.sessions = ["lint", "types", "tests", "integration", "docs"]
 nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "uv"
 # A session without its interpreter must not look like a session that passed.
@@ -81,7 +81,18 @@ def tests(session: nox.Session, package: str) -> None:
 def integration(session: nox.Session) -> None:
     """Test what only holds across packages."""
     sync(session, "--all-packages", "--group", "integration")
-    session.run("pytest", "tests-integration", *session.posargs)
+    pages = "--ignore=tests-integration/test_docs.py"  # the session `docs` runs them
+    session.run("pytest", "tests-integration", pages, *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the site, warnings being errors, and run what its pages show."""
+    sync(session, "--all-packages", "--group", "integration", "--group", "docs")
+    site = Path("docs") / "_build"
+    session.run("sphinx-build", "-W", "--keep-going", "-q", "docs", str(site))
+    session.run("pytest", "tests-integration/test_docs.py", *session.posargs)
+    session.log(f"the site is in {site / 'index.html'}")
 
 
 @nox.session

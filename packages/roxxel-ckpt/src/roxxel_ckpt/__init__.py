@@ -2,7 +2,7 @@
 
 `Checkpointer` saves the live state in the background, keeps the newest and the best,
 checks digests before it uses anything, and restores bit for bit into the shardings of
-the live model.
+the live model::
 
     with Checkpointer("checkpoints", model, optimizer) as checkpointer:
         start = checkpointer.restore()

@@ -1,0 +1,47 @@
+"""How the documentation is built: `uv run nox -s docs`."""
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+project = "Roxxel"
+author = "the Roxxel developers"
+project_copyright = author
+version = release = metadata.version("roxxel")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_build"]
+default_role = "code"
+
+html_theme = "furo"
+html_title = "Roxxel"
+html_show_sphinx = False
+html_static_path = ["_static"]
+html_css_files = ["roxxel.css"]
+copybutton_exclude = ".linenos, .gp, .go"
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_default_options = {
+    "members": True,
+    "member-order": "bysource",
+}
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_preserve_defaults = True
+autodoc_type_aliases = {"Tokens": "Tokens"}
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+add_module_names = False
+python_use_unqualified_type_names = True
+python_maximum_signature_line_length = 72
