@@ -10,20 +10,18 @@ import argparse
 import io
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from roxxel_format import Roxxel, _sources
+from roxxel_format import Roxxel, _sources, _values
 from roxxel_format._compile import WriteOptions
+from roxxel_format._decoding import decoder
 from roxxel_format._dtypes import stored_name
 from roxxel_format._prepare import Inputs, prepare
-from roxxel_format._shard import as_table
 from roxxel_format._split import split
-from roxxel_format._tokenizers import load
 from roxxel_format._version import __version__
 
 if TYPE_CHECKING:
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
 
     from roxxel_format._dtypes import Tokens
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
 _EXIST = ("keep", "replace", "append", "error")
 _CHUNK = 1 << 20
 
@@ -88,7 +84,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     cat.add_argument("corpus", nargs="+")
     which = cat.add_mutually_exclusive_group()
     which.add_argument("--document", type=int, action="append", metavar="I")
-    which.add_argument("--tokens", type=_span, metavar="A:B")
+    which.add_argument("--tokens", type=_values.span, metavar="A:B")
     cat.add_argument("--ids", action="store_true", help="numbers, not text")
     cat.add_argument(
         "--tokenizer",
@@ -105,7 +101,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     split.add_argument("held_out", help="where the others go")
     split.add_argument("--share", type=float, default=0.02, help="default: 0.02")
     split.add_argument("--salt", default="", help="another one, another choice")
-    split.add_argument("--max-shard-bytes", type=_size, metavar="BYTES")
+    split.add_argument("--max-shard-bytes", type=_values.size, metavar="BYTES")
     split.add_argument("--exist", choices=_EXIST, default="keep")
     split.set_defaults(run=_split)
     clean = commands.add_parser("clean", help="remove what killed writers left")
@@ -123,17 +119,17 @@ def _add_write_arguments(write: argparse.ArgumentParser) -> None:
     separator.add_argument("--separator", type=int, metavar="TOKEN")
     separator.add_argument(
         "--separator-bytes",
-        type=_bytes,
+        type=_values.byte_string,
         dest="separator",
         metavar="TEXT",
         help=r"with \n, \t, \r, \\ and \xNN, as in '\n\n' or '\x00'",
     )
     write.add_argument("--dtype")
     write.add_argument("--vocab-size", type=int)
-    write.add_argument("--block-size", type=_size, default=4096, metavar="BYTES")
-    write.add_argument("--max-shard-bytes", type=_size, metavar="BYTES")
+    write.add_argument("--block-size", type=_values.size, default=4096, metavar="BYTES")
+    write.add_argument("--max-shard-bytes", type=_values.size, metavar="BYTES")
     write.add_argument("--tokenizer", help="tokenizer.json, or a Hugging Face name")
-    write.add_argument("--workers", type=_positive, default=1, metavar="N")
+    write.add_argument("--workers", type=_values.positive, default=1, metavar="N")
     write.add_argument("--exist", choices=_EXIST, default="keep")
     write.set_defaults(run=_write)
 
@@ -218,53 +214,18 @@ def _cat(options: argparse.Namespace) -> int:
 
 
 def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
-    """Return how to turn tokens into text, None where that is not known."""
-    recorded = corpus.tokenizer
-    if tokenizer is not None:
-        return _decoder_of(tokenizer, recorded)
-    if recorded is None:
-        return _as_bytes if corpus.dtype_name == "uint8" else None
-    # A name on the hub, or a file, which is looked for beside the shards and here.
-    name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
-    beside = Path(corpus.paths[0]).parent / name
+    """Return how tokens turn into text; None, with a note, where nobody knows."""
     try:
-        return _decoder_of(str(beside) if beside.is_file() else name, recorded)
+        return decoder(corpus, tokenizer)
     except (OSError, ValueError, TypeError, ImportError) as error:
+        if tokenizer is not None:
+            raise
         print(
-            f"roxxel-format: made by {recorded}, which is not at hand ({error}); "
-            "pass --tokenizer to see text",
+            f"roxxel-format: made by {corpus.tokenizer}, which is not at hand "
+            f"({error}); pass --tokenizer to see text",
             file=sys.stderr,
         )
         return None
-
-
-def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], bytes]:
-    """Return how a tokenizer turns tokens into text.
-
-    Raises:
-        TypeError: It cannot decode.
-        ValueError: It is not the one that was recorded.
-    """
-    loaded, info = load(tokenizer)
-    if recorded not in {None, info.identity} and not str(recorded).endswith(
-        f"@{info.hash}"
-    ):
-        raise ValueError(
-            f"{tokenizer}: is {info.identity}, but the corpus was made by {recorded}"
-        )
-    decode = getattr(loaded, "decode", None)
-    if decode is None:
-        raise TypeError(f"{tokenizer}: cannot decode; use --ids")
-
-    def decoded(tokens: Tokens) -> bytes:
-        text: str = decode(tokens.tolist())
-        return text.encode(errors="replace")
-
-    return decoded
-
-
-def _as_bytes(tokens: Tokens) -> bytes:
-    return tokens.tobytes()
 
 
 def _chosen(
@@ -344,45 +305,3 @@ def _progress(what: str) -> Callable[[int, int], None] | None:
         sys.stderr.flush()
 
     return show
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer")
-    return int(text)
-
-
-def _size(text: str) -> int:
-    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    try:
-        return int(number) * _UNITS[unit]
-    except (ValueError, KeyError):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; write bytes, or a number with K, M, G or T"
-        ) from None
-
-
-def _bytes(text: str) -> bytes:
-    """Return the bytes of a text in which a backslash stands before special ones."""
-    parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\.|\\)", text)
-    result = b""
-    for number, part in enumerate(parts):
-        if number % 2 == 0:
-            result += os.fsencode(part)
-        elif part.startswith("\\x") and len(part) == 4:
-            result += bytes.fromhex(part[2:])
-        elif part in _ESCAPES:
-            result += _ESCAPES[part]
-        else:
-            raise argparse.ArgumentTypeError(
-                rf"{text!r} holds {part}; write \n, \t, \r, \\ or \xNN"
-            )
-    return result
-
-
-def _span(text: str) -> tuple[int, int]:
-    start, _, stop = text.partition(":")
-    try:
-        return int(start), int(stop)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no span A:B") from None
