@@ -1,9 +1,10 @@
 """Kills writers at random moments; what they leave is never readable and wrong.
 
 A child process writes a corpus of small shards and is killed by SIGKILL at a random
-moment. Every shard that is then visible must be whole and hold the documents it should;
-the folder must be refused as a corpus unless all shards are there; then the same write
-again must give the whole corpus and leave no other file.
+moment: so long after so many documents. Every shard that is then visible must be whole
+and hold the documents it should; the folder must be refused as a corpus unless all
+shards are there; then the same write again must give the whole corpus and leave no
+other file.
 
     python tests-integration/benchmarks/format_kill.py              # 5 times
     python tests-integration/benchmarks/format_kill.py --times 50   # the whole
@@ -15,6 +16,7 @@ import argparse
 import collections
 import contextlib
 import io
+import os
 import random
 import signal
 import subprocess
@@ -22,10 +24,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format import Roxxel, ShardError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 NUM_DOCUMENTS = 2000
 LIMIT = 40_000
@@ -38,8 +43,7 @@ def main() -> None:
     parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
-        print("ready", flush=True)
-        write(options.child)
+        write(options.child, told())
         return
     found = run(options.times, options.seed)
     print(", ".join(f"{what}: {count}" for what, count in sorted(found.items())))
@@ -57,7 +61,11 @@ def run(times: int, seed: int) -> collections.Counter[str]:
     found: collections.Counter[str] = collections.Counter()
     for _ in range(times):
         with tempfile.TemporaryDirectory() as folder:
-            kill_writer(Path(folder), chance.random() * whole_s)
+            kill_writer(
+                Path(folder),
+                after=chance.randrange(NUM_DOCUMENTS + 1),
+                delay_s=chance.random() * whole_s / num_shards,
+            )
             shards = sorted(Path(folder).glob("*.rox"))
             found["killed with " + ("some" if shards else "no") + " shards"] += 1
             if shards:
@@ -88,24 +96,34 @@ def is_refused(folder: str) -> bool:
         return "was interrupted" in str(error)
 
 
-def kill_writer(folder: Path, delay_s: float) -> None:
-    """Start a writer in a process of its own, and kill it after a while."""
+def kill_writer(folder: Path, after: int, delay_s: float) -> None:
+    """Start a writer in a process of its own; kill it some time after a document."""
     child = subprocess.Popen(
         [sys.executable, __file__, "--child", str(folder)], stdout=subprocess.PIPE
     )
     assert child.stdout is not None
     with child.stdout:
-        child.stdout.readline()
+        child.stdout.read(after)
         time.sleep(delay_s)
         child.send_signal(signal.SIGKILL)
         child.wait()
 
 
-def write(folder: Path) -> None:
+def write(folder: Path, data: Iterable[Any] | None = None) -> None:
     """Write the corpus, or keep it."""
     Roxxel(folder / "c_*.rox").write(
-        iter(documents()), separator=0, vocab_size=1000, max_shard_bytes=LIMIT
+        documents() if data is None else data,
+        separator=0,
+        vocab_size=1000,
+        max_shard_bytes=LIMIT,
     )
+
+
+def told() -> Iterator[Any]:
+    """Yield the documents, and tell of each by a byte on the standard output."""
+    for document in documents():
+        os.write(1, b".")
+        yield document
 
 
 def documents() -> list[Any]:
