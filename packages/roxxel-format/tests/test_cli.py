@@ -167,6 +167,7 @@ def test_verify_tells_damage_by_its_exit_code(
     run("write", target, text)
 
     assert run("verify", target) == 0
+    assert "\n1 shard, 8" in capsys.readouterr().out
     data = bytearray(target.read_bytes())
     data[4097] ^= 1
     target.write_bytes(data)

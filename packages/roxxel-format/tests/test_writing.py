@@ -64,7 +64,9 @@ def test_a_summary_says_what_was_written(tmp_path: Path) -> None:
     assert not summary.kept
     assert summary.num_bytes == (tmp_path / "new" / "c_00000.rox").stat().st_size
     assert summary.fingerprint == corpus.fingerprint
-    assert str(summary).startswith("wrote 5 tokens (uint32) in 2 documents and 1 shard")
+    assert str(summary).startswith(
+        "wrote 5 tokens (uint32) in 2 documents and 1 shard, "
+    )
 
 
 def test_the_same_write_again_keeps_the_corpus(

@@ -43,7 +43,8 @@ class WriteSummary:
         verb = "kept" if self.kept else "wrote"
         return (
             f"{verb} {self.num_tokens} tokens ({self.dtype}) in {self.num_documents} "
-            f"documents and {self.num_shards} shards, {self.num_bytes} bytes"
+            f"documents and {self.num_shards} shard{'s' * (self.num_shards != 1)}, "
+            f"{self.num_bytes} bytes"
         )
 
 

@@ -196,7 +196,8 @@ def _verify(options: argparse.Namespace) -> int:
         print(f"roxxel-format: {error}", file=sys.stderr)
     if not report.ok:
         return 3
-    print(f"{report.num_shards} shards, {report.num_bytes} bytes: all blocks are whole")
+    shards = f"{report.num_shards} shard{'s' * (report.num_shards != 1)}"
+    print(f"{shards}, {report.num_bytes} bytes: all blocks are whole")
     return 0
 
 
