@@ -174,12 +174,17 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
         ({"keep_best": -1}, "keep_best must be 0 or more, got -1"),
         ({"keep_every": 0}, "keep_every must be a step count of at least 1, got 0"),
         ({"best_mode": "low"}, 'best_mode must be "min" or "max", got \'low\''),
-        ({"timeout": 0}, "timeout must be above 0 seconds, got 0"),
+        ({"timeout": 0}, "timeout must be above 0 seconds, and finite, got 0"),
+        ({"timeout": math.inf}, "timeout must be above 0 seconds, and finite, got inf"),
         ({"on_busy": "fail"}, 'on_busy must be "wait" or "skip", got \'fail\''),
     ]
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
             checkpointer(tmp_path, **options)
+    with pytest.raises(ValueError, match="file:///tmp/run: is no URL that Orbax can"):
+        Checkpointer("file:///tmp/run", make()[0])
+    with pytest.raises(TypeError, match="str"):
+        checkpointer(tmp_path).restore("3")  # pyright: ignore[reportArgumentType] - the point
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="checkpoint_path is a file"):
         checkpointer(tmp_path / "file")

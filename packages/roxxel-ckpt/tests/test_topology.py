@@ -10,7 +10,7 @@ import optax
 import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from roxxel_ckpt import Checkpointer
+from roxxel_ckpt import Checkpointer, _store
 from roxxel_ckpt._leaves import LiveState
 
 from .helpers import content
@@ -85,6 +85,31 @@ def test_a_checkpoint_of_eight_devices_fits_any_mesh(
     for name, leaf in LiveState(fresh, fresh_optimizer).leaves.items():
         assert leaf.sharding == wanted[name].sharding, name
         assert leaf.committed, name
+
+
+def test_what_is_sharded_is_read_in_its_shards_and_never_lies_whole_on_a_device(
+    of_eight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh, fresh_optimizer = make(seed=1)
+    spread(nnx.Dict(model=fresh, optimizer=fresh_optimizer), mesh_of(2, 4))
+    live = LiveState(fresh, fresh_optimizer).leaves
+    largest: dict[str, int] = {}
+    read = _store.read_arrays
+
+    def read_and_look(*arguments: Any) -> dict[str, Any]:
+        arrays = read(*arguments)
+        for name, array in arrays.items():
+            largest[name] = max(shard.data.size for shard in array.addressable_shards)
+        return arrays
+
+    monkeypatch.setattr(_store, "read_arrays", read_and_look)
+    Checkpointer(of_eight, fresh, fresh_optimizer).restore()
+
+    assert largest["model/linear/kernel"] == 8 * 16 // 8
+    for name, size in largest.items():
+        if "rngs" not in name:  # of keys the words are read
+            whole, sharding = live[name].shape, live[name].sharding
+            assert size == np.prod(sharding.shard_shape(whole)), name
 
 
 def test_a_checkpoint_of_a_mesh_fits_one_device(of_eight: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import operator
 import threading
 import time
+from operator import index
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -103,7 +103,8 @@ class Checkpointer:
             it, or `"skip"` and return False.
 
     Raises:
-        ValueError: An argument is out of its range.
+        ValueError: An argument is out of its range, or a URL of no kind that Orbax
+            takes.
         NotADirectoryError: `checkpoint_path` is a file.
     """
 
@@ -121,8 +122,10 @@ class Checkpointer:
         keep_every: int | None = None,
         on_busy: Literal["wait", "skip"] = "wait",
     ) -> None:
-        if not timeout > 0:
-            raise ValueError(f"timeout must be above 0 seconds, got {timeout}")
+        if not 0 < timeout <= threading.TIMEOUT_MAX:
+            raise ValueError(
+                f"timeout must be above 0 seconds, and finite, got {timeout}"
+            )
         if on_busy not in {"wait", "skip"}:
             raise ValueError(f'on_busy must be "wait" or "skip", got {on_busy!r}')
         self._retention = Retention(
@@ -179,13 +182,13 @@ class Checkpointer:
                 JSON, or a Variable holds something that cannot be saved.
         """
         started_at = time.perf_counter()
-        step = operator.index(step)
+        step = index(step)
         if step < 0:
             raise ValueError(f"step must be 0 or more, got {step}")
         meta = {
             "format": FORMAT,
             "step": step,
-            "metrics": metrics_to_json(metrics_dict or {}),
+            "metrics": metrics_to_json({} if metrics_dict is None else metrics_dict),
             "extra": checked_json(extra),
             "versions": versions(),
         }
@@ -439,7 +442,7 @@ class Checkpointer:
         """Return the step to restore, the same on all processes; None without any."""
 
         def choose() -> int:
-            chosen = self._choice.choose(step)
+            chosen = self._choice.choose(None if step is None else index(step))
             return -1 if chosen is None else chosen
 
         chosen = decided_by_first(choose)

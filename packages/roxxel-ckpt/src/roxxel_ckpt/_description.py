@@ -11,14 +11,13 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt._folder import META_FILE, TREE_FILE
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from etils import epath
 
     from roxxel_ckpt._folder import Folder
@@ -120,7 +119,16 @@ def metrics_of_all(folder: Folder) -> dict[int, dict[str, float]]:
 
 
 def metrics_to_json(metrics: Mapping[str, Any]) -> dict[str, float | str]:
-    """Return metrics for JSON, which has no NaN and no infinity; None is left out."""
+    """Return metrics for JSON, which has no NaN and no infinity; None is left out.
+
+    Raises:
+        TypeError: They are no dict of numbers.
+    """
+    if not isinstance(metrics, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a lone loss is an easy mistake
+        raise TypeError(
+            f"metrics_dict must be a dict of numbers, got {type(metrics).__name__}; "
+            'write {"loss": ...}'
+        )
     stored: dict[str, float | str] = {}
     for name, value in metrics.items():
         if value is None:

@@ -28,10 +28,21 @@ def absolute(location: str | os.PathLike[str]) -> epath.Path:
 
     Args:
         location: Local path, relative or absolute, or a URL that Orbax takes.
+
+    Raises:
+        ValueError: It is a URL of another kind.
     """
     text = os.fspath(location)
-    # abspath, because it keeps symlinks as the user wrote them.
-    return epath.Path(text if "://" in text else os.path.abspath(text))  # noqa: PTH100
+    if "://" not in text:
+        # abspath, because it keeps symlinks as the user wrote them.
+        return epath.Path(os.path.abspath(text))  # noqa: PTH100
+    try:
+        return epath.Path(text)
+    except KeyError as error:
+        raise ValueError(
+            f"{text}: is no URL that Orbax can write to; give a local path, or one "
+            "that begins with gs:// or s3://"
+        ) from error
 
 
 def is_local(path: epath.Path) -> bool:
