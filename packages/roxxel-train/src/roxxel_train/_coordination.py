@@ -20,3 +20,12 @@ def client() -> Any | None:
         initialised.
     """
     return distributed.global_state.client
+
+
+def place() -> tuple[int, int]:
+    """Return this process's index and the number of processes.
+
+    As `jax.process_index()` and `jax.process_count()`, but no device is touched.
+    """
+    state = distributed.global_state
+    return state.process_id, state.num_processes or 1

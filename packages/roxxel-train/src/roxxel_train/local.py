@@ -1,0 +1,175 @@
+"""Several processes of a script on this machine's CPU, for trying it out.
+
+    python -m roxxel_train.local --processes 2 train.py --steps 10
+
+The script calls `roxxel_train.distributed.initialize()`. Process 0 writes where the
+command does; what the others wrote is shown when one has failed. SIGTERM and SIGINT go
+to all. When one process fails, the others are ended, and its exit code is the
+command's; with code 75, "stopped and saved", the others are left to save too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, contextmanager
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import IO, TYPE_CHECKING, Any
+
+from roxxel_train.distributed import COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID
+from roxxel_train.errors import PREEMPTED_EXIT_CODE
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Sequence
+
+_FORWARDED = (signal.SIGTERM, signal.SIGINT)
+_GRACE_S = 5.0
+"""For the others to end after one has failed, before they are killed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m roxxel_train.local",
+        description="Run several processes of a script on this machine's CPU.",
+    )
+    parser.add_argument("--processes", type=_positive, default=2, metavar="N")
+    parser.add_argument("--devices-per-process", type=_positive, default=1, metavar="N")
+    parser.add_argument("script", help="a Python file")
+    parser.add_argument("args", nargs=argparse.REMAINDER, help="what the script gets")
+    options = parser.parse_args(arguments)
+    command = [sys.executable, options.script, *options.args]
+    return run(command, options.processes, options.devices_per_process)
+
+
+def run(command: Sequence[str], processes: int, devices_per_process: int = 1) -> int:
+    """Start processes of one command and wait for them.
+
+    Args:
+        command: Program and arguments.
+        processes: How many.
+        devices_per_process: CPU devices that JAX makes in each.
+
+    Returns:
+        0, or the exit code of the first that failed; 128 + n for signal n.
+    """
+    address = f"127.0.0.1:{_free_port()}"
+    with ExitStack() as stack:
+        started: list[subprocess.Popen[Any]] = []
+        stack.enter_context(_forwarding(started))
+        stack.callback(_end, started)
+        others = [
+            stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, processes)
+        ]
+        for index, output in enumerate([None, *others]):
+            environment = os.environ | {
+                "JAX_PLATFORMS": "cpu",
+                "XLA_FLAGS": _with_devices(devices_per_process),
+                "JAX_COORDINATOR_BIND_ADDRESS": address,
+                COORDINATOR_ADDRESS: address,
+                NUM_PROCESSES: str(processes),
+                PROCESS_ID: str(index),
+            }
+            started.append(
+                subprocess.Popen(  # noqa: S603 - the user's own script
+                    command,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    # Else Ctrl-C would reach it twice, from the terminal and from here.
+                    process_group=0,
+                )
+            )
+        code = _wait(started)
+        if code not in {0, PREEMPTED_EXIT_CODE}:
+            for index, output in enumerate(others, 1):
+                _show(index, output)
+    return code
+
+
+def _wait(started: Sequence[subprocess.Popen[Any]]) -> int:
+    """Wait for all; once one has failed, end the others."""
+    ended: SimpleQueue[int] = SimpleQueue()
+    waiting = [
+        Thread(target=lambda process=process: ended.put(process.wait()), daemon=True)
+        for process in started
+    ]
+    for thread in waiting:
+        thread.start()
+    code = 0
+    patience_s: float | None = None
+    for _ in started:
+        try:
+            this = ended.get(timeout=patience_s)
+        except Empty:
+            for process in started:
+                process.kill()
+            this = ended.get()
+        if code in {0, PREEMPTED_EXIT_CODE}:
+            code = this or code
+        if code not in {0, PREEMPTED_EXIT_CODE} and patience_s is None:
+            patience_s = _GRACE_S
+            for process in started:
+                process.terminate()
+    for thread in waiting:
+        thread.join()
+    return code if code >= 0 else 128 - code
+
+
+@contextmanager
+def _forwarding(started: Sequence[subprocess.Popen[Any]]) -> Generator[None]:
+    """Hand signals to stop on to the processes."""
+
+    def forward(number: int, _frame: object) -> None:
+        for process in started:
+            process.send_signal(number)
+
+    previous = {number: signal.signal(number, forward) for number in _FORWARDED}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _end(started: Sequence[subprocess.Popen[Any]]) -> None:
+    """Leave no process behind, whatever happened."""
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def _show(index: int, output: IO[bytes]) -> None:
+    """Write to standard error what a process wrote."""
+    output.seek(0)
+    for line in output.read().decode(errors="replace").splitlines():
+        sys.stderr.write(f"[process {index}] {line}\n")
+
+
+def _free_port() -> int:
+    with socket.socket() as finder:
+        finder.bind(("127.0.0.1", 0))
+        return finder.getsockname()[1]
+
+
+def _with_devices(count: int) -> str:
+    """Return XLA's flags with this number of CPU devices; the last one counts."""
+    flag = f"--xla_force_host_platform_device_count={count}"
+    return f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from roxxel_train import local
+
+PROGRAMS = Path(__file__).with_name("programs")
+
+
+def script(folder: Path, text: str) -> str:
+    """Write a program that needs no JAX; it begins with its index in `index`."""
+    path = folder / "script.py"
+    path.write_text(
+        "import os, signal, sys\nindex = int(os.environ['JAX_PROCESS_ID'])\n" + text
+    )
+    return str(path)
+
+
+def test_processes_meet_and_a_late_one_is_named(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    code = local.main(["--devices-per-process", "2", str(PROGRAMS / "meeting.py"), "3"])
+
+    out, err = capfd.readouterr()
+    assert code == 3, err
+    assert "process 0 of 2, 4 devices" in out
+    assert "barrier 'late': process 1 of 2 did not come within 0.2 s; look" in out
+    assert "[process 1] process 1 of 2, 4 devices" in err
+    assert "'late': process 1 came when the others had given up; allow more" in err
+
+
+def test_script_gets_its_arguments_and_only_process_0_is_heard(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = script(tmp_path, "print(index, sys.argv[1:], flush=True)\n")
+
+    code = local.main(["--processes", "3", program, "--steps", "10"])
+
+    assert (code, *capfd.readouterr()) == (0, "0 ['--steps', '10']\n", "")
+
+
+def test_failure_of_one_ends_the_others_and_shows_what_it_said(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = script(tmp_path, "sys.exit('out of luck') if index else signal.pause()\n")
+
+    assert local.main([program]) == 1
+    assert "[process 1] out of luck" in capfd.readouterr().err
+
+
+def test_process_that_does_not_end_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "_GRACE_S", 0.1)
+    os.mkfifo(tmp_path / "ready")
+    program = script(
+        tmp_path,
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "open(sys.argv[1], 'r' if index else 'w').close()\n"
+        "sys.exit(4) if index else signal.pause()\n",
+    )
+
+    assert local.main([program, str(tmp_path / "ready")]) == 4
+
+
+def test_signal_goes_to_all_and_all_may_save(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "ready")
+    program = script(
+        tmp_path,
+        "path, saved = sys.argv[1:]\n"
+        "def save(*_):\n"
+        "    open(saved + str(index), 'w').close()\n"
+        "    sys.exit(75)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "open(path, 'w' if index else 'r').close()\n"
+        "if index == 0: os.kill(os.getppid(), signal.SIGTERM)\n"
+        "signal.pause()\n",
+    )
+    before = signal.getsignal(signal.SIGTERM)
+
+    saved = str(tmp_path / "saved")
+    assert local.main([program, str(tmp_path / "ready"), saved]) == 75
+    assert sorted(path.name for path in tmp_path.glob("saved*")) == ["saved0", "saved1"]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_process_that_a_signal_ended_gives_its_number(tmp_path: Path) -> None:
+    program = script(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)\n")
+
+    assert local.run([sys.executable, program], 1) == 128 + signal.SIGKILL
+
+
+def test_devices_are_added_to_the_flags_that_are_set(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_foo=1")
+    program = script(tmp_path, "print(os.environ['XLA_FLAGS'])\n")
+
+    local.main(["--processes", "1", "--devices-per-process", "4", program])
+
+    flags = "--xla_foo=1 --xla_force_host_platform_device_count=4\n"
+    assert capfd.readouterr().out == flags
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two"])
+def test_impossible_number_of_processes_is_refused(
+    capfd: pytest.CaptureFixture[str], count: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        local.main([f"--processes={count}", "train.py"])
+
+    assert caught.value.code == 2
+    assert f"must be 1 or more, got {count}" in capfd.readouterr().err
