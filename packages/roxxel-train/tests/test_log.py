@@ -126,6 +126,17 @@ def test_cut_leaves_lines_that_are_no_rows(tmp_path: Path) -> None:
     assert kept == lines[:-1]
 
 
+def test_evaluation_that_is_owed_is_cut_and_comes_again(tmp_path: Path) -> None:
+    lines = [f'{{"kind": "{kind}", "step": 4}}' for kind in ("train", "eval")]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+
+    with Logger(tmp_path, terminal=False) as log:
+        assert log.cut_metrics(4) == 0
+        assert log.cut_metrics(4, evaluated=False) == 1
+
+    assert [row["kind"] for row in rows(tmp_path)] == ["train"]
+
+
 def test_system_log_only_grows(tmp_path: Path) -> None:
     for word in ("first", "second"):
         with Logger(tmp_path, terminal=False) as log:

@@ -209,10 +209,14 @@ class Logger:
             self._redraw_at_s = now + _REDRAW_S
             self._move_bar()
 
-    def cut_metrics(self, step: int) -> int:
+    def cut_metrics(self, step: int, *, evaluated: bool = True) -> int:
         """Drop the rows of updates after `step`, and tell the sinks.
 
         A run that goes on from an earlier checkpoint writes those rows again.
+
+        Args:
+            step: Updates done.
+            evaluated: Whether the evaluation after them stays; else it comes again.
 
         Returns:
             Number of rows dropped from `metrics.jsonl`.
@@ -227,7 +231,7 @@ class Logger:
         if self.log_dir is None:
             return 0
         self.flush()
-        return cut_rows(self.log_dir / METRICS_FILE, step)
+        return cut_rows(self.log_dir / METRICS_FILE, step, evaluated=evaluated)
 
     def flush(self) -> None:
         """Wait until all that was said so far is on the disk.

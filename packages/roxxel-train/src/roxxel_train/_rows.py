@@ -57,18 +57,23 @@ def drop_torn_row(path: Path) -> bool:
     return kept < size
 
 
-def cut_rows(path: Path, step: int) -> int:
+def cut_rows(path: Path, step: int, *, evaluated: bool = True) -> int:
     """Cut the file in place before the first row after `step`; count what goes.
 
-    Steps never decrease from row to row, so what stays is a beginning of the file.
-    A line that is no row of ours stays too.
+    Steps never decrease from row to row, and an evaluation comes last in its step, so
+    what stays is a beginning of the file. A line that is no row of ours stays too.
+
+    Args:
+        path: The file.
+        step: The last step whose rows stay.
+        evaluated: Whether its evaluation stays too.
     """
     if not path.exists():
         return 0
     kept = 0
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines):
-        if _step_of(line) > step:
+        if _place_of(line) > (step, evaluated):
             os.truncate(path, kept)
             return len(lines) - number
         kept += len(line)
@@ -101,11 +106,12 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _step_of(line: bytes) -> int:
-    """Return the step of a row, 0 for a line that is none."""
+def _place_of(line: bytes) -> tuple[int, bool]:
+    """Return the step of a row and whether it is an evaluation; 0 if it is no row."""
     try:
-        row = json.loads(line)
+        parsed = json.loads(line)
     except ValueError:
-        return 0
-    step = cast("dict[str, Any]", row).get("step") if isinstance(row, dict) else None
-    return step if isinstance(step, int) else 0
+        return 0, False
+    row = cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+    step = row.get("step")
+    return (step if isinstance(step, int) else 0), row.get("kind") == "eval"

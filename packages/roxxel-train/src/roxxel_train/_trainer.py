@@ -42,6 +42,7 @@ from roxxel_train._signals import Requests
 from roxxel_train._step import choose_step, jit_update
 from roxxel_train._summary import RunSummary
 from roxxel_train._watchdog import Watchdog
+from roxxel_train.distributed import barrier
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ class Trainer:
             `loss_fn` may; in place of the gradient of `loss_fn`. It is compiled here,
             so it needs no `nnx.jit` of its own.
         max_to_keep: Newest checkpoints kept, beside the best one.
-        timeout: Seconds that a wait for a checkpoint may take.
+        timeout: Seconds that a wait for a checkpoint, or for the other processes at the
+            start of the run, may take.
         grad_accum_steps: Parts that each batch is cut into, to save memory.
         strict_sharding: Whether a batch that does not divide over the mesh is an error
             instead of being replicated.
@@ -174,6 +176,7 @@ class Trainer:
         self._checkpoint_every = checkpoint_every
         self._log_every = log_every
         self._hang_after_s = hang_after_s
+        self._timeout_s = timeout
         self._placement = BatchPlacement(sharding, strict=strict_sharding)
         devices = layout.mesh.devices.flat
         self._machine = Machine(self.model, devices, flops_per_token)
@@ -273,6 +276,7 @@ class Trainer:
             NonFiniteError: A loss or the parameters became NaN or infinite.
             RunMismatchError: Another process runs in the folder, or this trainer was
                 stopped before its first checkpoint.
+            TimeoutError: A process of this program has not come to its own `run()`.
             roxxel_ckpt.CheckpointError: A checkpoint cannot be written or read.
             Exception: What `loss_fn`, `eval_fn` or the data raised, after the last
                 whole state was saved.
@@ -280,6 +284,7 @@ class Trainer:
         use_compilation_cache()
         begin = time.perf_counter()
         total = self._sampler.total_steps
+        barrier("start of the run", self._timeout_s)
         with ExitStack() as stack:
             with together():
                 log, requests, watch, trace = self._open(stack)
@@ -392,7 +397,8 @@ class Trainer:
         self._check_processes()
         start = self._kept.restore()
         with together():
-            dropped = log.cut_metrics(start)
+            owes = self._kept.owes_evaluation
+            dropped = log.cut_metrics(start, evaluated=not owes)
         if start == total:
             log.info(f"already complete: {total} of {total} steps are done")
         elif start:
