@@ -116,6 +116,11 @@ def test_flat_files_are_token_readers(tmp_path: Path) -> None:
         assert reader.read([0, 997], 3, out=out) is out
         assert out.tolist() == [[0, 1, 2], [997, 998, 999]]
         reader.will_need([0], 10)
+        wrong: Any = [[0]]
+        with pytest.raises(TypeError, match="out is a list; pass a numpy array"):
+            reader.read([0], 1, out=wrong)
+        with pytest.raises(ValueError, match="out has dtype int64, but dtype="):
+            reader.read([0, 997], 3, np.int32, out)
         with pytest.raises(IndexError, match="leaves the corpus of 1000 tokens"):
             reader.read([998], 3)
         with pytest.raises(TypeError, match="256 to 256 cannot be read as uint8"):

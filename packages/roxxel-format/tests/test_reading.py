@@ -202,8 +202,9 @@ def test_arguments_of_wrong_types_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(TypeError, match="out is a list; pass a numpy array"):
         corpus.read([0], 1, out=[[0]])
-    with pytest.raises(TypeError, match="cannot be read as object"):
-        corpus.read([0], 1, object)
+    for dtype in (object, "V4", "S4", "M8[s]", [("a", "i4")]):
+        with pytest.raises(TypeError, match="cannot be read as"):
+            corpus.read([0], 1, dtype)
     for call in (
         lambda: corpus.read([0], 1.5),
         lambda: corpus.documents[1.5],

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import tempfile
+from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -260,6 +261,8 @@ DTYPES: list[tuple[dict[str, Any], list[Any], str]] = [
     ({}, [[]], "uint32"),
     ({}, ["a"], "uint8"),
     ({}, [b"a"], "uint8"),
+    ({}, [memoryview(b"a")], "uint8"),
+    ({}, [memoryview(array("i", [70_000]))], "int32"),
     ({}, [[0.5]], "float64"),
     ({}, [[True]], "bool"),
     ({"vocab_size": 65536}, [np.array([1])], "uint16"),

@@ -21,7 +21,7 @@ from roxxel_format._reading import OpenCorpus
 from roxxel_format._shard import Shard
 from roxxel_format._standing import check_whole, remove_leftovers
 from roxxel_format._views import Documents, TokenLine
-from roxxel_format._windows import check_range, parse_windows
+from roxxel_format._windows import check_range, parse_windows, result_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -202,7 +202,8 @@ class Roxxel:
         """
         opened = self._open()
         begins, length = parse_windows(starts, length, opened.index.num_tokens)
-        out, result = opened.result(begins.size, length, dtype, out)
+        result = result_dtype((begins.size, length), dtype, out, opened.index.dtype)
+        opened.check_readable_as(result)
         gathered = opened.gather(begins, length, result)
         if gathered is None:
             rows = np.empty((begins.size, length), result) if out is None else out

@@ -120,7 +120,7 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
         return True
     if values is None or limits is None:
         # numpy's rule; for integers it would take int64 to float64, which rounds.
-        return dtype.kind in "iufcV" and np.can_cast(source, dtype, "safe")
+        return _is_number(dtype) and np.can_cast(source, dtype, "safe")
     return limits[0] <= values[0] and values[1] <= limits[1]
 
 
@@ -142,7 +142,7 @@ def check_readable_as(
     if values is None:
         # Rounded where one float is read as another; never where its bits are items.
         source = stored_dtype(stored)
-        fits = source.kind != "u" and dtype.kind in "fV"
+        fits = source.kind != "u" and dtype.kind in "fV" and _is_number(dtype)
         fits = fits and np.can_cast(source, dtype, "same_kind")
     else:
         limits = exact_range(dtype)
@@ -152,3 +152,8 @@ def check_readable_as(
         raise TypeError(
             f"{stored} tokens{of} cannot be read as {dtype}; ask for a wider dtype"
         )
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    # The dtypes of ml_dtypes are of kind V, as bare bytes and structures are.
+    return dtype.kind in "iufcV" and dtype.type is not np.void

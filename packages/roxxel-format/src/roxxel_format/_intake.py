@@ -105,6 +105,8 @@ class Intake:
     def _parsed(self, document: object, number: int) -> tuple[str, Tokens]:
         if isinstance(document, str):
             return "text", self._encoded(document, number)
+        if isinstance(document, memoryview) and document.itemsize > 1:
+            return "tokens", np.asarray(document)
         if isinstance(document, (bytes, bytearray, memoryview)):
             if self.tokenizer is not None:
                 raise TypeError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -57,27 +57,14 @@ class OpenCorpus:
             )
         return next(iter(found))
 
-    def result(
-        self, count: int, length: int, dtype: npt.DTypeLike | None, out: Tokens | None
-    ) -> tuple[Tokens | None, np.dtype[Any]]:
-        """Check what a read is to return."""
-        if out is not None:
-            wanted = _dtype_of(out)
-            if out.shape != (count, length):
-                raise ValueError(
-                    f"out has shape {out.shape}; these windows need {(count, length)}"
-                )
-            if dtype is not None and np.dtype(dtype) != wanted:
-                raise ValueError(f"out has dtype {wanted}, but dtype={dtype}")
-        else:
-            wanted = self.index.dtype if dtype is None else np.dtype(dtype)
+    def check_readable_as(self, wanted: np.dtype[Any]) -> None:
+        """Check that the tokens can be read as a dtype, as far as the feet tell."""
         if wanted not in self._limits:
             name = self.index.shards[0].layout.head.dtype_name
             values = self.index.value_range
             _dtypes.check_readable_as(name, values, wanted)
             is_narrow = values is not None and not _dtypes.holds_all(name, wanted)
             self._limits[wanted] = _dtypes.exact_range(wanted) if is_narrow else None
-        return out, wanted
 
     def gather(
         self, starts: npt.NDArray[np.int64], length: int, dtype: np.dtype[Any]
@@ -246,12 +233,6 @@ class OpenCorpus:
             length -= stop - begin
             shard, begin = shard + 1, 0
         return parts
-
-
-def _dtype_of(out: object) -> np.dtype[Any]:
-    if not isinstance(out, np.ndarray):
-        raise TypeError(f"out is a {type(out).__name__}; pass a numpy array")
-    return cast("Tokens", out).dtype
 
 
 def _tokenizer_of(shard: Shard) -> str | None:

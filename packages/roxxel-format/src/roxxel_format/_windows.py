@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from operator import index as as_index
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -65,6 +65,35 @@ def parse_windows(
                 f"{num_tokens} tokens"
             )
     return begins.astype(np.int64, copy=False), length
+
+
+def result_dtype(
+    shape: tuple[int, int],
+    dtype: npt.DTypeLike | None,
+    out: Tokens | None,
+    stored: np.dtype[Any],
+) -> np.dtype[Any]:
+    """Return the dtype that a read of windows is to give.
+
+    Args:
+        shape: Of the result.
+        dtype: What is asked for; None for that of `out`, else the stored one.
+        out: To be filled, or None.
+        stored: Of the corpus.
+
+    Raises:
+        TypeError: `out` is no array.
+        ValueError: `out` has another shape or dtype.
+    """
+    if out is None:
+        return stored if dtype is None else np.dtype(dtype)
+    if not isinstance(cast("object", out), np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}; pass a numpy array")
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}; these windows need {shape}")
+    if dtype is not None and np.dtype(dtype) != out.dtype:
+        raise ValueError(f"out has dtype {out.dtype}, but dtype={dtype}")
+    return out.dtype
 
 
 def check_range(start: int, stop: int, num_tokens: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from roxxel_format import _dtypes
 from roxxel_format._views import Documents, TokenLine
-from roxxel_format._windows import check_range, gather_rows, parse_windows
+from roxxel_format._windows import check_range, gather_rows, parse_windows, result_dtype
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -128,16 +128,7 @@ class MappedTokens:
         that are read are checked.
         """
         begins, length = parse_windows(starts, length, self.num_tokens)
-        wanted = np.dtype(dtype) if dtype is not None else self.dtype
-        if out is not None:
-            if out.shape != (begins.size, length):
-                raise ValueError(
-                    f"out has shape {out.shape}; these windows need "
-                    f"{(begins.size, length)}"
-                )
-            if dtype is not None and wanted != out.dtype:
-                raise ValueError(f"out has dtype {out.dtype}, but dtype={dtype}")
-            wanted = out.dtype
+        wanted = result_dtype((begins.size, length), dtype, out, self.dtype)
         rows = gather_rows(self._tokens, begins, length)
         name = _dtypes.stored_name(self.dtype)
         values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
