@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -153,14 +154,22 @@ def test_what_is_not_there_is_one_sentence(
     ]
 
 
-def test_the_command_starts_without_jax(folder: Path) -> None:
+def test_the_command_starts_without_jax_and_never_touches_an_accelerator(
+    folder: Path,
+) -> None:
+    step = str(folder / "10")
     program = (
-        "import sys; from roxxel_ckpt.cli import main; "
-        f"code = main(['verify', {str(folder)!r}]) + main(['show', {str(folder)!r}]); "
-        "sys.exit(code or 'jax' in sys.modules)"
+        "import os, sys; from roxxel_ckpt.cli import main; "
+        f"code = main(['verify', {step!r}]) + main(['show', {step!r}]); "
+        "assert 'jax' not in sys.modules; "
+        f"code += main(['diff', {step!r}, {step!r}, '--values']); "
+        "import jax; assert jax.config.jax_platforms == 'cpu'; "
+        "sys.exit(code)"
     )
+    elsewhere = {k: v for k, v in os.environ.items() if k != "JAX_PLATFORMS"}
     ended = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
+        env=elsewhere,
         capture_output=True,
         text=True,
         check=False,

@@ -181,8 +181,9 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
             checkpointer(tmp_path, **options)
-    with pytest.raises(ValueError, match="file:///tmp/run: is no URL that Orbax can"):
-        Checkpointer("file:///tmp/run", make()[0])
+    for url in ("s3://bucket/run", "file:///tmp/run"):
+        with pytest.raises(ValueError, match=f"{url}: Orbax writes arrays to local"):
+            Checkpointer(url, make()[0])
     with pytest.raises(TypeError, match="str"):
         checkpointer(tmp_path).restore("3")  # pyright: ignore[reportArgumentType] - the point
     (tmp_path / "file").write_text("")

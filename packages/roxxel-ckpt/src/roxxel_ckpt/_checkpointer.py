@@ -103,8 +103,7 @@ class Checkpointer:
             it, or `"skip"` and return False.
 
     Raises:
-        ValueError: An argument is out of its range, or a URL of no kind that Orbax
-            takes.
+        ValueError: An argument is out of its range, or Orbax cannot write to the URL.
         NotADirectoryError: `checkpoint_path` is a file.
     """
 

@@ -1,8 +1,8 @@
 """What local disks and object stores do differently, and nothing else.
 
 Every path of this package is an `etils.epath.Path`, the one that Orbax takes: it lists,
-reads, writes and removes alike on a local disk and behind `gs://` or `s3://`. Object
-stores know no directories, cannot rename and have no locks, but an object appears
+reads, writes and removes alike on a local disk and in an object store. Object stores
+know no directories, cannot rename and have no locks, but an object appears
 whole; a local disk is the other way round.
 """
 
@@ -22,6 +22,10 @@ try:
 except ModuleNotFoundError:  # Windows has no advisory locks of this kind
     fcntl = None
 
+# Of s3:// Orbax takes the JSON items and refuses the arrays, in the background of the
+# first save: https://github.com/google/orbax/pull/2739 would mend it.
+_REMOTE = ("gs://",)
+
 
 def absolute(location: str | os.PathLike[str]) -> epath.Path:
     """Return a path that no later change of the working directory moves.
@@ -36,13 +40,12 @@ def absolute(location: str | os.PathLike[str]) -> epath.Path:
     if "://" not in text:
         # abspath, because it keeps symlinks as the user wrote them.
         return epath.Path(os.path.abspath(text))  # noqa: PTH100
-    try:
-        return epath.Path(text)
-    except KeyError as error:
+    if not text.startswith(_REMOTE):
         raise ValueError(
-            f"{text}: is no URL that Orbax can write to; give a local path, or one "
-            "that begins with gs:// or s3://"
-        ) from error
+            f"{text}: Orbax writes arrays to local paths and to gs:// alone; give one "
+            "of these, such as a folder in which the bucket is mounted"
+        )
+    return epath.Path(text)
 
 
 def is_local(path: epath.Path) -> bool:

@@ -47,7 +47,7 @@ class Folder:
 
     Args:
         location: Local path, relative or absolute, or a URL that Orbax takes
-            (`gs://`, `s3://`). Nothing is created before the first save.
+            (`gs://`). Nothing is created before the first save.
 
     Raises:
         ValueError: It is a URL of another kind.
