@@ -221,6 +221,25 @@ def test_log_of_a_killed_process_goes_on_with_a_new_line(tmp_path: Path) -> None
     assert [row["step"] for row in rows(tmp_path)] == [1, 2]
 
 
+def test_half_a_character_is_written_too(tmp_path: Path) -> None:
+    with Logger(tmp_path, terminal=False) as log:
+        log.info("sample: \udcff")
+        log.metrics({"step": 1, "text": "\udcff"})
+
+    assert "sample: \\udcff" in (tmp_path / "system.log").read_text()
+    assert rows(tmp_path) == [{"step": 1, "text": "\udcff"}]
+
+
+def test_program_without_standard_error_has_a_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with Logger(tmp_path) as log:
+        log.info("hello")
+
+    assert "hello" in (tmp_path / "system.log").read_text()
+
+
 def test_long_row_that_is_torn_goes_whole(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for kept in ("", '{"step": 1}\n'):

@@ -41,6 +41,16 @@ def test_row_of_an_evaluation_shows_all_its_values() -> None:
     assert describe_row(row) == "step 3  loss 1.5000  text abc"
 
 
+def test_row_that_cannot_be_formatted_does_not_silence_the_rest() -> None:
+    stream = io.StringIO()
+    progress = Progress(stream)
+
+    progress.row({"kind": "train", "step": 1, "loss": "nan", "tokens_per_s": None})
+    progress.row({"kind": "train", "step": 2, "loss": 2.5, "mfu": 0.41})
+
+    assert stream.getvalue() == "step 1\nstep 2  loss 2.5000  mfu 41.0%\n"
+
+
 def test_status_stands_beside_the_bar_until_the_next_step() -> None:
     terminal = Terminal()
     progress = Progress(terminal)

@@ -56,7 +56,7 @@ class Logger:
             what is queued. Files are waited for as long as it takes.
 
     Raises:
-        TypeError: A sink cannot be called.
+        TypeError: `sinks` holds something that cannot be called.
     """
 
     def __init__(
@@ -67,14 +67,16 @@ class Logger:
         terminal: bool = True,
         timeout_s: float = 10.0,
     ) -> None:
-        for sink in sinks:
+        if callable(sinks):
+            raise TypeError("sinks is one function; give a list of them")
+        self._sinks = tuple(sinks)
+        for sink in self._sinks:
             if not callable(sink):
                 raise TypeError(
                     f"sinks holds a {type(sink).__name__}, which cannot be called; "
                     "give functions, or objects with __call__, that take a row"
                 )
         self.log_dir = None if log_dir is None else Path(log_dir)
-        self._sinks = tuple(sinks)
         self._terminal = terminal
         self._timeout_s = timeout_s
         self._depth = 0
@@ -117,7 +119,8 @@ class Logger:
             self._files.append(TextFile(self.log_dir / SYSTEM_FILE))
             was_torn = drop_torn_row(self.log_dir / METRICS_FILE)
         self._writer = Outlet(*self._files)
-        if self._terminal:
+        # A program without a console has no standard error.
+        if self._terminal and sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - the types do not know
             self._screen = Outlet(Screen(Progress(sys.stderr)), is_lossy=True)
         for index, sink in enumerate(self._sinks):
             name = f"sink {index} ({_name(sink)})"

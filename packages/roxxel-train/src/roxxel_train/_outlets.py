@@ -85,7 +85,8 @@ class _File(logging.Handler):
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        self._file = path.open("a", encoding="utf-8")
+        # Text made of any bytes can be written: half a character ends no run.
+        self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
         self._failure: Exception | None = None
         self._is_said = False
 

@@ -46,7 +46,8 @@ class Progress:
     def row(self, row: Mapping[str, Any]) -> None:
         """Show a row of metrics as a line; the bar shows training rows itself."""
         if self._make_bar is None or row.get("kind") != "train":
-            self._show(lambda: self._write(describe_row(row, self._total_steps)))
+            text = describe_row(row, self._total_steps)
+            self._show(lambda: self._write(text))
 
     def close(self) -> None:
         """Leave the bar as it stands and begin a new line."""
@@ -121,16 +122,19 @@ def describe_row(row: Mapping[str, Any], total_steps: int | None = None) -> str:
 
 def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
     """Return what a person watches during training, as short texts by name."""
-    texts: dict[str, str] = {}
-    if "loss" in row:
-        texts["loss"] = f"{row['loss']:.4f}"
-    if "tokens_per_s" in row:
-        texts["tok/s"] = f"{row['tokens_per_s']:,.0f}"
-    if "wait_share" in row:
-        texts["wait"] = f"{row['wait_share']:.1%}"
-    return texts
+    return {
+        name: format(row[field], form)
+        for field, (name, form) in _WATCHED.items()
+        if isinstance(row.get(field), int | float)
+    }
 
 
+_WATCHED = {
+    "loss": ("loss", ".4f"),
+    "tokens_per_s": ("tok/s", ",.0f"),
+    "mfu": ("mfu", ".1%"),
+    "wait_share": ("wait", ".1%"),
+}
 _NOT_SHOWN = ("kind", "step", "time")
 
 
