@@ -1,0 +1,231 @@
+"""A package goes out alone when its version, changelog and ranges allow it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from .tools import release
+from .tools.release import Member, Tagged, Version
+
+ROOT = Path(__file__).parents[1]
+FIRST = Version(0, 1, 0)
+
+
+def changelog(version: str, text: str = "### Fixed\n\n- It.") -> str:
+    return f"# Changelog\n\n## [Unreleased]\n\n## [{version}] - 2026-11-20\n\n{text}\n"
+
+
+def member(name: str, version: Version = FIRST, **needs: str) -> Member:
+    ranges = {f"roxxel-{other}": text for other, text in needs.items()}
+    return Member(f"roxxel-{name}", version, ranges, changelog(str(version)))
+
+
+BASE = member("format")
+ABOVE = member("curriculum", format=">=0.1,<0.2")
+TOP = member("loader", curriculum=">=0.1,<0.2")
+TAGGED = {one.name: Tagged(one.version, one.needs) for one in (BASE, ABOVE, TOP)}
+
+versions = st.builds(Version, *[st.integers(0, 20)] * 3)
+
+
+def names(members: tuple[Member, ...], tagged: dict[str, Tagged]) -> list[str]:
+    return [one.name for one in release.to_release(members, tagged)]
+
+
+@given(versions, st.integers(0, 2))
+def test_only_a_step_within_a_minor_version_is_compatible_before_1(
+    version: Version, step: int
+) -> None:
+    successor = version.successors[step]
+    compatible = step == 0 or (step == 1 and version.major > 0)
+
+    assert version < successor
+    assert (successor < version.next_incompatible) == compatible
+
+
+@given(versions)
+def test_a_version_is_read_as_it_is_written(version: Version) -> None:
+    assert release.parse_version(str(version)) == version
+
+
+def test_nothing_is_to_be_released_when_all_versions_have_tags() -> None:
+    assert names((BASE, ABOVE, TOP), TAGGED) == []
+    assert release.refusals((BASE, ABOVE, TOP), TAGGED) == []
+
+
+def test_a_first_release_builds_those_first_that_others_need() -> None:
+    assert names((TOP, ABOVE, BASE), {}) == [BASE.name, ABOVE.name, TOP.name]
+    assert release.refusals((TOP, ABOVE, BASE), {}) == []
+
+
+def test_a_bump_of_one_package_alone_goes_through() -> None:
+    bumped = member("format", Version(0, 1, 1))
+
+    assert names((bumped, ABOVE, TOP), TAGGED) == [BASE.name]
+    assert release.refusals((bumped, ABOVE, TOP), TAGGED) == []
+
+
+def test_an_incompatible_bump_alone_is_refused() -> None:
+    bumped = member("format", Version(0, 2, 0))
+
+    [reason] = release.refusals((bumped, ABOVE, TOP), TAGGED)
+
+    assert reason == (
+        "roxxel-curriculum 0.1.0 asks for roxxel-format>=0.1,<0.2, but roxxel-format "
+        "is 0.2.0; once the two are tried together, write <0.3 in "
+        "packages/roxxel-curriculum/pyproject.toml and release roxxel-curriculum too"
+    )
+
+
+def test_an_incompatible_bump_goes_through_with_those_that_need_it() -> None:
+    bumped = member("format", Version(0, 2, 0))
+    above = member("curriculum", Version(0, 1, 1), format=">=0.1,<0.3")
+
+    assert names((bumped, above, TOP), TAGGED) == [BASE.name, ABOVE.name]
+    assert release.refusals((bumped, above, TOP), TAGGED) == []
+
+
+def test_a_released_package_that_asks_for_another_range_is_refused() -> None:
+    bumped = member("format", Version(0, 2, 0))
+    same = member("curriculum", format=">=0.2,<0.3")
+
+    [reason] = release.refusals((bumped, same, TOP), TAGGED)
+
+    assert "is released with roxxel-format>=0.1,<0.2 and now asks for" in reason
+
+
+@pytest.mark.parametrize("text", ["==0.1.0", ">=0.1", "", "~=0.1", ">=0.1,<0.2,!=0.1"])
+def test_a_range_of_another_form_is_refused(text: str) -> None:
+    [reason] = release.range_refusals((BASE, member("curriculum", format=text)))
+
+    assert "is no range of the form >=A,<B" in reason
+
+
+@pytest.mark.parametrize("text", [">=0.1,<0.3", ">=0.1,<1"])
+def test_a_range_beyond_the_next_incompatible_version_is_refused(text: str) -> None:
+    [reason] = release.range_refusals((BASE, member("curriculum", format=text)))
+
+    assert "admits versions that may break it; once" in reason
+
+
+@pytest.mark.parametrize("version", [Version(0, 0, 9), Version(0, 1, 2)])
+def test_a_version_that_skips_or_goes_back_is_refused(version: Version) -> None:
+    [reason] = release.step_refusals(member("format", version), FIRST)
+
+    assert reason == (
+        f"roxxel-format {version} cannot follow 0.1.0; take one of 0.1.1, 0.2.0, 1.0.0"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("# Changelog\n", "begins with version none, not 0.1.1"),
+        (changelog("0.1.0"), "begins with version 0.1.0, not 0.1.1"),
+        (changelog("0.1.1", ""), "says nothing of 0.1.1"),
+        (changelog("0.1.1", "### Removed\n\n- It."), "make it 0.2.0"),
+        (
+            changelog("0.1.1").replace("[Unreleased]\n", "[Unreleased]\n\n- More.\n"),
+            "has changes under Unreleased",
+        ),
+    ],
+)
+def test_a_changelog_that_does_not_tell_of_the_version_is_refused(
+    text: str, reason: str
+) -> None:
+    bumped = replace(member("format", Version(0, 1, 1)), changelog=text)
+
+    [found] = release.changelog_refusals(bumped, TAGGED[BASE.name])
+
+    assert reason in found
+
+
+def test_sources_of_another_version_are_refused() -> None:
+    [reason] = release.version_refusals(replace(BASE, written=("0.1.0", "0.0.9")))
+
+    assert "is 0.1.0 in pyproject.toml but 0.0.9 in its sources" in reason
+
+
+def test_a_version_of_another_form_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"'0\.1\.0rc1' is not of the form X\.Y\.Z"):
+        release.parse_version("0.1.0rc1")
+
+
+def git(folder: Path, *arguments: str) -> None:
+    # No file of settings may sign, hook or rename what happens here.
+    options = ["-c", "user.name=n", "-c", "user.email=e", "-c", "core.hooksPath="]
+    command = ["git", "-C", str(folder), *options, "-c", "commit.gpgsign=false"]
+    subprocess.run([*command, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def released(tmp_path: Path) -> Path:
+    """This checkout's packages, all released as 0.1.0."""
+    for member in release.read_members():
+        folder = tmp_path / "packages" / member.name
+        folder.mkdir(parents=True)
+        here = ROOT / "packages" / member.name
+        text = (here / "pyproject.toml").read_text("utf-8")
+        assert str(member.version) == "0.1.0", "write this test for newer versions"
+        (folder / "pyproject.toml").write_text(text, "utf-8")
+        (folder / "CHANGELOG.md").write_text(changelog("0.1.0"), "utf-8")
+        shutil.copytree(here / "src", folder / "src")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--message", "all")
+    for member in release.read_members():
+        git(tmp_path, "tag", f"{member.name}-v0.1.0")
+    return tmp_path
+
+
+def bump(root: Path, name: str, version: str) -> None:
+    folder = root / "packages" / name
+    for path in [folder / "pyproject.toml", *folder.glob("src/*/_version.py")]:
+        text = path.read_text("utf-8")
+        path.write_text(text.replace('"0.1.0"', f'"{version}"'), "utf-8")
+    (folder / "CHANGELOG.md").write_text(changelog(version))
+
+
+def run(root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, release.__file__, str(root)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_program_names_what_to_build(released: Path) -> None:
+    assert (run(released).returncode, run(released).stdout) == (0, "")
+
+    bump(released, "roxxel-format", "0.1.1")
+
+    done = run(released)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "roxxel-format 0.1.1\n"
+
+
+def test_the_program_refuses_with_the_reasons(released: Path) -> None:
+    bump(released, "roxxel-ckpt", "0.2.0")
+
+    done = run(released)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    reasons = done.stderr.splitlines()
+    assert len(reasons) == 2  # The trainer and the umbrella stand on it.
+    assert all("but roxxel-ckpt is 0.2.0" in reason for reason in reasons)
+
+
+def test_the_versions_and_ranges_of_this_checkout_fit() -> None:
+    members = release.read_members()
+
+    assert not release.range_refusals(members)
+    assert not [reason for one in members for reason in release.version_refusals(one)]

@@ -1,0 +1,289 @@
+"""Decides which packages may be released, and in which order.
+
+A package is to be released when its version has no tag `NAME-vX.Y.Z` yet. Each has a
+version of its own, so one can be released alone; what keeps them together is that every
+member's range for another member holds the version beside it.
+
+    python tests-integration/tools/release.py
+
+prints name and version of each package to build, those first that others stand on, or
+says why not and leaves with 1.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ROOT = Path(__file__).parents[2]
+
+
+class Version(NamedTuple):
+    """A version of three numbers."""
+
+    major: int
+    minor: int
+    patch: int
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
+
+    @property
+    def next_incompatible(self) -> Version:
+        """The first version that may break who uses this one."""
+        if self.major:
+            return Version(self.major + 1, 0, 0)
+        return Version(0, self.minor + 1, 0)
+
+    @property
+    def successors(self) -> tuple[Version, Version, Version]:
+        """What may be released after this version."""
+        return (
+            Version(self.major, self.minor, self.patch + 1),
+            Version(self.major, self.minor + 1, 0),
+            Version(self.major + 1, 0, 0),
+        )
+
+
+def parse_version(text: str) -> Version:
+    """Return a version from its text; missing numbers are 0.
+
+    Raises:
+        ValueError: It is not one, two or three numbers.
+    """
+    if not re.fullmatch(r"\d+(\.\d+){0,2}", text):
+        raise ValueError(f"version {text!r} is not of the form X.Y.Z; write it so")
+    numbers = [int(number) for number in text.split(".")]
+    return Version(*[*numbers, 0, 0][:3])
+
+
+@dataclass(frozen=True)
+class Member:
+    """What the files of one package say about it.
+
+    Attributes:
+        version: From `pyproject.toml`.
+        written: Every `__version__ = "..."` of its sources.
+        needs: Member packages it depends on, and the range it asks of each.
+        changelog: Text of `CHANGELOG.md`.
+    """
+
+    name: str
+    version: Version
+    needs: Mapping[str, str]
+    changelog: str
+    written: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """The newest release of a package: its version, and the ranges it asked for."""
+
+    version: Version
+    needs: Mapping[str, str]
+
+
+def to_release(
+    members: Sequence[Member], tagged: Mapping[str, Tagged]
+) -> Sequence[Member]:
+    """Return the members whose version has no tag, those first that others need."""
+    left = {
+        member.name: member
+        for member in members
+        if member.name not in tagged or tagged[member.name].version != member.version
+    }
+    ordered: list[Member] = []
+    while left:
+        free = [one for one in left.values() if not left.keys() & one.needs.keys()]
+        assert free, f"packages need each other: {sorted(left)}"
+        ordered += free
+        left = {name: left[name] for name in left if left[name] not in free}
+    return ordered
+
+
+def refusals(members: Sequence[Member], tagged: Mapping[str, Tagged]) -> Sequence[str]:
+    """Return why the members cannot be released as they are, a sentence a reason."""
+    found = [*range_refusals(members)]
+    for member in to_release(members, tagged):
+        if member.name in tagged:
+            found += step_refusals(member, tagged[member.name].version)
+        found += changelog_refusals(member, tagged.get(member.name))
+    for member in members:
+        last = tagged.get(member.name)
+        found += version_refusals(member)
+        if last and last.version == member.version and last.needs != member.needs:
+            found.append(
+                f"{member.name} {member.version} is released with {_ranges(last.needs)}"
+                f" and now asks for {_ranges(member.needs)}; "
+                "give it a new version, because a released one cannot change"
+            )
+    return found
+
+
+def version_refusals(member: Member) -> Sequence[str]:
+    """Return where the sources of a member give another version than its project."""
+    here = f"{member.name} is {member.version} in pyproject.toml"
+    return [
+        f"{here} but {other} in its sources; write the same in both"
+        for other in member.written
+        if other != str(member.version)
+    ]
+
+
+def range_refusals(members: Sequence[Member]) -> Sequence[str]:
+    """Return which ranges between members do not fit the versions beside them.
+
+    A range is `>=A,<B`: from the oldest version that will do to the first that may not,
+    so the one after this version. Anything wider promises what nobody has tried.
+    """
+    versions = {member.name: member.version for member in members}
+    found: list[str] = []
+    for member in members:
+        for name, text in member.needs.items():
+            version = versions[name]
+            asks = f"{member.name} {member.version} asks for {name}{text}"
+            remedy = (
+                f"once the two are tried together, write "
+                f"<{_short(version.next_incompatible)} in "
+                f"packages/{member.name}/pyproject.toml and release {member.name} too"
+            )
+            match = re.fullmatch(r">=([\d.]+),<([\d.]+)", text.replace(" ", ""))
+            if not match:
+                found.append(f"{asks}, which is no range of the form >=A,<B; {remedy}")
+                continue
+            lower, upper = map(parse_version, match.groups())
+            if not lower <= version < upper:
+                found.append(f"{asks}, but {name} is {version}; {remedy}")
+            elif upper > version.next_incompatible:
+                found.append(
+                    f"{asks}, which admits versions that may break it; {remedy}"
+                )
+    return found
+
+
+def step_refusals(member: Member, last: Version) -> Sequence[str]:
+    """Return why a version cannot come after the last one that was released."""
+    if member.version in last.successors:
+        return []
+    may = ", ".join(map(str, last.successors))
+    return [f"{member.name} {member.version} cannot follow {last}; take one of {may}"]
+
+
+def changelog_refusals(member: Member, last: Tagged | None) -> Sequence[str]:
+    """Return what a member's changelog lacks for its version."""
+    where = f"packages/{member.name}/CHANGELOG.md"
+    sections = changelog_sections(member.changelog)
+    found: list[str] = []
+    if sections.pop("Unreleased", ""):
+        found.append(
+            f"{where} has changes under Unreleased; move them under "
+            f"'## [{member.version}] - YYYY-MM-DD'"
+        )
+    newest = next(iter(sections), "none")
+    if newest != str(member.version):
+        found.append(
+            f"{where} begins with version {newest}, not {member.version}; "
+            "say what changes for the user"
+        )
+    elif not sections[newest]:
+        found.append(f"{where} says nothing of {newest}; say what changes for the user")
+    elif (
+        last
+        and "### Removed" in sections[newest]
+        and member.version < last.version.next_incompatible
+    ):
+        found.append(
+            f"{member.name} {member.version} removes something that {last.version} "
+            f"has; make it {last.version.next_incompatible}"
+        )
+    return found
+
+
+def changelog_sections(text: str) -> dict[str, str]:
+    """Return the sections of a changelog by their version, in the order of the file."""
+    _, *parts = re.split(r"^## \[(.+)\].*$", text, flags=re.MULTILINE)
+    return dict(zip(parts[::2], map(str.strip, parts[1::2]), strict=True))
+
+
+def read_members(root: Path = ROOT) -> Sequence[Member]:
+    """Return the packages of a checkout."""
+    return [_read_member(path) for path in sorted((root / "packages").iterdir())]
+
+
+def _read_member(folder: Path) -> Member:
+    text = (folder / "pyproject.toml").read_text("utf-8")
+    project = tomllib.loads(text)["project"]
+    sources = [path.read_text("utf-8") for path in folder.glob("src/**/*.py")]
+    written = [
+        re.findall(r'^__version__ = "(.+)"$', source, re.MULTILINE)
+        for source in sources
+    ]
+    return Member(
+        name=project["name"],
+        version=parse_version(project["version"]),
+        needs=member_needs(text),
+        changelog=(folder / "CHANGELOG.md").read_text("utf-8"),
+        written=[version for several in written for version in several],
+    )
+
+
+def member_needs(pyproject: str) -> Mapping[str, str]:
+    """Return the members that a `pyproject.toml` requires, with their ranges."""
+    pattern = re.compile(r"(roxxel[a-z-]*)(?:\[[\w,-]+\])?(.*)")
+    project = tomllib.loads(pyproject)["project"]
+    matches = map(pattern.fullmatch, project["dependencies"])
+    return {match[1]: match[2].strip() for match in matches if match}
+
+
+def read_tags(root: Path = ROOT) -> Mapping[str, Tagged]:
+    """Return the newest tagged release of every package that has one."""
+    newest: dict[str, Version] = {}
+    for tag in _git(root, "tag", "--list", "roxxel*-v*").split():
+        name, _, text = tag.rpartition("-v")
+        newest[name] = max(newest.get(name, Version(0, 0, 0)), parse_version(text))
+    return {
+        name: Tagged(version, member_needs(_git_file(root, name, version)))
+        for name, version in newest.items()
+    }
+
+
+def _git_file(root: Path, name: str, version: Version) -> str:
+    return _git(root, "show", f"{name}-v{version}:packages/{name}/pyproject.toml")
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def _ranges(needs: Mapping[str, str]) -> str:
+    return " ".join(name + text for name, text in needs.items()) or "no member"
+
+
+def _short(version: Version) -> str:
+    return re.sub(r"(\.0)+$", "", str(version))
+
+
+def main(root: Path = ROOT) -> int:
+    """Print what to build, or the reasons against it."""
+    members, tagged = read_members(root), read_tags(root)
+    reasons = refusals(members, tagged)
+    for reason in reasons:
+        print(f"refused: {reason}", file=sys.stderr)
+    if reasons:
+        return 1
+    for member in to_release(members, tagged):
+        print(member.name, member.version)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]) if sys.argv[1:] else ROOT))
