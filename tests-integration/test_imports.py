@@ -1,0 +1,70 @@
+"""What importing each package loads and does, seen in a fresh interpreter."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# What an import loads of these and of the members: the user pays for it by waiting.
+HEAVY = {"numpy", "jax", "flax", "optax", "orbax"}
+MEMBERS = {"roxxel_format", "roxxel_curriculum", "roxxel_loader", "roxxel_ckpt"}
+
+LOADS: dict[str, set[str]] = {
+    "roxxel_format": {"numpy"},
+    "roxxel_curriculum": {"numpy", "roxxel_format"},
+    "roxxel_loader": {"numpy", "jax", "roxxel_format", "roxxel_curriculum"},
+    "roxxel_ckpt": set(),
+    "roxxel_train": HEAVY | MEMBERS,
+    "roxxel": set(),
+}
+
+# Extras, and the command. (JAX and Flax load rich and zstandard themselves.)
+NEVER = {
+    *("pyarrow", "polars", "datasets", "tokenizers", "hypothesis"),
+    *("matplotlib", "tqdm", "tensorboardX", "roxxel.cli", "roxxel.quickstart"),
+}
+
+PROGRAM = """
+import sys, threading, {name}
+print(*{{module.partition(".")[0] for module in sys.modules}}, *sys.modules)
+assert threading.active_count() == 1, threading.enumerate()
+"""
+
+
+def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run a program where no device can be found and each new file is seen."""
+    settings = {"JAX_PLATFORMS": "nowhere", "HOME": str(folder)}
+    return subprocess.run(
+        [sys.executable, "-B", "-W", "error", "-c", program],
+        cwd=folder,
+        env=os.environ | settings | {"XDG_CACHE_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_import_loads_what_it_needs_and_does_nothing(name: str, tmp_path: Path) -> None:
+    done = run(PROGRAM.format(name=name), tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    [line] = done.stdout.splitlines()
+    loaded = set(line.split())
+    assert (loaded & (HEAVY | MEMBERS)) - {name} == LOADS[name]
+    assert not (NEVER & loaded)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_device_would_have_been_seen(tmp_path: Path) -> None:
+    done = run("import jax; jax.devices()", tmp_path)
+
+    assert done.returncode == 1
+    assert "nowhere" in done.stderr
