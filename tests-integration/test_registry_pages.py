@@ -1,0 +1,84 @@
+"""What a registry shows of a package is right and needs nothing beside it.
+
+That the examples of each README run is the matter of `test_docs.py`.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .tools import release
+
+ROOT = Path(__file__).parents[1]
+MEMBERS = {member.name: member for member in release.read_members()}
+BY_PACKAGE = pytest.mark.parametrize("package", MEMBERS)
+
+
+def project(package: str) -> dict[str, Any]:
+    text = (ROOT / "packages" / package / "pyproject.toml").read_text("utf-8")
+    return tomllib.loads(text)["project"]
+
+
+def readme(package: str) -> str:
+    return (ROOT / "packages" / package / "README.md").read_text("utf-8")
+
+
+def expand(match: re.Match[str]) -> str:
+    return " ".join(f"{match[1]}{part}" for part in match[2].split(","))
+
+
+def members_needed(package: str) -> set[str]:
+    needs = MEMBERS[package].needs
+    return {package}.union(*map(members_needed, needs))
+
+
+@BY_PACKAGE
+def test_the_readme_installs_from_the_checkout_with_all_members_needed(
+    package: str,
+) -> None:
+    # Left out, a member would be looked for in an index, which may hold another.
+    text = re.sub(r"(\./packages/roxxel-)\{(.*?)\}", expand, readme(package))
+    commands = re.findall(r"pip install ((?:\./packages/[a-z-]+ ?)+)", text)
+
+    installed = [set(re.findall(r"packages/([a-z-]+)", one)) for one in commands]
+
+    assert members_needed(package) in installed
+
+
+@BY_PACKAGE
+def test_the_readme_links_to_nothing_beside_it(package: str) -> None:
+    links = re.findall(r"\]\((.*?)\)", readme(package))
+
+    assert [link for link in links if not link.startswith("https://")] == []
+
+
+@BY_PACKAGE
+def test_the_readme_names_pages_of_the_documentation(package: str) -> None:
+    pages = re.findall(r"`(docs/[\w./-]+\.md)`", readme(package))
+
+    assert pages
+    assert all((ROOT / page).exists() for page in pages)
+
+
+@BY_PACKAGE
+def test_the_project_says_the_same_as_the_others(package: str) -> None:
+    first = project("roxxel-format")
+    own = project(package)
+
+    for field in ("license", "license-files", "requires-python", "classifiers"):
+        assert own[field] == first[field]
+    assert own["readme"] == "README.md"
+    assert own["name"] == package
+    assert "urls" not in own, "no host is the project's own"
+
+
+@BY_PACKAGE
+def test_the_licence_comes_along(package: str) -> None:
+    licence = (ROOT / "packages" / package / "LICENSE").read_bytes()
+
+    assert licence == (ROOT / "LICENSE").read_bytes()
