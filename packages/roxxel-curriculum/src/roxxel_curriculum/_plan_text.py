@@ -65,7 +65,8 @@ def headline(plan: Plan) -> str:
     """Return one line about the whole run."""
     return (
         f"{plan.total_steps:,} steps, {short(plan.total_tokens)} tokens, "
-        f"{len(plan.phases)} phases, {len(plan.sources)} sources, seed {plan.seed}"
+        f"{_counted(len(plan.phases), 'phase')}, "
+        f"{_counted(len(plan.sources), 'source')}, seed {plan.seed}"
     )
 
 
@@ -201,3 +202,7 @@ def _line(cells: tuple[str, ...], widths: list[int]) -> str:
 
 def _html_row(tag: str, cells: tuple[str, ...]) -> str:
     return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
