@@ -202,6 +202,7 @@ class Trainer:
         place_of_run = "the checkpoints" if self._folder is None else self._folder.path
         self._sampler = bind(curriculum, seed, fields, past, place_of_run)
         check_accumulation(self._sampler, grad_accum_steps)
+        _, self._past = past
         self._init_from: dict[str, Any] | None = None
         if init_from is not None and past[0] == 0:
             step = take_weights(self.model, init_from)
@@ -226,8 +227,11 @@ class Trainer:
         self._requests: Requests | None = None
 
     def plan(self) -> Plan:
-        """Return what every phase takes from every source; reads no tokens."""
-        return self.curriculum.plan(self.seed)
+        """Return what every phase takes from every source; reads no tokens.
+
+        A run that has begun is planned with what is fixed of its past.
+        """
+        return self.curriculum.plan(self.seed, self._past)
 
     def preflight(self) -> Preflight:
         """Find out before the first step what the run takes; compiles every phase.
@@ -404,7 +408,9 @@ class Trainer:
         elif start:
             log.info(f"resumed from step {start} of {total}")
         else:
-            log.info(f"starts: {total} steps in {len(self.curriculum.phases)} phases")
+            phases = len(self.curriculum.phases)
+            plural = "" if phases == 1 else "s"
+            log.info(f"starts: {total} steps in {phases} phase{plural}")
             if self._init_from is not None:
                 path, step = self._init_from["path"], self._init_from["step"]
                 log.info(f"begins with the weights of step {step} of {path}")
