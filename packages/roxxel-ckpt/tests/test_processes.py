@@ -53,13 +53,17 @@ def test_two_processes_save_restore_and_fall_back_together(tmp_path: Path) -> No
     left = "untouched 2 3 4.roxxel-staged.orbax-checkpoint-tmp abandoned"
     assert said[0] == [
         "saved 2 3",
-        *[f"{failed.format('process 1: ')} {left}"] * 3,
+        f"{failed.format('process 1: ')} {left}",
+        f"{failed.format('')} {left}",
+        f"{failed.format('process 1: ')} {left}",
         "refused CheckpointWriteError 2 4 5 abandoned",
         "done 2 4 5 abandoned",
     ]
     assert said[1] == [
         "saved",
-        *[f"{failed.format('')} untouched"] * 3,
+        f"{failed.format('')} untouched",
+        f"{failed.format('process 0: ')} untouched",
+        f"{failed.format('')} untouched",
         "raised",
         "refused CheckpointError",
         "done",

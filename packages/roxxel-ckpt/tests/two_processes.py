@@ -105,15 +105,16 @@ class Run:
         assert self.saving.restore() == 3
 
     def fail_together(self) -> None:
-        """Fail to write on the second process; hear of it on both, wherever asked."""
+        """Fail to write on one process; hear of it on both, wherever it is asked."""
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         weights, saving = self.model.weights, self.saving
         random = np.random.default_rng(self.index)
         large = self.placed((1 << 18, 4), lambda _: random.normal(size=(1 << 16, 4)))
         small = weights[...]
         weights.set_value(large)
-        for ask in (saving.wait, lambda: saving.save(5), saving.close):
-            if self.index == 1:
+        asks = ((1, saving.wait), (0, lambda: saving.save(5)), (1, saving.close))
+        for failing, ask in asks:
+            if self.index == failing:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
             assert saving.save(4)
             try:

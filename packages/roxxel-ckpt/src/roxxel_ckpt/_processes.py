@@ -16,7 +16,7 @@ import numpy as np
 from jax._src import distributed as jax_distributed
 from jax.experimental import multihost_utils
 
-from roxxel_ckpt.errors import CheckpointError, OtherProcessError
+from roxxel_ckpt.errors import CheckpointError, OtherProcessError, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,9 +76,9 @@ def next_serial() -> int:
 class Meeting:
     """Where the processes meet while one save goes on in the background.
 
-    They meet several times, in turn. One that failed says so at the turn that it would
-    come to next; so the others hear of it there, and do not wait for one that never
-    comes.
+    They meet several times, in turn: the first process hears all others before it
+    speaks, and they wait for its word. A process that failed says so at the turn that
+    it would come to next; so nobody waits for one that never comes.
 
     Args:
         serial: The same on every process, and another for every meeting.
@@ -98,34 +98,41 @@ class Meeting:
         """
         if self._client is None:
             return
-        until = time.monotonic() + timeout_s
-        turn = self._turn
-        self._say(_HERE)
-        for process in range(jax.process_count()):
-            left_ms = max(1, int((until - time.monotonic()) * 1000))
-            try:
-                said: str = self._client.blocking_key_value_get(
-                    f"{self._name}/{turn}/{process}", left_ms
-                )
-            except jax.errors.JaxRuntimeError as error:
-                raise TimeoutError(f"process {process} did not come") from error
-            if said != _HERE:
-                raise OtherProcessError(f"process {process}: {said}")
+        until, turn = time.monotonic() + timeout_s, self._turn
+        if is_first_process():
+            for process in range(1, jax.process_count()):
+                self._hear(turn, process, until)
+            self._say(_HERE)
+        else:
+            self._say(_HERE)
+            self._hear(turn, 0, until)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, error: BaseException) -> None:
         """Tell the others that this process has failed, and why."""
-        if self._client is not None:
-            self._say(reason)
+        if self._client is None:
+            return
+        told = isinstance(error, OtherProcessError)
+        self._say(("" if told else f"process {jax.process_index()}: ") + brief(error))
 
     def forget(self) -> None:
         """Free what the meeting left in the service; call it when it is over."""
         if self._client is not None and is_first_process():
             self._client.key_value_delete(f"{self._name}/")
 
-    def _say(self, word: str) -> None:
+    def _say(self, words: str) -> None:
         key = f"{self._name}/{self._turn}/{jax.process_index()}"
         self._turn += 1
-        self._client.key_value_set(key, word)
+        self._client.key_value_set(key, words)
+
+    def _hear(self, turn: int, process: int, until: float) -> None:
+        left_ms = max(1, int((until - time.monotonic()) * 1000))
+        key = f"{self._name}/{turn}/{process}"
+        try:
+            words: str = self._client.blocking_key_value_get(key, left_ms)
+        except jax.errors.JaxRuntimeError as error:
+            raise TimeoutError(f"process {process} did not come") from error
+        if words != _HERE:
+            raise OtherProcessError(words)
 
 
 def _coordination() -> Any:

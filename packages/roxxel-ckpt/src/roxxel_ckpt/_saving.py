@@ -130,7 +130,7 @@ def begin(
     try:
         store.start(folder.write_path(step), meeting=meeting, **contents)
     except Exception as error:
-        meeting.fail(brief(error))
+        meeting.fail(error)
         raise CheckpointWriteError(
             f"{folder}: the save of step {step} cannot begin ({brief(error)}); "
             "earlier checkpoints are untouched"
@@ -157,7 +157,7 @@ def finish(
             folder.publish(step)
             _prune(folder, retention)
     except BaseException as error:
-        meeting.fail(brief(error))
+        meeting.fail(error)
         raise
     meeting.wait_for_all(timeout_s)
 
