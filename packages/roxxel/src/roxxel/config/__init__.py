@@ -1,0 +1,63 @@
+"""A training run as one TOML file: what `roxxel plan` and `roxxel train` read.
+
+    model = "model:make"            # a function: (model, optimizer, loss_fn)
+    save_path = "runs/first"        # paths are relative to the file
+    seed = 0
+
+    [sources]
+    self = "data/web_*.rox"         # the primary; a file, folder, pattern or list
+    code = { path = "data/code.rox", policy = 2 }
+
+    [[phases]]                      # as `roxxel_curriculum.load_schedule` reads them
+    steps = 1000
+    batch_size = 16
+    seq_len = 1025
+    weights = { self = 0.8, code = 0.2 }
+
+    [model_args]                    # keywords of the function
+    width = 256
+
+    [trainer]                       # keywords of `roxxel_train.Trainer`
+    log_every = 10
+    checkpoint_every = 500
+
+    [eval]                          # a held-out loss
+    sources = { self = "data/held_out.rox" }
+    phases = [{ steps = 4, batch_size = 16, seq_len = 1025 }]
+
+    [mesh]
+    preset = "fsdp"                 # or "data-parallel"
+    axes = { data = -1 }            # -1: all devices that are left
+
+Reading a file starts no accelerator, and neither does planning it.
+"""
+
+from __future__ import annotations
+
+from roxxel.config._declaration import (
+    ConfigError,
+    EvalConfig,
+    MeshConfig,
+    RunConfig,
+    TrainerOptions,
+)
+from roxxel.config._keep import keep_config
+from roxxel.config._open import open_curriculum, open_eval_curriculum
+from roxxel.config._parse import load_config, parse_config
+from roxxel.config._text import config_text
+from roxxel.config._trainer import make_trainer
+
+__all__ = [
+    "ConfigError",
+    "EvalConfig",
+    "MeshConfig",
+    "RunConfig",
+    "TrainerOptions",
+    "config_text",
+    "keep_config",
+    "load_config",
+    "make_trainer",
+    "open_curriculum",
+    "open_eval_curriculum",
+    "parse_config",
+]

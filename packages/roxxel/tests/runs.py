@@ -1,0 +1,78 @@
+"""A corpus, a model and a config file, as small as they can be."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from roxxel_format import Roxxel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = """
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+
+def make(width=4, seed=0):
+    model = nnx.Embed(50, width, rngs=nnx.Rngs(seed))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    return model, optimizer, loss
+
+
+def loss(model, batch):
+    return jnp.square(model(batch) - 1.0).mean()
+
+
+def two_things():
+    return make()[:2]
+"""
+
+CONFIG = """\
+# A run to learn from.
+model = "tiny:make"
+save_path = "run"
+seed = 3
+
+[sources]
+self = "web_*.rox"
+code = { path = "code.rox", policy = 2 }
+
+[[phases]]
+steps = 4
+batch_size = 2
+seq_len = 8
+weights = { self = 0.5, code = 0.5 }
+
+[[phases]]
+steps = 2
+batch_size = 1
+seq_len = 16
+
+[model_args]
+width = 2
+
+[trainer]
+log_every = 1
+checkpoint_every = 2
+eval_every = 3
+hang_after_s = 600
+
+[eval]
+sources = { self = "held_out.rox" }
+phases = [{ steps = 1, batch_size = 2, seq_len = 8 }]
+"""
+
+
+def write_project(folder: Path, config: str = CONFIG) -> Path:
+    """Write corpora, model and config into a folder; return the config's path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, count in (("web_*.rox", 8), ("code.rox", 4), ("held_out.rox", 2)):
+        documents = (np.arange(start, start + 40) % 50 for start in range(count))
+        Roxxel(folder / name).write(documents, vocab_size=50)
+    (folder / "tiny.py").write_text(MODEL)
+    path = folder / "first.toml"
+    path.write_text(config)
+    return path

@@ -1,0 +1,453 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel.config import (
+    ConfigError,
+    EvalConfig,
+    MeshConfig,
+    RunConfig,
+    TrainerOptions,
+    config_text,
+    keep_config,
+    load_config,
+    make_trainer,
+    open_curriculum,
+    open_eval_curriculum,
+    parse_config,
+)
+from roxxel.config._keep import kept_steps
+from roxxel_curriculum import Phase, Policy, Schedule, load_schedule
+
+from .runs import CONFIG, write_project
+
+SMALLEST = """
+sources = { self = "a.rox" }
+phases = [{ steps = 1, batch_size = 2, seq_len = 8 }]
+"""
+
+
+def parse(text: str) -> RunConfig:
+    return parse_config(text, Path("here") / "first.toml")
+
+
+texts = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=9
+)
+counts = st.integers(1, 10**12)
+values = st.recursive(
+    st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | texts,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+weights = st.none() | st.fixed_dictionaries(
+    {"self": st.floats(0.01, 1.0)}, optional={"code": st.integers(0, 9)}
+)
+phases = st.builds(
+    Phase, steps=counts, batch_size=counts, seq_len=counts, weights=weights
+) | st.builds(Phase, epochs=st.floats(0.1, 9.0), batch_size=counts, seq_len=counts)
+policies = st.sampled_from(["drop", "repeat", "stop", 2, Policy(2, "stop")])
+schedules = st.builds(
+    Schedule,
+    phases=st.lists(phases, min_size=1, max_size=3).map(tuple),
+    longest=st.none() | counts,
+    policies=st.dictionaries(texts, policies, max_size=2),
+    max_epochs=st.none() | counts,
+    overlap=st.integers(0, 1),
+    skips=st.sampled_from([(), ((3, 1),), ((3, 1), (7, 2))]),
+)
+paths = st.lists(texts, min_size=1, max_size=2).map(tuple)
+sources = st.dictionaries(texts, paths, max_size=2).flatmap(
+    lambda others: st.builds(lambda own: {"self": own, **others}, paths)
+)
+options = st.builds(
+    TrainerOptions,
+    log_every=st.none() | counts,
+    best_metric=st.none() | texts,
+    fields=st.none() | st.just(("tokens", "positions")),
+    strict_sharding=st.none() | st.booleans(),
+    profile=st.none() | st.just((3, 7)),
+    hang_after_s=st.none() | st.floats(0.1, 1e6),
+)
+meshes = st.builds(
+    MeshConfig,
+    preset=st.sampled_from(["fsdp", "data-parallel"]),
+    axes=st.just({"data": -1, "model": 2}),
+    batch_axes=st.sampled_from([(), ("data",), ("data", "model")]),
+)
+configs = st.builds(
+    RunConfig,
+    file=st.just(Path("here") / "first.toml"),
+    sources=sources,
+    schedule=schedules,
+    model=st.none() | st.just("a.b:make"),
+    model_args=st.dictionaries(texts, values, max_size=3),
+    seed=st.integers(-9, 2**40),
+    save_path=st.none() | texts,
+    relative_to=st.sampled_from([".", "../there"]),
+    trainer=options,
+    mesh=st.none() | meshes,
+    eval=st.none() | st.builds(EvalConfig, sources, schedules),
+)
+
+
+@given(configs)
+def test_a_config_comes_back_from_its_text(config: RunConfig) -> None:
+    assert parse_config(config_text(config), config.file) == config
+
+
+def test_the_example_says_what_it_means() -> None:
+    config = parse(CONFIG)
+
+    assert config.sources == {"self": ("web_*.rox",), "code": ("code.rox",)}
+    assert config.schedule.policies == {"code": 2}
+    assert config.model_args == {"width": 2}
+    assert config.trainer.given() == {
+        "log_every": 1,
+        "checkpoint_every": 2,
+        "eval_every": 3,
+        "hang_after_s": 600.0,
+    }
+    assert config.run_folder == Path("here/run")
+
+
+def test_a_schedule_is_spelt_as_in_a_schedule_s_own_file(tmp_path: Path) -> None:
+    schedule = """
+overlap = 1
+skips = [[2, 3]]
+policies = { code = "stop" }
+
+[[phases]]
+epochs = 0.5
+batch_size = 2
+seq_len = 8
+weights = { self = 0.5, code = 0.5 }
+"""
+    (tmp_path / "schedule.toml").write_text(schedule)
+    config = parse('sources = { self = "a.rox", code = "b.rox" }\n' + schedule)
+
+    assert config.schedule == load_schedule(tmp_path / "schedule.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("seed = ", "first.toml: not TOML: "),
+        ("sead = 1" + SMALLEST, "the file has no key 'sead'; did you mean 'seed'?"),
+        ("zzz = 1" + SMALLEST, "the file has no key 'zzz'; it has model, save_path"),
+        ("log_every = 1" + SMALLEST, "no key 'log_every'; write it under [trainer]"),
+        ("preset = 'fsdp'" + SMALLEST, "no key 'preset'; write it under [mesh]"),
+        (
+            SMALLEST + "[trainer]\nlog_evry = 1",
+            "[trainer] has no key 'log_evry'; did you mean 'log_every'?",
+        ),
+        (
+            SMALLEST + "[trainer]\nseed = 1",
+            "[trainer] has no key 'seed'; write it above the first [table]",
+        ),
+        ("seed = '1'" + SMALLEST, "seed must be an integer, got '1'"),
+        ("seed = true" + SMALLEST, "seed must be an integer, got True"),
+        ("save_path = ''" + SMALLEST, "save_path must be a text, got ''"),
+        ("model = 'tiny'" + SMALLEST, "model must be \"module:function\", got 'tiny'"),
+        ("model = 'a b:c'" + SMALLEST, 'model must be "module:function"'),
+        ("model = 'a:'" + SMALLEST, 'model must be "module:function"'),
+        ("trainer = 3" + SMALLEST, "trainer must be a table, got 3"),
+        (
+            SMALLEST + "[trainer]\nlog_every = 0",
+            "log_every in [trainer] must be an integer of 1 or more, got 0",
+        ),
+        (
+            SMALLEST + "[trainer]\nprofile = [3, 3]",
+            "profile in [trainer] must be two rising steps [start, stop], got [3, 3]",
+        ),
+        (
+            SMALLEST + "[trainer]\nfields = 'tokens'",
+            "fields in [trainer] must be a list of texts, got 'tokens'",
+        ),
+        (
+            SMALLEST + "[trainer]\nhang_after_s = 'long'",
+            "hang_after_s in [trainer] must be a number of seconds above 0, got 'long'",
+        ),
+        (
+            SMALLEST + "[trainer]\nstrict_sharding = 1",
+            "strict_sharding in [trainer] must be true or false, got 1",
+        ),
+        (
+            SMALLEST + "[mesh]\npreset = 'zero'",
+            'preset in [mesh] must be "data-parallel" or "fsdp", got \'zero\'',
+        ),
+        (
+            SMALLEST + "[mesh]\naxes = { data = 0 }",
+            "data in axes of [mesh] must be a number of devices, or -1 for all that",
+        ),
+        (
+            SMALLEST + "[mesh]\nbatch_axes = ['data']",
+            "batch_axes of [mesh] names 'data', which is not among its axes",
+        ),
+        ("", "the file has no sources; write [sources]"),
+        ("[sources]\nself = 'a'", "the file has no phases; write [[phases]]"),
+        (
+            SMALLEST.replace("self", "web"),
+            '[sources] names no primary corpus; write self = "path"',
+        ),
+        (
+            SMALLEST.replace('"a.rox"', "7"),
+            "source 'self' in [sources] must be a path, a pattern, or a list of them",
+        ),
+        (
+            SMALLEST.replace("sources", "# sources")
+            + "[sources]\nself = 'a'\nseed = 1",
+            "if 'seed' is no source, write it above the first [table] of the file",
+        ),
+        (
+            SMALLEST.replace('"a.rox"', '{ path = "a", polcy = 1 }'),
+            "source 'self' has no key 'polcy'; did you mean 'policy'?",
+        ),
+        (
+            SMALLEST.replace('"a.rox"', '{ path = "a", policy = 1 }')
+            + "[policies]\nself = 2",
+            "source 'self' has a policy in [sources] and another in [policies]",
+        ),
+        (
+            SMALLEST.replace("seq_len", "seqlen"),
+            "phase 0 has no key 'seqlen'; did you mean 'seq_len'?",
+        ),
+        (
+            SMALLEST.replace("steps = 1", "steps = 1.5"),
+            "phase 0: steps of a phase must be an integer",
+        ),
+        (SMALLEST + "[eval]\nphases = []", "[eval] has no sources; write [sources]"),
+        (
+            SMALLEST + "[eval]\nsources = { self = 'b' }\nphases = [{ steps = 1 }]",
+            "[eval]: phase 0 has no batch_size",
+        ),
+    ],
+)
+def test_what_is_wrong_is_one_sentence_that_names_file_and_key(
+    text: str, sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+
+    message = str(caught.value)
+    assert message.startswith(f"{Path('here/first.toml')}: ")
+    assert sentence in message
+    assert "\n" not in message
+
+
+def test_a_folder_is_not_a_config(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is a folder; give a config file"):
+        load_config(tmp_path)
+    (tmp_path / "config.toml").write_text(SMALLEST)
+    with pytest.raises(ConfigError, match=r"is a folder; give .*config\.toml"):
+        load_config(tmp_path)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    (tmp_path / "first.toml").write_bytes(b"seed = \xff")
+
+    with pytest.raises(ConfigError, match=r"first\.toml: is not text in UTF-8"):
+        load_config(tmp_path / "first.toml")
+
+
+def test_paths_are_relative_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_project(tmp_path / "project")
+    monkeypatch.chdir(tmp_path)
+    config = load_config(path.relative_to(tmp_path))
+
+    assert open_curriculum(config).total_steps == 6
+    held_out = open_eval_curriculum(config)
+    assert held_out is not None
+    assert held_out.total_steps == 1
+
+
+def test_a_list_of_paths_is_one_corpus(tmp_path: Path) -> None:
+    text = CONFIG.replace('"web_*.rox"', '["web_*.rox", "held_out.rox"]')
+    config = load_config(write_project(tmp_path, text))
+
+    plan = open_curriculum(config).plan()
+
+    assert plan.sources[0].num_tokens == 10 * 40
+
+
+def test_a_schedule_that_cannot_be_met_names_file_and_reason(tmp_path: Path) -> None:
+    text = CONFIG.replace("seq_len = 16", "seq_len = 4000")
+    config = load_config(write_project(tmp_path, text))
+
+    with pytest.raises(ConfigError, match=r"first\.toml: phase 1 has seq_len=4000"):
+        open_curriculum(config)
+
+
+def test_an_evaluation_that_cannot_be_met_says_so(tmp_path: Path) -> None:
+    text = CONFIG.replace(
+        "batch_size = 2, seq_len = 8 }]", "batch_size = 2, seq_len = 999 }]"
+    )
+    config = load_config(write_project(tmp_path, text))
+
+    with pytest.raises(ConfigError, match=r"first\.toml: \[eval\]: phase 0"):
+        open_eval_curriculum(config)
+
+
+def test_a_kept_config_means_what_the_original_means(tmp_path: Path) -> None:
+    path = write_project(tmp_path / "project")
+    config, run = load_config(path), tmp_path / "elsewhere" / "run"
+
+    keep_config(config, run, 0)
+
+    for copy in (run / "config.toml", run / "configs" / "step-0.toml"):
+        assert "# A run to learn from." in copy.read_text()
+        again = load_config(copy)
+        assert again.folder.resolve() == config.folder.resolve()
+        assert replace(again, file=path, relative_to=".") == config
+        assert open_curriculum(again).total_steps == 6
+
+
+def test_a_copy_of_a_copy_means_the_same(tmp_path: Path) -> None:
+    path = write_project(tmp_path / "project")
+    keep_config(load_config(path), tmp_path / "a", 0)
+    keep_config(load_config(tmp_path / "a" / "config.toml"), tmp_path / "b" / "c", 0)
+
+    again = load_config(tmp_path / "b" / "c" / "config.toml")
+
+    assert again.folder.resolve() == path.parent.resolve()
+    assert again.path("x").parent.resolve() == path.parent.resolve()
+
+
+def test_a_text_that_looks_like_a_key_is_kept_too(tmp_path: Path) -> None:
+    text = (
+        '''model = "tiny:make"
+model_args.note = """
+relative_to = nothing
+"""
+'''
+        + SMALLEST
+    )
+    path = tmp_path / "first.toml"
+    path.write_text(text)
+    config = load_config(path)
+
+    keep_config(config, tmp_path / "run", 0)
+
+    again = load_config(tmp_path / "run" / "config.toml")
+    assert again.model_args == {"note": "relative_to = nothing\n"}
+
+
+def test_only_a_changed_config_is_kept_again(tmp_path: Path) -> None:
+    path, run = write_project(tmp_path), tmp_path / "run"
+
+    keep_config(load_config(path), run, 0)
+    keep_config(load_config(path), run, 2)
+    assert kept_steps(run) == [0]
+
+    path.write_text(CONFIG.replace("steps = 2", "steps = 3"))
+    keep_config(load_config(path), run, 4)
+    assert kept_steps(run) == [0, 4]
+    assert "steps = 2" in (run / "configs" / "step-0.toml").read_text()
+    assert "steps = 3" in (run / "config.toml").read_text()
+
+
+def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:
+    text = CONFIG.replace('save_path = "run"', 'save_path = "."')
+    path = write_project(tmp_path, text).rename(tmp_path / "config.toml")
+
+    keep_config(load_config(path), tmp_path, 0)
+
+    assert path.read_text() == text
+    copy = load_config(tmp_path / "configs" / "step-0.toml")
+    assert copy.folder.resolve() == tmp_path.resolve()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ('model = "tiny:make"\n', "", "has no model, which training needs"),
+        ('save_path = "run"\n', "", "has no save_path, which training needs"),
+        ("tiny:make", "tinny:make", "model names the module 'tinny', which is neither"),
+        (
+            "tiny:make",
+            "tiny.x:make",
+            "model names the module 'tiny.x', which is neither",
+        ),
+        ("tiny:make", "tiny:mak", "tiny.py has no function 'mak', which model names"),
+        ("tiny:make", "tiny:optax", "tiny.py has no function 'optax'"),
+        ("width = 2", "widht = 2", "make() got an unexpected keyword argument 'widht'"),
+        ("[model_args]\nwidth = 2\n", "[model_args]\n", ""),
+        ("hang_after_s = 600", "grad_accum_steps = 2", "does not divide by grad_accum"),
+        ("hang_after_s = 600", 'fields = ["tokns"]', "tokns"),
+        (
+            "[eval]",
+            "[mesh]\naxes = { data = 3 }\n\n[eval]",
+            "devices do not fill a mesh",
+        ),
+    ],
+)
+def test_what_cannot_be_built_is_one_sentence_with_the_file(
+    tmp_path: Path, old: str, new: str, sentence: str
+) -> None:
+    config = load_config(write_project(tmp_path, CONFIG.replace(old, new)))
+    before = list(sys.path)
+
+    if not sentence:
+        make_trainer(config)
+    else:
+        with pytest.raises(ConfigError) as caught:
+            make_trainer(config)
+        message = str(caught.value)
+        assert message.startswith(f"{tmp_path / 'first.toml'}: ")
+        assert sentence in message
+    assert sys.path == before
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_function_that_returns_two_things_is_named(tmp_path: Path) -> None:
+    text = CONFIG.replace("tiny:make", "tiny:two_things").replace("width = 2", "")
+    config = load_config(write_project(tmp_path, text))
+
+    with pytest.raises(ConfigError, match=r"two_things returned a tuple; it must"):
+        make_trainer(config)
+
+
+def test_an_error_of_the_model_s_own_code_passes(tmp_path: Path) -> None:
+    path = write_project(tmp_path)
+    (tmp_path / "tiny.py").write_text("def make(width):\n    return int('x')\n")
+
+    with pytest.raises(ValueError, match="invalid literal") as caught:
+        make_trainer(load_config(path))
+    assert type(caught.value) is ValueError
+
+
+def test_two_configs_may_call_their_modules_alike(tmp_path: Path) -> None:
+    first = write_project(tmp_path / "a")
+    second = write_project(tmp_path / "b")
+    other = (
+        (tmp_path / "b" / "tiny.py").read_text().replace("50, width", "50, width + 5")
+    )
+    (tmp_path / "b" / "tiny.py").write_text(other)
+
+    widths = [make_trainer(load_config(path)).model for path in (first, second)]
+
+    assert [model.features for model in widths] == [2, 7]  # pyright: ignore[reportAttributeAccessIssue] - it is an nnx.Embed
+
+
+@pytest.mark.parametrize(
+    "mesh",
+    ['preset = "fsdp"', "axes = { data = -1, model = 1 }", 'preset = "data-parallel"'],
+)
+def test_a_mesh_is_made_by_its_preset(tmp_path: Path, mesh: str) -> None:
+    text = CONFIG + f"\n[mesh]\n{mesh}\n"
+
+    trainer = make_trainer(load_config(write_project(tmp_path, text)))
+
+    assert trainer.plan().total_steps == 6
