@@ -54,6 +54,12 @@ def test_editors_see_the_names_before_they_are_imported() -> None:
     assert {"Roxxel", "Trainer", "checkpoint"} <= set(listed.stdout.split())
 
 
+def test_a_listing_shows_the_public_names_alone() -> None:
+    listed = run_python("-c", "import roxxel; print(*dir(roxxel))").stdout.split()
+
+    assert sorted(listed) == sorted([*roxxel.__all__, "__version__"])
+
+
 def test_importing_roxxel_imports_neither_jax_nor_numpy() -> None:
     program = (
         "import sys, roxxel\n"

@@ -9,7 +9,8 @@ Every public name of the five packages is here and is imported on first use, so
 - `roxxel_ckpt`: checkpoints (`Checkpointer`), also as `roxxel.checkpoint`;
 - `roxxel_train`: the loop (`Trainer`).
 
-`roxxel.cli` is the `roxxel` command, `roxxel.quickstart` a whole run to read.
+`roxxel.cli` is the `roxxel` command, `roxxel.config` the file that it trains by,
+`roxxel.quickstart` a whole run to read.
 """
 
 from __future__ import annotations
@@ -226,7 +227,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names, imported or not."""
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]
 
 
 def _find(name: str) -> Any:
