@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from flax import nnx
-from roxxel.quickstart.model import Decoder
+from roxxel.quickstart.model import Decoder, make_optimizer
 from roxxel.quickstart.settings import Schedule
-from roxxel.quickstart.training import make_optimizer
 from roxxel_ckpt import Checkpointer
 from roxxel_train import TIMING_FIELDS
 

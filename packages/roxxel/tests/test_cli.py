@@ -55,13 +55,63 @@ def test_a_command_line_not_understood_ends_with_2(arguments: list[str]) -> None
     assert stop.value.code == 2
 
 
+def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([])
+
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    for command in ("quickstart", "plan", "train", "report", "format", "ckpt"):
+        assert f"\n  {command} " in shown.err
+
+
+@pytest.mark.parametrize("command", ["quickstart", "plan", "train", "report"])
+def test_a_wrong_option_shows_the_usage_of_its_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([command, "--nonsense", "x"])
+
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith(f"usage: roxxel {command} [-h] ")
+
+
+@pytest.mark.parametrize("command", ["quickstart", "plan", "train", "report"])
+def test_the_help_of_a_command_fits_a_terminal_and_imports_no_jax(command: str) -> None:
+    program = (
+        "import sys\n"
+        "from roxxel.cli import main\n"
+        f"try: main(['{command}', '--help'])\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "assert 'jax' not in sys.modules\n"
+    )
+
+    done = run_python("-W", "error", "-c", program)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "exit codes:" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_ckpt_is_passed_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["ckpt", "ls", str(tmp_path / "missing")]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel ckpt: {tmp_path / 'missing'}: there is no such folder\n"
+    )
+
+
 def test_format_is_passed_through(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code = main(["format", "info", str(tmp_path / "missing.rox")])
 
     assert code == 1
-    assert "missing.rox: no such file or folder" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert shown.startswith("roxxel format: ")
+    assert "missing.rox: no such file or folder" in shown
 
 
 def test_a_folder_of_somebody_else_is_one_sentence(

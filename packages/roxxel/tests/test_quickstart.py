@@ -30,6 +30,9 @@ def small_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         "roxxel.quickstart.training.Decoder", functools.partial(Decoder, config)
     )
+    monkeypatch.setattr(
+        "roxxel.quickstart.model.Decoder", functools.partial(Decoder, config)
+    )
     monkeypatch.setattr("roxxel.quickstart.heldout.NUM_WINDOWS", 4)
     monkeypatch.setattr("roxxel.quickstart.training.SAMPLE_BYTES", 8)
     return tmp_path / "run"
@@ -75,6 +78,33 @@ def test_a_run_is_planned_trained_lengthened_and_complete(
     assert main([*command, "--steps", "2", "--fresh"]) == 0
     assert "Done: 2 steps" in capsys.readouterr().out
     assert record(out)["steps"] == 2
+
+
+def test_its_run_can_be_planned_trained_and_reported_by_its_config(
+    small_quickstart: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = small_quickstart
+    config = out / "config.toml"
+    assert main(["quickstart", "--out", str(out), "--steps", "3"]) == 0
+    said = capsys.readouterr().out
+    assert f"roxxel report {out}" in said
+    begun = config.read_text()
+
+    assert main(["plan", str(config)]) == 0
+    shown = capsys.readouterr().out
+    assert "3 steps of this run are done." in shown
+    assert shown.splitlines()[0] in said
+    assert main(["train", str(config)]) == 0
+    assert "already complete: 3 steps" in capsys.readouterr().out
+    assert main(["report", str(out)]) == 0
+
+    assert main(["quickstart", "--out", str(out)]) == 0
+    assert config.read_text() == begun
+    assert main(["quickstart", "--out", str(out), "--steps", "4"]) == 0
+    assert config.read_text() == begun.replace("steps = 1\n", "steps = 2\n")
+    assert main(["quickstart", "--out", str(out), "--steps", "2", "--fresh"]) == 0
+    assert not (out / "report.html").exists()
+    assert not (out / "configs").exists()
 
 
 @pytest.mark.parametrize("extra", [[], ["--fresh"]])

@@ -37,20 +37,25 @@ def _curriculum(
 ) -> Curriculum:
     return Curriculum(
         primary_streamer=corpora.library,
-        phases=[
-            Phase(
-                steps=schedule.boundary,
-                batch_size=settings.SHORT_BATCH,
-                seq_len=settings.SHORT + 1,  # and the byte that follows the last
-                weights=settings.SHORT_WEIGHTS,
-            ),
-            Phase(
-                steps=steps - schedule.boundary,
-                batch_size=settings.LONG_BATCH,
-                seq_len=settings.LONG + 1,
-                weights=settings.LONG_WEIGHTS,
-            ),
-        ],
+        phases=make_phases(schedule, steps),
         mix_streamers={"docstrings": corpora.docstrings},
         max_epochs=settings.MAX_EPOCHS,
     )
+
+
+def make_phases(schedule: settings.Schedule, steps: int) -> list[Phase]:
+    """Return the two phases of a run of so many steps."""
+    return [
+        Phase(
+            steps=schedule.boundary,
+            batch_size=settings.SHORT_BATCH,
+            seq_len=settings.SHORT + 1,  # and the byte that follows the last
+            weights=settings.SHORT_WEIGHTS,
+        ),
+        Phase(
+            steps=steps - schedule.boundary,
+            batch_size=settings.LONG_BATCH,
+            seq_len=settings.LONG + 1,
+            weights=settings.LONG_WEIGHTS,
+        ),
+    ]

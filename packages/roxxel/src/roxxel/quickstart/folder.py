@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 RECORD = "quickstart.json"
 DATA = "data"
+CONFIG = "config.toml"
 _STAGED = "data.new"
 _LOCK = "quickstart.lock"
 _VERSION = 1
@@ -34,6 +35,12 @@ _OURS = frozenset(
         DATA,
         _STAGED,
         _LOCK,
+        CONFIG,
+        # What `roxxel train` and `roxxel report` write.
+        CONFIG + ".tmp",
+        "configs",
+        "report.html",
+        "report.html.tmp",
         # What the trainer writes.
         "checkpoints",
         "metrics.jsonl",
@@ -41,6 +48,7 @@ _OURS = frozenset(
         "run.json",
         "run.json.tmp",
         "run.lock",
+        "profile",
     }
 )
 
@@ -101,6 +109,11 @@ class QuickstartFolder:
     def is_trained(self) -> bool:
         """Whether training has begun here."""
         return (self.path / "run.json").exists()
+
+    @property
+    def has_config(self) -> bool:
+        """Whether the run lies there as a config file too."""
+        return (self.path / CONFIG).exists()
 
     @property
     def staged(self) -> Path:

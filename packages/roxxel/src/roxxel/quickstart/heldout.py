@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 NUM_WINDOWS = 32
 """Windows that the loss is taken over, spread evenly over the held-out files."""
 
-_AT_ONCE = 4
+AT_ONCE = 4
+"""Windows that are evaluated together."""
 
 
 def next_byte_loss(model: Any, batch: jax.Array) -> jax.Array:
@@ -46,7 +47,7 @@ class HeldOut:
         length = min(context + 1, corpus.num_tokens)
         starts = np.linspace(0, corpus.num_tokens - length, NUM_WINDOWS)
         windows = corpus.read(starts.astype(np.int64), length)
-        self._batches = windows.astype(np.int32).reshape(-1, _AT_ONCE, length)
+        self._batches = windows.astype(np.int32).reshape(-1, AT_ONCE, length)
         self._compiled: tuple[Any, Any] | None = None
 
     @property

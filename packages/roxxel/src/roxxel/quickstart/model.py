@@ -8,12 +8,18 @@ positions (Su et al., 2021) and a linear read-out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from flax import nnx
 
-from roxxel.quickstart.settings import VOCAB_SIZE
+from roxxel.quickstart.heldout import next_byte_loss
+from roxxel.quickstart.settings import PEAK_RATE, VOCAB_SIZE, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -137,3 +143,33 @@ def rotate(x: jax.Array, base: float = 10_000.0) -> jax.Array:
 def count_parameters(model: nnx.Module) -> int:
     """Return the number of trained numbers of a model."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
+
+
+def make_optimizer(schedule: Schedule) -> optax.GradientTransformation:
+    """Return AdamW under a rate that rises, then falls to a tenth and stays there."""
+    rate = optax.warmup_cosine_decay_schedule(
+        init_value=0.0,
+        peak_value=PEAK_RATE,
+        warmup_steps=schedule.warmup,
+        decay_steps=schedule.horizon,
+        end_value=PEAK_RATE / 10,
+    )
+    return optax.chain(
+        optax.clip_by_global_norm(1.0), optax.adamw(rate, b2=0.95, weight_decay=0.1)
+    )
+
+
+def make(
+    seed: int, horizon: int
+) -> tuple[Decoder, nnx.Optimizer[Decoder], Callable[[Any, jax.Array], jax.Array]]:
+    """Return model, optimizer and loss function, as a config file names them.
+
+    Args:
+        seed: Seed of the model.
+        horizon: Step at which the learning rate has reached its end.
+    """
+    model = Decoder(rngs=nnx.Rngs(seed))
+    optimizer = nnx.Optimizer(
+        model, make_optimizer(Schedule.of(horizon)), wrt=nnx.Param
+    )
+    return model, optimizer, next_byte_loss

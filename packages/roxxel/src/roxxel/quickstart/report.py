@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Plan
     from roxxel_train import RunSummary
 
+    from roxxel.quickstart.commands import Commands
     from roxxel.quickstart.data import Corpora
     from roxxel.quickstart.folder import QuickstartFolder, Record
     from roxxel.quickstart.model import Decoder
@@ -75,7 +76,7 @@ def say_ending(
 
 
 def say_farewell(
-    folder: QuickstartFolder, record: Record, command: str, say: Say
+    folder: QuickstartFolder, record: Record, commands: Commands, say: Say
 ) -> None:
     """Tell where everything is and how to go on."""
     say("")
@@ -84,5 +85,7 @@ def say_farewell(
     say("  data/          the corpora (look at one with `roxxel format info`)")
     say("  metrics.jsonl  loss, tokens/s, waiting time and held-out loss by step")
     say("  system.log     what happened when")
-    say(f"Train it longer:  {command} --steps {2 * record.steps}")
-    say(f"Start over:       {command} --fresh")
+    say("  config.toml    this run as a file for `roxxel plan` and `roxxel train`")
+    say(f"Look at it:       {commands.report}")
+    say(f"Train it longer:  {commands.quickstart} --steps {2 * record.steps}")
+    say(f"Start over:       {commands.quickstart} --fresh")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from roxxel.quickstart.commands import Commands
     from roxxel.quickstart.corpus import Library
 
 
@@ -32,14 +33,14 @@ class Options:
         steps: Steps in all; None for as many as before, or the default.
         seed: Seed; None for the run's own, or 0.
         fresh: Whether a run that lies in the folder is removed first.
-        command: How the user called the quickstart on this folder, for the last lines.
+        commands: What the user may type next, for the last lines.
     """
 
     out: Path
     steps: int | None
     seed: int | None
     fresh: bool
-    command: str
+    commands: Commands
 
 
 def quickstart(options: Options, say: Callable[[str], None]) -> None:
@@ -73,7 +74,7 @@ def quickstart(options: Options, say: Callable[[str], None]) -> None:
         # Everything that is slow to import begins here.
         from roxxel.quickstart.training import train
 
-        train(folder, record, steps, options.command, say)
+        train(folder, record, steps, options.commands, say)
 
 
 def _check(folder: QuickstartFolder, options: Options) -> tuple[Record | None, int]:

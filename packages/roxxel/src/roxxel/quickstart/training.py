@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import optax
 from flax import nnx
 from roxxel_train import Trainer
 
 from roxxel.quickstart import report, settings
+from roxxel.quickstart.config import write_config
 from roxxel.quickstart.curriculum import make_curriculum
 from roxxel.quickstart.data import open_corpora
 from roxxel.quickstart.heldout import HeldOut, next_byte_loss
-from roxxel.quickstart.model import Decoder
+from roxxel.quickstart.model import Decoder, make_optimizer
 from roxxel.quickstart.sample import sample_text
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from roxxel_train import ModelState
 
+    from roxxel.quickstart.commands import Commands
     from roxxel.quickstart.folder import QuickstartFolder, Record
 
     Say = Callable[[str], None]
@@ -35,7 +36,7 @@ def train(
     folder: QuickstartFolder,
     record: Record,
     steps: int,
-    command: str,
+    commands: Commands,
     say: Say,
 ) -> None:
     """Show what is planned, do it, and say what came out.
@@ -44,7 +45,7 @@ def train(
         folder: The run's folder; its corpora are there.
         record: The run so far.
         steps: Steps that it shall have in all.
-        command: How the user called the quickstart on this folder.
+        commands: How the user goes on.
         say: Gets every line for the user.
     """
     schedule = record.schedule
@@ -70,8 +71,11 @@ def train(
         seed=record.seed,
     )
     plan = trainer.plan()
+    is_longer = steps != record.steps
     record = replace(record, steps=steps)
     folder.write(record)  # nothing stands in the way of training any more
+    if is_longer or not folder.has_config:
+        write_config(folder, record)
 
     report.say_beginning(corpora, record, model, plan, say)
     before = held_out.loss(model)
@@ -87,18 +91,4 @@ def train(
         seed=record.seed,
     )
     report.say_ending(summary, before, after, sample, say)
-    report.say_farewell(folder, record, command, say)
-
-
-def make_optimizer(schedule: settings.Schedule) -> optax.GradientTransformation:
-    """Return AdamW under a rate that rises, then falls to a tenth and stays there."""
-    rate = optax.warmup_cosine_decay_schedule(
-        init_value=0.0,
-        peak_value=settings.PEAK_RATE,
-        warmup_steps=schedule.warmup,
-        decay_steps=schedule.horizon,
-        end_value=settings.PEAK_RATE / 10,
-    )
-    return optax.chain(
-        optax.clip_by_global_norm(1.0), optax.adamw(rate, b2=0.95, weight_decay=0.1)
-    )
+    report.say_farewell(folder, record, commands, say)

@@ -1,0 +1,84 @@
+"""`roxxel quickstart`."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from pathlib import Path
+
+from roxxel.quickstart.settings import DEFAULT_STEPS, MIN_STEPS
+
+_DEFAULT_OUT = Path("runs") / "quickstart"
+
+DESCRIPTION = """\
+Train a small language model on the sources of Python's own standard library,
+first on short texts, then on long ones. Nothing is downloaded. Stop it whenever
+you like: the same command goes on where it was.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help=(
+            f"train to step N, {MIN_STEPS} or more (default: {DEFAULT_STEPS}; for a "
+            "run that exists, as many as before); a larger N trains an existing run "
+            "longer"
+        ),
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=_DEFAULT_OUT,
+        metavar="FOLDER",
+        help=f"folder of the run (default: {_DEFAULT_OUT})",
+    )
+    parser.add_argument(
+        "--seed",
+        type=seed,
+        metavar="N",
+        help="seed of the model and of the order of the data (default: 0)",
+    )
+    parser.add_argument(
+        "--fresh",
+        action="store_true",
+        help="remove the quickstart run in the folder and start over",
+    )
+
+
+def seed(text: str) -> int:
+    """Return a seed; argparse names this function where it refuses one."""
+    number = int(text)
+    if not 0 <= number < 2**32:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 2**32 - 1, got {text}")
+    return number
+
+
+def run(options: argparse.Namespace) -> None:
+    """Train the quickstart's model, or go on with doing so."""
+    from roxxel.cli._words import say, shown_command
+    from roxxel.quickstart.commands import Commands
+    from roxxel.quickstart.run import Options, quickstart
+
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A young model writes characters that not every terminal's encoding has.
+        sys.stdout.reconfigure(errors="replace")
+    out: Path = options.out
+    extra = [] if out == _DEFAULT_OUT else ["--out", str(out)]
+    quickstart(
+        Options(
+            out=out,
+            steps=options.steps,
+            seed=options.seed,
+            fresh=options.fresh,
+            commands=Commands(
+                quickstart=shown_command("quickstart", *extra),
+                report=shown_command("report", str(out)),
+            ),
+        ),
+        say=say,
+    )

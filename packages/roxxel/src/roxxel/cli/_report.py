@@ -1,0 +1,40 @@
+"""`roxxel report`: a run as one self-contained page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roxxel.cli._words import say
+from roxxel.report import write_report
+
+if TYPE_CHECKING:
+    import argparse
+
+DESCRIPTION = """\
+Draw loss, throughput, waiting time and tokens of each source over the steps of
+a run, with its checkpoints and warnings, as one HTML page that needs no
+network. The run may be going on, or have crashed; nothing in its folder is
+changed but the page.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what the command takes."""
+    parser.add_argument(
+        "run", type=Path, metavar="RUN", help="folder of a run: the save_path"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where to write the page (default: report.html in the folder)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Write the page and say where it is."""
+    out: Path = options.out or options.run / "report.html"
+    report = write_report(options.run, out)
+    say(f"{options.run}: {report.headline}")
+    say(f"wrote {out}; open it in a browser")

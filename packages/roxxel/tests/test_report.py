@@ -1,0 +1,416 @@
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel.cli import main
+from roxxel.report import RunFacts, page, read_facts
+from roxxel.report._axis import Axis, axis_over, short
+from roxxel.report._series import Series, thinned
+
+from .helpers import run_python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRACEBACK = """\
+Traceback (most recent call last):
+  File "train.py", line 3, in <module>
+    raise RuntimeError("<oom>")
+RuntimeError: out of <memory>
+"""
+
+
+class Checked(HTMLParser):
+    """Checks that elements nest, and gathers what could reach outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.outside += [
+            str(value)
+            for name, value in attrs
+            if name in {"src", "href", "srcset", "action", "data", "xlink:href"}
+        ]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(html: str) -> Checked:
+    parser = Checked()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    assert parser.outside == []
+    assert "@import" not in html
+    assert "url(" not in html
+    assert "://" not in html
+    return parser
+
+
+def numbers_of(html: str) -> dict[str, Any]:
+    found = re.search(r'id="numbers">(.*?)</script>', html, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def train_row(step: int, **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "train",
+        "step": step,
+        "time": f"2026-11-21T12:00:{step:02}.000+00:00",
+        "phase": int(step > 4),
+        "loss": 6.0 - step / 4,
+        "loss_mean": 6.25 - step / 4,
+        "tokens": 16 * step,
+        "tokens_by_source": {"self": 12 * step, "code <x>": 4 * step},
+        "step_s": 0.5,
+        "tokens_per_s": 32.0 + step,
+        "wait_s": 0.05,
+        "wait_share": 0.1,
+        "grad_norm": 1.5,
+        **more,
+    }
+
+
+def write_run(
+    folder: Path,
+    rows: list[dict[str, Any]],
+    log: str = "2026-11-21T12:00:00Z INFO starts: 8 steps in 2 phases\n",
+    tail: str = "",
+) -> Path:
+    folder.mkdir(parents=True)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(lines + tail)
+    (folder / "system.log").write_text(log)
+    record = {
+        "version": 1,
+        "seed": 7,
+        "data": {"step": 0},
+        "versions": {"jax": "9.8.7"},
+    }
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+def write_checkpoint(folder: Path, step: int, loss: float) -> None:
+    phases = [
+        {
+            "start": start,
+            "batch_size": 2,
+            "seq_len": seq_len,
+            "weights": {"self": 3, "code <x>": 1},
+            "edited": edited,
+        }
+        for start, seq_len, edited in ((0, 8, False), (4, 16, False), (6, 16, True))
+        if start < step
+    ]
+    meta = folder / "checkpoints" / str(step) / "meta"
+    meta.mkdir(parents=True)
+    content = {"metrics": {"loss": loss}, "extra": {"data": {"phases": phases}}}
+    (meta / "metadata").write_text(json.dumps(content))
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    rows = [train_row(step) for step in range(1, 9)]
+    rows.insert(
+        4, {"kind": "eval", "step": 4, "time": rows[3]["time"], "eval_loss": 5.1}
+    )
+    rows.append({"kind": "eval", "step": 8, "time": rows[-1]["time"], "eval_loss": 4.1})
+    run = write_run(tmp_path / "fine", rows)
+    write_checkpoint(run, 4, 3.5)
+    write_checkpoint(run, 8, 4.0)
+    return run
+
+
+def facts_and_page(run: Path) -> tuple[RunFacts, str]:
+    facts = read_facts(run)
+    html = page(facts)
+    checked(html)
+    return facts, html
+
+
+def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
+    facts, html = facts_and_page(finished)
+
+    assert facts.headline == "complete, 8 of 8 steps, loss 4.0000"
+    numbers = numbers_of(html)
+    assert numbers["loss"]["loss of a step"] == {
+        "x": list(range(1, 9)),
+        "y": [6.0 - step / 4 for step in range(1, 9)],
+    }
+    assert numbers["loss"]["eval_loss (held out)"] == {"x": [4, 8], "y": [5.1, 4.1]}
+    assert numbers["throughput"]["tokens/s"]["y"] == [32.0 + s for s in range(1, 9)]
+    assert numbers["waiting"]["waiting"]["y"] == [0.1] * 8
+    assert numbers["tokens"]["code <x>"]["y"] == [4 * step for step in range(1, 9)]
+    assert numbers["train-grad_norm"]["grad_norm"]["y"] == [1.5] * 8
+    assert "128 (128)" in html
+    assert "10 %" in html
+    assert "jax 9.8.7" in html
+    assert "<title>fine: complete" in html
+    assert "code &lt;x&gt;" in html
+
+
+def test_phases_and_checkpoints_stand_in_tables(finished: Path) -> None:
+    facts, html = facts_and_page(finished)
+
+    first, second = facts.phases
+    assert (first.start, first.shape, second.start) == (0, "2 x 8", 4)
+    assert first.tokens == {"self": 48, "code <x>": 16}
+    assert second.tokens == {"self": 48, "code <x>": 16}
+    assert second.shares == {"self": 0.75, "code <x>": 0.25}
+    assert "phase 1: 2 x 16" in html
+    assert [c.step for c in facts.checkpoints] == [4, 8]
+    assert facts.best_step == 4
+    assert "<td>4</td><td class=left>best loss</td>" in html
+    assert "<td>8</td><td class=left>newest</td>" in html
+
+
+def test_a_crashed_run_is_drawn_up_to_its_cut_line(tmp_path: Path) -> None:
+    log = (
+        "2026-11-21T12:00:00Z INFO starts: 8 steps in 2 phases\n"
+        "2026-11-21T12:00:01Z WARNING a <checkpoint> is damaged\n"
+        "2026-11-21T12:00:02Z INFO resumed from step 0 of 8\n"
+        f"2026-11-21T12:00:03Z ERROR the run ended with an error\n{TRACEBACK}"
+    )
+    rows = [train_row(1), train_row(2, loss="nan"), train_row(3)]
+    run = write_run(tmp_path / "bad", rows, log, tail='{"kind": "train", "st')
+    (run / "checkpoints" / "2").mkdir(parents=True)
+
+    facts, html = facts_and_page(run)
+
+    assert facts.status == "ended with an error"
+    assert (facts.step, facts.total_steps, facts.starts) == (3, 8, 2)
+    assert facts.num_damaged == 0
+    assert facts.checkpoints == ()
+    assert numbers_of(html)["loss"]["loss of a step"]["y"] == [5.75, None, 5.25]
+    assert "a &lt;checkpoint&gt; is damaged" in html
+    assert "RuntimeError: out of &lt;memory&gt;" in html
+    assert "line 3, in &lt;module&gt;" in html
+
+
+def test_a_run_that_is_going_on_says_so(finished: Path) -> None:
+    import fcntl
+
+    with (finished / "run.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        assert read_facts(finished).status == "running"
+
+
+def test_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
+    facts, _ = facts_and_page(write_run(tmp_path / "run", [train_row(1)]))
+
+    assert facts.headline == "stopped, 1 of 8 steps, loss 5.7500"
+
+
+def test_a_run_without_rows_is_a_page_too(tmp_path: Path) -> None:
+    _, html = facts_and_page(write_run(tmp_path / "run", []))
+
+    assert "No row of training has been written yet." in html
+
+
+def test_lines_that_are_no_rows_are_counted(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [train_row(1)], tail='\x00\n[]\n{"step": 3}\n')
+
+    facts, html = facts_and_page(run)
+
+    assert facts.num_damaged == 3
+    assert "3 lines of metrics.jsonl cannot be read" in html
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.binary(max_size=30), max_size=5))
+def test_no_bytes_in_the_folder_keep_the_page_from_being_made(
+    tmp_path_factory: pytest.TempPathFactory, junk: list[bytes]
+) -> None:
+    run = tmp_path_factory.mktemp("run")
+    row = json.dumps(train_row(1)).encode()
+    for name in ("metrics.jsonl", "system.log", "run.json"):
+        (run / name).write_bytes(b"\n".join([row, *junk, row[:40]]))
+
+    facts_and_page(run)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["self", "data", "phases"]), inner)
+    ),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_no_values_of_a_run_s_files_keep_the_page_from_being_made(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    run = tmp_path_factory.mktemp("run")
+    rows = [train_row(1), train_row(5)]
+    for row in rows:
+        changed = data.draw(st.sets(st.sampled_from(sorted(row)), max_size=3))
+        row.update({name: data.draw(anything) for name in sorted(changed)})
+    (run / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    record = {"seed": data.draw(anything), "versions": data.draw(anything)}
+    (run / "run.json").write_text(json.dumps(record))
+    write_checkpoint(run, 4, 1.0)
+    meta = run / "checkpoints" / "4" / "meta" / "metadata"
+    content = json.loads(meta.read_text())
+    phases = content["extra"]["data"]["phases"]
+    for part, names in (
+        (phases[0], sorted(phases[0])),
+        (content, ["metrics", "extra"]),
+    ):
+        for name in data.draw(st.lists(st.sampled_from(names), max_size=1)):
+            part[name] = data.draw(anything)
+    meta.write_text(json.dumps(content))
+
+    facts_and_page(run)
+
+
+def test_text_of_an_evaluation_is_shown_and_is_no_html(tmp_path: Path) -> None:
+    text = "</script><script>alert(1)</script>"
+    rows = [train_row(1), {"kind": "eval", "step": 1, "time": "", "text": text}]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert "&lt;/script&gt;&lt;script&gt;alert(1)" in html
+    assert "<script>alert" not in html
+
+
+def test_a_source_s_name_cannot_end_the_script(tmp_path: Path) -> None:
+    row = train_row(1, tokens_by_source={"</script>": 3})
+
+    _, html = facts_and_page(write_run(tmp_path / "run", [row]))
+
+    assert numbers_of(html)["tokens"] == {"</script>": {"x": [1], "y": [3.0]}}
+
+
+def test_the_command_writes_the_page_into_the_folder(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["report", str(finished)]) == 0
+
+    shown = capsys.readouterr().out
+    assert f"{finished}: complete, 8 of 8 steps" in shown
+    assert f"wrote {finished / 'report.html'}" in shown
+    checked((finished / "report.html").read_text())
+
+
+def test_the_command_needs_no_jax_and_writes_where_it_is_told(
+    finished: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "page.html"
+    program = (
+        "import sys\n"
+        "from roxxel.cli import main\n"
+        f"assert main(['report', {str(finished)!r}, '--out', {str(out)!r}]) == 0\n"
+        "assert not {'jax', 'matplotlib'} & set(sys.modules)\n"
+    )
+
+    done = run_python("-W", "error", "-c", program)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    checked(out.read_text())
+    assert not (finished / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("nowhere", "there is no such folder; give the folder of a run"),
+        ("file", "is a file; give the folder of a run"),
+        (
+            "empty",
+            "holds no run (run.json, metrics.jsonl and checkpoints/ are missing)",
+        ),
+    ],
+)
+def test_what_is_no_run_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, sentence: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+
+    assert main(["report", str(tmp_path / name)]) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith(f"roxxel: {tmp_path / name}: {sentence}")
+    assert error.count("\n") == 1
+
+
+maybe = st.none() | st.floats(-1e9, 1e9)
+
+
+@given(st.lists(maybe, max_size=300), st.integers(4, 40))
+def test_thinning_keeps_ends_extremes_and_a_gap(
+    values: list[float | None], most: int
+) -> None:
+    series = Series(list(range(len(values))), values)
+
+    thin = thinned(series, most)
+
+    assert len(thin.steps) <= max(most, 0) or thin == series
+    assert all(
+        series.values[i] == v for i, v in zip(thin.steps, thin.values, strict=True)
+    )
+    assert thin.steps == sorted(set(thin.steps))
+    if values:
+        assert {thin.steps[0], thin.steps[-1]} == {0, len(values) - 1}
+    assert (None in thin.values) == (None in values)
+    if None not in values and values:
+        assert min(thin.finite) == min(series.finite)
+        assert max(thin.finite) == max(series.finite)
+
+
+numbers = st.floats(-1e12, 1e12) | st.floats(1e-9, 1e-3)
+
+
+@given(st.lists(numbers, min_size=1, max_size=9), st.booleans(), st.booleans())
+def test_every_value_and_tick_lies_on_its_axis(
+    values: list[float], from_zero: bool, may_be_log: bool
+) -> None:
+    axis = axis_over(values, from_zero=from_zero, may_be_log=may_be_log)
+
+    for value in values:
+        assert -1e-6 <= axis.place(value) <= 1 + 1e-6
+    ticks = axis.ticks(5)
+    assert len(ticks) <= 12
+    for tick in ticks:
+        assert -1e-6 <= axis.place(tick) <= 1 + 1e-6
+
+
+def test_ticks_are_round() -> None:
+    assert Axis(0, 100).ticks(5) == [0, 20, 40, 60, 80, 100]
+    assert Axis(2, 11, is_log=True).ticks(5) == [2, 3, 4, 5, 6, 8, 10]
+
+
+def test_numbers_are_short() -> None:
+    assert [short(x) for x in (0, 0.25, 999, 1500, 2.5e7, 1e13)] == [
+        "0",
+        "0.25",
+        "999",
+        "1.5 k",
+        "25 M",
+        "10 T",
+    ]

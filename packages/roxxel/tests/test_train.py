@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from roxxel.cli import main
+from roxxel.config._keep import kept_steps
+
+from .helpers import run_python
+from .runs import CONFIG, write_project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def rows(run: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if row["kind"] == kind]
+
+
+def test_a_config_is_trained_lengthened_and_complete(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    run = tmp_path / "run"
+
+    assert main(["train", str(config)]) == 0
+    shown = capsys.readouterr().out
+    assert "phase 1: steps 4-5 of 1 x 16" in shown
+    assert "done: 6 of 6 steps" in shown
+    assert f"roxxel report {run}" in shown
+    assert f"roxxel train {config}" in shown
+    assert [row["step"] for row in rows(run, "train")] == [1, 2, 3, 4, 5, 6]
+    assert [row["step"] for row in rows(run, "eval")] == [3, 6]
+    assert kept_steps(run) == [0]
+
+    assert main(["train", str(config)]) == 0
+    assert "This run is already complete: 6 steps" in capsys.readouterr().out
+
+    config.write_text(CONFIG.replace("steps = 2", "steps = 3"))
+    assert main(["train", str(config)]) == 0
+    assert "done: 7 of 7 steps" in capsys.readouterr().out
+    assert kept_steps(run) == [0, 6]
+    assert "steps = 2" in (run / "configs" / "step-0.toml").read_text()
+
+    assert main(["train", str(run / "config.toml")]) == 0
+    assert "already complete: 7 steps" in capsys.readouterr().out
+
+    config.write_text(CONFIG.replace("batch_size = 2", "batch_size = 3"))
+    assert main(["train", str(config)]) == 1
+    assert "the run there does not fit this curriculum" in capsys.readouterr().err
+    assert kept_steps(run) == [0, 6]
+    assert "batch_size = 3" not in (run / "config.toml").read_text()
+
+
+def test_preflight_compiles_and_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+
+    assert main(["train", str(config), "--preflight"]) == 0
+
+    shown = capsys.readouterr().out
+    assert "2 x 8" in shown
+    assert shown.endswith("ready\n")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_a_run_in_whose_folder_another_trains_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import fcntl
+
+    config = write_project(tmp_path)
+    (tmp_path / "run").mkdir()
+    with (tmp_path / "run" / "run.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        assert main(["train", str(config)]) == 1
+
+    assert "another process is training in this folder" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "config.toml").exists()
+
+
+def test_a_signal_ends_with_75_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    config = write_project(tmp_path)
+    program = (
+        "import os, signal, sys\n"
+        "from roxxel.cli import main\n"
+        "from roxxel_train import Logger\n"
+        "says = Logger.metrics\n"
+        "def metrics(self, row):\n"
+        "    says(self, row)\n"
+        "    if row['step'] == 2: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "Logger.metrics = metrics\n"
+        f"sys.exit(main(['train', {str(config)!r}]))\n"
+    )
+
+    stopped = run_python("-W", "error", "-c", program)
+
+    assert stopped.returncode == 75, stopped.stderr
+    assert "SIGTERM ended the run after step" in stopped.stderr
+    assert "start it again to go on" in stopped.stderr
+
+    done = run_python("-W", "error", "-m", "roxxel", "train", str(config))
+
+    assert done.returncode == 0, done.stderr
+    assert "resumed from step" in done.stderr
+    steps = [row["step"] for row in rows(tmp_path / "run", "train")]
+    assert steps == [1, 2, 3, 4, 5, 6]
