@@ -1,0 +1,156 @@
+"""The commands on one config file: planned, trained, killed, resumed, reported."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from roxxel import TIMING_FIELDS, Roxxel
+
+from .conftest import environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+MODEL = """
+import jax.numpy as jnp
+import optax
+from flax import nnx
+
+
+def make(vocab_size):
+    model = nnx.Sequential(
+        nnx.Embed(vocab_size, 16, rngs=nnx.Rngs(0)),
+        nnx.Linear(16, vocab_size, rngs=nnx.Rngs(1)),
+    )
+    return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param), loss_fn
+
+
+def loss_fn(model, batch):
+    logits = model(batch["tokens"][:, :-1])
+    starts = batch["positions"][:, 1:] == 0
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        logits, batch["tokens"][:, 1:]
+    )
+    return {"loss": losses.mean(), "starts": jnp.mean(starts)}
+"""
+
+CONFIG = """\
+model = "tiny.model:make"
+save_path = "../runs/first"
+
+[sources]
+self = "../data/web_*.rox"
+code = { path = "../data/code.rox", policy = "repeat" }
+
+[[phases]]
+steps = 30
+batch_size = 8
+seq_len = 17
+weights = { self = 0.75, code = 0.25 }
+
+[[phases]]
+steps = 10
+batch_size = 2
+seq_len = 65
+
+[model_args]
+vocab_size = 64
+
+[trainer]
+log_every = 1
+checkpoint_every = 7
+eval_every = 20
+fields = ["tokens", "positions"]
+best_metric = "eval_loss"
+grad_accum_steps = 2
+
+[eval]
+sources = { self = "../data/held_out.rox" }
+phases = [{ steps = 2, batch_size = 8, seq_len = 17 }]
+
+[mesh]
+preset = "fsdp"
+"""
+
+
+def write_project(folder: Path) -> None:
+    (folder / "configs" / "tiny").mkdir(parents=True)
+    (folder / "data").mkdir()
+    for name, count in (("web_*.rox", 40), ("code.rox", 20), ("held_out.rox", 10)):
+        documents = (np.arange(start, start + 50) % 64 for start in range(count))
+        Roxxel(folder / "data" / name).write(documents, vocab_size=64)
+    (folder / "configs" / "tiny" / "__init__.py").write_text("")
+    (folder / "configs" / "tiny" / "model.py").write_text(MODEL)
+    (folder / "configs" / "first.toml").write_text(CONFIG)
+
+
+def start(folder: Path, cache: Path, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-W", "error", "-m", "roxxel", *arguments],
+        cwd=folder,
+        env=environment(2, cache),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(folder: Path, cache: Path, *arguments: str) -> str:
+    with start(folder, cache, *arguments) as process:
+        shown, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return shown
+
+
+def stop_at(step: int, sent: signal.Signals, folder: Path, cache: Path) -> int:
+    with start(folder, cache, "train", "configs/first.toml") as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            words = line.split()
+            if words[:1] == ["step"] and int(words[1].split("/")[0]) >= step:
+                process.send_signal(sent)
+                break
+        process.stderr.read()
+    return process.returncode
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "runs" / "first" / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
+        for line in lines
+    ]
+
+
+def test_a_config_killed_and_stopped_ends_as_one_left_alone(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        write_project(folder)
+    plan = finish(whole, compilation_cache, "plan", "configs/first.toml")
+
+    shown = finish(whole, compilation_cache, "train", "configs/first.toml")
+
+    assert shown.startswith(plan)
+    assert "done: 40 of 40 steps" in shown
+    assert stop_at(9, signal.SIGKILL, broken, compilation_cache) == -signal.SIGKILL
+    assert stop_at(16, signal.SIGTERM, broken, compilation_cache) == 75
+    finish(broken, compilation_cache, "train", "configs/first.toml")
+    assert rows(broken) == rows(whole)
+    run = broken / "runs" / "first"
+    assert (run / "config.toml").read_text().startswith('relative_to = "../../configs"')
+
+    again = finish(broken, compilation_cache, "train", "runs/first/config.toml")
+    assert "already complete: 40 steps" in again
+    shown = finish(broken, compilation_cache, "report", "runs/first")
+    assert "runs/first: complete, 40 of 40 steps" in shown
+    page = (run / "report.html").read_text()
+    assert "eval_loss (held out)" in page
+    assert "best eval_loss" in page
+    assert "phase 1: 2 x 65" in page
