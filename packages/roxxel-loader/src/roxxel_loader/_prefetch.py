@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from time import perf_counter
-from typing import TYPE_CHECKING, Generic, Literal, NoReturn, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +52,10 @@ class Prefetcher(Generic[T]):
             None measures, and takes one thread where results are slow.
         executor: Makes the results instead of own threads; it is left open.
         submit: Has a result made by an executor; by default all of it by one call.
+
+    Attributes:
+        mode: Where results are made now: on the consumer's thread or on others.
+        waited_s: Seconds the consumer has spent making results or waiting for them.
     """
 
     def __init__(
@@ -70,14 +74,16 @@ class Prefetcher(Generic[T]):
         self._next = start
         self._stop = stop
         self._ahead = ahead
-        self._pending: deque[T | _Failed | Future[T]] = deque()
+        self._pending: deque[Any] = deque()
         self._lock = threading.RLock()
+        self._failure: Exception | None = None
         self._closed = False
         self._interrupted = False
         self._auto = workers is None and executor is None and ahead > 0
         self._num_slow = -1  # the first result is not judged, for it warms up
         self._thread_s: deque[float] = deque(maxlen=16)
         self._resources = _Resources(executor, max(workers or 1, 1))
+        self.waited_s = 0.0
         self.mode: Mode = "thread" if workers or executor is not None else "inline"
         self._finalizer = weakref.finalize(
             self, _release, self._pending, self._resources
@@ -88,27 +94,19 @@ class Prefetcher(Generic[T]):
 
     def __next__(self) -> T:
         with self._lock:
-            if self._interrupted:
-                raise RuntimeError(
-                    "an interrupt has met this iteration while it waited; start "
-                    "another from the same step"
-                )
             if self._closed:
-                raise StopIteration
+                self._refuse()
             pending = self._pending
-            if self.mode == "inline":
-                self._make_ahead()
-            else:
+            if self.mode == "thread":
                 self._submit_ahead()
-            if not pending:
-                self.close()
-                raise StopIteration
-            head = pending[0]
-            if isinstance(head, (Future, _Failed)):
-                head = self._outcome(head)
-            if pending:  # else closed by another thread while this one waited
-                pending.popleft()
-            return head
+                if pending:
+                    return self._awaited()
+            self._make_ahead()
+            if pending:
+                return pending.popleft()
+            failure, self._failure = self._failure, None
+            self.close()
+            raise StopIteration if failure is None else _told(failure)
 
     def __enter__(self) -> Self:
         return self
@@ -124,26 +122,34 @@ class Prefetcher(Generic[T]):
             _release(self._pending, self._resources, wait=True)
         self._finalizer.detach()
 
+    def _refuse(self) -> NoReturn:
+        if self._interrupted:
+            raise RuntimeError(
+                "an interrupt has met this iteration while it waited; start another "
+                "from the same step"
+            )
+        raise StopIteration
+
     def _make_ahead(self) -> None:
         """Make one result more than is taken, on this thread, until enough are there.
 
         Only the place moves on after each, so an interrupt loses nothing.
         """
         pending = self._pending
-        if pending and isinstance(pending[-1], Future) and not pending[-1].done():
-            return  # one thread at a time makes results
         # The very first is not kept waiting for a second.
         budget = 1 if self._num_slow < 0 else 2
-        while budget and len(pending) <= self._ahead and self._next != self._stop:
+        while len(pending) <= self._ahead and budget and self._next != self._stop:
             began = perf_counter()
             try:
                 pending.append(self._make(self._next))
             except Exception as error:  # noqa: BLE001 - raised when its turn comes
-                pending.append(_Failed(error))
-                self._stop = self._next + 1
+                self._fail(error)
+                return
             self._next += 1
             budget -= 1
-            if perf_counter() - began > SLOW_S:
+            taken_s = perf_counter() - began
+            self.waited_s += taken_s
+            if taken_s > SLOW_S:
                 self._learn_slow()
             elif self._num_slow:
                 self._num_slow -= 1 if self._num_slow > 0 else -1
@@ -156,32 +162,50 @@ class Prefetcher(Generic[T]):
             self._thread_s.clear()
 
     def _submit_ahead(self) -> None:
-        while len(self._pending) <= self._ahead and self._next != self._stop:
-            self._pending.append(self._submitted(self._next))
-            self._next += 1
+        """Have results made by others; or, where they are quick, let those run out."""
         times = self._thread_s
         if len(times) == times.maxlen and max(times.copy()) < QUICK_S:
-            self.mode = "inline"
-            self._num_slow = 0
+            if not self._pending:
+                self.mode = "inline"
+                self._num_slow = 0
+            return
+        while len(self._pending) <= self._ahead and self._next != self._stop:
+            try:
+                self._pending.append(self._submitted(self._next))
+            except Exception as error:  # noqa: BLE001 - raised when its turn comes
+                self._fail(error)
+                return
+            self._next += 1
 
-    def _submitted(self, number: int) -> Future[T] | _Failed:
+    def _submitted(self, number: int) -> Future[T]:
         executor = self._resources.executor()
-        try:
-            if self._auto:
-                return executor.submit(_timed, self._make, number, self._thread_s)
-            if self._submit is None:
-                return executor.submit(self._make, number)
-            return self._submit(number, executor)
-        except Exception as error:  # noqa: BLE001 - raised when its turn comes
-            self._stop = number + 1
-            return _Failed(error)
+        if self._auto:
+            return executor.submit(_timed, self._make, number, self._thread_s)
+        if self._submit is None:
+            return executor.submit(self._make, number)
+        return self._submit(number, executor)
 
-    def _outcome(self, entry: _Failed | Future[T]) -> T:
-        """Return a result, waiting for it; or raise, and make no more."""
+    def _fail(self, error: Exception) -> None:
+        """Make no more; the error is raised after what was made before it."""
+        self._failure = error
+        self._stop = self._next
+
+    def _awaited(self) -> T:
+        """Return the first result, waiting for it; or raise, and make no more."""
+        head = self._pending[0]
+        if isinstance(head, Future):
+            began = perf_counter()
+            head = self._outcome(head)
+            self.waited_s += perf_counter() - began
+        if self._pending:  # else closed by another thread while this one waited
+            self._pending.popleft()
+        return head
+
+    def _outcome(self, future: Future[T]) -> T:
         try:
-            return entry.result()
-        except (CancelledError, EndOfWorkError) as error:
-            ended = self._closed or isinstance(error, EndOfWorkError)
+            return future.result()
+        except CancelledError:
+            ended = self._closed
             self.close()
             if ended:
                 raise StopIteration from None
@@ -189,31 +213,27 @@ class Prefetcher(Generic[T]):
                 "the executor dropped work it had accepted; it must stay open while "
                 "batches are made, so start from this step with a fresh one"
             ) from None
-        except StopIteration as error:
-            self.close()
-            # Let through, it would end the consumer's loop as if all were done.
-            raise RuntimeError("making a batch raised StopIteration") from error
-        except Exception:
-            self.close()
-            raise
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = error
         except BaseException:
             # Ctrl-C: what has not begun must not keep the program from ending.
-            self._interrupted = True
+            self._closed = self._interrupted = True
             _release(self._pending, self._resources)
             raise
+        self.close()
+        raise _told(failure)
 
 
-class _Failed:
-    """The exception of a result that was to be made on the consumer's thread."""
-
-    __slots__ = ("_error",)
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def result(self) -> NoReturn:
-        """Raise the exception."""
-        raise self._error
+def _told(error: Exception) -> Exception:
+    """Return what the consumer is told: an end of the work is one of the iteration."""
+    if isinstance(error, EndOfWorkError):
+        return StopIteration()
+    if isinstance(error, StopIteration):
+        # Let through, it would end the consumer's loop as if all were done.
+        told = RuntimeError("making a batch raised StopIteration")
+        told.__cause__ = error
+        return told
+    return error
 
 
 class _Resources:
@@ -241,7 +261,7 @@ class _Resources:
 
 
 def _release(
-    pending: deque[T | _Failed | Future[T]],
+    pending: deque[T | Future[T]],
     resources: _Resources,
     *,
     wait: bool = False,
