@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 from math import prod
 
 import jax
@@ -8,7 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
-from roxxel_loader._buffers import ALIGNMENT, aligned_empty, is_unshared
+from roxxel_loader._buffers import (
+    ALIAS_BYTES,
+    ALIGNMENT,
+    aligned_empty,
+    is_unshared,
+    to_hand_over,
+)
 from roxxel_loader.sharding._layout import make_layout, place
 
 from .helpers import make_mesh, sharded
@@ -137,3 +144,24 @@ def test_a_spec_is_cut_to_the_axes_of_the_array() -> None:
     assert layout.sharding == sharded((8,), "a")
     with pytest.raises(ValueError, match="array of 1 axes cannot be placed"):
         make_layout((8,), sharded((8,), None, "a"))
+
+
+@pytest.mark.parametrize("offset", [0, 1, 3])
+def test_large_arrays_go_to_the_cpu_on_the_boundary(offset: int) -> None:
+    """Any other would be copied late, by another thread."""
+    large = ALIAS_BYTES // 4
+    raw = aligned_empty((large + offset,), np.dtype(np.int32))
+    arrays = [raw[offset:]]
+    del raw
+
+    handed_over = to_hand_over(arrays, 0, ALIAS_BYTES)
+
+    assert handed_over.ctypes.data % ALIGNMENT == 0
+    assert np.array_equal(handed_over, arrays[0])
+    assert to_hand_over([np.zeros(large)], 0, sys.maxsize).flags.owndata
+
+
+def test_small_arrays_that_nobody_holds_go_as_they_are() -> None:
+    arrays = [np.zeros((4, 4), np.int32)]
+
+    assert to_hand_over(arrays, 0, ALIAS_BYTES) is arrays[0]

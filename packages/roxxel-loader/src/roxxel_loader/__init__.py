@@ -13,7 +13,8 @@ global arrays, of which each process builds only the parts its own devices hold.
 """
 
 from ._dataloader import Dataloader, DataloaderIterator, LoaderStats
-from ._device import DeviceStream, RowSource, StreamStats, device_stream
+from ._device import DeviceStream, StreamStats, device_stream
+from ._row_source import RowSource
 from .datasets import (
     CachedDataset,
     ConcatDataset,

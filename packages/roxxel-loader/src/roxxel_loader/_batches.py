@@ -7,17 +7,16 @@ first, by any thread, and in any process.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax.sharding import Sharding
 from roxxel_curriculum import make_key, permute
 
 from ._collate import collate
 from ._gather import Gather, Pace, timed_fetch
 from .datasets._dataset import fetch
-from .sharding._layout import Layout, make_layout, place, rows_only
+from .sharding._layout import Layout, make_layout, place, resolve, rows_only
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ._device import ShardingLike
     from .datasets import Dataset
+    from .sharding._layout import ShardingLike
 
 
 @dataclass(frozen=True)
@@ -75,13 +74,6 @@ def sharded_rows(num_rows: int, sharding: ShardingLike) -> Rows:
     by_rows = rows_only(resolve(sharding, (num_rows,)))
     layout = make_layout((num_rows,), by_rows)
     return Rows(num_rows, tuple(read[0] for read in layout.reads))
-
-
-def resolve(sharding: ShardingLike, shape: tuple[int, ...]) -> Sharding:
-    """Return the sharding for an array of `shape`."""
-    if isinstance(sharding, Sharding):
-        return sharding
-    return cast("Callable[[tuple[int, ...]], Sharding]", sharding)(shape)
 
 
 class Batches:

@@ -1,9 +1,10 @@
 """Host memory that JAX may take over: never written to again, by anybody.
 
 JAX on CPU aliases a numpy buffer that starts on a 64-byte boundary and copies any
-other, small ones at once, large ones late; to an accelerator it copies in the
-background. So memory handed over must not change afterwards. An array that nobody else
-refers to cannot, and goes as it is; any other is copied first.
+other, small ones at once, large ones late and by a thread of its own, which costs more
+than a copy made here; to an accelerator it copies in the background. So memory handed
+over must not change afterwards. An array that nobody else refers to cannot, and goes as
+it is unless a copy is cheaper; any other is copied first.
 """
 
 from __future__ import annotations
@@ -39,6 +40,29 @@ def fresh_copy(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[An
     copy = aligned_empty(values.shape, dtype)
     copy[...] = values
     return copy
+
+
+def to_hand_over(
+    arrays: list[npt.NDArray[Any]], place: int, alias_bytes: int
+) -> npt.NDArray[Any]:
+    """Return an array that JAX may keep: the one of the list, or a copy of it.
+
+    Args:
+        arrays: The list that holds the only reference, if no copy is to be made.
+        place: Which of its arrays.
+        alias_bytes: Size from which the devices alias aligned memory with profit.
+    """
+    if is_unshared(arrays, place) and is_taken_over(arrays[place], alias_bytes):
+        return arrays[place]
+    return fresh_copy(arrays[place], arrays[place].dtype)
+
+
+def is_taken_over(array: npt.NDArray[Any], alias_bytes: int) -> bool:
+    """Return whether an array goes to the devices as it is no slower than a copy."""
+    return array.nbytes < alias_bytes or (
+        array.flags.c_contiguous
+        and array.__array_interface__["data"][0] % ALIGNMENT == 0
+    )
 
 
 def is_unshared(arrays: list[npt.NDArray[Any]], place: int) -> bool:

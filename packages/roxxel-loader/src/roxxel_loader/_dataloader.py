@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-    from ._device import ShardingLike
     from .datasets import Dataset
+    from .sharding._layout import ShardingLike
 
 B = TypeVar("B")
 C = TypeVar("C")

@@ -7,27 +7,38 @@ that go to the devices (each distinct one once, however many devices hold it).
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import (
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
-from roxxel_loader._buffers import fresh_copy, is_unshared
+from roxxel_loader._buffers import (
+    ALIAS_BYTES,
+    fresh_copy,
+    is_taken_over,
+    is_unshared,
+    to_hand_over,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
-    from jax.sharding import Sharding
 
 Shape: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[Span, ...]
-
-
 Index: TypeAlias = tuple[slice, ...]
+ShardingLike: TypeAlias = "Sharding | Callable[[Shape], Sharding] | None"
+"""A sharding, a function from global shape to one, or None for the default device."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,7 @@ class Layout:
         reads: Parts that together are the pieces and share no element; each piece lies
             in exactly one.
         cuts: For each piece the number of its read, and where it lies in that.
+        alias_bytes: From this size on the devices do better to take pieces over.
     """
 
     shape: Shape
@@ -49,11 +61,53 @@ class Layout:
     pieces: tuple[Box, ...]
     reads: tuple[Box, ...]
     cuts: tuple[tuple[int, Index], ...]
+    alias_bytes: int
 
     @property
     def is_one_piece(self) -> bool:
         """Whether one read is at once the only piece."""
         return len(self.pieces) == 1
+
+
+class Layouts:
+    """The layouts met so far; shapes are few, batches many."""
+
+    def __init__(self, sharding: ShardingLike) -> None:
+        self._sharding = sharding if sharding is not None else default_sharding()
+        self._known: dict[Shape, Layout] = {}
+
+    def of(self, shape: Shape, step: int) -> Layout:
+        """Return the layout for a shape, which is the one of a step.
+
+        Raises:
+            ValueError: The sharding does not fit the shape; the note names the step.
+        """
+        layout = self._known.get(shape)
+        if layout is None:
+            layout = self._known[shape] = self._make(tuple(shape), step)
+        return layout
+
+    def _make(self, shape: Shape, step: int) -> Layout:
+        try:
+            return make_layout(shape, resolve(self._sharding, shape))
+        except ValueError as error:
+            error.add_note(f"while placing the batch of step {step}")
+            raise
+
+
+def default_sharding() -> Sharding:
+    """Return the placement on the default device of this process."""
+    device: Any = cast("Any", jax.config).jax_default_device
+    if device is None or isinstance(device, str):
+        device = jax.local_devices(backend=device)[0]
+    return SingleDeviceSharding(device)
+
+
+def resolve(sharding: ShardingLike, shape: Shape) -> Sharding:
+    """Return the sharding for an array of `shape`."""
+    if sharding is None:
+        return default_sharding()
+    return sharding if isinstance(sharding, Sharding) else sharding(shape)
 
 
 def make_layout(shape: Shape, sharding: Sharding) -> Layout:
@@ -82,7 +136,9 @@ def make_layout(shape: Shape, sharding: Sharding) -> Layout:
         )
     reads = _merge(pieces)
     cuts = tuple(_cut(piece, reads) for piece in pieces)
-    return Layout(shape, sharding, pieces, reads, cuts)
+    platforms = {device.platform for device in indices}
+    alias_bytes = ALIAS_BYTES if "cpu" in platforms else sys.maxsize
+    return Layout(shape, sharding, pieces, reads, cuts, alias_bytes)
 
 
 def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
@@ -136,17 +192,19 @@ def assemble(
 ) -> list[npt.NDArray[Any]]:
     """Return the layout's pieces, in memory that nobody will write to."""
     dtype = device_dtype(parts[0].dtype, name)
-    ours = [
-        is_unshared(parts, place) and parts[place].dtype == dtype
-        for place in range(len(parts))
-    ]
+    if parts[0].dtype != dtype:
+        return [
+            fresh_copy(parts[number][index], dtype) for number, index in layout.cuts
+        ]
     if layout.is_one_piece:
-        return parts if ours[0] else [fresh_copy(parts[0], dtype)]
+        return [to_hand_over(parts, 0, layout.alias_bytes)]
+    ours = [is_unshared(parts, place) for place in range(len(parts))]
+    pieces = [parts[number][index] for number, index in layout.cuts]
     return [
-        parts[number][index]
-        if ours[number]
-        else fresh_copy(parts[number][index], dtype)
-        for number, index in layout.cuts
+        piece
+        if ours[number] and is_taken_over(piece, layout.alias_bytes)
+        else fresh_copy(piece, dtype)
+        for piece, (number, _) in zip(pieces, layout.cuts, strict=True)
     ]
 
 
