@@ -98,15 +98,22 @@ class CompiledAhead:
                 self._compiled[key] = compiler.submit(self._compile, key, done)
 
     def for_batch(
-        self, batch: Any, give_up: Callable[[], bool] | None = None
+        self,
+        batch: Any,
+        give_up: Callable[[], bool] | None = None,
+        say: Callable[[str], None] | None = None,
     ) -> Callable[[Tree, Any], Any] | None:
         """Return the compiled program for this batch; waits until it is compiled.
 
         Args:
             batch: Live arrays, or what describes them.
             give_up: Asked during the wait; once it is true the answer is None.
+            say: Told what is waited for, if it is.
         """
-        future = self._compiled[_key(batch)]
+        key = _key(batch)
+        future = self._compiled[key]
+        if say is not None and not future.done():
+            say(f"compiling for batches of {' x '.join(map(str, key[0][0]))}")
         while give_up is not None and not future.done():
             if give_up():
                 return None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding
     from roxxel_curriculum import Curriculum, Field, Plan
 
+    from roxxel_train._compiled import CompiledShape
     from roxxel_train._model_sharding import ModelSharding
     from roxxel_train._model_state import ModelState
     from roxxel_train._step import LossFunction, TrainStep
@@ -314,7 +315,9 @@ class Trainer:
 
             for step, batch in enumerate(batches, start + 1):
                 with _apart("compile_s", recorder, watch):
-                    update = self._updates.for_batch(batch, self._is_stopping)
+                    update = self._updates.for_batch(
+                        batch, self._is_stopping, log.status
+                    )
                 if update is None:
                     raise self._preempted(requests.stop(step - 1), recorder)
                 trace.at(step - 1, recorder.drain)
@@ -389,8 +392,14 @@ class Trainer:
         """Compile in the background what is still needed, in the order of need."""
         phases = zip(self._sampler.phases, self._batches, strict=True)
         needed = [batch for phase, batch in phases if phase.stop > start]
+
+        def tell(shape: CompiledShape) -> None:
+            # The run may have ended meanwhile: then the log is closed.
+            with suppress(RuntimeError):
+                log.info(str(shape))
+
         compiler = ThreadPoolExecutor(1, thread_name_prefix="roxxel-compile")
-        self._updates.begin(compiler, needed, lambda shape: log.info(str(shape)))
+        self._updates.begin(compiler, needed, tell)
         if needed or self._kept.owes_evaluation:
             self._evaluator.compile_ahead(compiler)
         compiler.shutdown(wait=False)
