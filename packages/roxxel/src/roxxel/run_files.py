@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 METRICS, SYSTEM_LOG, RECORD = "metrics.jsonl", "system.log", "run.json"
 CHECKPOINTS, LOCK = "checkpoints", "run.lock"
 
-_GREATEST = 2**63
-"""Nothing that a run counts is as great; what is, is no number of it."""
+_GREATEST_COUNT = 2**63
+"""Nothing that a run counts is as great."""
+
+_GREATEST_NUMBER = 1e300
+"""What is as great cannot be drawn."""
 
 _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([A-Z]+) (.*)", re.DOTALL)
 
@@ -174,13 +177,13 @@ def number(value: Any) -> float | None:
     """Return a finite number of a row; None for text, NaN and infinities."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if abs(value) < _GREATEST else None
+    return float(value) if abs(value) < _GREATEST_NUMBER else None
 
 
 def is_count(value: Any) -> bool:
     """Return whether a value is a number of steps, tokens and the like."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
-    return is_integer and 0 <= value < _GREATEST
+    return is_integer and 0 <= value < _GREATEST_COUNT
 
 
 def _checkpoint(place: Path, step: int) -> Checkpoint | None:

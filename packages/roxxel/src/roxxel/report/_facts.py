@@ -28,10 +28,9 @@ if TYPE_CHECKING:
 
 Rows = list[dict[str, Any]]
 
-_TOTAL = re.compile(
-    r"starts: (\d+) steps|resumed from step \d+ of (\d+)|: \d+ of (\d+)"
+_START = re.compile(
+    r"starts: (\d+) steps|resumed from step \d+ of (\d+)|already complete: \d+ of (\d+)"
 )
-_STARTS = ("starts: ", "resumed from ", "already complete")
 _NOT_DRAWN = {
     *("kind", "step", "time", "phase", "loss", "loss_mean", "tokens", "value"),
     *("tokens_by_source", "tokens_per_s", "wait_share", "wait_s", "text"),
@@ -146,7 +145,8 @@ def read_facts(folder: Path) -> RunFacts:
     config = _config(folder)
     best_metric = (config and config.trainer.best_metric) or "loss"
     step = max([0, *(r["step"] for r in rows), *(c.step for c in checkpoints)])
-    total_steps = _total_steps(entries)
+    starts = [found for e in entries if (found := _START.match(e.text))]
+    total_steps = _total_steps(starts)
     timed = [
         _timing(row, before) for row, before in zip(train, [None, *train], strict=False)
     ]
@@ -173,7 +173,7 @@ def read_facts(folder: Path) -> RunFacts:
         checkpoints=tuple(checkpoints),
         best_metric=best_metric,
         best_step=_best(checkpoints, best_metric),
-        starts=sum(entry.text.startswith(_STARTS) for entry in entries),
+        starts=len(starts),
         alerts=tuple(e for e in entries if e.level not in {"INFO", "DEBUG"}),
         last_text=texts[-1] if texts else "",
         num_damaged=num_damaged,
@@ -193,15 +193,9 @@ def _status(
     return "stopped"
 
 
-def _total_steps(entries: list[LogEntry]) -> int | None:
+def _total_steps(starts: list[re.Match[str]]) -> int | None:
     """Return the steps of the run, as the newest start says them."""
-    for entry in reversed(entries):
-        found = _TOTAL.match(entry.text) if entry.text.startswith(_STARTS[:2]) else None
-        if entry.text.startswith(_STARTS[2]):
-            found = re.search(r"of (\d+) steps", entry.text)
-        if found:
-            return int(next(group for group in found.groups() if group))
-    return None
+    return int(starts[-1][starts[-1].lastindex or 0]) if starts else None
 
 
 def _timing(
