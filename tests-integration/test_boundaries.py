@@ -36,7 +36,7 @@ MAY_DEPEND_ON = {
 }
 
 # What comes with a declared package and is imported by name all the same.
-COMES_ALONG = {"roxxel-ckpt": {"numpy", "etils"}}
+COMES_ALONG = {"roxxel-ckpt": {"numpy", "etils"}, "roxxel": {"rich"}}
 
 # Import names that differ from the name of the package that brings them.
 BROUGHT_BY = {"orbax": "orbax-checkpoint", "ml_dtypes": "ml-dtypes"}
