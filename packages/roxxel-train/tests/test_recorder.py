@@ -91,7 +91,7 @@ def test_waiting_is_split_since_the_row_before(tmp_path: Path) -> None:
         recorder = Recorder(log, blend(), 2, 0, Interval())
         for step in (1, 2, 3, 4):
             stats = StreamStats(
-                step, 8.0 * step, 4.0 * step, 2.0 * step, step, "inline"
+                step, 8.0 * step, 4.0 * step, 3.0 * step, step, "inline"
             )
             recorder.stats = lambda stats=stats: stats
             recorder.push(step, {"loss": jnp.float32(1)})
@@ -101,7 +101,7 @@ def test_waiting_is_split_since_the_row_before(tmp_path: Path) -> None:
 
     last = rows(tmp_path)[-1]
     assert (last["step"], last["wait_s"]) == (4, 16.0)
-    assert (last["read_s"], last["assemble_s"], last["transfer_s"]) == (8.0, 4.0, 2.0)
+    assert (last["read_s"], last["assemble_s"], last["transfer_s"]) == (8.0, 6.0, 2.0)
 
 
 def test_every_line_on_the_terminal_names_the_total(

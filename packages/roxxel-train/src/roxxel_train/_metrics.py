@@ -60,13 +60,13 @@ _WORTH_A_FIELD_S = 1e-3
 
 
 class Waits(NamedTuple):
-    """Seconds that the loop had waited for data by some moment, and for what.
+    """What the stream of batches had cost by some moment, in seconds.
 
     Attributes:
-        waited_s: All of them.
-        read_s: Those in which the source was read.
-        assemble_s: Those in which parts were put together.
-        transfer_s: Those in which arrays were made on the devices.
+        waited_s: How long the loop had waited for batches.
+        read_s: How long the source was read for them, in whatever thread.
+        assemble_s: How long parts were put together, likewise.
+        transfer_s: How long arrays were made on the devices, likewise.
     """
 
     waited_s: float = 0.0
@@ -253,17 +253,23 @@ class Lap:
     waits: Waits
 
     def timing_since(self, last: Lap) -> dict[str, float]:
-        """Return the rates of a row from the lap before."""
+        """Return the rates of a row from the lap before.
+
+        The wait is shared out as making the batches was: in another thread that takes
+        longer than the loop waits.
+        """
         seconds = max(self.at_s - last.at_s, 1e-9)
         waited, read, assembled, transferred = (
             now - before for now, before in zip(self.waits, last.waits, strict=True)
         )
+        made = read + assembled + transferred
+        share = waited / made if made else 0.0
         return {
             "step_s": seconds / max(self.step - last.step, 1),
             "tokens_per_s": (self.tokens - last.tokens) / seconds,
             "wait_s": waited,
             "wait_share": min(waited / seconds, 1.0),
-            "read_s": read,
-            "assemble_s": assembled,
-            "transfer_s": transferred,
+            "read_s": share * read,
+            "assemble_s": share * assembled,
+            "transfer_s": share * transferred,
         }
