@@ -176,7 +176,11 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST + "[trainer]\nhang_after_s = 'long'",
-            "hang_after_s in [trainer] must be a number of seconds above 0, got 'long'",
+            "hang_after_s in [trainer] must be a number of seconds, got 'long'",
+        ),
+        (
+            SMALLEST + "[trainer]\nhang_after_s = inf",
+            "must be a number of seconds, 0 or above, got inf",
         ),
         (
             SMALLEST + "[trainer]\nstrict_sharding = 1",
@@ -384,6 +388,7 @@ def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:
         ("tiny:make", "tiny:optax", "tiny.py has no function 'optax'"),
         ("width = 2", "widht = 2", "make() got an unexpected keyword argument 'widht'"),
         ("[model_args]\nwidth = 2\n", "[model_args]\n", ""),
+        ("hang_after_s = 600", "hang_after_s = 0", ""),
         ("hang_after_s = 600", "grad_accum_steps = 2", "does not divide by grad_accum"),
         ("hang_after_s = 600", 'fields = ["tokns"]', "tokns"),
         (

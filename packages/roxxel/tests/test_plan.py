@@ -128,7 +128,9 @@ def test_a_config_that_is_not_there_is_one_sentence(
 ) -> None:
     assert main(["plan", str(tmp_path / "none.toml")]) == 1
 
-    assert "none.toml" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        f"roxxel: {tmp_path / 'none.toml'}: no such file; give a config file\n"
+    )
 
 
 def test_two_configs_are_compared(

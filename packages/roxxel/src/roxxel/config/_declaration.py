@@ -23,7 +23,7 @@ class ConfigError(ValueError):
 class TrainerOptions:
     """Keywords of `roxxel_train.Trainer`, which says what they mean.
 
-    None stands for the trainer's own default.
+    None stands for the trainer's own default; a `hang_after_s` of 0 never looks.
     """
 
     log_every: int | None = None

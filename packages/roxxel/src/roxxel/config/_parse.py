@@ -72,12 +72,14 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
 
     Raises:
         OSError: The file cannot be read.
-        ConfigError: It is not TOML, a key is unknown (the near one is suggested), or a
-            value cannot be meant; the message names the file.
+        ConfigError: It is not there or not TOML, a key is unknown (the near one is
+            suggested), or a value cannot be meant; the message names the file.
     """
     file = Path(path)
     try:
         content = file.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ConfigError(f"{file}: no such file; give a config file") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: is not text in UTF-8 ({error.reason})") from error
     except IsADirectoryError as error:

@@ -167,6 +167,8 @@ def _trainer_keywords(config: RunConfig) -> dict[str, Any]:
     given = config.trainer.given()
     if "init_from" in given:
         given["init_from"] = config.path(given["init_from"])
+    if given.get("hang_after_s") == 0:
+        given["hang_after_s"] = None  # which TOML cannot say
     return given
 
 

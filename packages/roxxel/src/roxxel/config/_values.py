@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, cast
@@ -71,9 +72,11 @@ def positive(value: Any) -> int:
 
 
 def seconds(value: Any) -> float:
-    """Take a number above 0."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise Expected("a number of seconds above 0")
+    """Take a finite number, 0 or above."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Expected("a number of seconds")
+    if not 0 <= value < math.inf:
+        raise Expected("a number of seconds, 0 or above")
     return float(value)
 
 
