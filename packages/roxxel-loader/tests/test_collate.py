@@ -75,6 +75,22 @@ def test_ragged_shapes_name_the_item() -> None:
         collate(items, [15, 16, 17])
 
 
+@pytest.mark.parametrize("kind", [np.float64, object])
+def test_ragged_shapes_of_equal_total_size_are_found(kind: type) -> None:
+    items = [np.zeros(3, kind), np.zeros(2, kind), np.zeros(4, kind)]
+
+    with pytest.raises(
+        ValueError, match=r"item 1 has shape \(2,\) but item 0 has \(3,"
+    ):
+        collate(items)
+
+
+def test_arrays_of_objects_are_stacked_whole() -> None:
+    items = [np.array([[1], "ab"], object), np.array([[2, 3], None], object)]
+
+    assert collate(items).tolist() == [[[1], "ab"], [[2, 3], None]]
+
+
 def test_different_structures_name_the_item() -> None:
     with pytest.raises(ValueError, match="item 8 is a pytree of structure"):
         collate([{"x": 1}, {"y": 1}], [7, 8])

@@ -7,6 +7,7 @@ first, by any thread, and in any process.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -40,9 +41,14 @@ class Rows:
     num_rows: int
     spans: tuple[tuple[int, int], ...]
 
-    def numbers(self) -> npt.NDArray[np.int64]:
-        """Return the numbers of the rows, int64."""
-        return np.concatenate([np.arange(*span) for span in self.spans])
+    def numbers(self, first: int) -> list[int]:
+        """Return the numbers of the rows, the batch's first row being `first`.
+
+        Of a batch without a row here the first is returned all the same: what is made
+        of it has the shapes and dtypes of an empty batch.
+        """
+        spans = [range(first + start, first + stop) for start, stop in self.spans]
+        return list(chain.from_iterable(spans)) or [first]
 
     def local(self, span: tuple[int, int]) -> slice:
         """Return where a span of the batch lies among the rows of this process."""
@@ -139,14 +145,11 @@ class Batches:
         """Return the indices of the items of this process's rows, and the rows."""
         epoch, place = divmod(step, self.steps_per_epoch)
         rows = self.rows(self.num_rows(step))
-        numbers = rows.numbers() + place * self._batch_size
-        if not len(numbers):
-            # An item is loaded all the same: an empty batch has its shapes and dtypes.
-            numbers = np.asarray([place * self._batch_size])
+        indices = rows.numbers(place * self._batch_size)
         if self._shuffle:
             key = make_key("epoch", self._seed, epoch)
-            numbers = permute(numbers, self._num_items, key)
-        return numbers.tolist(), rows
+            indices = permute(np.asarray(indices), self._num_items, key).tolist()
+        return indices, rows
 
     def finish(
         self, step: int, items: Sequence[Any], indices: list[int], rows: Rows

@@ -82,17 +82,18 @@ def _stack_arrays(
     arrays: Sequence[npt.NDArray[Any]], indices: Sequence[int] | None, path: str
 ) -> npt.NDArray[Any]:
     shape = arrays[0].shape
-    for place, array in enumerate(arrays):
-        if array.shape != shape:
-            raise ValueError(
-                f"{_name(indices, place)}{path} has shape {array.shape} but "
-                f"{_name(indices, 0)}{path} has {shape}; pad or cut them to one shape, "
-                "or pass collate="
-            )
-    if not shape:
-        return np.asarray(arrays)
-    # One pass over the values; np.stack would first wrap each array in another.
-    return np.concatenate(arrays).reshape(len(arrays), *shape)
+    try:
+        batch = np.asarray(arrays)  # compares the shapes as it goes
+    except ValueError:
+        batch = None
+    if batch is not None and batch.shape == (len(arrays), *shape):
+        return batch
+    place = next(place for place, one in enumerate(arrays) if one.shape != shape)
+    raise ValueError(
+        f"{_name(indices, place)}{path} has shape {arrays[place].shape} but "
+        f"{_name(indices, 0)}{path} has {shape}; pad or cut them to one shape, "
+        "or pass collate="
+    )
 
 
 def _name(indices: Sequence[int] | None, place: int) -> str:

@@ -105,8 +105,7 @@ class StreamBatches:
     def _own(self, first: int, num_rows: int) -> tuple[list[int], Rows]:
         """Return the positions of the items that this process keeps, and its rows."""
         rows = self.rows(num_rows)
-        numbers = rows.numbers().tolist() or [0]  # an empty batch needs a pattern
-        return [first + number for number in numbers], rows
+        return rows.numbers(first), rows
 
     def _take(self, step: int) -> tuple[int, list[Any]]:
         """Return the first position of a batch and its items, when its turn comes.

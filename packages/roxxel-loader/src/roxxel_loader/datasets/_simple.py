@@ -42,7 +42,7 @@ class SimpleDataset(LazyDataset[T]):
     def __getitems__(self, indices: Sequence[int]) -> list[T]:
         """Return the items at `indices`."""
         data = self._data
-        if indices and not 0 <= min(indices) <= max(indices) < len(data):
+        if indices:
             check_index(min(indices), len(data))
             check_index(max(indices), len(data))
         many: Any = getattr(data, "__getitems__", None)
