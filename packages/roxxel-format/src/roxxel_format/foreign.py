@@ -1,4 +1,4 @@
-"""Read corpora of other formats in place, as `TokenReader`s.
+"""Read corpora of other formats in place, each as a `TokenReader`.
 
 Nobody has to tokenize again to try a curriculum: Megatron's `.bin` with its `.idx`, and
 flat `.npy` or `.bin` files, are mapped and read where they lie. They hold no checksums,

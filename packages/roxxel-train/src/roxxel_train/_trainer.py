@@ -7,6 +7,7 @@ checkpoint means k updates done, and the next batch is batch k.
 from __future__ import annotations
 
 import json
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -176,7 +177,7 @@ class Trainer:
         self._eval_every = eval_every
         self._checkpoint_every = checkpoint_every
         self._log_every = log_every
-        self._hang_after_s = hang_after_s
+        self._hang_after_s = None if hang_after_s == math.inf else hang_after_s
         self._timeout_s = timeout
         self._placement = BatchPlacement(sharding, strict=strict_sharding)
         devices = layout.mesh.devices.flat

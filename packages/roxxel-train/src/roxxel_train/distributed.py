@@ -1,4 +1,4 @@
-"""Several processes of one program: joining them, and meeting by name.
+"""Several processes of one program: joining them, and meeting by name::
 
     from roxxel_train.distributed import initialize
 

@@ -1,4 +1,4 @@
-"""Several processes of a script on this machine's CPU, for trying it out.
+"""Several processes of a script on this machine's CPU, for trying it out::
 
     python -m roxxel_train.local --processes 2 train.py --steps 10
 
