@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
+
+# Before JAX looks: some tests need several devices, the others take one of them.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
 import jax
 import pytest

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from flax import nnx
+from jax.sharding import Mesh
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import TIMING_FIELDS, Trainer
@@ -53,7 +54,7 @@ def pair(seed: int = 0, width: float = 1e-2) -> tuple[Tiny, nnx.Optimizer[Any]]:
 
 
 def trainer(folder: Path, phases: list[Phase] | None = None, **options: Any) -> Trainer:
-    """Return a trainer over 6 steps of 4 x 9 tokens and 4 of 2 x 17."""
+    """Return a trainer over 6 steps of 4 x 9 tokens and 4 of 2 x 17, on one device."""
     model, optimizer = options.pop("pair", None) or pair()
     phases = phases or [Phase(6, 4, 9), Phase(4, 2, 17)]
     defaults: dict[str, Any] = {
@@ -61,10 +62,16 @@ def trainer(folder: Path, phases: list[Phase] | None = None, **options: Any) -> 
         "save_path": folder / "run",
         "checkpoint_every": 4,
         "log_every": 3,
+        "mesh": mesh_of(1),
     }
     return Trainer(
         model, optimizer, Curriculum(corpus(folder), phases), **(defaults | options)
     )
+
+
+def mesh_of(num_devices: int) -> Mesh:
+    """Return a mesh of the first devices along one axis, `"data"`."""
+    return Mesh(np.asarray(jax.devices()[:num_devices]), ("data",))
 
 
 def values(one: Trainer) -> list[bytes]:

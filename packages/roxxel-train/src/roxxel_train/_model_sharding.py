@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
@@ -73,13 +74,14 @@ class ModelLayout:
         Args:
             path: Names it in errors.
             array: Anything with shape and dtype.
-            annotated: Its annotation, a `PartitionSpec` that may be empty.
+            annotated: Its annotation; None or empty if it has none. One that names no
+                axis, such as `(None, None)`, replicates.
 
         Raises:
             ValueError: The annotation does not fit the mesh or the shape.
         """
-        spec = tuple(annotated or ())
-        if any(axes is not None for axes in spec):
+        spec: tuple[Any, ...] = tuple(annotated or ())
+        if spec:
             self._check(path, array, spec)
             return NamedSharding(self.mesh, PartitionSpec(*spec))
         ways = math.prod(self.mesh.shape[axis] for axis in self.split_over)
@@ -169,9 +171,7 @@ def place(
     pair = (model, optimizer)
     for path, node in nnx.iter_graph(pair):
         if isinstance(node, nnx.Variable):
-            spec = nnx.get_partition_spec(node).get_value()
-            annotated = spec if isinstance(spec, PartitionSpec) else None
-            place_one = partial(copy, _name(path), annotated)
+            place_one = partial(copy, _name(path), _annotation(node))
             node.set_value(jax.tree.map(place_one, node.get_value()))
     # What is left are arrays that stand in the objects without a Variable.
     left = partial(copy, "an array", None)
@@ -188,31 +188,80 @@ def create(
         layout: Where they go. No array is ever whole on one device if it is split.
 
     Raises:
-        TypeError: `build` returns something else.
+        TypeError: `build` returns something else, or arrays outside of Variables.
         ValueError: An annotation does not fit.
     """
+    form: list[tuple[Any, Any]] = []
+
+    def arrays() -> Any:
+        pair = build()
+        _check_pair(pair)
+        graphdef, state = nnx.split(pair)
+        _check_no_strays(pair, state)
+        form.append((graphdef, _annotations(state)))
+        return nnx.to_pure_dict(state)
+
     # Variables with annotations can be made only where a mesh is set.
     with jax.set_mesh(layout.mesh):
-        pair = nnx.eval_shape(build)
-        if not (
-            isinstance(pair, tuple)
-            and len(pair) == 2
-            and isinstance(pair[1], nnx.Optimizer)
-        ):
-            raise TypeError(
-                f"the function given as model returned a {type(pair).__name__}; "
-                "it must return (model, nnx.Optimizer)"
-            )
-        graphdef, state = nnx.split(pair)
-        shapes = nnx.to_pure_dict(state)
-        specs = nnx.to_pure_dict(nnx.get_partition_spec(state))
+        shapes = jax.eval_shape(arrays)
+        graphdef, specs = form[0]
         shardings = jax.tree_util.tree_map_with_path(
             lambda path, x, spec: layout.sharding(_name(path), x, spec), shapes, specs
         )
-        fill = jax.jit(
-            lambda: nnx.to_pure_dict(nnx.state(build())), out_shardings=shardings
+        return nnx.merge(graphdef, jax.jit(arrays, out_shardings=shardings)())
+
+
+def _check_pair(pair: Any) -> None:
+    is_pair = isinstance(pair, tuple) and len(pair) == 2
+    if not (
+        is_pair
+        and isinstance(pair[0], nnx.Module)
+        and isinstance(pair[1], nnx.Optimizer)
+    ):
+        kind = type(pair).__name__
+        if is_pair:
+            kind = " and a ".join(type(part).__name__ for part in pair)
+        raise TypeError(
+            f"the function given as model returned a {kind}; "
+            "it must return (model, nnx.Optimizer)"
         )
-        return nnx.merge(graphdef, fill())
+
+
+def _check_no_strays(pair: Any, state: Any) -> None:
+    """Check that every array made is in the state; Flax loses one without a Variable.
+
+    Raises:
+        TypeError: An attribute is an array that is not.
+    """
+    held = {id(x) for x in jax.tree.leaves(state)}
+    for path, node in nnx.iter_graph(pair):
+        if isinstance(node, nnx.Module):
+            for name, value in vars(node).items():
+                if isinstance(value, Tracer) and id(value) not in held:
+                    raise TypeError(
+                        f"{_name((*path, name))} is an array by itself, which a model "
+                        "given as a function cannot hold; put it into an nnx.Variable"
+                    )
+
+
+def _annotations(state: Any) -> Any:
+    """Return the annotation of every array of a state, each a `PartitionSpec`."""
+
+    def of_arrays(leaf: Any) -> Any:
+        if not isinstance(leaf, nnx.Variable):
+            return PartitionSpec()
+        spec = _annotation(leaf) or PartitionSpec()
+        return jax.tree.map(lambda _: spec, leaf.get_value())
+
+    return nnx.to_pure_dict(
+        jax.tree.map(of_arrays, state, is_leaf=lambda x: isinstance(x, nnx.Variable))
+    )
+
+
+def _annotation(variable: nnx.Variable[Any]) -> PartitionSpec | None:
+    """Return a Variable's annotation; None where Flax has none for what it holds."""
+    spec = nnx.get_partition_spec(variable).get_value()
+    return spec if isinstance(spec, PartitionSpec) else None
 
 
 def _name(path: tuple[Any, ...]) -> str:
@@ -226,7 +275,7 @@ def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:
     sharding = getattr(x, "sharding", None)
     if (
         isinstance(sharding, NamedSharding)
-        and sharding.mesh.axis_names == mesh.axis_names
+        and dict(sharding.mesh.shape) == dict(mesh.shape)
         and sharding.device_set == set(mesh.devices.flat)
         and any(axes is not None for axes in sharding.spec)
     ):
