@@ -37,7 +37,8 @@ class Requests:
 
     def __init__(self) -> None:
         self._stop: int | None = None
-        self._save = threading.Event()
+        # No Event: a handler may run while its own thread holds the Event's lock.
+        self._is_save_asked = False
         self._previous: dict[int, object] = {}
         # Names of what is agreed upon, the same in every process.
         self._run = next(_runs)
@@ -82,7 +83,7 @@ class Requests:
 
     def ask_to_save(self) -> None:
         """Ask for a checkpoint after the step that is running; from any thread."""
-        self._save.set()
+        self._is_save_asked = True
 
     def save(self, step: int) -> bool:
         """Return whether a checkpoint was asked for; every request counts once.
@@ -92,11 +93,12 @@ class Requests:
         """
         client = _coordination.client() if jax.process_count() > 1 else None
         if client is None:
-            asked = self._save.is_set()
-            self._save.clear()
+            asked = self._is_save_asked
+            if asked:
+                self._is_save_asked = False
             return asked
         prefix = f"roxxel_train/save/{self._run}/{self._agreed}/"
-        if self._save.is_set() and not self._has_asked:
+        if self._is_save_asked and not self._has_asked:
             # The next look but one: until then every process has looked once more.
             at = (step // _ASKED_EVERY + 2) * _ASKED_EVERY
             client.key_value_set(f"{prefix}{jax.process_index()}", str(at))
@@ -108,8 +110,7 @@ class Requests:
         if not asked_for or step < min(asked_for):
             return False
         self._agreed += 1
-        self._has_asked = False
-        self._save.clear()
+        self._has_asked = self._is_save_asked = False
         return True
 
     def _install(self, number: int, handler: object) -> None:
@@ -126,7 +127,7 @@ class Requests:
         self._stop = number
 
     def _remember_save(self, _number: int, _frame: FrameType | None) -> None:
-        self._save.set()
+        self._is_save_asked = True
 
     def _give_back(self, number: int) -> None:
         handler = self._previous.pop(number)

@@ -360,6 +360,9 @@ class Trainer:
 
     def _open(self, stack: ExitStack) -> tuple[Logger, Requests, Watchdog, Trace]:
         """Claim the folder and open what must be closed again."""
+        # The first of all: every process must have made as many, whatever fails below.
+        requests = self._requests = stack.enter_context(Requests())
+        stack.callback(setattr, self, "_requests", None)
         if self._folder is not None and jax.process_index() == 0:
             stack.enter_context(self._folder.claimed())
             # Before anything else is written: it says whose the folder is.
@@ -372,8 +375,6 @@ class Trainer:
         log = stack.enter_context(self._logger)
         if self._kept.checkpointer is not None:
             stack.callback(self._kept.checkpointer.close)
-        requests = self._requests = stack.enter_context(Requests())
-        stack.callback(setattr, self, "_requests", None)
         path = None if self._folder is None else self._folder.path
         watch = stack.enter_context(Watchdog(self._hang_after_s, log.warning, path))
         trace = stack.enter_context(Trace(self._profile, path, log.info))
