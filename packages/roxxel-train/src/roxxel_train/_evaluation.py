@@ -61,6 +61,11 @@ class Evaluator:
         if self._held_out is not None:
             self._held_out.compile_ahead(compiler)
 
+    def close(self) -> None:
+        """Give up what has not begun to compile."""
+        if self._held_out is not None:
+            self._held_out.close()
+
     def __call__(
         self, kept: Keeper, give_up: Callable[[], bool]
     ) -> dict[str, Any] | None:
@@ -147,6 +152,9 @@ class HeldOut:
         Args:
             state: The live state; it stays as it is.
             give_up: Asked at every batch; once it is true the answer is None.
+
+        Raises:
+            ValueError: No batch has a token that counts.
         """
         sums: dict[str, float] = {}
         total = 0.0
@@ -160,6 +168,11 @@ class HeldOut:
                         sums[name] = sums.get(name, 0.0) + weight * mean
         if give_up():
             return None
+        if not total:
+            raise ValueError(
+                f"{LOSS_WEIGHT!r} is 0 in every batch of eval_curriculum, so there is "
+                "no mean; look at the mask in loss_fn, or at that data"
+            )
         return {PREFIX + name: value / total for name, value in sums.items()}
 
     def _results(

@@ -306,6 +306,7 @@ class Trainer:
             )
             self._compile_ahead(start, log)
             stack.callback(self._updates.close)
+            stack.callback(self._evaluator.close)
             batches = stack.enter_context(
                 device_stream(self._sampler, start, total, self._placement)
             )
@@ -313,6 +314,8 @@ class Trainer:
             stack.push(kept.leaving(recorder))
             if kept.owes_evaluation:
                 self._evaluate(recorder, watch)
+                if asked := requests.stop(start):
+                    raise self._preempted(asked, recorder)
 
             for step, batch in enumerate(batches, start + 1):
                 with _apart("compile_s", recorder, watch):
@@ -438,9 +441,9 @@ class Trainer:
 
     def _evaluate(self, recorder: Recorder, watch: Watchdog) -> None:
         """Evaluate the state as it is, unless a stop is asked for meanwhile."""
+        self._kept.owes_evaluation = bool(self._evaluator)
         if not self._evaluator:
             return
-        self._kept.owes_evaluation = True
         recorder.drain()
         with _apart("eval_s", recorder, watch):
             values = self._evaluator(self._kept, self._is_stopping)
