@@ -12,11 +12,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def checked_steps(profile: Any, *, has_folder: bool) -> range:
+def checked_steps(profile: Any, total_steps: int, *, has_folder: bool) -> range:
     """Return the steps to trace.
 
+    Args:
+        profile: `(start, stop)`, or None for none.
+        total_steps: Updates in the whole curriculum.
+        has_folder: Whether there is a folder to write to.
+
     Raises:
-        ValueError: They are no range of steps, or there is no folder to write to.
+        ValueError: They are no steps of the run, or there is no folder.
         TypeError: They are not two integers.
     """
     if profile is None:
@@ -30,6 +35,11 @@ def checked_steps(profile: Any, *, has_folder: bool) -> range:
     if not 0 <= start < stop:
         raise ValueError(
             f"profile={(start, stop)} holds no steps; give 0 <= start < stop"
+        )
+    if start >= total_steps:
+        raise ValueError(
+            f"profile={(start, stop)} begins after the last of {total_steps} steps; "
+            "begin earlier"
         )
     if not has_folder:
         raise ValueError(
@@ -53,7 +63,8 @@ class Trace:
         self._steps = steps
         self._folder = folder and folder / "profile"
         self._say = say
-        self._is_on = False
+        self._first: int | None = None
+        self._next = 0
 
     def __enter__(self) -> Self:
         return self
@@ -68,18 +79,20 @@ class Trace:
             step: The step that comes next.
             wait: Waits until all updates before it are finished.
         """
-        if self._is_on == (step in self._steps):
-            return
-        wait()
-        if self._is_on:
-            self._stop()
-        else:
-            jax.profiler.start_trace(str(self._folder))
-            self._is_on = True
+        is_due = step in self._steps
+        if is_due != (self._first is not None):
+            wait()
+            if is_due:
+                jax.profiler.start_trace(str(self._folder))
+                self._first = step
+            else:
+                self._stop()
+        self._next = step + 1
 
     def _stop(self) -> None:
-        if self._is_on:
-            self._is_on = False
+        first, self._first = self._first, None
+        if first is not None:
             jax.profiler.stop_trace()
-            first, last = self._steps[0], self._steps[-1]
-            self._say(f"a trace of steps {first} to {last} lies in {self._folder}")
+            self._say(
+                f"a trace of steps {first} to {self._next - 1} lies in {self._folder}"
+            )

@@ -186,7 +186,6 @@ class Trainer:
         state = take(self.model, self.optimizer)
         self._model_signature = signature(state)
         self._folder = None if save_path is None else RunFolder(save_path)
-        self._profile = checked_steps(profile, has_folder=self._folder is not None)
         self._own_checkpoints = 0
         if checkpointer is None and self._folder is not None:
             # The newest ones, the best one, and the one that is being written.
@@ -205,6 +204,9 @@ class Trainer:
         self._sampler = bind(curriculum, seed, fields, past, place_of_run)
         check_accumulation(self._sampler, grad_accum_steps)
         _, self._past = past
+        self._profile = checked_steps(
+            profile, self._sampler.total_steps, has_folder=self._folder is not None
+        )
         self._init_from: dict[str, Any] | None = None
         if init_from is not None and past[0] == 0:
             step = take_weights(self.model, init_from)

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_train._profile import Trace, checked_steps
+
+from .helpers import trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_trace_of_two_steps_lies_under_the_run(tmp_path: Path) -> None:
+    trainer(tmp_path, profile=(2, 4)).run()
+
+    folder = tmp_path / "run" / "profile"
+    assert [path.stat().st_size > 0 for path in folder.rglob("*.xplane.pb")] == [True]
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert f"a trace of steps 2 to 3 lies in {folder}" in log
+
+
+@given(
+    steps=st.tuples(st.integers(0, 12), st.integers(1, 12)).map(
+        lambda pair: range(pair[0], pair[0] + pair[1])
+    ),
+    start=st.integers(0, 12),
+    done=st.integers(0, 12),
+)
+def test_steps_that_are_run_are_traced_and_the_trace_always_ends(
+    steps: range, start: int, done: int
+) -> None:
+    traced: list[int] = []
+    waited: list[int] = []
+    said: list[str] = []
+    is_on = False
+
+    def switch(*, on: bool) -> None:
+        nonlocal is_on
+        assert is_on is not on
+        is_on = on
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jax.profiler, "start_trace", lambda _: switch(on=True))
+        patch.setattr(jax.profiler, "stop_trace", lambda: switch(on=False))
+        with Trace(steps, None, said.append) as trace:
+            for step in range(start, start + done):
+                trace.at(step, lambda step=step: waited.append(step))
+                if is_on:
+                    traced.append(step)
+
+    assert not is_on
+    assert traced == [s for s in range(start, start + done) if s in steps]
+    assert len(said) == bool(traced)
+    if traced:
+        assert waited[0] == traced[0]
+        assert said[0].startswith(f"a trace of steps {traced[0]} to {traced[-1]} ")
+
+
+def test_run_that_ends_inside_the_range_ends_the_trace(tmp_path: Path) -> None:
+    def trips(_: Any) -> None:
+        raise RuntimeError("it tripped")
+
+    with pytest.raises(RuntimeError, match="it tripped"):
+        trainer(tmp_path, profile=(3, 99), eval_fn=trips, eval_every=5).run()
+
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert "a trace of steps 3 to 4 lies in" in log
+    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
+
+
+@pytest.mark.parametrize(
+    ("profile", "has_folder", "message"),
+    [
+        ((3, 3), True, r"profile=\(3, 3\) holds no steps; give 0 <= start < stop"),
+        ((-1, 3), True, "holds no steps"),
+        ((10, 12), True, r"profile=\(10, 12\) begins after the last of 10 steps"),
+        ((1, 3), False, r"profile=\(1, 3\) is written under save_path; give one"),
+    ],
+)
+def test_wrong_range_is_named(
+    profile: tuple[int, int], has_folder: bool, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        checked_steps(profile, 10, has_folder=has_folder)
+
+
+@pytest.mark.parametrize("profile", [3, (1, 2, 3), ("a", "b"), (1.5, 2)])
+def test_what_is_no_pair_of_steps_is_named(profile: Any) -> None:
+    with pytest.raises(TypeError, match=r"profile must be \(start, stop\), two steps"):
+        checked_steps(profile, 10, has_folder=True)
+
+
+def test_trainer_checks_the_range(tmp_path: Path) -> None:
+    assert checked_steps(None, 10, has_folder=False) == range(0)
+    with pytest.raises(ValueError, match="begins after the last of 10 steps"):
+        trainer(tmp_path, profile=(10, 11))
+    with pytest.raises(ValueError, match="written under save_path"):
+        trainer(tmp_path, profile=(1, 2), save_path=None)
