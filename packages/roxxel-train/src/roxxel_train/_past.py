@@ -6,6 +6,7 @@ import operator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flax import nnx
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import StateMismatch
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from flax import nnx
     from roxxel_curriculum import Curriculum, Sampler
 
     from roxxel_train._run_folder import RunFolder
@@ -92,6 +92,9 @@ def bind(
 def take_weights(model: nnx.Module, init_from: str | os.PathLike[str]) -> int:
     """Put the newest checkpoint of another run into the model alone.
 
+    Its streams of random numbers stay those that it was made with, so that runs from
+    the same weights may differ in their seeds.
+
     Args:
         model: Takes the values that fit; the rest stays fresh, which is said.
         init_from: Folder of a run, or of checkpoints.
@@ -100,8 +103,8 @@ def take_weights(model: nnx.Module, init_from: str | os.PathLike[str]) -> int:
         The checkpoint's step.
 
     Raises:
-        FileNotFoundError: There is no checkpoint, or nothing in it is the model's.
-        roxxel_ckpt.CheckpointError: It is damaged or does not fit.
+        FileNotFoundError: There is no checkpoint.
+        roxxel_ckpt.CheckpointError: It is damaged, or nothing in it fits the model.
     """
     path = Path(init_from)
     inner = path / CHECKPOINTS
@@ -112,12 +115,9 @@ def take_weights(model: nnx.Module, init_from: str | os.PathLike[str]) -> int:
                 f"init_from={str(path)!r}: holds no checkpoint; "
                 "give the folder of a run that has saved one"
             )
+        streams = nnx.to_pure_dict(nnx.state(model, nnx.RngState))
         step = other.restore()
-        if other.report is not None and not other.report.restored:
-            raise FileNotFoundError(
-                f"init_from={str(path)!r}: its checkpoint of step {step} has no array "
-                "by a name that this model has; give a run of the same model"
-            )
+        nnx.update(model, streams)
     return step
 
 

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from roxxel_ckpt import CheckpointMismatchError
+from roxxel_curriculum import Phase
+
+from .helpers import VOCABULARY, Tiny, pair, trainer, values
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roxxel_train import Trainer
+
+PHASES = [Phase(6, 4, 9)]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
+    one = trainer(tmp_path_factory.mktemp("source"), PHASES)
+    one.run()
+    return one
+
+
+def folder_of(one: Trainer) -> Path:
+    folder = one.run().save_path
+    assert folder is not None
+    return folder
+
+
+def weights(model: Any) -> list[Any]:
+    return [np.asarray(x) for x in jax.tree.leaves(nnx.state(model, nnx.Param))]
+
+
+def test_new_run_begins_with_the_weights_alone(source: Trainer, tmp_path: Path) -> None:
+    fresh, _ = pair(seed=7)
+
+    one = trainer(tmp_path, PHASES, pair=pair(seed=7), init_from=folder_of(source))
+
+    for ours, expected in zip(weights(one.model), weights(source.model), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    moments = jax.tree.leaves(nnx.to_pure_dict(nnx.state(one.optimizer)))
+    assert all(not np.any(x) for x in moments)
+    for ours, expected in zip(
+        jax.tree.leaves(nnx.state(one.model, nnx.RngState)),
+        jax.tree.leaves(nnx.state(fresh, nnx.RngState)),
+        strict=True,
+    ):
+        if jnp.issubdtype(ours.dtype, jax.dtypes.prng_key):
+            ours, expected = map(jax.random.key_data, (ours, expected))  # noqa: PLW2901 - as numbers
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_run_that_has_a_checkpoint_of_its_own_does_not_look_there_again(
+    source: Trainer, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(folder_of(source) / "checkpoints", other)
+    first = trainer(tmp_path, PHASES, pair=pair(seed=7), init_from=other)
+
+    assert first.run().start_step == 0
+    shutil.rmtree(other)
+    again = trainer(tmp_path, PHASES, pair=pair(seed=8), init_from=other)
+
+    assert again.run().start_step == 6
+    assert values(again) == values(first)
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["init_from"] == {"path": str(other), "step": 6}
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert log.count(f"begins with the weights of step 6 of {other}") == 1
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_folder_without_a_checkpoint_is_named(tmp_path: Path, made: bool) -> None:
+    empty = tmp_path / "empty"
+    if made:
+        empty.mkdir()
+
+    with pytest.raises(FileNotFoundError, match="empty': holds no checkpoint; give"):
+        trainer(tmp_path, init_from=empty)
+
+    assert empty.exists() is made
+    assert not (tmp_path / "run").exists()
+
+
+class Other(Tiny):
+    """Has one array by a name that is no longer the same shape."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        super().__init__(rngs)
+        self.embed = nnx.Embed(VOCABULARY + 1, 4, rngs=rngs)
+
+
+def test_model_of_other_shapes_is_named(source: Trainer, tmp_path: Path) -> None:
+    model = Other(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+    with pytest.raises(CheckpointMismatchError, match="embed/embedding"):
+        trainer(tmp_path, pair=(model, optimizer), init_from=folder_of(source))
+
+
+class Unlike(nnx.Module):
+    def __init__(self) -> None:
+        self.table = nnx.Param(jnp.zeros((VOCABULARY, VOCABULARY)))
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        return self.table[...][tokens]
+
+
+def test_model_without_a_name_in_common_is_refused(
+    source: Trainer, tmp_path: Path
+) -> None:
+    model = Unlike()
+    optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+    with pytest.raises(CheckpointMismatchError, match="no leaf of the checkpoint fits"):
+        trainer(tmp_path, pair=(model, optimizer), init_from=folder_of(source))
