@@ -99,7 +99,7 @@ class Watchdog:
                     self._report()
                     continue
                 left_s = longest_s if due_s is None else due_s - now
-                self._change.wait(left_s)
+                self._change.wait(min(left_s, threading.TIMEOUT_MAX))
 
 
 def stacks() -> str:
