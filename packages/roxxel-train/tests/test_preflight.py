@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import jax
+from roxxel_train._compiled import CompiledAhead
+from roxxel_train._model_state import take
+
+from .helpers import trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_preflight_finds_what_the_run_takes_and_compiles_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[Any] = []
+    compile_now = CompiledAhead._compile  # pyright: ignore[reportPrivateUsage] - counted
+
+    def counted(self: CompiledAhead, key: Any, done: Any) -> Any:
+        compiled.append(key)
+        return compile_now(self, key, done)
+
+    monkeypatch.setattr(CompiledAhead, "_compile", counted)
+    one = trainer(tmp_path, max_to_keep=1)
+
+    found = one.preflight()
+    assert not (tmp_path / "run").exists()
+    again = one.preflight()
+    one.run()
+
+    assert len(compiled) == 2
+    arrays = jax.tree.leaves(take(one.model, one.optimizer))
+    assert found.ok
+    assert [shape.shape for shape in found.compiled] == [(4, 9), (2, 17)]
+    assert found.checkpoint_bytes == sum(array.nbytes for array in arrays)
+    assert found.disk_needed_bytes == 3 * found.checkpoint_bytes
+    assert again.compiled == found.compiled
+    after = one.preflight()
+    assert after.disk_needed_bytes is not None
+    assert after.disk_needed_bytes < 3 * found.checkpoint_bytes
+    lines = str(found).splitlines()
+    assert lines[0].startswith("compiled for batches of 4 x 9 in ")
+    assert lines[1].startswith("compiled for batches of 2 x 17 in ")
+    assert lines[2].startswith("a checkpoint holds ")
+    assert lines[3].startswith("checkpoints need ")
+    assert lines[4:] == ["ready"]
+
+
+def test_disk_that_is_too_small_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+
+    def nearly_full(path: Path) -> Any:
+        asked.append(path)
+        return SimpleNamespace(total=2**40, used=2**40, free=100)
+
+    monkeypatch.setattr(shutil, "disk_usage", nearly_full)
+
+    found = trainer(tmp_path).preflight()
+
+    assert asked == [tmp_path]
+    assert not found.ok
+    assert found.disk_free_bytes == 100
+    (problem,) = found.problems
+    assert problem.startswith(f"{tmp_path / 'run' / 'checkpoints'}: 5 checkpoints need")
+    assert problem.endswith("but 100 bytes are free; make room or lower max_to_keep")
+    assert str(found).splitlines()[-2:] == [f"problem: {problem}", "not ready"]
+
+
+def test_device_that_is_too_small_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = [{"bytes_limit": 2**30}, {"bytes_limit": 64}, None, {}]
+    devices = [SimpleNamespace(memory_stats=lambda x=x: x) for x in limits]
+    one = trainer(tmp_path, save_path=None)
+    monkeypatch.setattr(jax, "local_devices", lambda: devices)
+
+    found = one.preflight()
+
+    assert found.device_limit_bytes == 64
+    assert found.disk_needed_bytes is None
+    assert found.disk_free_bytes is None
+    assert len(found.problems) == 2
+    assert found.problems[0].startswith("batches of 4 x 9 need about ")
+    assert "on a device that has 64 bytes; raise grad_acc" in found.problems[0]
+    assert "a device has 64 bytes" in str(found).splitlines()
