@@ -1,4 +1,6 @@
-"""Several processes of one program: joining them, and meeting by name::
+"""Several processes of one program: joining them, and meeting by name.
+
+At the top of a script::
 
     from roxxel_train.distributed import initialize
 

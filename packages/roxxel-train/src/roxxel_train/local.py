@@ -1,4 +1,6 @@
-"""Several processes of a script on this machine's CPU, for trying it out::
+"""Several processes of a script on this machine's CPU, for trying it out.
+
+Such as::
 
     python -m roxxel_train.local --processes 2 train.py --steps 10
 
