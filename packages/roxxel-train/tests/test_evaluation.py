@@ -183,7 +183,9 @@ def test_evaluation_that_was_interrupted_is_made_once_later(
 
         patch.setattr(Trace, "at", kill)
 
-    # The owed evaluation is stopped too, then made; then its row is written again.
+    # The owed evaluation is stopped too, with all compiled that the next step needs;
+    # then it is made, but the run is killed before it saves that.
+    broken = trainer(tmp_path / "b", **options)
     for interruption, error in (
         (signal_in_evaluation, Preempted),
         (signal_in_evaluation, Preempted),
@@ -192,7 +194,7 @@ def test_evaluation_that_was_interrupted_is_made_once_later(
         with monkeypatch.context() as patch:
             interruption(patch)
             with pytest.raises(error) as caught:
-                trainer(tmp_path / "b", **options).run()
+                broken.run()
         if isinstance(caught.value, Preempted):
             assert caught.value.step == 4
     resumed = trainer(tmp_path / "b", **options)
