@@ -76,7 +76,7 @@ class Logger:
                     f"sinks holds a {type(sink).__name__}, which cannot be called; "
                     "give functions, or objects with __call__, that take a row"
                 )
-        self.log_dir = None if log_dir is None else Path(log_dir)
+        self.log_dir: Path | None = None if log_dir is None else Path(log_dir)
         self._terminal = terminal
         self._timeout_s = timeout_s
         self._depth = 0

@@ -125,6 +125,9 @@ class Trainer:
         OSError: The folder cannot be written.
     """
 
+    model: nnx.Module
+    optimizer: nnx.Optimizer[Any]
+
     def __init__(
         self,
         model: nnx.Module | Callable[[], tuple[nnx.Module, nnx.Optimizer[Any]]],
