@@ -1,12 +1,16 @@
 """Every task of the project, one session each.
 
-`nox` without arguments checks and tests everything; `fuzz`, `drill` and `bench` take
-longer or want a quiet machine, and run when they are named.
+`nox` without arguments checks and tests everything on this Python; `nox -l` lists what
+else there is, which takes longer or wants another machine, and runs when it is named.
+Words after `--` go to pytest. `nox --force-python 3.13` takes another Python.
 
 Each package is tested in an environment that holds that package and its own
 dependencies and nothing else, so an import its `pyproject.toml` does not declare fails.
+Where a package reaches further than the design lets it, `boundaries` says so, and what
+would only fail for the same reason does not run.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import nox
@@ -20,7 +24,26 @@ PACKAGES = (
     "roxxel",
 )
 
-BENCHMARKS = Path("tests-integration") / "benchmarks"
+OLDEST_PYTHON, NEWEST_PYTHON = "3.11", "3.13"
+
+# The points of the JAX matrix: Python, and what is pinned. Flax must be resolved beside
+# the JAX it was made for, so only JAX is pinned; but the oldest point pins the lower
+# bound of every package. JAX 0.9 was the first whose meshes are explicit, 0.10 is
+# the last for Python 3.11. Nothing pinned means uv's resolution, on this Python.
+OLDEST = ("flax==0.12.2", "numpy==2.0.2", "optax==0.2.6", "orbax-checkpoint==0.11.30")
+POINTS = {
+    "workspace": (None, ()),
+    "oldest": (OLDEST_PYTHON, ("jax==0.8.1", *OLDEST)),
+    "jax-0.9": ("3.12", ("jax==0.9.2",)),
+    "jax-0.10": ("3.11", ("jax==0.10.2",)),
+    "newest": (NEWEST_PYTHON, ("jax",)),
+}
+
+INTEGRATION = Path("tests-integration")
+BENCHMARKS = INTEGRATION / "benchmarks"
+
+# The session `docs` runs what the pages show.
+NO_PAGES = "--ignore=tests-integration/test_docs.py"
 
 # Tests, the words that choose among them, and what makes them long.
 DRILLS = (
@@ -31,10 +54,18 @@ DRILLS = (
     ),
 )
 
-nox.options.sessions = ["lint", "types", "tests", "integration", "docs"]
+nox.options.sessions = [
+    "boundaries",
+    "lint",
+    "types",
+    "tests",
+    "integration(workspace)",
+    "docs",
+]
 nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "uv"
 # A session without its interpreter must not look like a session that passed.
+# `nox --no-error-on-missing-interpreters` lists it as skipped instead.
 nox.options.error_on_missing_interpreters = True
 
 
@@ -54,7 +85,19 @@ def sync(session: nox.Session, *arguments: str) -> None:
     )
 
 
+def sources(*packages: str) -> Sequence[str]:
+    """Return packages as folders, so that none of a like name comes from an index."""
+    return [f"./packages/{package}" for package in packages]
+
+
 @nox.session
+def boundaries(session: nox.Session) -> None:
+    """Check what each package imports and requires against the design."""
+    sync(session, "--only-group", "integration")
+    session.run("pytest", "--quiet", INTEGRATION / "test_boundaries.py")
+
+
+@nox.session(requires=["boundaries"])
 def lint(session: nox.Session) -> None:
     """Check style and formatting with ruff."""
     sync(session, "--only-group", "lint")
@@ -62,14 +105,14 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check")
 
 
-@nox.session
+@nox.session(requires=["boundaries"])
 def types(session: nox.Session) -> None:
     """Check types over sources and tests with pyright."""
     sync(session, "--all-packages", "--all-extras", "--group", "types")
     session.run("pyright", "--pythonpath", f"{session.bin}/python")
 
 
-@nox.session
+@nox.session(requires=["boundaries"])
 @nox.parametrize("package", PACKAGES, ids=PACKAGES)
 def tests(session: nox.Session, package: str) -> None:
     """Test one package with its own dependencies alone."""
@@ -77,21 +120,27 @@ def tests(session: nox.Session, package: str) -> None:
     session.run("pytest", f"packages/{package}", *session.posargs)
 
 
-@nox.session
-def integration(session: nox.Session) -> None:
-    """Test what only holds across packages."""
-    sync(session, "--all-packages", "--group", "integration")
-    pages = "--ignore=tests-integration/test_docs.py"  # the session `docs` runs them
-    session.run("pytest", "tests-integration", pages, *session.posargs)
+@nox.session(requires=["boundaries"])
+@nox.parametrize(
+    "python,pins", [nox.param(*point, id=name) for name, point in POINTS.items()]
+)
+def integration(session: nox.Session, pins: Sequence[str]) -> None:
+    """Test what only holds across packages, at one point of the JAX matrix."""
+    if pins:
+        # In one call: flax says too little of which JAX it can live with.
+        session.install(*pins, *sources(*PACKAGES), "--group", "integration")
+    else:
+        sync(session, "--all-packages", "--group", "integration")
+    session.run("pytest", INTEGRATION, NO_PAGES, *session.posargs)
 
 
-@nox.session
+@nox.session(requires=["boundaries"])
 def docs(session: nox.Session) -> None:
     """Build the site, warnings being errors, and run what its pages show."""
     sync(session, "--all-packages", "--group", "integration", "--group", "docs")
     site = Path("docs") / "_build"
     session.run("sphinx-build", "-W", "--keep-going", "-q", "docs", str(site))
-    session.run("pytest", "tests-integration/test_docs.py", *session.posargs)
+    session.run("pytest", INTEGRATION / "test_docs.py", *session.posargs)
     session.log(f"the site is in {site / 'index.html'}")
 
 
