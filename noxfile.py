@@ -39,8 +39,16 @@ POINTS = {
     "newest": (NEWEST_PYTHON, ("jax",)),
 }
 
+# All that the environment of a package may hold, where it is that little.
+BARE = {
+    "roxxel-format": ("numpy",),
+    "roxxel-curriculum": ("numpy", "roxxel-format"),
+}
+
 INTEGRATION = Path("tests-integration")
 BENCHMARKS = INTEGRATION / "benchmarks"
+TOOLS = INTEGRATION / "tools"
+DIST = Path("dist")
 
 # The session `docs` runs what the pages show.
 NO_PAGES = "--ignore=tests-integration/test_docs.py"
@@ -85,9 +93,27 @@ def sync(session: nox.Session, *arguments: str) -> None:
     )
 
 
+def with_members(package: str) -> Sequence[str]:
+    """Return a package and those members that it stands on."""
+    project = nox.project.load_toml(f"packages/{package}/pyproject.toml")["project"]
+    needed = {
+        member
+        for requirement in project["dependencies"]
+        for member in PACKAGES
+        if requirement.startswith((f"{member}>", f"{member}["))
+    }
+    stand = {name for member in needed for name in with_members(member)}
+    return [name for name in PACKAGES if name in {package, *stand}]
+
+
 def sources(*packages: str) -> Sequence[str]:
     """Return packages as folders, so that none of a like name comes from an index."""
     return [f"./packages/{package}" for package in packages]
+
+
+def test_tools(package: str) -> Sequence[str]:
+    """Return what brings in the test tools of a package."""
+    return ["--group", f"packages/{package}/pyproject.toml:test"]
 
 
 @nox.session
@@ -134,6 +160,48 @@ def integration(session: nox.Session, pins: Sequence[str]) -> None:
     session.run("pytest", INTEGRATION, NO_PAGES, *session.posargs)
 
 
+@nox.session(python=OLDEST_PYTHON, requires=["boundaries"])
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def minimal(session: nox.Session, package: str) -> None:
+    """Test one package with the lowest versions that it says it can live with."""
+    members = sources(*with_members(package))
+    lowest = ["--resolution", "lowest-direct"]
+    session.install(*lowest, *members, *test_tools(package))
+    session.run("pytest", f"packages/{package}", *session.posargs)
+
+
+@nox.session(requires=["boundaries"])
+def build(session: nox.Session) -> None:
+    """Build wheel and source distribution of every package into dist/."""
+    session.run_install(
+        *("uv", "build", "--quiet", "--all-packages", "--clear", "--out-dir", DIST),
+        external=True,
+    )
+
+
+@nox.session(requires=["build"])
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def isolated(session: nox.Session, package: str) -> None:
+    """Test one package from its built files alone, in an empty environment."""
+    bare = ("python", TOOLS / "bare.py", package, *BARE.get(package, ()))
+    for ending in (".tar.gz", "-py3-none-any.whl"):
+        # By file name: an index may hold other packages of these names.
+        files = [
+            str(path)
+            for member in with_members(package)
+            for path in DIST.glob(f"{member.replace('-', '_')}-[0-9]*{ending}")
+        ]
+        session.run_install(
+            *("uv", "venv", "--quiet", "--clear", "--python", f"{session.bin}/python"),
+            session.virtualenv.location,
+            external=True,
+        )
+        session.install(*files)
+        session.run(*bare)
+    session.install(*files, *test_tools(package))
+    session.run("pytest", f"packages/{package}", *session.posargs)
+
+
 @nox.session(requires=["boundaries"])
 def docs(session: nox.Session) -> None:
     """Build the site, warnings being errors, and run what its pages show."""
@@ -142,6 +210,38 @@ def docs(session: nox.Session) -> None:
     session.run("sphinx-build", "-W", "--keep-going", "-q", "docs", str(site))
     session.run("pytest", INTEGRATION / "test_docs.py", *session.posargs)
     session.log(f"the site is in {site / 'index.html'}")
+
+
+@nox.session
+def resolve(session: nox.Session) -> None:
+    """Resolve the workspace twice, from nothing; both must be the same."""
+    locks: list[bytes] = []
+    for name in ("first", "second"):
+        folder = Path(session.create_tmp()) / name
+        for path in (Path("pyproject.toml"), *Path("packages").glob("*/*.*")):
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(path.read_bytes())
+        (folder / "uv.lock").unlink(missing_ok=True)
+        session.run_install(
+            *("uv", "lock", "--quiet", "--project", folder, "--refresh"),
+            external=True,
+        )
+        locks.append((folder / "uv.lock").read_bytes())
+    if locks[0] != locks[1]:
+        session.error(f"two resolutions differ; compare {session.create_tmp()}/*")
+
+
+@nox.session(requires=["boundaries"])
+def release(session: nox.Session) -> None:
+    """Build, in order, what has a version without a tag, or say why it may not be."""
+    found = session.run("python", TOOLS / "release.py", silent=True)
+    if not found:
+        session.log("nothing to release: every version has its tag")
+    for name, version in (line.split() for line in str(found).splitlines()):
+        session.run_install(
+            *("uv", "build", "--package", name, "--out-dir", DIST), external=True
+        )
+        session.log(f"when it is published: git tag {name}-v{version}")
 
 
 @nox.session

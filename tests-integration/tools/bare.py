@@ -1,0 +1,64 @@
+"""Tries one package in an environment that holds it and its dependencies alone.
+
+    python tests-integration/tools/bare.py roxxel-format numpy
+
+imports every module of the package that users may, and looks up every public name. What
+an extra brings is missing here, and each module that needs it must say which extra to
+install. The packages named after the first must be the only others installed; with none
+named, any may be.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import sys
+from importlib.metadata import distributions
+from pathlib import Path
+
+
+def main(package: str, others: list[str]) -> list[str]:
+    """Return what is wrong with the package or its environment, a line each."""
+    name = package.replace("-", "_")
+    wrong = foreign(package, set(others)) if others else []
+    module = importlib.import_module(name)
+    root = Path(str(module.__file__)).parent
+    if not root.is_relative_to(sys.prefix):
+        wrong.append(f"{name} was found in {root}, not in this environment")
+    wrong += [
+        f"{name}.{public} is in __all__ and cannot be imported"
+        for public in module.__all__
+        if not hasattr(module, public)
+    ]
+    inside = pkgutil.walk_packages([str(root)], f"{name}.", onerror=lambda _: None)
+    for found in inside:
+        if "._" not in found.name:
+            wrong += unusable(found.name, package)
+    if not (root / "py.typed").exists():
+        wrong.append(f"{name} has no py.typed")
+    return wrong
+
+
+def foreign(package: str, others: set[str]) -> list[str]:
+    """Return the packages that are installed and should not be."""
+    installed = {one.name.lower().replace("_", "-") for one in distributions()}
+    return [
+        f"{one} came with {package}, which may bring {sorted(others)} alone"
+        for one in sorted(installed - others - {package})
+    ]
+
+
+def unusable(module: str, package: str) -> list[str]:
+    """Return the error of importing a module, unless it names the extra to install."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if f'pip install "{package}[' not in str(error):
+            return [f"importing {module}: {error}; declare it, or name its extra"]
+    return []
+
+
+if __name__ == "__main__":
+    findings = main(sys.argv[1], sys.argv[2:])
+    print(*findings, sep="\n", end="\n" if findings else "")
+    sys.exit(1 if findings else 0)
