@@ -50,6 +50,9 @@ BENCHMARKS = INTEGRATION / "benchmarks"
 TOOLS = INTEGRATION / "tools"
 DIST = Path("dist")
 
+# How tools/devices.py says so.
+NONE_FOUND = 3
+
 # The session `docs` runs what the pages show.
 NO_PAGES = "--ignore=tests-integration/test_docs.py"
 
@@ -158,6 +161,44 @@ def integration(session: nox.Session, pins: Sequence[str]) -> None:
     else:
         sync(session, "--all-packages", "--group", "integration")
     session.run("pytest", INTEGRATION, NO_PAGES, *session.posargs)
+
+
+@nox.session(name="integration-tpu", requires=["boundaries"])
+def integration_tpu(session: nox.Session) -> None:
+    """Run the integration tests on the TPUs of this machine."""
+    on_devices(session, "tpu", "tpu")
+
+
+@nox.session(name="integration-gpu", requires=["boundaries"])
+@nox.parametrize("extra", ["cuda12", "cuda13"], ids=["cuda12", "cuda13"])
+def integration_gpu(session: nox.Session, extra: str) -> None:
+    """Run the integration tests on the GPUs of this machine."""
+    on_devices(session, "cuda", extra)
+
+
+def on_devices(session: nox.Session, platform: str, extra: str) -> None:
+    """Run the integration tests on what JAX finds of a platform.
+
+    Nothing found fails the session; `-- --may-skip` skips it instead.
+    """
+    words = [word for word in session.posargs if word != "--may-skip"]
+    jax = f"jax[{extra}]"
+    session.install(jax, *sources(*PACKAGES), "--group", "integration")
+    found = session.run(
+        *("python", TOOLS / "devices.py", platform),
+        env={"JAX_PLATFORMS": platform},
+        silent=True,
+        success_codes=[0, NONE_FOUND],
+    )
+    number, _, answer = str(found).strip().rpartition("\n")[-1].partition(" ")
+    if number == "0":
+        leave = session.skip if "--may-skip" in session.posargs else session.error
+        leave(f"{jax} finds no {platform} device here ({answer}); nothing was tested")
+    session.log(f"{number} {platform} devices: {answer}")
+    session.run(
+        *("pytest", INTEGRATION, NO_PAGES, *words),
+        env={"ROXXEL_TEST_DEVICES": f"{platform}:{number}"},
+    )
 
 
 @nox.session(python=OLDEST_PYTHON, requires=["boundaries"])

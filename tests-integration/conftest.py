@@ -15,6 +15,17 @@ if TYPE_CHECKING:
 
 PROGRAMS = Path(__file__).parent / "programs"
 
+# Where programs run: on as many CPU devices as a test asks for, or on the devices of
+# this machine, such as "tpu:4" or "cuda:1". The tests themselves leave those alone.
+REAL_DEVICES = os.environ.get("ROXXEL_TEST_DEVICES")
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+# Or else runs differ in the last bits, and a second program finds no memory.
+CUDA = {
+    "XLA_FLAGS": "--xla_gpu_deterministic_ops=true",
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+}
+
 
 class RunProgram(Protocol):
     """Runs a program of `programs/` and returns what it printed."""
@@ -25,13 +36,34 @@ class RunProgram(Protocol):
 
 
 def environment(devices: int, cache: Path) -> Mapping[str, str]:
-    """Return the environment of a program on so many CPU devices."""
+    """Return the environment of a program on so many devices; skip where they lack."""
     return {
         **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
         "XDG_CACHE_HOME": str(cache),
+        **(real(devices, REAL_DEVICES) if REAL_DEVICES else simulated(devices)),
     }
+
+
+def simulated(devices: int) -> Mapping[str, str]:
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+
+
+def real(devices: int, found: str) -> Mapping[str, str]:
+    """Return the settings for so many devices of those found, such as "cuda:2"."""
+    platform, number = found.split(":")
+    chosen = ",".join(map(str, range(devices)))
+    if devices == int(number):
+        settings: Mapping[str, str] = {}
+    elif devices < int(number) and platform == "cuda":
+        settings = {"CUDA_VISIBLE_DEVICES": chosen}
+    elif devices == 1 and platform == "tpu":
+        bounds = ("TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS")
+        settings = {"TPU_VISIBLE_CHIPS": "0"} | dict.fromkeys(bounds, "1,1,1")
+    else:
+        pytest.skip(f"needs {devices} {platform} devices and may take {number}")
+    deterministic = CUDA if platform == "cuda" else {}
+    return {"JAX_PLATFORMS": platform, **deterministic, **settings}
 
 
 @pytest.fixture(scope="session")

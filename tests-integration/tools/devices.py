@@ -1,0 +1,29 @@
+"""Says how many devices of a platform JAX finds, and which.
+
+    python tests-integration/tools/devices.py tpu
+
+prints the number and the kind, or 0 and the reason, and leaves with 3 where it is 0.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import jax
+
+NONE_FOUND = 3
+
+
+def main(platform: str) -> int:
+    """Print what there is; return the exit code."""
+    try:
+        devices = jax.devices(platform)
+    except RuntimeError as error:
+        print(0, " ".join(str(error).split()))
+        return NONE_FOUND
+    print(len(devices), devices[0].device_kind)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
