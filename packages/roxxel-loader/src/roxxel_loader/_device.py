@@ -23,16 +23,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StreamStats:
-    """How long the consumer of a stream has waited, and for what.
+    """How long the consumer of a stream has waited, and how long making took.
+
+    No number ever decreases, so two snapshots tell what lay between them.
 
     Attributes:
         steps: Batches delivered.
-        waited_s: Seconds the consumer spent making batches or waiting for them. They
-            are shared out as the time was that making the delivered batches took:
-        read_s: Seconds for reading the source.
-        assemble_s: Seconds for copying parts to aligned memory.
-        transfer_s: Seconds for making arrays on the devices. The copy to an accelerator
-            goes on after that, in the background.
+        waited_s: Seconds the consumer spent making batches or waiting for them.
+        read_s: Seconds in which the source was read for the delivered batches, on
+            whatever thread; more than was waited for where others worked ahead.
+        assemble_s: Seconds in which parts of them were copied to aligned memory.
+        transfer_s: Seconds in which their arrays were made on the devices. The copy to
+            an accelerator goes on after that, in the background.
         mode: Where batches are made now: on the consumer's thread or on others.
     """
 
@@ -131,15 +133,12 @@ class DeviceStream:
     @property
     def stats(self) -> StreamStats:
         """A snapshot of what the consumer has waited for so far."""
-        waited_s = self._prefetcher.waited_s
-        made_s = self._read_s + self._assemble_s + self._transfer_s
-        share = waited_s / made_s if made_s else 0.0
         return StreamStats(
             steps=self.step - self._start,
-            waited_s=waited_s,
-            read_s=self._read_s * share,
-            assemble_s=self._assemble_s * share,
-            transfer_s=self._transfer_s * share,
+            waited_s=self._prefetcher.waited_s,
+            read_s=self._read_s,
+            assemble_s=self._assemble_s,
+            transfer_s=self._transfer_s,
             mode=self._prefetcher.mode,
         )
 
