@@ -257,6 +257,9 @@ class Roxxel:
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         """Ask the system to read the pages of these windows ahead.
 
+        Nothing is asked where a sample of the windows is in memory already; give many
+        windows in one call.
+
         Args:
             starts: First token of each window; integers, shape `(n,)`.
             length: Tokens of each window.

@@ -11,11 +11,14 @@ import numpy as np
 from roxxel_format import _dtypes
 from roxxel_format._addresses import AddressRange, reserve
 from roxxel_format._maps import MapCache
+from roxxel_format._residency import is_resident, is_told
 from roxxel_format._shard import Shard, as_table
 from roxxel_format._windows import gather_rows
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     import numpy.typing as npt
 
     from roxxel_format._dtypes import Tokens
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 # Above this, one casting copy a row is quicker than one gather and one cast a batch.
 _LONG_WINDOW = 16384
+
+# So many of the windows that will be needed tell whether the corpus is in memory.
+_SAMPLED_WINDOWS = 16
 
 
 class OpenCorpus:
@@ -39,6 +45,7 @@ class OpenCorpus:
         # Python's own integers: quicker than numpy's, one at a time.
         self._bounds: list[int] = index.bounds.tolist()
         self._mapped: dict[int, Tokens] = {}
+        self._is_told: dict[int, bool] = {}
         # What a token must not exceed, by the dtype that is asked for; None: nothing.
         self._limits: dict[np.dtype[Any], tuple[int, int] | None] = {}
 
@@ -163,20 +170,46 @@ class OpenCorpus:
     def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
         if not length:
             return
-        bounds, addresses = self._bounds, self.addresses
+        # To ask for pages that are there costs more than to read them.
+        stride = max(1, len(starts) // _SAMPLED_WINDOWS)
+        sample = starts[::stride].tolist()
+        if all(self._is_resident(*part) for part in self._places(sample, length)):
+            return
         seen: set[int] = set()
-        for start in starts.tolist():
+        for shard, begin, stop in self._places(starts.tolist(), length):
+            if self.addresses is None:
+                self.maps[shard].will_need(begin, stop)
+                continue
+            if shard not in seen:
+                seen.add(shard)
+                self.addresses.check_size(shard)
+            self.addresses.will_need(shard, begin, stop)
+
+    def _is_resident(self, shard: int, start: int, stop: int) -> bool:
+        """Return whether tokens of a shard are known to be in memory.
+
+        Raises:
+            ShardError: Its file was cut short after it was mapped.
+        """
+        addresses = self.addresses
+        tokens = addresses.tokens(shard) if addresses else self.maps[shard].tokens
+        told = self._is_told.get(shard)
+        if told is None:
+            path = self.index.shards[shard].path
+            told = self._is_told[shard] = is_told(path)
+        return told and is_resident(tokens[start:stop])
+
+    def _places(
+        self, starts: Iterable[int], length: int
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield the shard, start and stop in it, of every part of the windows."""
+        bounds = self._bounds
+        for start in starts:
             shard = bisect_right(bounds, start) - 1
             begin, left = start - bounds[shard], length
             while left:
                 stop = min(begin + left, bounds[shard + 1] - bounds[shard])
-                if addresses is not None:
-                    if shard not in seen:
-                        seen.add(shard)
-                        addresses.check_size(shard)
-                    addresses.will_need(shard, begin, stop)
-                else:
-                    self.maps[shard].will_need(begin, stop)
+                yield shard, begin, stop
                 left -= stop - begin
                 shard, begin = shard + 1, 0
 

@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from roxxel_format import Roxxel, _reading
+from roxxel_format._residency import is_resident, is_told
+from roxxel_format._shard_map import ShardMap
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roxxel_format._dtypes import Tokens
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Return the token ranges of which pages are asked for."""
+    ranges: list[tuple[int, int]] = []
+
+    def ask(_: ShardMap, start: int, stop: int) -> None:
+        ranges.append((start, stop))
+
+    monkeypatch.setattr(ShardMap, "will_need", ask)
+    return ranges
+
+
+def corpus(folder: Path) -> Roxxel:
+    tokens = Roxxel(folder / "corpus.rox")
+    tokens.write([np.arange(50_000, dtype=np.uint16)])
+    return tokens
+
+
+def test_pages_that_were_read_are_resident(tmp_path: Path) -> None:
+    tokens = corpus(tmp_path).tokens[:]
+    assert int(tokens.sum()) > 0
+
+    assert is_resident(tokens)
+    assert is_resident(tokens[1001:1002])
+
+
+def test_the_system_tells_of_own_files_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus(tmp_path)
+    path = str(tmp_path / "corpus.rox")
+
+    assert is_told(path)
+    monkeypatch.setattr(os, "geteuid", lambda: 4_000_000)
+    assert not is_told(path)
+    assert not is_told(str(tmp_path / "gone.rox"))
+
+
+def test_pages_in_memory_are_not_asked_for(
+    tmp_path: Path, asked: list[tuple[int, int]]
+) -> None:
+    tokens = corpus(tmp_path)
+    starts = np.arange(0, 40_000, 500)
+    tokens.read(starts, 64)
+
+    tokens.will_need(starts, 64)
+
+    assert asked == []
+
+
+def test_one_cold_window_of_the_sample_asks_for_all(
+    tmp_path: Path, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokens = corpus(tmp_path)
+    starts = np.arange(0, 40_000, 500)
+
+    def all_but_one(part: Tokens) -> bool:
+        return int(part[0]) != starts[-5]
+
+    monkeypatch.setattr(_reading, "is_resident", all_but_one)
+    tokens.will_need(starts, 64)
+
+    assert asked == [(start, start + 64) for start in starts.tolist()]
+
+
+def test_pages_are_asked_for_where_the_system_does_not_tell(
+    tmp_path: Path, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def untold(_: str) -> bool:
+        return False
+
+    tokens = corpus(tmp_path)
+    monkeypatch.setattr(_reading, "is_told", untold)
+
+    tokens.will_need([7, 9000], 10)
+
+    assert asked == [(7, 17), (9000, 9010)]
