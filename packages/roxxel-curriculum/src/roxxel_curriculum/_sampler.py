@@ -14,6 +14,7 @@ import numpy.typing as npt
 from roxxel_curriculum._bijection import make_key
 from roxxel_curriculum._block import Block, make_block
 from roxxel_curriculum._fields import checked_fields, fill_fields
+from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES, new_batch
 from roxxel_curriculum._selection import checked_columns, checked_rows, is_every_row
 from roxxel_curriculum._source import batch_dtype
 from roxxel_curriculum._state import differences, state_of
@@ -193,21 +194,41 @@ class Sampler:
         """
         for ahead in range(step, min(step + n, self.total_steps)):
             block, data_step = self._block(ahead)
-            source, starts = block.in_row_order(data_step)
-            if rows is not None:
-                chosen = checked_rows(rows, block.batch_size)
-                source, starts = source[chosen], starts[chosen]
             length = self._phases[block.phase].piece.seq_len
-            for index, name in enumerate(self.source_names):
-                of_source = starts[source == index]
-                if of_source.size:
-                    yield Upcoming(name, of_source, length)
+            for index, starts in self._starts_by_source(block, data_step, rows):
+                yield Upcoming(self.source_names[index], starts, length)
 
     def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
-        """Tell the sources which windows the steps `[step, step + n)` will read."""
-        for ahead in self.upcoming(step, n, rows):
-            index, _ = self._sources[ahead.source]
-            self._readers[index].will_need(ahead.starts, ahead.length)
+        """Tell the sources which windows the steps `[step, step + n)` will read.
+
+        A source is told once of all windows of one length.
+        """
+        wanted: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = {}
+        for ahead in range(step, min(step + n, self.total_steps)):
+            block, data_step = self._block(ahead)
+            length = self._phases[block.phase].piece.seq_len
+            for index, starts in self._starts_by_source(block, data_step, rows):
+                wanted.setdefault((index, length), []).append(starts)
+        for (index, length), starts in wanted.items():
+            self._readers[index].will_need(np.concatenate(starts), length)
+
+    def _starts_by_source(
+        self, block: Block, data_step: int, rows: Rows | None
+    ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
+        """Yield each source of a step and where its windows among some rows begin."""
+        if rows is None or is_every_row(rows, block.batch_size):
+            bounds = block.bounds[data_step - block.first]
+            for index, (low, high) in enumerate(pairwise(bounds)):
+                if low < high:
+                    yield index, block.starts[low:high]
+            return
+        source, starts = block.in_row_order(data_step)
+        chosen = checked_rows(rows, block.batch_size)
+        source, starts = source[chosen], starts[chosen]
+        for index in range(len(self._readers)):
+            of_source = starts[source == index]
+            if of_source.size:
+                yield index, of_source
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the tokens that each source has given when `step` steps are done.
@@ -340,7 +361,7 @@ class Sampler:
         for index, (low, high) in enumerate(ends):
             if high - low == block.batch_size:
                 return self._read(index, block.starts[low:high], seq_len)
-        tokens = np.empty((block.batch_size, seq_len), self.dtype)
+        tokens = new_batch(block.batch_size, seq_len, self.dtype)
         for index, (low, high) in enumerate(ends):
             if low < high:
                 part = self._read_part(index, block.starts[low:high], seq_len)
@@ -355,7 +376,7 @@ class Sampler:
         for index, rows in enumerate(by_source):
             if rows.size == source.size:
                 return self._read(index, starts, length)
-        tokens = np.empty((source.size, length), self.dtype)
+        tokens = new_batch(source.size, length, self.dtype)
         for index, rows in enumerate(by_source):
             if rows.size:
                 tokens[rows] = self._read_part(index, starts[rows], length)
@@ -365,7 +386,11 @@ class Sampler:
         self, index: int, starts: npt.NDArray[np.int64], length: int
     ) -> npt.NDArray[Any]:
         """Return windows of one source as the batch's type."""
-        return self._readers[index].read(starts, length, dtype=self.dtype)
+        reader = self._readers[index]
+        if starts.size * length * self.dtype.itemsize < WORTH_ALIGNING_BYTES:
+            return reader.read(starts, length, dtype=self.dtype)
+        out = new_batch(starts.size, length, self.dtype)
+        return reader.read(starts, length, out=out)
 
     def _read_part(
         self, index: int, starts: npt.NDArray[np.int64], length: int

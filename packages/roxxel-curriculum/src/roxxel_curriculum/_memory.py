@@ -1,0 +1,31 @@
+"""Memory for a batch, such that a device can take it over without a copy.
+
+JAX on a CPU takes over memory that begins on a 64-byte boundary, and transfers from
+there are the fastest on accelerators too. numpy aligns to 16 bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+ALIGNMENT = 64
+WORTH_ALIGNING_BYTES = 100 << 10
+"""A smaller batch is copied in less time than aligning it takes."""
+
+
+def new_batch(
+    num_rows: int, num_columns: int, dtype: np.dtype[Any]
+) -> npt.NDArray[Any]:
+    """Return an uninitialised array `(num_rows, num_columns)`, aligned if it is large.
+
+    It owns its memory, alone or through a base that nothing else refers to.
+    """
+    num_bytes = num_rows * num_columns * dtype.itemsize
+    if num_bytes < WORTH_ALIGNING_BYTES:
+        return np.empty((num_rows, num_columns), dtype)
+    raw = np.empty(num_bytes + ALIGNMENT, np.uint8)
+    byte_offset = -raw.__array_interface__["data"][0] % ALIGNMENT
+    return np.ndarray((num_rows, num_columns), dtype, raw, byte_offset)
