@@ -48,6 +48,8 @@ class Prefetcher(Generic[T]):
         start: First number.
         stop: One past the last; None is never.
         ahead: Results kept beyond the one asked for; 0 works only when asked.
+        inline_ahead: The same where the consumer's own thread makes them; None for as
+            many as `ahead`.
         workers: Threads that make results; 0 makes them all on the consumer's thread;
             None measures, and takes one thread where results are slow.
         executor: Makes the results instead of own threads; it is left open.
@@ -65,6 +67,7 @@ class Prefetcher(Generic[T]):
         stop: int | None,
         *,
         ahead: int,
+        inline_ahead: int | None = None,
         workers: int | None = None,
         executor: Executor | None = None,
         submit: Callable[[int, Executor], Future[T]] | None = None,
@@ -74,6 +77,7 @@ class Prefetcher(Generic[T]):
         self._next = start
         self._stop = stop
         self._ahead = ahead
+        self._inline_ahead = ahead if inline_ahead is None else inline_ahead
         self._pending: deque[Any] = deque()
         self._lock = threading.RLock()
         self._failure: Exception | None = None
@@ -138,7 +142,8 @@ class Prefetcher(Generic[T]):
         pending = self._pending
         # The very first is not kept waiting for a second.
         budget = 1 if self._num_slow < 0 else 2
-        while len(pending) <= self._ahead and budget and self._next != self._stop:
+        ahead = self._inline_ahead
+        while len(pending) <= ahead and budget and self._next != self._stop:
             began = perf_counter()
             try:
                 pending.append(self._make(self._next))
