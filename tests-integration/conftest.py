@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -40,6 +40,8 @@ def environment(devices: int, cache: Path) -> Mapping[str, str]:
     return {
         **os.environ,
         "XDG_CACHE_HOME": str(cache),
+        # What compiles in less than a second is kept too.
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         **(real(devices, REAL_DEVICES) if REAL_DEVICES else simulated(devices)),
     }
 
@@ -66,10 +68,13 @@ def real(devices: int, found: str) -> Mapping[str, str]:
     return {"JAX_PLATFORMS": platform, **deterministic, **settings}
 
 
-@pytest.fixture(scope="session")
-def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One compilation cache for all programs, so that they compile once."""
-    return tmp_path_factory.mktemp("cache")
+@pytest.fixture(scope="session", autouse=True)
+def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One compilation cache for all programs and tests, so that they compile once."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture
