@@ -63,6 +63,7 @@ DRILLS = (
         "kill",
         {"ROXXEL_CKPT_KILLS": "30"},
     ),
+    ("tests-integration/test_drill.py", "test", {"ROXXEL_DRILL": "60"}),
 )
 
 nox.options.sessions = [

@@ -1,0 +1,109 @@
+"""Which runs are stopped how: few cases in which any two circumstances meet."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    Choice = dict[str, Any]
+
+PLACES = {"1 device": (1, 1), "8 devices": (1, 8), "2 processes": (2, 2)}
+"""Processes, and devices of each."""
+
+PARTS = ("blend", "phases", "dropout", "accumulation")
+
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "where": tuple(PLACES),
+    "accident": ("SIGKILL", "SIGTERM", "OSError"),
+    "goes_on": ("there", "elsewhere"),
+    **dict.fromkeys(PARTS, (True, False)),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run that has an accident.
+
+    Attributes:
+        where: Place where it begins.
+        then: Place where it goes on.
+        accident: Signal, or the error that the data raises.
+        parts: What is part of it, of `PARTS`.
+        step: Step whose batch is being read when it happens, from 0.
+        row: Row of that batch; it says which process reads it.
+    """
+
+    where: str
+    then: str
+    accident: str
+    parts: tuple[str, ...]
+    step: int
+    row: int
+
+    def __str__(self) -> str:
+        parts = "+".join(self.parts) or "plain"
+        return f"{parts}, {self.accident}@{self.step}, {self.where} to {self.then}"
+
+    @property
+    def ends_the_program(self) -> bool:
+        """Whether nothing runs after it in the same program."""
+        return self.accident != "OSError" or PLACES[self.where][0] > 1
+
+
+def cover(
+    factors: Mapping[str, Sequence[Any]], generator: random.Random
+) -> list[Choice]:
+    """Return few choices of a value for each factor; any two values meet in one.
+
+    Greedy: the next choice is one with the most pairs that have not met yet.
+    """
+    everything = [
+        dict(zip(factors, values, strict=True)) for values in product(*factors.values())
+    ]
+    generator.shuffle(everything)
+    missing = {pair for choice in everything for pair in pairs(choice)}
+    chosen: list[Choice] = []
+    while missing:
+        best = max(everything, key=lambda choice: len(missing & pairs(choice)))
+        chosen.append(best)
+        missing -= pairs(best)
+    return chosen
+
+
+def pairs(choice: Choice) -> set[tuple[Any, ...]]:
+    """Return every two factors of a choice with their values."""
+    return set(combinations(choice.items(), 2))
+
+
+def cases(at_least: int, num_steps: int, seed: int = 7) -> list[Case]:
+    """Return a covering set of cases, and random ones up to the number wanted."""
+    generator = random.Random(seed)
+    choices = cover(FACTORS, generator)
+    while len(choices) < at_least:
+        choices.append({f: generator.choice(v) for f, v in FACTORS.items()})
+    return [_case(choice, num_steps, generator) for choice in choices]
+
+
+def _case(choice: Choice, num_steps: int, generator: random.Random) -> Case:
+    where, then = choice["where"], choice["where"]
+    if choice["goes_on"] == "elsewhere":
+        then = generator.choice([place for place in PLACES if place != where])
+    last = num_steps - 2
+    if choice["accident"] == "SIGTERM" and PLACES[where][0] > 1:
+        # JAX agrees on a step some seconds later, and it must not be after the last.
+        last = num_steps // 3
+    step = generator.randint(1, last)
+    small = choice["phases"] and step >= num_steps // 2
+    return Case(
+        where,
+        then,
+        choice["accident"],
+        tuple(part for part in PARTS if choice[part]),
+        step,
+        generator.randrange(8 if small else 16),
+    )

@@ -1,0 +1,174 @@
+"""Small runs that are stopped on purpose, one after the other.
+
+    drill.py DATA FOLDER=PART,PART,... FOLDER=... [--process INDEX COUNT PORT]
+
+Parts of a run are `blend`, `phases`, `dropout` and `accumulation`, and an accident
+`SIGKILL@STEP.ROW`, `SIGTERM@STEP.ROW` or `OSError@STEP.ROW`, which happens when the
+tokens of that row of that step's batch are read, so to the process that reads them.
+"""
+
+import argparse
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from roxxel import Curriculum, Phase, Roxxel, Trainer
+
+STEPS = 24
+SEED = 3
+
+
+class Model(nnx.Module):
+    def __init__(self, dropout: float, rngs: nnx.Rngs) -> None:
+        self.embed = nnx.Embed(97, 16, rngs=rngs)
+        self.dropout = nnx.Dropout(dropout, rngs=rngs)
+        self.hidden = nnx.Linear(16, 16, rngs=rngs)
+        self.out = nnx.Linear(16, 97, rngs=rngs)
+
+    def __call__(self, tokens):
+        x = self.dropout(self.embed(tokens))
+        return self.out(x + nnx.relu(self.hidden(x)))
+
+
+def checksum(tokens, xp=jnp):
+    """Return 32 bits that depend on every token and its place, however it is split.
+
+    They come as two halves: sums and means of some 16-bit numbers are exact in float32.
+    """
+    place = xp.arange(tokens.size, dtype=xp.uint32).reshape(tokens.shape)
+    mixed = tokens.astype(xp.uint32) * xp.uint32(0x9E3779B1)
+    mixed ^= place * xp.uint32(0x85EBCA77)
+    mixed = (mixed ^ (mixed >> 15)) * xp.uint32(0xC2B2AE3D)
+    total = (mixed ^ (mixed >> 13)).sum(dtype=xp.uint32)
+    halves = {"data_low": total & 0xFFFF, "data_high": total >> 16}
+    return {name: half.astype(xp.float32) for name, half in halves.items()}
+
+
+def loss_fn(model, batch):
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        model(batch[:, :-1]), batch[:, 1:]
+    )
+    return losses.mean(), {"worst": losses.max(), **checksum(batch)}
+
+
+class Fragile(Roxxel):
+    """A corpus on a disk that something happens to when one window is read."""
+
+    happens = None
+    at = None
+    seconds_a_read = 0.0
+
+    def read(self, starts, *arguments, **named):
+        if self.happens is not None and self.at in np.asarray(starts):
+            if self.happens == "OSError":
+                raise OSError(f"the disk cannot read token {self.at}")
+            os.kill(os.getpid(), signal.Signals[self.happens])
+            # JAX looks once a second whether it was asked to stop.
+            self.seconds_a_read = 0.25 if jax.process_count() > 1 else 0.0
+        time.sleep(self.seconds_a_read)
+        return super().read(starts, *arguments, **named)
+
+
+def curriculum_of(data: Path, parts: set[str]) -> Curriculum:
+    web, code = Fragile(data / "web_*.rox"), Fragile(data / "code_*.rox")
+    blended = "blend" in parts
+    first = Phase(STEPS, 16, 33, {"self": 0.7, "code": 0.3} if blended else None)
+    if "phases" in parts:
+        weights = {"self": 0.5, "code": 0.5} if blended else None
+        phases = [
+            Phase(STEPS // 2, first.batch_size, first.seq_len, first.weights),
+            Phase(STEPS - STEPS // 2, 8, 65, weights),
+        ]
+    else:
+        phases = [first]
+    curriculum = Curriculum(web, phases, {"code": code} if blended else None)
+    for part in parts:
+        if "@" in part:
+            happens, at = part.split("@")
+            step, row = map(int, at.split("."))
+            place = curriculum.sampler(SEED).locate(step, row)
+            disk = {"self": web, "code": code}[place.source]
+            disk.happens, disk.at = happens, place.start
+    return curriculum
+
+
+def train(data: Path, run: Path, parts: set[str]) -> None:
+    model = Model(0.2 if "dropout" in parts else 0.0, nnx.Rngs(0))
+    schedule = optax.warmup_cosine_decay_schedule(0.0, 1e-2, 5, STEPS)
+    tx = optax.inject_hyperparams(optax.adamw)(learning_rate=schedule)
+    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    trainer = Trainer(
+        model,
+        optimizer,
+        curriculum_of(data, parts),
+        loss_fn,
+        run,
+        eval_fn=lambda state: {
+            "norm": optax.tree.norm(nnx.state(state.model, nnx.Param))
+        },
+        eval_every=7,
+        checkpoint_every=5,
+        log_every=1,
+        seed=SEED,
+        grad_accum_steps=2 if "accumulation" in parts else 1,
+    )
+    trainer.run()
+    if jax.process_index() != 0:
+        return
+    leaves = jax.tree.leaves(nnx.to_pure_dict(nnx.state((model, optimizer))))
+    arrays = [
+        jax.random.key_data(x) if jnp.issubdtype(x.dtype, jax.dtypes.prng_key) else x
+        for x in leaves
+    ]
+    np.savez(run / "final.npz", *map(np.asarray, arrays))
+
+
+def write(data: Path) -> None:
+    """Write the two corpora, unless they are there."""
+    for name, seed, num_documents in (("web", 1, 400), ("code", 2, 120)):
+        random = np.random.default_rng(seed)
+        Roxxel(data / f"{name}_*.rox").write(
+            (
+                random.integers(1, 97, random.integers(5, 200))
+                for _ in range(num_documents)
+            ),
+            separator=0,
+            vocab_size=97,
+        )
+
+
+if __name__ == "__main__":
+    # A shell has programs in the background ignore Ctrl-C, and this may be one.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("runs", nargs="+")
+    parser.add_argument("--process", nargs=3, type=int, metavar="NUMBER")
+    options = parser.parse_args()
+    if options.process:
+        index, count, port = options.process
+        # By default JAX notices only after minutes that another process has gone.
+        jax.distributed.initialize(
+            f"127.0.0.1:{port}",
+            count,
+            index,
+            heartbeat_timeout_seconds=10,
+            shutdown_timeout_seconds=10,
+        )
+    if jax.process_index() == 0:
+        write(options.data)
+    for run in options.runs:
+        folder, _, parts = run.partition("=")
+        try:
+            train(options.data, Path(folder), set(parts.split(",")))
+        except OSError as error:
+            if jax.process_count() > 1:
+                raise
+            print(error, file=sys.stderr)
