@@ -1,0 +1,321 @@
+"""Measures Trainer.run against a hand-written loop of a jitted, donated step.
+
+Both train the same small model on the same batches, which the hand-written loop has
+made before; both compute the same scalars and run at most two updates ahead. On one CPU
+device and a step of about ten milliseconds, held to one core as an accelerator leaves
+the others to the host:
+
+- overhead: from the end of the first update to that of the last, logging every 10
+  steps, over the hand-written loop that logs nothing;
+- checkpoints: what one every 200 steps adds to the trainer, over what bare asynchronous
+  Orbax adds to the hand-written loop;
+- idle: share of the time between two updates' work on the device, from JAX's profiler.
+  It holds the hand-over from one update to the next, which the hand-written loop has
+  too, and cannot tell the device's work from other work on the same core;
+- phase change: the wall time of its step over the median of the phase it enters.
+
+Runs are interleaved. `--rounds 9 --steps 1100` gives the figures of record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from collections import deque
+from contextlib import redirect_stderr
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count=1",
+)
+
+import jax
+import numpy as np
+import optax
+import orbax.checkpoint as ocp
+from flax import nnx
+from roxxel import Curriculum, Phase, Roxxel, Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+BATCH_SIZE, SEQ_LEN, VOCABULARY = 8, 129, 256
+IN_FLIGHT = 2
+WARM_STEPS = 20
+
+
+class Model(nnx.Module):
+    """Predicts a token from the one before it; its width sets the time of a step."""
+
+    def __init__(self, width: int) -> None:
+        rngs = nnx.Rngs(0)
+        self.embed = nnx.Embed(VOCABULARY, 64, rngs=rngs)
+        self.hidden = nnx.Linear(64, width, rngs=rngs)
+        self.out = nnx.Linear(width, VOCABULARY, rngs=rngs)
+
+    def __call__(self, tokens: jax.Array) -> jax.Array:
+        return self.out(nnx.relu(self.hidden(self.embed(tokens))))
+
+
+def loss_fn(model: Model, batch: jax.Array) -> jax.Array:
+    """Return the mean cross-entropy of the next token."""
+    return optax.softmax_cross_entropy_with_integer_labels(
+        model(batch[:, :-1]), batch[:, 1:]
+    ).mean()
+
+
+def make(width: int) -> tuple[Model, nnx.Optimizer[Model]]:
+    """Return a fresh model and its optimizer."""
+    model = Model(width)
+    return model, nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+
+
+class ByHand:
+    """The loop that a person would write who wants nothing but speed."""
+
+    def __init__(self, width: int) -> None:
+        graphdef, state = nnx.split(make(width))
+
+        def update(state: Any, batch: jax.Array) -> tuple[Any, dict[str, jax.Array]]:
+            model, optimizer = nnx.merge(graphdef, state)
+            loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
+            optimizer.update(model, grads)
+            scalars = {"loss": loss, "grad_norm": optax.tree.norm(grads)}
+            return nnx.to_pure_dict(nnx.state((model, optimizer))), scalars
+
+        self._state = nnx.to_pure_dict(state)
+        self._update = jax.jit(update, donate_argnums=0)
+
+    def run(
+        self, batches: list[jax.Array], every: int = 0, folder: Path | None = None
+    ) -> float:
+        """Return the seconds from the end of the first update to that of the last."""
+        manager = None
+        if folder is not None:
+            options = ocp.CheckpointManagerOptions(max_to_keep=3)
+            manager = ocp.CheckpointManager(folder, options=options)
+        waiting: deque[jax.Array] = deque()
+        state, began = self._state, 0.0
+        for step, batch in enumerate(batches, 1):
+            state, scalars = self._update(state, batch)
+            waiting.append(scalars["loss"])
+            if step == 1:
+                scalars["loss"].block_until_ready()
+                began = perf_counter()
+            if len(waiting) > IN_FLIGHT:
+                waiting.popleft().block_until_ready()
+            if manager is not None and step % every == 0:
+                manager.save(step, args=ocp.args.StandardSave(state))
+        jax.block_until_ready(state)
+        seconds = perf_counter() - began
+        if manager is not None:
+            manager.close()
+        self._state = state
+        return seconds
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all runs of the trainer share."""
+
+    corpus: Roxxel
+    width: int
+    folder: Path
+
+    def train(
+        self, phases: list[Phase], log_every: int, **options: Any
+    ) -> tuple[Path, list[float]]:
+        """Train; return the run's folder and when its rows were made, in seconds."""
+        folder = Path(tempfile.mkdtemp(dir=self.folder))
+        with Path(os.devnull).open("w") as nowhere, redirect_stderr(nowhere):
+            Trainer(
+                *make(self.width),
+                Curriculum(self.corpus, phases),
+                loss_fn,
+                folder,
+                log_every=log_every,
+                **options,
+            ).run()
+        rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        # A row's update is finished when it is made, and the next but one is not yet.
+        return folder, [
+            datetime.fromisoformat(row["time"]).timestamp()
+            for row in rows
+            if row["kind"] == "train"
+        ]
+
+    def seconds(self, steps: int, every: int) -> float:
+        """Return the seconds from the end of the first update to that of the last."""
+        phase = Phase(steps, BATCH_SIZE, SEQ_LEN)
+        _, times = self.train([phase], 10, checkpoint_every=every)
+        return times[-1] - times[0]
+
+
+def width_for(step_ms: float, batch: jax.Array) -> int:
+    """Return the width of the model whose step takes about so long."""
+    width = 256
+    for _ in range(4):
+        by_hand = ByHand(width)
+        by_hand.run([batch] * WARM_STEPS)
+        runs = [by_hand.run([batch] * (WARM_STEPS + 1)) for _ in range(3)]
+        taken_ms = 1e3 * min(runs) / WARM_STEPS
+        width = max(8, round(width * step_ms / taken_ms / 8) * 8)
+    return width
+
+
+def idle_share(trace: Path) -> float:
+    """Return the share of time in which the device did nothing, from a trace.
+
+    The CPU client's threads are the device; the time is from the begin of the first
+    thing they did to the end of the last.
+    """
+    [path] = trace.rglob("*.trace.json.gz")
+    events: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()))[
+        "traceEvents"
+    ]
+    device = {
+        event["tid"]
+        for event in events
+        if event.get("name") == "thread_name" and "CpuClient" in event["args"]["name"]
+    }
+    spans = sorted(
+        (event["ts"], event["ts"] + event["dur"])
+        for event in events
+        if event.get("ph") == "X" and event["tid"] in device and event["dur"] > 0
+    )
+    idle, done = 0.0, spans[0][0]
+    for begin, end in spans:
+        idle += max(0.0, begin - done)
+        done = max(done, end)
+    return idle / (done - spans[0][0])
+
+
+def spread(values: list[float], unit: str = "") -> str:
+    """Return median and range."""
+    return (
+        f"{statistics.median(values):.4f}{unit} "
+        f"({min(values):.4f} to {max(values):.4f})"
+    )
+
+
+def interleaved(
+    runs: dict[str, Callable[[], float]], rounds: int
+) -> dict[str, list[float]]:
+    """Return the results of each, one after the other in every round."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            found[name].append(run())
+    return found
+
+
+def main(arguments: list[str] | None = None) -> dict[str, float]:
+    """Measure and print; return the medians of the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=500, help="updates in a run")
+    parser.add_argument("--step-ms", type=float, default=10.0)
+    parser.add_argument("--checkpoint-every", type=int, default=200)
+    parser.add_argument("--traced", type=int, default=100, help="updates in a trace")
+    options = parser.parse_args(arguments)
+    steps, every = options.steps, options.checkpoint_every
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
+        f"python {platform.python_version()}, jax {jax.__version__}; "
+        f"{options.rounds} rounds of {steps} steps"
+    )
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        corpus = Roxxel(folder / "corpus_*.rox")
+        random = np.random.default_rng(0)
+        corpus.write(
+            (random.integers(0, VOCABULARY, 1000) for _ in range(1000)),
+            vocab_size=VOCABULARY,
+        )
+        sampler = Curriculum(corpus, [Phase(steps, BATCH_SIZE, SEQ_LEN)]).sampler(0)
+        batches = [jax.device_put(sampler.batch(step)) for step in range(steps)]
+        width = width_for(options.step_ms, batches[0])
+        setting, by_hand = Setting(corpus, width, folder), ByHand(width)
+        by_hand.run(batches[:WARM_STEPS])
+        never = steps + 1
+        found = interleaved(
+            {
+                "hand": lambda: by_hand.run(batches),
+                "trainer": lambda: setting.seconds(steps, never),
+                "hand saves": lambda: by_hand.run(
+                    batches, every, Path(tempfile.mkdtemp(dir=folder))
+                ),
+                "trainer saves": lambda: setting.seconds(steps, every),
+            },
+            options.rounds,
+        )
+        for name, values in found.items():
+            print(f"{name:14} {spread(values, ' s')}")
+        step_ms = 1e3 * statistics.median(found["hand"]) / (steps - 1)
+        print(f"width {width}, a step {step_ms:.2f} ms")
+
+        over = _ratios(found["trainer"], found["hand"])
+        print(f"trainer / hand-written loop          {spread(over)}")
+        added = _median_difference(found["trainer saves"], found["trainer"])
+        added_bare = _median_difference(found["hand saves"], found["hand"])
+        saves = (steps - 1) // every
+        print(
+            f"{saves} saves add {added:.3f} s, bare Orbax {added_bare:.3f} s: "
+            f"ratio {added / added_bare:.2f}"
+        )
+
+        traced = min(options.traced, steps)
+        stop = WARM_STEPS + traced
+        run, _ = setting.train(
+            [Phase(stop + 5, BATCH_SIZE, SEQ_LEN)], 10, profile=(WARM_STEPS, stop)
+        )
+        with jax.profiler.trace(folder / "trace"):
+            by_hand.run(batches[:traced])
+        idle = idle_share(run / "profile")
+        print(
+            f"idle between updates: trainer {idle:.2%}, "
+            f"by hand {idle_share(folder / 'trace'):.2%}"
+        )
+
+        half = min(150, steps)
+        phases = [
+            Phase(half, BATCH_SIZE, SEQ_LEN),
+            Phase(half, BATCH_SIZE // 2, 2 * SEQ_LEN - 1),
+        ]
+        changes: list[float] = []
+        for _ in range(options.rounds):
+            _, times = setting.train(phases, 1)
+            took = np.diff(times)[half - 1 :]
+            changes.append(float(took[0] / np.median(took[1:])))
+        print(f"step at a phase change / usual one   {spread(changes)}")
+    return {
+        "over": statistics.median(over),
+        "checkpoints": added / added_bare,
+        "idle": idle,
+        "phase change": statistics.median(changes),
+    }
+
+
+def _ratios(ones: list[float], others: list[float]) -> list[float]:
+    return [one / other for one, other in zip(ones, others, strict=True)]
+
+
+def _median_difference(ones: list[float], others: list[float]) -> float:
+    return statistics.median(
+        one - other for one, other in zip(ones, others, strict=True)
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
