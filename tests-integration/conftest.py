@@ -19,6 +19,9 @@ PROGRAMS = Path(__file__).parent / "programs"
 # this machine, such as "tpu:4" or "cuda:1". The tests themselves leave those alone.
 REAL_DEVICES = os.environ.get("ROXXEL_TEST_DEVICES")
 os.environ["JAX_PLATFORMS"] = "cpu"
+SEVERAL_PROCESSES = pytest.mark.skipif(
+    REAL_DEVICES is not None, reason="processes of one machine share no real device"
+)
 
 # Or else runs differ in the last bits, and a second program finds no memory.
 CUDA = {

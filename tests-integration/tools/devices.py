@@ -2,7 +2,7 @@
 
     python tests-integration/tools/devices.py tpu
 
-prints the number and the kind, or 0 and the reason, and leaves with 3 where it is 0.
+prints `found 4:` and their kind, or `found 0:` and the reason, and then leaves with 3.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def main(platform: str) -> int:
     try:
         devices = jax.devices(platform)
     except RuntimeError as error:
-        print(0, " ".join(str(error).split()))
+        print("found 0:", " ".join(str(error).split()))
         return NONE_FOUND
-    print(len(devices), devices[0].device_kind)
+    print(f"found {len(devices)}:", devices[0].device_kind)
     return 0
 
 
