@@ -26,12 +26,14 @@ import numpy as np
 import pytest
 from roxxel_train import TIMING_FIELDS
 
-from .conftest import PROGRAMS, environment
+from .conftest import PROGRAMS, SEVERAL_PROCESSES, environment
 from .drill_cases import FACTORS, PLACES, Case, cases, cover
 from .programs import drill
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = SEVERAL_PROCESSES
 
 WANTED = int(os.environ.get("ROXXEL_DRILL", "0"))
 
