@@ -121,13 +121,13 @@ def test_every_row_of_a_bad_batch_is_in_the_system_log_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Logger(tmp_path) as log:
-        recorder = Recorder(log, blend(), 2, 0, Interval())
-        recorder.push(1, {"loss": jnp.float32("nan")})
+        recorder = Recorder(log, blend(), 2, 1, Interval())
+        recorder.push(3, {"loss": jnp.float32("nan")})
         with pytest.raises(NonFiniteError) as caught:
             recorder.drain()
 
     text = (tmp_path / "system.log").read_text()
     for row in caught.value.rows:
-        assert f"step 1: the loss is nan: {row}\n" in text
+        assert f"step 3: the loss is nan: {row}\n" in text
     assert len(caught.value.rows) == 3
     assert capsys.readouterr().err == ""

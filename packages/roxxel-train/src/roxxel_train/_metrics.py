@@ -58,6 +58,8 @@ ROW_FIELDS = TIMING_FIELDS | {
 
 _WORTH_A_FIELD_S = 1e-3
 
+_READ_EVERY_S = 0.25
+
 
 class Waits(NamedTuple):
     """What the stream of batches had cost by some moment, in seconds.
@@ -101,6 +103,9 @@ class Update:
 class InFlight:
     """Updates whose losses nobody has read yet, oldest first.
 
+    To read a loss costs more than to see that it is there, so losses are read some at a
+    time: where a row is due, and else every quarter of a second.
+
     Args:
         limit: Updates that may be dispatched and not finished.
         clock: Seconds of training.
@@ -109,64 +114,76 @@ class InFlight:
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
         self._limit = limit
         self._clock = clock
-        self._waiting: deque[Update] = deque()
-        self._last_seen_s = clock()
+        self._running: deque[Update] = deque()
+        self._unread: list[Update] = []
+        self._is_row_due = False
+        self._last_seen_s = self._last_read_s = clock()
 
     def push(
         self, step: int, scalars: Mapping[str, jax.Array], waits: Waits | None = None
     ) -> list[tuple[Update, float]]:
-        """Take an update's scalars; return the updates that must be finished by now.
+        """Take an update's scalars; wait until no more than the limit are running.
 
         Args:
             step: Updates done with this one.
             scalars: What it reports, a loss at least.
             waits: How long the loop has waited until now, if a row will be made of it;
-                then all its scalars are on their way to the host, else the loss alone.
+                then its scalars are on their way to the host.
 
         Returns:
-            Updates that are finished, with their losses.
+            Finished updates with their losses, if it is time to read some.
         """
-        wanted = (scalars["loss"],) if waits is None else scalars.values()
-        for value in wanted:
-            value.copy_to_host_async()
-        self._waiting.append(Update(step, scalars, waits))
+        if waits is not None:
+            for value in scalars.values():
+                value.copy_to_host_async()
+        self._running.append(Update(step, scalars, waits))
         self._look()
-        return self._fetch(self._limit)
+        while len(self._running) > self._limit:
+            self._wait()
+        if self._is_row_due or self._last_seen_s - self._last_read_s >= _READ_EVERY_S:
+            return self._read()
+        return []
 
     def drain(self) -> list[tuple[Update, float]]:
         """Wait for all updates and return them, with their losses."""
-        return self._fetch(0)
+        while self._running:
+            self._wait()
+        return self._read()
 
-    def _look(self, read: Update | None = None) -> None:
+    def _wait(self) -> None:
+        self._running[0].scalars["loss"].block_until_ready()
+        self._look(finished=1)
+
+    def _look(self, finished: int = 0) -> None:
         """Note which updates are finished; those seen at once share the time evenly.
 
         Args:
-            read: One whose loss was just read, so it is, although a copy of the loss on
-                another device may still be on its way and the array not yet ready.
+            finished: How many are known to be.
         """
-        seen = [
-            update
-            for update in self._waiting
-            if math.isnan(update.at_s)
-            and (update is read or update.scalars["loss"].is_ready())
-        ]
-        if not seen:
+        running = self._running
+        while finished < len(running) and running[finished].scalars["loss"].is_ready():
+            finished += 1
+        if not finished:
             return
         now = self._clock()
-        for index, update in enumerate(seen, 1):
-            share = index / len(seen)
-            update.at_s = self._last_seen_s + share * (now - self._last_seen_s)
+        each_s = (now - self._last_seen_s) / finished
+        for index in range(1, finished + 1):
+            update = running.popleft()
+            update.at_s = self._last_seen_s + index * each_s
+            self._unread.append(update)
+            self._is_row_due |= update.waits is not None
         self._last_seen_s = now
 
-    def _fetch(self, keep: int) -> list[tuple[Update, float]]:
-        finished: list[tuple[Update, float]] = []
-        while len(self._waiting) > keep:
-            oldest = self._waiting[0]
-            loss = float(oldest.scalars["loss"])
-            self._look(read=oldest)
-            self._waiting.popleft()
-            finished.append((oldest, loss))
-        return finished
+    def _read(self) -> list[tuple[Update, float]]:
+        unread, self._unread = self._unread, []
+        self._is_row_due = False
+        self._last_read_s = self._last_seen_s
+        losses = [update.scalars["loss"] for update in unread]
+        for loss in losses:
+            loss.copy_to_host_async()
+        return [
+            (update, float(loss)) for update, loss in zip(unread, losses, strict=True)
+        ]
 
 
 @dataclass(slots=True)
