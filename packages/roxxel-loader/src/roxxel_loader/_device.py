@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-import jax
-
 from ._prefetch import Mode, Prefetcher
 from ._row_source import RowSource
 from ._step_batches import BatchesOfFunction, BatchesOfRows, StepBatches
@@ -68,8 +66,8 @@ def device_stream(
         sharding: Where batches go; a function from global shape to sharding where
             shapes change; None puts them on the default device, in each process its
             own.
-        prefetch: Batches made beyond the one asked for; on the consumer's own thread
-            only where devices have memory of their own.
+        prefetch: Batches made beyond the one asked for. The consumer's own thread makes
+            that many at a time.
         workers: Threads that make batches; 0 makes them on the consumer's thread; None
             does that too and takes one thread where batches are slow to make.
 
@@ -90,17 +88,7 @@ def device_stream(
         if isinstance(source, RowSource)
         else BatchesOfFunction(source, sharding)
     )
-    # On a CPU there is no transfer to be ahead of, and memory that is used again at
-    # once is still in the caches.
-    inline_ahead = 0 if jax.default_backend() == "cpu" else prefetch
-    prefetcher = Prefetcher(
-        batches.make,
-        start,
-        stop,
-        ahead=prefetch,
-        inline_ahead=inline_ahead,
-        workers=workers,
-    )
+    prefetcher = Prefetcher(batches.make, start, stop, ahead=prefetch, workers=workers)
     return DeviceStream(prefetcher, start, stop)
 
 

@@ -48,8 +48,6 @@ class Prefetcher(Generic[T]):
         start: First number.
         stop: One past the last; None is never.
         ahead: Results kept beyond the one asked for; 0 works only when asked.
-        inline_ahead: The same where the consumer's own thread makes them; None for as
-            many as `ahead`.
         workers: Threads that make results; 0 makes them all on the consumer's thread;
             None measures, and takes one thread where results are slow.
         executor: Makes the results instead of own threads; it is left open.
@@ -67,7 +65,6 @@ class Prefetcher(Generic[T]):
         stop: int | None,
         *,
         ahead: int,
-        inline_ahead: int | None = None,
         workers: int | None = None,
         executor: Executor | None = None,
         submit: Callable[[int, Executor], Future[T]] | None = None,
@@ -77,7 +74,6 @@ class Prefetcher(Generic[T]):
         self._next = start
         self._stop = stop
         self._ahead = ahead
-        self._inline_ahead = ahead if inline_ahead is None else inline_ahead
         self._pending: deque[Any] = deque()
         self._lock = threading.RLock()
         self._failure: Exception | None = None
@@ -135,15 +131,18 @@ class Prefetcher(Generic[T]):
         raise StopIteration
 
     def _make_ahead(self) -> None:
-        """Make one result more than is taken, on this thread, until enough are there.
+        """Where none is left, make as many as are kept, on this thread.
 
-        Only the place moves on after each, so an interrupt loses nothing.
+        One right after the other, for what has just run is still in the processor's
+        caches: between two steps of training it is not, and takes several times as
+        long. Only the place moves on after each, so an interrupt loses nothing.
         """
         pending = self._pending
+        if pending:
+            return
         # The very first is not kept waiting for a second.
-        budget = 1 if self._num_slow < 0 else 2
-        ahead = self._inline_ahead
-        while len(pending) <= ahead and budget and self._next != self._stop:
+        budget = 1 if self._num_slow < 0 else self._ahead + 1
+        while budget and self._next != self._stop:
             began = perf_counter()
             try:
                 pending.append(self._make(self._next))
