@@ -249,7 +249,8 @@ def isolated(session: nox.Session, package: str) -> None:
 @nox.session(requires=["boundaries"])
 def docs(session: nox.Session) -> None:
     """Build the site, warnings being errors, and run what its pages show."""
-    sync(session, "--all-packages", "--group", "integration", "--group", "docs")
+    groups = ("--group", "integration", "--group", "docs")
+    sync(session, "--all-packages", "--all-extras", *groups)
     site = Path("docs") / "_build"
     session.run("sphinx-build", "-W", "--keep-going", "-q", "docs", str(site))
     session.run("pytest", INTEGRATION / "test_docs.py", *session.posargs)

@@ -196,8 +196,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _spread(values: list[float]) -> str:
     """Return the middle half of some values."""
-    low, _, high = statistics.quantiles(values, n=4)
-    return f"{low:.2f} to {high:.2f}"
+    ordered = sorted(values)
+    quarter = len(ordered) // 4
+    return f"{ordered[quarter]:.2f} to {ordered[-1 - quarter]:.2f}"
 
 
 if __name__ == "__main__":

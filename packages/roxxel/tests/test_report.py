@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roxxel.cli import main
 from roxxel.report import RunFacts, page, read_facts
@@ -386,6 +386,7 @@ def test_thinning_keeps_ends_extremes_and_a_gap(
 numbers = st.floats(-1e12, 1e12) | st.floats(1e-9, 1e-3)
 
 
+@example([1.0, 5e-324], False, True)
 @given(st.lists(numbers, min_size=1, max_size=9), st.booleans(), st.booleans())
 def test_every_value_and_tick_lies_on_its_axis(
     values: list[float], from_zero: bool, may_be_log: bool

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 _LOG_FROM = 2.5
 """Ratio of the greatest to the least value from which on an axis is logarithmic."""
 
+_LEAST_IN_LOG = 1e-100
+"""Values below it, or above its inverse, have ratios that a float cannot hold."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -67,7 +70,8 @@ def axis_over(
     """
     found = list(values) or [0.0, 1.0]
     low, high = min(found), max(found)
-    if may_be_log and low > 0 and high / low > _LOG_FROM:
+    in_reach = low > _LEAST_IN_LOG and high < 1 / _LEAST_IN_LOG
+    if may_be_log and in_reach and high / low > _LOG_FROM:
         room = (high / low) ** 0.04
         return Axis(low / room, high * room, is_log=True)
     if from_zero and low >= 0:
