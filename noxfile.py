@@ -12,6 +12,7 @@ would only fail for the same reason does not run.
 
 import re
 from collections.abc import Sequence
+from itertools import dropwhile
 from pathlib import Path
 
 import nox
@@ -307,13 +308,15 @@ def drill(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run every benchmark, or those whose names are given."""
-    sync(session, "--all-packages", "--group", "integration")
-    names = session.posargs or sorted(
+    """Run every benchmark, or those whose names are given, with the options given."""
+    sync(session, "--all-packages", "--group", "integration", "--extra", "plot")
+    words = session.posargs
+    options = list(dropwhile(lambda word: not word.startswith("-"), words))
+    names = words[: len(words) - len(options)] or sorted(
         path.stem
-        for path in BENCHMARKS.glob("*.py")
+        for path in BENCHMARKS.glob("[a-z]*.py")
         if not path.stem.endswith(("_test", "fuzz", "kill"))
     )
     for name in names:
         session.log(name)
-        session.run("python", f"{BENCHMARKS}/{name}.py")
+        session.run("python", f"{BENCHMARKS}/{name}.py", *options)
