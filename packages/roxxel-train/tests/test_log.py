@@ -255,3 +255,10 @@ def test_keys_that_are_the_same_as_text_are_an_error(tmp_path: Path) -> None:
 
         with pytest.raises(ValueError, match="the same as text: \\[1, '1'\\]"):
             log.flush()
+
+
+def test_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(NotADirectoryError, match=r"log_dir=.*file is a file; give a"):
+        Logger(tmp_path / "file" / "logs")

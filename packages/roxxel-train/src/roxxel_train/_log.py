@@ -19,6 +19,7 @@ import jax
 from roxxel_train._outlets import Outlet, RowFile, Screen, SinkHandler, TextFile
 from roxxel_train._progress import Progress
 from roxxel_train._rows import cut_rows, drop_torn_row
+from roxxel_train._writable import check_writable
 
 if TYPE_CHECKING:
     import os
@@ -77,6 +78,8 @@ class Logger:
                     "give functions, or objects with __call__, that take a row"
                 )
         self.log_dir: Path | None = None if log_dir is None else Path(log_dir)
+        if self.log_dir is not None:
+            check_writable(self.log_dir, "log_dir")
         self._terminal = terminal
         self._timeout_s = timeout_s
         self._depth = 0

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_train._log import METRICS_FILE
+from roxxel_train._writable import check_writable
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class RunFolder:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self.checkpoints = self.path / CHECKPOINTS
-        self._check_writable()
+        check_writable(self.path, "save_path")
         self.record: dict[str, Any] | None = self._read()
 
     def check_model(self, signature: str) -> None:
@@ -139,25 +140,6 @@ class RunFolder:
                 "go on with the version of roxxel-train that began the run"
             )
         return content
-
-    def _check_writable(self) -> None:
-        if self.path.is_symlink() and not self.path.exists():
-            raise FileNotFoundError(
-                f"save_path={str(self.path)!r}: is a link to nothing; "
-                "make the folder that it names or give another one"
-            )
-        nearest = self.path
-        while not nearest.exists() and nearest != nearest.parent:
-            nearest = nearest.parent
-        if not nearest.is_dir():
-            raise NotADirectoryError(
-                f"save_path={str(self.path)!r}: {nearest} is a file; give a folder"
-            )
-        if not os.access(nearest, os.W_OK | os.X_OK):
-            raise PermissionError(
-                f"save_path={str(self.path)!r}: {nearest} cannot be written; "
-                "give another folder or change its permissions"
-            )
 
 
 def _holds_something(path: Path) -> bool:
