@@ -116,7 +116,10 @@ class Sampler:
             IndexError: The step is outside the run.
             TypeError: A source holds integers that int32 cannot.
         """
-        block, data_step = self._block(step)
+        return self._whole(*self._block(step))
+
+    def _whole(self, block: Block, data_step: int) -> Any:
+        """Return every row of a step."""
         seq_len = self._phases[block.phase].piece.seq_len
         bounds = block.bounds[data_step - block.first]
         tokens = self._read_block(block, bounds, seq_len)
@@ -145,7 +148,7 @@ class Sampler:
         seq_len = self._phases[block.phase].piece.seq_len
         first, length = checked_columns(columns, seq_len)
         if length == seq_len and is_every_row(rows, block.batch_size):
-            return self.batch(step)
+            return self._whole(block, data_step)
         chosen = checked_rows(rows, block.batch_size)
         source, starts = block.in_row_order(data_step)
         source, starts = source[chosen], starts[chosen]

@@ -13,7 +13,6 @@ from roxxel_format._addresses import AddressRange, reserve
 from roxxel_format._maps import MapCache
 from roxxel_format._residency import is_resident, is_told
 from roxxel_format._shard import Shard, as_table
-from roxxel_format._windows import gather_rows
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -83,7 +82,7 @@ class OpenCorpus:
         if self.checked or not starts.size or not 0 < length < _LONG_WINDOW:
             return None
         if len(self.index.shards) == 1:
-            rows = gather_rows(self.maps[0].tokens, starts, length)
+            rows = self.maps[0].windows(length)[starts]
         elif self.addresses is None:
             return None
         else:

@@ -12,6 +12,7 @@ import numpy as np
 
 from roxxel_format._layout import HEAD_SIZE
 from roxxel_format._opening import changed, open_checked
+from roxxel_format._windows import windows_of
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class ShardMap:
         "_path",
         "_size",
         "_tokens",
+        "_windows",
     )
 
     def __init__(self, path: str, layout: Layout, *, keep_open: bool) -> None:
@@ -48,6 +50,7 @@ class ShardMap:
         self._size = layout.sections.stop
         self._ends: npt.NDArray[np.int64] | None = None
         self._checksums: npt.NDArray[np.uint32] | None = None
+        self._windows: Tokens | None = None
         self._fd: int | None = None
         fd = open_checked(path, layout)
         try:
@@ -74,6 +77,21 @@ class ShardMap:
         """
         self.check_size()
         return self._tokens
+
+    def windows(self, length: int) -> Tokens:
+        """Return all windows of some length, a view that is kept for the next call.
+
+        Args:
+            length: Items of each, from 1 to those of the shard.
+
+        Raises:
+            ShardError: The file was cut short after it was mapped.
+        """
+        self.check_size()
+        windows = self._windows
+        if windows is None or windows.shape[1] != length:
+            windows = self._windows = windows_of(self._tokens, length)
+        return windows
 
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:

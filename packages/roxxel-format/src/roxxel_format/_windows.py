@@ -26,11 +26,25 @@ def gather_rows(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> T
     """
     if not starts.size or not length:
         return np.empty((starts.size, length), tokens.dtype)
+    return windows_of(tokens, length)[starts]
+
+
+def windows_of(tokens: Tokens, length: int) -> Tokens:
+    """Return all windows of a contiguous array as overlapping rows: a view.
+
+    As numpy's `sliding_window_view`, in a fifth of its time.
+
+    Args:
+        tokens: Shape `(m,)`.
+        length: Items of each, from 1 to m.
+
+    Returns:
+        Shape `(m - length + 1, length)`.
+    """
     size = tokens.itemsize
-    windows: Tokens = np.ndarray(
+    return np.ndarray(
         (tokens.size - length + 1, length), tokens.dtype, tokens, 0, (size, size)
     )
-    return windows[starts]
 
 
 def parse_windows(
@@ -56,9 +70,13 @@ def parse_windows(
     if length < 0:
         raise ValueError(f"length must not be negative, got {length}")
     if begins.size:
-        # The ufuncs themselves: half the price of the methods on a small batch.
-        low, high = int(np.minimum.reduce(begins)), int(np.maximum.reduce(begins))
-        if low < 0 or high + length > num_tokens:
+        if begins.dtype == np.int64:
+            # As unsigned numbers, negative ones are greater than all others.
+            bounds = (int(np.maximum.reduce(begins.view(np.uint64))),)
+        else:
+            bounds = int(begins.min()), int(begins.max())
+        if bounds[0] < 0 or bounds[-1] + length > num_tokens:
+            low, high = int(begins.min()), int(begins.max())
             wrong = low if low < 0 else high
             raise IndexError(
                 f"window [{wrong}, {wrong + length}) leaves the corpus of "
