@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -36,5 +37,7 @@ def run_python(
         timeout=timeout_s,
         check=False,
         cwd=cwd,
+        # Tests of other packages in this process may have asked for many devices.
+        env={name: x for name, x in os.environ.items() if name != "XLA_FLAGS"},
         stdin=subprocess.DEVNULL,
     )

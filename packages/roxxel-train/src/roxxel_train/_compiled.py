@@ -45,7 +45,7 @@ class CompiledShape:
         line = f"compiled for batches of {rows} x {columns} in {self.seconds:.1f} s"
         if self.device_bytes is None:
             return line
-        return f"{line}; needs about {in_bytes(self.device_bytes)} on each device"
+        return f"{line}; about {in_bytes(self.device_bytes)} a device"
 
 
 class CompiledAhead:
