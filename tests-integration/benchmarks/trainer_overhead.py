@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 BATCH_SIZE, SEQ_LEN, VOCABULARY = 8, 129, 256
 IN_FLIGHT = 2
+DEVICE_THREADS = ("tf_XLAPjRtCpuClient", "tf_XLAExecute")
+"""Threads that run programs, as JAX names them up to 0.10 and later."""
 WARM_STEPS = 20
 
 
@@ -187,7 +189,8 @@ def idle_share(trace: Path) -> float:
     device = {
         event["tid"]
         for event in events
-        if event.get("name") == "thread_name" and "CpuClient" in event["args"]["name"]
+        if event.get("name") == "thread_name"
+        and event["args"]["name"].startswith(DEVICE_THREADS)
     }
     spans = sorted(
         (event["ts"], event["ts"] + event["dur"])
