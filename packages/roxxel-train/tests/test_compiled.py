@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +68,19 @@ def test_what_was_given_up_can_begin_again() -> None:
     assert ahead.for_batch(batch, give_up=lambda: True) is not None
 
 
-def test_signal_while_the_first_step_compiles_leaves_at_once_and_loses_nothing(
+def test_signal_while_the_first_step_compiles_ends_the_run_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
+    log = tmp_path / "a" / "run" / "system.log"
+
+    def when_it_is_waited_for() -> None:
+        try:
+            while not (log.exists() and "for the compiler" in log.read_text()):
+                time.sleep(0.01)
+        finally:
+            go_on.set()
+
     compile_now = CompiledAhead._compile  # pyright: ignore[reportPrivateUsage] - made slow
 
     def compile_later(self: CompiledAhead, *args: Any) -> Any:
@@ -80,13 +90,15 @@ def test_signal_while_the_first_step_compiles_leaves_at_once_and_loses_nothing(
         return compile_now(self, *args)
 
     monkeypatch.setattr(CompiledAhead, "_compile", compile_later)
+    monkeypatch.setattr("roxxel_train._compiled._SAY_AFTER_S", 0.05)
     one = trainer(tmp_path / "a")
+    threads = set(threading.enumerate())
 
-    try:
+    with ThreadPoolExecutor(1) as watcher:
+        watcher.submit(when_it_is_waited_for)
         with pytest.raises(Preempted) as caught:
             one.run()
-    finally:
-        go_on.set()
+    assert set(threading.enumerate()) <= threads
     assert (caught.value.step, caught.value.signal_name) == (0, "SIGTERM")
     assert one.run().start_step == 0
     unbroken = trainer(tmp_path / "b")

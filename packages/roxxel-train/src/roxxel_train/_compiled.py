@@ -8,19 +8,22 @@ change of phase costs no wait.
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Executor, Future
 
     from roxxel_train._model_state import Tree
 
 _LOOK_EVERY_S = 0.1
+_SAY_AFTER_S = 1.0
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
@@ -148,6 +151,24 @@ class CompiledAhead:
         if done is not None:
             done(shape)
         return program, shape
+
+
+@contextmanager
+def compiling_thread(say: Callable[[str], None] | None = None) -> Generator[Executor]:
+    """Lend a thread that compiles; leave once it is done with what it has begun.
+
+    Args:
+        say: Told what is waited for at the end, if it is.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="roxxel-compile") as thread:
+        try:
+            yield thread
+        finally:
+            if say is not None:
+                try:
+                    thread.submit(int).result(_SAY_AFTER_S)
+                except NotYet:
+                    say("waiting for the compiler, which cannot be broken off")
 
 
 def _shapes(batch: Any) -> Any:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -20,7 +19,7 @@ from roxxel_loader import device_stream
 
 from roxxel_train._agreement import check_same, together
 from roxxel_train._cache import use_compilation_cache
-from roxxel_train._compiled import CompiledAhead
+from roxxel_train._compiled import CompiledAhead, compiling_thread
 from roxxel_train._evaluation import Evaluator, HeldOut
 from roxxel_train._keeper import Keeper
 from roxxel_train._log import Logger
@@ -49,6 +48,7 @@ from roxxel_train.errors import Preempted
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator, Sequence
+    from concurrent.futures import Executor
 
     from jax.sharding import Mesh, NamedSharding
     from roxxel_curriculum import Curriculum, Field, Plan
@@ -248,7 +248,7 @@ class Trainer:
         """
         self._check_processes()
         use_compilation_cache()
-        with ThreadPoolExecutor(1) as compiler:
+        with compiling_thread() as compiler:
             self._updates.begin(compiler, self._batches)
         own = self._own_checkpoints > 0 and self._folder is not None
         return look_ahead(
@@ -298,7 +298,7 @@ class Trainer:
         barrier("start of the run", self._timeout_s)
         with ExitStack() as stack:
             with together():
-                log, requests, watch, trace = self._open(stack)
+                log, requests, watch, trace, compiler = self._open(stack)
             start = self._begin(log)
             kept = self._kept
             recorder = Recorder(
@@ -309,7 +309,7 @@ class Trainer:
                 kept.interval,
                 self._machine,
             )
-            self._compile_ahead(start, log)
+            self._compile_ahead(start, log, compiler)
             stack.callback(self._updates.close)
             stack.callback(self._evaluator.close)
             batches = stack.enter_context(
@@ -366,7 +366,9 @@ class Trainer:
         """Return whether to give up a wait; several processes wait to the end."""
         return self._requests is not None and self._requests.is_stopping()
 
-    def _open(self, stack: ExitStack) -> tuple[Logger, Requests, Watchdog, Trace]:
+    def _open(
+        self, stack: ExitStack
+    ) -> tuple[Logger, Requests, Watchdog, Trace, Executor]:
         """Claim the folder and open what must be closed again."""
         # The first of all: every process must have made as many, whatever fails below.
         requests = self._requests = stack.enter_context(Requests())
@@ -381,12 +383,14 @@ class Trainer:
                 init_from=self._init_from,
             )
         log = stack.enter_context(self._logger)
+        # Waited for last, when the state is safe: no compilation can be broken off.
+        compiler = stack.enter_context(compiling_thread(log.info))
         if self._kept.checkpointer is not None:
             stack.callback(self._kept.checkpointer.close)
         path = None if self._folder is None else self._folder.path
         watch = stack.enter_context(Watchdog(self._hang_after_s, log.warning, path))
         trace = stack.enter_context(Trace(self._profile, path, log.info))
-        return log, requests, watch, trace
+        return log, requests, watch, trace, compiler
 
     def _check_processes(self) -> None:
         """Check that all processes are in the same run.
@@ -398,21 +402,17 @@ class Trainer:
         check_same("corpus, curriculum or seed", json.dumps(order, sort_keys=True))
         check_same("model or optimizer", self._model_signature)
 
-    def _compile_ahead(self, start: int, log: Logger) -> None:
+    def _compile_ahead(self, start: int, log: Logger, compiler: Executor) -> None:
         """Compile in the background what is still needed, in the order of need."""
         phases = zip(self._sampler.phases, self._batches, strict=True)
         needed = [batch for phase, batch in phases if phase.stop > start]
 
         def tell(shape: CompiledShape) -> None:
-            # The run may have ended meanwhile: then the log is closed.
-            with suppress(RuntimeError):
-                log.info(str(shape))
+            log.info(str(shape))
 
-        compiler = ThreadPoolExecutor(1, thread_name_prefix="roxxel-compile")
         self._updates.begin(compiler, needed, tell)
         if needed or self._kept.owes_evaluation:
             self._evaluator.compile_ahead(compiler)
-        compiler.shutdown(wait=False)
 
     def _begin(self, log: Logger) -> int:
         """Restore the run or start it, say so, and return the updates done."""
