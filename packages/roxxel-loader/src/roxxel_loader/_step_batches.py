@@ -80,7 +80,7 @@ class BatchesOfRows:
             plan = self._plans.get(self._shape(step)) or self._plan(step)
             if step >= self._hints.ask_at:
                 self._hints.ask(step, plan.layout)
-            if plan.is_one_piece:
+            if plan.put is not None:
                 parts = [self._rows(step, plan.rows, plan.columns)]
                 was_read = assembled = perf_counter()
                 if (
@@ -91,11 +91,8 @@ class BatchesOfRows:
                     only = to_hand_over(parts, 0, plan.alias_bytes)
                     if only is not parts[0]:
                         assembled = perf_counter()
-                    value = jax.make_array_from_callback(
-                        plan.shape, plan.sharding, lambda _: only
-                    )
                     return (
-                        value,
+                        plan.put(only),
                         was_read - began,
                         assembled - was_read,
                         perf_counter() - assembled,
@@ -197,10 +194,8 @@ class _Plan:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self.shape = layout.shape
-        self.sharding = layout.sharding
         self.requests = [_Request(layout.shape, read) for read in layout.reads]
-        self.is_one_piece = layout.is_one_piece
+        self.put = layout.put
         self.alias_bytes = layout.alias_bytes
         self.rows = self.requests[0].rows
         self.columns = self.requests[0].columns

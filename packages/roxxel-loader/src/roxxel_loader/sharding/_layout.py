@@ -27,11 +27,14 @@ from roxxel_loader._buffers import (
     is_unshared,
     to_hand_over,
 )
+from roxxel_loader.sharding._put import put_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import numpy.typing as npt
+
+    from roxxel_loader.sharding._put import Put
 
 Shape: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[int, int]
@@ -54,6 +57,7 @@ class Layout:
             in exactly one.
         cuts: For each piece the number of its read, and where it lies in that.
         alias_bytes: From this size on the devices do better to take pieces over.
+        put: Makes the array, where one read is at once the only piece; else None.
     """
 
     shape: Shape
@@ -62,11 +66,7 @@ class Layout:
     reads: tuple[Box, ...]
     cuts: tuple[tuple[int, Index], ...]
     alias_bytes: int
-
-    @property
-    def is_one_piece(self) -> bool:
-        """Whether one read is at once the only piece."""
-        return len(self.pieces) == 1
+    put: Put | None
 
 
 class Layouts:
@@ -138,7 +138,8 @@ def make_layout(shape: Shape, sharding: Sharding) -> Layout:
     cuts = tuple(_cut(piece, reads) for piece in pieces)
     platforms = {device.platform for device in indices}
     alias_bytes = ALIAS_BYTES if "cpu" in platforms else sys.maxsize
-    return Layout(shape, sharding, pieces, reads, cuts, alias_bytes)
+    put = put_for(shape, sharding) if len(pieces) == 1 else None
+    return Layout(shape, sharding, pieces, reads, cuts, alias_bytes, put)
 
 
 def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
@@ -196,7 +197,7 @@ def assemble(
         return [
             fresh_copy(parts[number][index], dtype) for number, index in layout.cuts
         ]
-    if layout.is_one_piece:
+    if layout.put is not None:
         return [to_hand_over(parts, 0, layout.alias_bytes)]
     ours = [is_unshared(parts, place) for place in range(len(parts))]
     pieces = [parts[number][index] for number, index in layout.cuts]
@@ -210,11 +211,8 @@ def assemble(
 
 def transfer(layout: Layout, pieces: Sequence[npt.NDArray[Any]]) -> jax.Array:
     """Return the global array of pieces, which must not be written to again."""
-    if layout.is_one_piece:
-        only = pieces[0]
-        return jax.make_array_from_callback(
-            layout.shape, layout.sharding, lambda _: only
-        )
+    if layout.put is not None:
+        return layout.put(pieces[0])
     by_box = dict(zip(layout.pieces, pieces, strict=True))
     return jax.make_array_from_callback(
         layout.shape,

@@ -1,0 +1,82 @@
+"""The call that turns host memory into a global array, and a quicker one for the host.
+
+Where the one device is the host itself, `jax.make_array_from_callback` takes longest of
+all that is done for a small batch, 13 us. A compiled program takes numpy arrays too,
+along a path of JAX that is not written in Python: one that only returns its argument
+makes the same array in 7. It runs after what has been dispatched before, as whatever
+uses the batch does. Larger batches are aliased, not copied, and gain nothing by it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+import jax
+
+from roxxel_loader._buffers import ALIAS_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    import numpy.typing as npt
+    from jax.sharding import Sharding
+
+_WORTH_COMPILING = 64
+"""Calls after which a program is compiled, which takes about 10 ms."""
+
+_CALLS_WAIT_BEFORE = (0, 9)
+"""In older versions of JAX such a program's call waits for what was dispatched."""
+
+
+class Put:
+    """Makes an array of `shape` under `sharding` from the one piece of this process."""
+
+    def __init__(self, shape: tuple[int, ...], sharding: Sharding) -> None:
+        self._shape = shape
+        self._sharding = sharding
+        self._calls = 0
+        self._programs: dict[np.dtype[Any], Callable[[Any], jax.Array]] = {}
+        self._may_compile = (
+            jax.__version_info__ >= _CALLS_WAIT_BEFORE
+            and sharding.num_devices == 1
+            and next(iter(sharding.device_set)).platform == "cpu"
+        )
+
+    def __call__(self, piece: npt.NDArray[Any]) -> jax.Array:
+        """Return the array; nobody may write to `piece` afterwards."""
+        program = self._programs.get(piece.dtype)
+        if program is None:
+            if self._may_compile:
+                self._count(piece)
+        elif not cast("Any", jax.config).jax_disable_jit:
+            return program(piece)
+        return jax.make_array_from_callback(
+            self._shape, self._sharding, lambda _: piece
+        )
+
+    def _count(self, piece: npt.NDArray[Any]) -> None:
+        """Compile a program for such pieces once enough of them have come."""
+        self._calls += 1
+        # Floats go the usual way: JAX can be told to look for NaN in what a program
+        # returns, and data may hold them.
+        if (
+            self._calls > _WORTH_COMPILING
+            and piece.dtype.kind in "iu"
+            and piece.nbytes < ALIAS_BYTES
+        ):
+            returns = jax.jit(
+                lambda x: x,
+                in_shardings=self._sharding,
+                out_shardings=self._sharding,
+                donate_argnums=0,
+            )
+            described = jax.ShapeDtypeStruct(self._shape, piece.dtype)
+            self._programs[piece.dtype] = returns.lower(described).compile()
+
+
+@lru_cache(maxsize=256)
+def put_for(shape: tuple[int, ...], sharding: Sharding) -> Put:
+    """Return the one `Put` of a shape and sharding, so that it compiles once."""
+    return Put(shape, sharding)
