@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from roxxel_loader import (
     CachedDataset,
     ConcatDataset,
+    Dataloader,
     Dataset,
     FilteredDataset,
     LazyDataset,
@@ -259,3 +260,39 @@ def test_fetching_together_must_give_one_item_each() -> None:
 
     with pytest.raises(ValueError, match="gave 2 items for 3 indices"):
         fetch(Fewer(9), [1, 2, 3])
+
+
+@given(start=st.integers(0, 9), num_items=st.integers(0, 9), as_list=st.booleans())
+def test_run_of_items_is_what_one_by_one_gives(
+    start: int, num_items: int, *, as_list: bool
+) -> None:
+    data = list(range(100, 110)) if as_list else np.arange(100, 110)
+    dataset = SimpleDataset[Any](data)
+    indices = range(start, start + num_items)
+
+    if num_items and indices[-1] >= 10:
+        with pytest.raises(IndexError, match="outside"):
+            fetch(dataset, indices)
+    else:
+        assert fetch(dataset, indices) == [100 + index for index in indices]
+
+
+def test_a_dataset_of_somebody_else_is_asked_with_a_list() -> None:
+    asked: list[Any] = []
+
+    class Theirs:
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> int:
+            return index
+
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            asked.append(indices)
+            return [*indices]
+
+    batches = [batch.tolist() for batch in Dataloader(Theirs(), 3)]
+    wrapped = [batch.tolist() for batch in Dataloader(SimpleDataset(Theirs()), 3)]
+
+    assert batches == wrapped == [[0, 1, 2], [3, 4, 5]]
+    assert asked == [[0, 1, 2], [3, 4, 5]] * 2

@@ -41,13 +41,15 @@ class Rows:
     num_rows: int
     spans: tuple[tuple[int, int], ...]
 
-    def numbers(self, first: int) -> list[int]:
+    def numbers(self, first: int) -> Sequence[int]:
         """Return the numbers of the rows, the batch's first row being `first`.
 
         Of a batch without a row here the first is returned all the same: what is made
         of it has the shapes and dtypes of an empty batch.
         """
         spans = [range(first + start, first + stop) for start, stop in self.spans]
+        if len(spans) == 1:
+            return spans[0] or [first]
         return list(chain.from_iterable(spans)) or [first]
 
     def local(self, span: tuple[int, int]) -> slice:
@@ -93,7 +95,7 @@ class Batches:
         drop_last: bool,
         shuffle: bool,
         seed: int,
-        finish: Callable[[Sequence[Any], list[int], Rows], Any],
+        finish: Callable[[Sequence[Any], Sequence[int], Rows], Any],
         rows_of: Callable[[int], Rows],
     ) -> None:
         self._dataset = dataset
@@ -141,18 +143,19 @@ class Batches:
         indices, rows = self.items(step)
         return self.finish(step, fetch(self._dataset, indices), indices, rows)
 
-    def items(self, step: int) -> tuple[list[int], Rows]:
+    def items(self, step: int) -> tuple[Sequence[int], Rows]:
         """Return the indices of the items of this process's rows, and the rows."""
         epoch, place = divmod(step, self.steps_per_epoch)
         rows = self.rows(self.num_rows(step))
         indices = rows.numbers(place * self._batch_size)
         if self._shuffle:
             key = make_key("epoch", self._seed, epoch)
-            indices = permute(np.asarray(indices), self._num_items, key).tolist()
+            places = np.fromiter(indices, np.int64, len(indices))
+            indices = permute(places, self._num_items, key).tolist()
         return indices, rows
 
     def finish(
-        self, step: int, items: Sequence[Any], indices: list[int], rows: Rows
+        self, step: int, items: Sequence[Any], indices: Sequence[int], rows: Rows
     ) -> Any:
         """Return the batch made of loaded items."""
         try:
@@ -189,7 +192,7 @@ class Finisher:
         self._sharding = sharding
         self._layouts: dict[tuple[int, ...], Layout] = {}
 
-    def __call__(self, items: Sequence[Any], indices: list[int], rows: Rows) -> Any:
+    def __call__(self, items: Sequence[Any], indices: Sequence[int], rows: Rows) -> Any:
         batch = (
             collate(items, indices) if self._collate is None else self._collate(items)
         )

@@ -30,7 +30,7 @@ class Pace:
         known = self._item_s
         self._item_s = each if known is None else 0.8 * known + 0.2 * each
 
-    def chunks(self, indices: list[int], workers: int) -> list[list[int]]:
+    def chunks(self, indices: Sequence[int], workers: int) -> list[Sequence[int]]:
         """Return indices in chunks: several for each worker where items are slow."""
         if self._item_s is None:
             size = -(-len(indices) // (8 * workers))
@@ -54,7 +54,7 @@ class Gather(Future[Any]):
         self._pace = pace
         self._counter = threading.Lock()
         self._parts: list[Future[Any]] = []
-        self._chunks: list[list[int]] = []
+        self._chunks: list[Sequence[int]] = []
 
     def prepare(self, executor: Executor, function: Callable[[], None]) -> None:
         """Have a function called that will `begin` this batch, or fail."""
@@ -70,7 +70,7 @@ class Gather(Future[Any]):
     def begin(
         self,
         executor: Executor,
-        chunks: list[list[int]],
+        chunks: Sequence[Sequence[int]],
         load: Callable[[int], tuple[Any, ...]],
         finish: Callable[[list[Any]], Any],
     ) -> None:
@@ -86,7 +86,7 @@ class Gather(Future[Any]):
         Raises:
             RuntimeError: The executor takes no work.
         """
-        self._chunks = chunks
+        self._chunks = list(chunks)
         self._finish = finish
         self._missing = len(chunks)
         parts: list[Future[Any]] = []
@@ -137,16 +137,16 @@ class Gather(Future[Any]):
             except Exception as error:
                 notes: list[str] = getattr(error, "__notes__", [])
                 if not any(note.startswith(ITEM_NOTE) for note in notes):
-                    error.add_note(f"{ITEM_NOTE}items {chunk}")
+                    error.add_note(f"{ITEM_NOTE}items {list(chunk)}")
                 raise
             items.extend(loaded)
             self._pace.took(seconds, len(chunk))
         return items
 
-    def _stopped(self, chunk: list[int]) -> RuntimeError:
+    def _stopped(self, chunk: Sequence[int]) -> RuntimeError:
         return RuntimeError(
-            f"the executor stopped before items {chunk} of step {self._step} were "
-            "loaded; start again from this step with a fresh one"
+            f"the executor stopped before items {list(chunk)} of step {self._step} "
+            "were loaded; start again from this step with a fresh one"
         )
 
 

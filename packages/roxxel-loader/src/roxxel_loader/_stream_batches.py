@@ -33,7 +33,7 @@ class StreamBatches:
         start: int,
         epochs: int | None,
         drop_last: bool,
-        finish: Callable[[Sequence[Any], list[int], Rows], Any],
+        finish: Callable[[Sequence[Any], Sequence[int], Rows], Any],
         rows_of: Callable[[int], Rows],
     ) -> None:
         self._dataset = dataset
@@ -69,7 +69,7 @@ class StreamBatches:
         return self.finish(step, items, indices, rows)
 
     def finish(
-        self, step: int, items: Sequence[Any], indices: list[int], rows: Rows
+        self, step: int, items: Sequence[Any], indices: Sequence[int], rows: Rows
     ) -> Any:
         """Return the batch made of mapped items."""
         try:
@@ -102,7 +102,7 @@ class StreamBatches:
         gather.prepare(executor, begin)
         return gather
 
-    def _own(self, first: int, num_rows: int) -> tuple[list[int], Rows]:
+    def _own(self, first: int, num_rows: int) -> tuple[Sequence[int], Rows]:
         """Return the positions of the items that this process keeps, and its rows."""
         rows = self.rows(num_rows)
         return rows.numbers(first), rows

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from ._fluent import LazyDataset
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -37,8 +39,10 @@ def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
     """
     many = getattr(dataset, "__getitems__", None)
     if many is not None:
+        # Ours take a range as it is, quickly; others may count on a list.
+        wanted = indices if isinstance(dataset, LazyDataset) else list(indices)
         try:
-            items = list(many(indices))
+            items = list(many(wanted))
         except Exception as error:
             if not _names_an_item(error):
                 _raise_for_item(dataset, indices, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from ._dataset import check_index
 from ._fluent import LazyDataset
@@ -42,12 +42,18 @@ class SimpleDataset(LazyDataset[T]):
     def __getitems__(self, indices: Sequence[int]) -> list[T]:
         """Return the items at `indices`."""
         data = self._data
-        if indices:
+        if isinstance(indices, range) and indices.step == 1:
+            if indices:
+                check_index(indices.start, len(data))
+                check_index(indices.stop - 1, len(data))
+            if type(data) is list:
+                return cast("list[T]", data[indices.start : indices.stop])
+        elif indices:
             check_index(min(indices), len(data))
             check_index(max(indices), len(data))
         many: Any = getattr(data, "__getitems__", None)
         if many is not None:
-            return many(indices)
+            return many(list(indices))
         return [data[index] for index in indices]
 
 
