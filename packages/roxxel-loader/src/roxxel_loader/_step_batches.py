@@ -102,18 +102,10 @@ class BatchesOfRows:
                     self._rows(step, one.rows, one.columns) for one in plan.requests
                 ]
                 was_read = perf_counter()
-            leaves = self._leaves(step, plan, parts)
-            assembled = perf_counter()
-            value = leaves.transfer()
+            return _transferred(self._leaves(step, plan, parts), began, was_read)
         except Exception as error:
             _note_step(error, step)
             raise
-        return (
-            value,
-            was_read - began,
-            assembled - was_read,
-            perf_counter() - assembled,
-        )
 
     def _plan(self, step: int) -> _Plan:
         """Return where a step's batch goes and what to ask the source for."""
@@ -167,17 +159,10 @@ class BatchesOfFunction:
             leaves = _Leaves(tree)
             for name in names:
                 leaves.add(*self._assemble(step, name, [np.asarray(stack.pop())]))
-            assembled = perf_counter()
-            value = leaves.transfer()
+            return _transferred(leaves, began, was_read)
         except Exception as error:
             _note_step(error, step)
             raise
-        return (
-            value,
-            was_read - began,
-            assembled - was_read,
-            perf_counter() - assembled,
-        )
 
     def _assemble(
         self, step: int, name: str, values: list[npt.NDArray[Any]]
@@ -249,6 +234,12 @@ class _Leaves:
     def transfer(self) -> Any:
         arrays = [transfer(layout, pieces) for layout, pieces in self._leaves]
         return jax.tree_util.tree_unflatten(self._tree, arrays)
+
+
+def _transferred(leaves: _Leaves, began: float, was_read: float) -> Made:
+    assembled = perf_counter()
+    batch = leaves.transfer()
+    return batch, was_read - began, assembled - was_read, perf_counter() - assembled
 
 
 def _note_step(error: Exception, step: int) -> None:

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from roxxel_loader.sharding import _put
+from roxxel_loader.sharding._put import Put, put_for
+
+if TYPE_CHECKING:
+    from jax.sharding import Sharding
+
+SHAPE = (4, 6)
+BEFORE_AND_AFTER = range(_put._WORTH_COMPILING + 6)  # pyright: ignore[reportPrivateUsage] - the place where it changes
+
+
+def one_device() -> Sharding:
+    mesh = Mesh(np.asarray(jax.devices()[:1]), ("data",))
+    return NamedSharding(mesh, PartitionSpec("data", None))
+
+
+def usual(piece: Any, sharding: Sharding) -> jax.Array:
+    return jax.make_array_from_callback(SHAPE, sharding, lambda _: piece)
+
+
+def is_compiled(put: Put) -> bool:
+    return bool(put._programs)  # pyright: ignore[reportPrivateUsage] - no user can tell
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.uint16, np.int8, np.float32])
+@pytest.mark.parametrize(
+    "sharding", [one_device(), SingleDeviceSharding(jax.devices()[0])]
+)
+def test_arrays_are_those_of_the_usual_call_before_and_after_it_compiles(
+    sharding: Sharding, dtype: Any
+) -> None:
+    put = Put(SHAPE, sharding)
+    made = [put(np.full(SHAPE, n, dtype)) for n in BEFORE_AND_AFTER]
+
+    for number, array in enumerate(made):
+        expected = usual(np.full(SHAPE, number, dtype), sharding)
+        assert array.aval == expected.aval
+        assert array.sharding == expected.sharding
+        assert array.committed == expected.committed
+        np.testing.assert_array_equal(array, expected)
+    compiles = jax.__version_info__ >= (0, 9) and np.issubdtype(dtype, np.integer)
+    assert is_compiled(put) == (compiles and jax.default_backend() == "cpu")
+
+
+def test_steps_that_are_running_hold_no_batch_up_and_change_none() -> None:
+    put = put_for(SHAPE, one_device())
+    step = jax.jit(lambda state, batch: state + batch.sum())
+    state = jax.numpy.zeros((), np.int32)
+
+    for number in BEFORE_AND_AFTER:
+        state = step(state, put(np.full(SHAPE, number, np.int32)))
+
+    assert state == sum(BEFORE_AND_AFTER) * 24
+    assert put_for(SHAPE, one_device()) is put
+
+
+def test_a_program_is_left_aside_where_jit_is_disabled() -> None:
+    put = Put(SHAPE, one_device())
+    for number in BEFORE_AND_AFTER:
+        put(np.full(SHAPE, number, np.int32))
+
+    with jax.disable_jit():
+        array = put(np.full(SHAPE, 7, np.int32))
+
+    assert isinstance(array, jax.Array)
+    assert array.sharding == one_device()
+    np.testing.assert_array_equal(array, np.full(SHAPE, 7))
+
+
+def test_several_devices_and_large_arrays_go_the_usual_way() -> None:
+    replicated = NamedSharding(
+        Mesh(np.asarray(jax.devices()[:2]), ("data",)), PartitionSpec()
+    )
+    everywhere, large = Put(SHAPE, replicated), Put((4, 1 << 13), one_device())
+
+    for number in BEFORE_AND_AFTER:
+        assert len(everywhere(np.full(SHAPE, number, np.int32)).devices()) == 2
+        large(np.full((4, 1 << 13), number, np.int32))
+
+    assert not is_compiled(everywhere)
+    assert not is_compiled(large)
