@@ -14,7 +14,7 @@ def test_overhead() -> None:
     )
 
     assert found["over"] > 0
-    assert 0 <= found["idle"] <= 1
+    assert 0 <= found["nothing queued"] <= 1
 
 
 def test_memory() -> None:

@@ -86,3 +86,17 @@ def test_several_devices_and_large_arrays_go_the_usual_way() -> None:
 
     assert not is_compiled(everywhere)
     assert not is_compiled(large)
+
+
+def test_another_memory_than_the_usual_goes_the_usual_way() -> None:
+    device = jax.devices()[0]
+    usual = device.default_memory().kind
+    kinds = {memory.kind for memory in device.addressable_memories()} - {usual}
+    for kind in kinds:
+        sharding = SingleDeviceSharding(device, memory_kind=kind)
+        put = Put(SHAPE, sharding)
+        for number in BEFORE_AND_AFTER:
+            array = put(np.full(SHAPE, number, np.int32))
+            assert array.sharding.memory_kind == kind
+        assert not is_compiled(put)
+    assert kinds

@@ -38,10 +38,8 @@ class Put:
         self._sharding = sharding
         self._calls = 0
         self._programs: dict[np.dtype[Any], Callable[[Any], jax.Array]] = {}
-        self._may_compile = (
-            jax.__version_info__ >= _CALLS_WAIT_BEFORE
-            and sharding.num_devices == 1
-            and next(iter(sharding.device_set)).platform == "cpu"
+        self._may_compile = jax.__version_info__ >= _CALLS_WAIT_BEFORE and _is_host(
+            sharding
         )
 
     def __call__(self, piece: npt.NDArray[Any]) -> jax.Array:
@@ -74,6 +72,15 @@ class Put:
             )
             described = jax.ShapeDtypeStruct(self._shape, piece.dtype)
             self._programs[piece.dtype] = returns.lower(described).compile()
+
+
+def _is_host(sharding: Sharding) -> bool:
+    """Return whether arrays lie in the usual memory of the host's one device."""
+    if sharding.num_devices != 1:
+        return False
+    [device] = sharding.device_set
+    usual = device.default_memory().kind
+    return device.platform == "cpu" and sharding.memory_kind in (None, usual)
 
 
 @lru_cache(maxsize=256)
