@@ -154,6 +154,22 @@ def test_what_is_not_there_is_one_sentence(
     ]
 
 
+@pytest.mark.parametrize("command", ["ls", "show", "verify"])
+def test_folder_of_a_run_is_told_from_that_of_its_checkpoints(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner = tmp_path / "checkpoints"
+    with Checkpointer(inner, nnx.Linear(2, 3, rngs=nnx.Rngs(0))) as saving:
+        saving.save(1)
+
+    assert main([command, str(tmp_path)]) == 1
+
+    [said] = capsys.readouterr().err.splitlines()
+    assert said == (
+        f"roxxel-ckpt: {tmp_path}: holds no step, but {inner} does; give that folder"
+    )
+
+
 def test_the_command_starts_without_jax_and_never_touches_an_accelerator(
     folder: Path,
 ) -> None:

@@ -42,7 +42,6 @@ from roxxel_ckpt._retention import Retention
 from roxxel_ckpt._store import Store, versions
 from roxxel_ckpt.errors import (
     CheckpointError,
-    CheckpointNotFoundError,
     CheckpointTimeoutError,
     CheckpointWriteError,
 )
@@ -280,7 +279,7 @@ class Checkpointer:
         chosen = self._choose(step)
         self._choice.forget()
         if chosen is None:
-            self._check_not_beside()
+            self._folder.check_not_of_a_run()
             return 0
         place = self._folder.step_path(chosen)
         extra = read_meta(place)["extra"]
@@ -453,11 +452,3 @@ class Checkpointer:
             # Without locks nobody knows whether another process writes there now.
             if held and self._folder.is_local:
                 self._folder.clean()
-
-    def _check_not_beside(self) -> None:
-        """Refuse the folder of a run in the place of that of its checkpoints."""
-        inner = Folder(self._folder.path / "checkpoints")
-        if inner.steps():
-            raise CheckpointNotFoundError(
-                f"{self._folder}: holds no step, but {inner} does; give that folder"
-            )

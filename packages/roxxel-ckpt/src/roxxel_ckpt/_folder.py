@@ -19,7 +19,7 @@ import re
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt import _files
-from roxxel_ckpt.errors import CheckpointWriteError
+from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
 if TYPE_CHECKING:
     import os
@@ -59,6 +59,18 @@ class Folder:
 
     def __str__(self) -> str:
         return str(self.path)
+
+    def check_not_of_a_run(self) -> None:
+        """Refuse the folder of a run in the place of that of its checkpoints.
+
+        Raises:
+            CheckpointNotFoundError: The steps lie in its folder `checkpoints`.
+        """
+        inner = Folder(self.path / "checkpoints")
+        if inner.steps():
+            raise CheckpointNotFoundError(
+                f"{self}: holds no step, but {inner} does; give that folder"
+            )
 
     def step_path(self, step: int) -> epath.Path:
         """Return where a finished step lies, or would lie if there were one.

@@ -98,6 +98,7 @@ def _ls(options: argparse.Namespace) -> int:
     folder = _folder(options.folder)
     metrics = metrics_of_all(folder)
     if not metrics:
+        folder.check_not_of_a_run()
         print(f"{folder}: no checkpoints", file=sys.stderr)
         return 1
     retention = Retention(best_metric=options.metric, best_mode=options.mode)
@@ -266,6 +267,7 @@ def _steps(text: str) -> list[epath.Path]:
     name = folder.path.name
     if name.isdigit() and Folder(folder.path.parent).is_ours(int(name)):
         return [folder.path]
+    folder.check_not_of_a_run()
     raise CheckpointNotFoundError(
         f"{text}: holds no checkpoint and is none; name a folder of steps or a step"
     )
