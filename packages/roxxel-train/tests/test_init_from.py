@@ -107,6 +107,29 @@ def test_model_of_other_shapes_is_named(source: Trainer, tmp_path: Path) -> None
         trainer(tmp_path, pair=(model, optimizer), init_from=folder_of(source))
 
 
+class Larger(Tiny):
+    """Has one layer more."""
+
+    def __init__(self, rngs: nnx.Rngs) -> None:
+        super().__init__(rngs)
+        self.more = nnx.Linear(4, 4, rngs=rngs)
+
+
+def test_how_the_model_differs_is_kept_with_the_run(
+    source: Trainer, tmp_path: Path
+) -> None:
+    model = Larger(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+    trainer(
+        tmp_path, PHASES, pair=(model, optimizer), init_from=folder_of(source)
+    ).run()
+
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert "the model has changed since: step 6: " in log
+    assert "new      model/more/kernel" in log
+
+
 class Unlike(nnx.Module):
     def __init__(self) -> None:
         self.table = nnx.Param(jnp.zeros((VOCABULARY, VOCABULARY)))

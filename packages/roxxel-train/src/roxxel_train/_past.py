@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
+    from roxxel_ckpt import RestoreReport
     from roxxel_curriculum import Curriculum, Sampler
 
     from roxxel_train._run_folder import RunFolder
@@ -89,7 +90,7 @@ def bind(
     return sampler
 
 
-def take_weights(model: nnx.Module, init_from: str | os.PathLike[str]) -> int:
+def take_weights(model: nnx.Module, init_from: str | os.PathLike[str]) -> RestoreReport:
     """Put the newest checkpoint of another run into the model alone.
 
     Its streams of random numbers stay those that it was made with, so that runs from
@@ -100,7 +101,7 @@ def take_weights(model: nnx.Module, init_from: str | os.PathLike[str]) -> int:
         init_from: Folder of a run, or of checkpoints.
 
     Returns:
-        The checkpoint's step.
+        Which checkpoint it was, and what was taken of it.
 
     Raises:
         FileNotFoundError: There is no checkpoint.
@@ -116,9 +117,10 @@ def take_weights(model: nnx.Module, init_from: str | os.PathLike[str]) -> int:
                 "give the folder of a run that has saved one"
             )
         streams = nnx.to_pure_dict(nnx.state(model, nnx.RngState))
-        step = other.restore()
+        other.restore()
         nnx.update(model, streams)
-    return step
+    assert other.report is not None  # noqa: S101 - a checkpoint was restored
+    return other.report
 
 
 def check_intervals(intervals: Mapping[str, int | None]) -> None:

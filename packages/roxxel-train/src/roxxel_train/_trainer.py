@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from jax.sharding import Mesh, NamedSharding
+    from roxxel_ckpt import RestoreReport
     from roxxel_curriculum import Curriculum, Field, Plan
 
     from roxxel_train._compiled import CompiledShape
@@ -211,9 +212,10 @@ class Trainer:
             profile, self._sampler.total_steps, has_folder=self._folder is not None
         )
         self._init_from: dict[str, Any] | None = None
+        self._taken: RestoreReport | None = None
         if init_from is not None and past[0] == 0:
-            step = take_weights(self.model, init_from)
-            self._init_from = {"path": str(init_from), "step": step}
+            self._taken = take_weights(self.model, init_from)
+            self._init_from = {"path": str(init_from), "step": self._taken.step}
         self._kept = Keeper(
             self.model, self.optimizer, checkpointer, self._sampler, self._logger
         )
@@ -426,6 +428,7 @@ class Trainer:
             log.info(f"already complete: {total} of {total} steps are done")
         elif start:
             log.info(f"resumed from step {start} of {total}")
+            self._log_changes(log, self._kept.report)
         else:
             phases = len(self.curriculum.phases)
             plural = "" if phases == 1 else "s"
@@ -433,6 +436,7 @@ class Trainer:
             if self._init_from is not None:
                 path, step = self._init_from["path"], self._init_from["step"]
                 log.info(f"begins with the weights of step {step} of {path}")
+                self._log_changes(log, self._taken)
         if dropped:
             log.info(
                 f"{dropped} rows of metrics after step {start} were dropped; "
@@ -443,6 +447,12 @@ class Trainer:
             for note in self._placement.notes(shapes):
                 log.info(note)
         return start
+
+    def _log_changes(self, log: Logger, report: RestoreReport | None) -> None:
+        """Keep with the run how its model differs from that of a checkpoint."""
+        if report is not None and not report.is_exact:
+            # The checkpointer has warned of it on the terminal.
+            log.info(f"the model has changed since: {report}", terminal=False)
 
     def _evaluate(self, recorder: Recorder, watch: Watchdog) -> None:
         """Evaluate the state as it is, unless a stop is asked for meanwhile."""
