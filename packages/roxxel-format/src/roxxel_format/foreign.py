@@ -81,9 +81,13 @@ class MappedTokens:
         """Name and hash of the tokenizer as given at construction."""
         return self._tokenizer
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """Hex digest of the sizes, the documents, and 1024 blocks of the tokens."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
         digest = blake2b(b"roxxel foreign 1", digest_size=16)
         digest.update(f"{self.dtype.str} {self.num_tokens}".encode())
         for start in range(0, self._ends.size, 1 << 16):
