@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_curriculum import Curriculum, Phase, StateMismatch
-from roxxel_format import Roxxel
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
+from roxxel_format import ChecksumError, Roxxel
+from roxxel_format.foreign import FlatTokens
 
 FIELDS = ("tokens", "segment_ids", "positions", "source")
 
@@ -71,6 +70,43 @@ def test_a_run_goes_on_when_its_files_have_moved(tmp_path: Path) -> None:
         assert np.array_equal(before.batch(step), after.batch(step))
     with pytest.raises(StateMismatch, match="fingerprint of source 'code' was"):
         blend(web, write(tmp_path / "other", 50, 3)).sampler(7, state)
+
+
+def test_checked_blocks_are_the_same_batches_until_one_is_damaged(
+    tmp_path: Path,
+) -> None:
+    web, code = write(tmp_path / "web", 60, 1), write(tmp_path / "code", 30, 2)
+    curriculum = blend(web, code)
+    state = curriculum.sampler(7).state(10)
+    unchecked = curriculum.sampler(7, fields=FIELDS)
+    checked = curriculum.sampler(7, state, FIELDS, check="blocks")
+    for step in (0, 20, 34):
+        for name in FIELDS:
+            batches = unchecked.batch(step)[name], checked.batch(step)[name]
+            assert np.array_equal(*batches)
+    place = checked.locate(3, 1)
+    corpus = {"self": web, "code": code}[place.source]
+    [path] = map(Path, corpus.paths)
+
+    data = bytearray(path.read_bytes())
+    data[4096 + 2 * place.start] ^= 1
+    path.write_bytes(data)
+
+    damaged = curriculum.sampler(7, check="blocks")
+    with pytest.raises(ChecksumError, match=rf"{path.name}.*block"):
+        damaged.batch(3)
+    with pytest.raises(ChecksumError, match="block"):
+        damaged.rows(3, [1])
+
+
+def test_check_of_what_has_no_checksums_is_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "flat.npy", np.arange(2000, dtype=np.uint16))
+    curriculum = Curriculum(FlatTokens(tmp_path / "flat.npy"), [Phase(3, 4, 65)])
+
+    with pytest.raises(CurriculumError, match="'self' is a FlatTokens, which has no"):
+        curriculum.sampler(1, check="blocks")
+    with pytest.raises(ValueError, match='"headers" or "blocks", got \'all\''):
+        curriculum.sampler(1, check="all")  # pyright: ignore[reportArgumentType] - the point
 
 
 def test_large_integers_are_refused_and_small_ones_in_a_wide_type_are_not(

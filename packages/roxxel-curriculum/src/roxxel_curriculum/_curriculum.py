@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_curriculum._arguments import (
     checked_count,
@@ -133,6 +133,7 @@ class Curriculum:
         seed: int,
         state: Mapping[str, Any] | None = None,
         fields: Iterable[Field] = ("tokens",),
+        check: Literal["headers", "blocks"] = "headers",
     ) -> Sampler:
         """Bind the declaration to its data and a seed.
 
@@ -143,14 +144,17 @@ class Curriculum:
                 the state's step lies in may be edited in place: its `weights` hold, and
                 its `steps` count, from the state's step on.
             fields: What a batch holds; with more than `"tokens"` it is a dict.
+            check: `"blocks"` reads each corpus with `Roxxel(check="blocks")`: every
+                block of tokens is compared with its checksum whenever it is read.
+                `"headers"` reads the sources as they were given.
 
         Raises:
             StateMismatch: The state's past is not this curriculum's.
-            CurriculumError: The schedule cannot be met.
-            ValueError: A field is unknown.
+            CurriculumError: The schedule cannot be met, or a source has no checksums.
+            ValueError: A field is unknown, or `check` is.
         """
         seed = checked_seed(seed)
-        sampler = Sampler(self._solved(seed, state), seed, fields)
+        sampler = Sampler(self._solved(seed, state), seed, fields, check)
         if state is not None:
             sampler.check(state)
         return sampler

@@ -6,7 +6,7 @@ import operator
 from bisect import bisect_right
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ from roxxel_curriculum._block import Block, make_block
 from roxxel_curriculum._fields import checked_fields, fill_fields
 from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES, new_batch
 from roxxel_curriculum._selection import checked_columns, checked_rows, is_every_row
-from roxxel_curriculum._source import batch_dtype
+from roxxel_curriculum._source import batch_dtype, checking_reader
 from roxxel_curriculum._state import differences, state_of
 from roxxel_curriculum._state_form import StateMismatch
 from roxxel_curriculum._tally import Tally
@@ -53,14 +53,21 @@ class Sampler:
     """
 
     def __init__(
-        self, schedule: SolvedRun, seed: int, fields: Iterable[Field] = ("tokens",)
+        self,
+        schedule: SolvedRun,
+        seed: int,
+        fields: Iterable[Field] = ("tokens",),
+        check: Literal["headers", "blocks"] = "headers",
     ) -> None:
+        if check not in ("headers", "blocks"):
+            raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
         self._schedule = schedule
         self._phases = schedule.phases
         self._starts = [phase.start for phase in schedule.phases]
         sources = schedule.declaration.sources
         self._readers: tuple[TokenReader, ...] = tuple(
-            source.reader for source in sources
+            source.reader if check == "headers" else checking_reader(source)
+            for source in sources
         )
         self.seed = seed
         self.source_names = tuple(source.name for source in sources)

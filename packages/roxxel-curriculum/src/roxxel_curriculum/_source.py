@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_format import TokenReader
+from roxxel_format import Roxxel, TokenReader
 
 from roxxel_curriculum._errors import CurriculumError
 
@@ -58,6 +58,21 @@ def check_sources(sources: Sequence[Source]) -> None:
                 "a source needs at least 1 and at most 2**60"
             )
         _check_alike(primary, source)
+
+
+def checking_reader(source: Source) -> TokenReader:
+    """Return a reader of the same tokens that compares each block with its checksum.
+
+    Raises:
+        CurriculumError: The source has no checksums.
+    """
+    if not isinstance(source.reader, Roxxel):
+        raise CurriculumError(
+            f'check="blocks": source {source.name!r} is a '
+            f"{type(source.reader).__name__}, which has no checksums; "
+            "write it as .rox shards to have it checked"
+        )
+    return Roxxel(source.reader.filepath, check="blocks")
 
 
 def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
