@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from flax import nnx
 from roxxel_ckpt import Checkpointer
@@ -61,6 +61,7 @@ def bind(
     fields: Iterable[Any],
     past: tuple[int, dict[str, Any] | None],
     place: object,
+    check: Literal["headers", "blocks"],
 ) -> Sampler:
     """Bind the curriculum to what the run has already seen.
 
@@ -70,13 +71,14 @@ def bind(
         fields: What a batch holds.
         past: From `newest_state`.
         place: Names the run in errors.
+        check: What is checked of the data that is read.
 
     Raises:
         RunMismatchError: The past differs from what the curriculum says of it.
     """
     step, data = past
     try:
-        sampler = curriculum.sampler(seed, state=data, fields=fields)
+        sampler = curriculum.sampler(seed, data, fields, check)
     except StateMismatch as error:
         raise RunMismatchError(
             f"{place}: the run there does not fit this curriculum: {error}; "

@@ -10,7 +10,7 @@ import json
 import math
 import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 from flax import nnx
@@ -118,6 +118,9 @@ class Trainer:
         flops_per_token: Floating point operations that a token takes, forward and
             backward, for the logged `model_flops_per_s` and `mfu`; by default 6 for
             each parameter, which leaves out the scores of attention.
+        check: `"blocks"` compares every block of tokens with its checksum whenever it
+            is read, of the held-out data too, so that no damaged token is trained on;
+            `"headers"` checks heads, feet and indexes alone.
 
     Raises:
         ValueError: An argument is out of range, or a batch does not divide.
@@ -159,6 +162,7 @@ class Trainer:
         profile: tuple[int, int] | None = None,
         hang_after_s: float | None = 1800.0,
         flops_per_token: float | None = None,
+        check: Literal["headers", "blocks"] = "headers",
     ) -> None:
         check_intervals(
             {
@@ -205,7 +209,7 @@ class Trainer:
         self._logger = logger or Logger(save_path)
         past = newest_state(checkpointer, self._folder, self._model_signature)
         place_of_run = "the checkpoints" if self._folder is None else self._folder.path
-        self._sampler = bind(curriculum, seed, fields, past, place_of_run)
+        self._sampler = bind(curriculum, seed, fields, past, place_of_run, check)
         check_accumulation(self._sampler, grad_accum_steps)
         _, self._past = past
         self._profile = checked_steps(
@@ -230,7 +234,7 @@ class Trainer:
         if eval_curriculum is not None:
             if loss_fn is None:
                 raise ValueError("eval_curriculum needs loss_fn; give it too")
-            data = eval_curriculum.sampler(seed, fields=fields)
+            data = eval_curriculum.sampler(seed, fields=fields, check=check)
             held_out = HeldOut(data, self._placement, loss_fn, graphdef, state)
         self._evaluator = Evaluator(eval_fn, held_out)
         self._requests: Requests | None = None
