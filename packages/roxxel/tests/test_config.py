@@ -175,6 +175,10 @@ weights = { self = 0.5, code = 0.5 }
             "fields in [trainer] must be a list of texts, got 'tokens'",
         ),
         (
+            SMALLEST + "[trainer]\ncheck = 'all'",
+            'check in [trainer] must be "headers" or "blocks", got \'all\'',
+        ),
+        (
             SMALLEST + "[trainer]\nhang_after_s = 'long'",
             "hang_after_s in [trainer] must be a number of seconds, got 'long'",
         ),

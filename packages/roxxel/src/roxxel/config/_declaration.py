@@ -37,6 +37,7 @@ class TrainerOptions:
     init_from: str | None = None
     profile: tuple[int, int] | None = None
     hang_after_s: float | None = None
+    check: Literal["headers", "blocks"] | None = None
 
     def given(self) -> dict[str, Any]:
         """Return those that the file sets."""

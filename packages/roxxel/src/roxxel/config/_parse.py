@@ -37,6 +37,7 @@ _TRAINER: dict[str, kind.Kind] = {
     "init_from": kind.text,
     "profile": kind.span,
     "hang_after_s": kind.seconds,
+    "check": kind.one_of("headers", "blocks"),
 }
 
 _MESH: dict[str, kind.Kind] = {
