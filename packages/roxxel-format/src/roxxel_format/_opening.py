@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from roxxel_format._gate import parse_layout
 from roxxel_format._layout import FOOT_SIZE, HEAD_SIZE, Layout
@@ -15,7 +16,10 @@ def read_layout(fd: int, path: str) -> Layout:
     Raises:
         ShardError: It is no shard, is damaged, or of an unknown version.
     """
-    size = os.fstat(fd).st_size
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise ShardError(f"{path}: not a file, so no shard; check the path")
+    size = status.st_size
     head = os.pread(fd, HEAD_SIZE, 0)
     foot = os.pread(fd, FOOT_SIZE, max(0, size - FOOT_SIZE))
     layout = parse_layout(head, foot, size, path)
