@@ -105,6 +105,8 @@ def parse_config(content: str, file: str | os.PathLike[str]) -> RunConfig:
         return _config(tomllib.loads(content), file)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: not TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file}: its values are nested too deeply") from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{file}: {error}") from error
 
