@@ -1,0 +1,114 @@
+"""Bad bytes end in one sentence with file and place, never in a wrong token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from roxxel import Curriculum, Phase, Roxxel
+from roxxel.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+CONFIG = """\
+[sources]
+self = "web.rox"
+
+[[phases]]
+steps = 4
+batch_size = 2
+seq_len = 8
+"""
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    path = tmp_path / "web.rox"
+    Roxxel(path).write((np.arange(40) + i for i in range(8)), vocab_size=50)
+    (tmp_path / "run.toml").write_text(CONFIG)
+    return path
+
+
+def flip(path: Path, place: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def become_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "web.rox").mkdir()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "cut short": (
+        lambda path: path.write_bytes(path.read_bytes()[:-300]),
+        "the foot is missing from the end of the file",
+    ),
+    "head": (lambda path: flip(path, 40), "the head (bytes 0 to 4096) does not match"),
+    "foot": (lambda path: flip(path, -100), "does not match its checksum"),
+    "no shard": (
+        lambda path: path.write_bytes(b"PK" * 5000),
+        "not a Roxxel shard, it begins with b'PK",
+    ),
+    "empty": (lambda path: path.write_bytes(b""), "not a Roxxel shard"),
+    "folder": (become_a_folder, "not a file, so no shard"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_shard_that_cannot_be_opened_is_named_by_every_command(
+    damage: str, shard: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil, sentence = DAMAGES[damage]
+    spoil(shard)
+
+    for command in (
+        ["plan", str(shard.with_name("run.toml"))],
+        ["format", "info", str(shard)],
+        ["format", "verify", str(shard)],
+    ):
+        assert main(command) == 1
+        [said] = capsys.readouterr().err.splitlines()
+        assert str(shard) in said
+        assert sentence in said
+
+
+def test_flipped_token_is_found_and_never_delivered(
+    shard: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flip(shard, 4096 + 20)
+
+    assert main(["format", "verify", str(shard)]) == 3
+    [said] = capsys.readouterr().err.splitlines()
+    assert f"{shard}: block 0 of the tokens (byte 4096 on" in said
+    sampler = Curriculum(Roxxel(shard), [Phase(4, 2, 8)]).sampler(0, check="blocks")
+    with pytest.raises(ValueError, match=r"web\.rox: block 0 of the tokens"):
+        sampler.batch(0)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"\x00\xff", "is not text in UTF-8"),
+        (b'a = "\0"', "Illegal character"),
+        (b"a = " + b"[" * 20_000, "nested too deeply"),
+        (b"a = " + b"{a = " * 5000, "nested too deeply"),
+        (b"", "has no sources"),
+    ],
+)
+def test_hostile_config_is_one_sentence(
+    content: bytes, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "run.toml"
+    config.write_bytes(content)
+
+    assert main(["plan", str(config)]) == 1
+
+    [said] = capsys.readouterr().err.splitlines()
+    assert str(config) in said
+    assert sentence in said
