@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    Executor,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_loader import Dataloader, StreamingDataset
+from roxxel_loader._gather import Gather, Pace
 
 from .helpers import join_threads, sharded, threads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 def numbers(num: int) -> StreamingDataset[int]:
@@ -286,3 +292,38 @@ def test_workers_share_the_items_of_one_batch() -> None:
     stream = numbers(16).map(wait_for_the_others)
 
     assert len(lists(Dataloader(stream, 4, workers=4, prefetch=0))) == 4
+
+
+def test_chunks_submitted_before_submit_returns_are_not_forgotten() -> None:
+    """A worker may have prepared a batch before `submit` returns."""
+
+    class Hasty(Executor):
+        """Runs the first call at once, and those that it submits when told to."""
+
+        def __init__(self) -> None:
+            self.held: list[tuple[Future[Any], Callable[[], Any]]] = []
+            self.nested = False
+
+        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+            future = Future[Any]()
+            if self.nested:
+                self.held.append((future, lambda: fn(*args, **kwargs)))
+            else:
+                self.nested = True
+                future.set_result(fn(*args, **kwargs))
+            return future
+
+    executor = Hasty()
+    gather = Gather(0, Pace())
+    chunks = [[0, 1], [2]]
+
+    gather.prepare(
+        executor,
+        lambda: gather.begin(
+            executor, chunks, lambda n: (lambda: (chunks[n], 0.0),), list
+        ),
+    )
+    for future, call in executor.held:
+        future.set_result(call())
+
+    assert gather.result(timeout=0) == [0, 1, 2]

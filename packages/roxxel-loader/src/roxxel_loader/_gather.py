@@ -65,7 +65,9 @@ class Gather(Future[Any]):
             except BaseException as error:  # noqa: BLE001 - the consumer raises it
                 self.fail(error)
 
-        self._parts = [executor.submit(guarded)]
+        preparing = executor.submit(guarded)
+        with self._counter:  # for it may have run already, and submitted the chunks
+            self._parts = self._parts or [preparing]
 
     def begin(
         self,
@@ -96,7 +98,8 @@ class Gather(Future[Any]):
             except RuntimeError as error:
                 self.cancel()
                 raise self._stopped(chunk) from error
-        self._parts = parts
+        with self._counter:
+            self._parts = parts
         for part in parts:
             part.add_done_callback(self._count)
 
