@@ -7,12 +7,14 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import datasets as hf
+import jax
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from roxxel_loader import Dataloader, LazyDataset
+from roxxel_loader.datasets._dataset import fetch
 from roxxel_loader.datasets.arrow import ArrowDataset, ParquetDataset
 from roxxel_loader.datasets.huggingface import HuggingFaceDataset, huggingface_stream
 from roxxel_loader.datasets.polars import PolarsDataset
@@ -87,6 +89,43 @@ def test_huggingface_datasets_are_datasets() -> None:
     assert [batch["number"].tolist() for batch in tail] == [
         batch["number"].tolist() for batch in whole[2:]
     ]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"number": [2**24 + 1, None, 3, 2**24 + 3]},
+        {"vector": [[2**24 + 1, 2], [3, None], [4, 5], [6, 7]]},
+        {"pair": [{"a": 2**24 + 1}, {"a": None}, {"a": 4}, {"a": 5}]},
+        {"number": [0.1, 0.2, 0.3, 0.4], "text": ["a", None, "b", None]},
+        {"ragged": [[1, 2], [3], [], [4, 5]], "deep": [[[1], [2, 3]], [[4]], [], [[]]]},
+    ],
+    ids=" ".join,
+)
+def test_a_huggingface_row_does_not_depend_on_its_neighbours(
+    columns: dict[str, Any],
+) -> None:
+    dataset = HuggingFaceDataset(hf.Dataset.from_dict(columns))
+    alone = [dataset[index] for index in range(4)]
+
+    for order in ([0, 1, 2, 3], [2, 3], [3, 1], [0]):
+        for index, row in zip(order, fetch(dataset, order), strict=True):
+            assert repr(row) == repr(alone[index])
+            assert jax.tree.map(dtype_of, row) == jax.tree.map(dtype_of, alone[index])
+
+
+def dtype_of(leaf: Any) -> np.dtype[Any]:
+    return np.asarray(leaf).dtype
+
+
+def test_a_huggingface_column_with_nulls_keeps_its_integers() -> None:
+    columns = {"number": [2**24 + 1, None, 2**24 + 3, 5]}
+    dataset = HuggingFaceDataset(hf.Dataset.from_dict(columns))
+
+    for workers in (0, 8):
+        [batch] = Dataloader(dataset, 4, workers=workers)
+        assert batch["number"].dtype == np.float64
+        assert np.nan_to_num(batch["number"]).tolist() == [2**24 + 1, 0, 2**24 + 3, 5]
 
 
 def test_a_missing_library_names_the_extra() -> None:
