@@ -49,6 +49,35 @@ EVERY: list[LazyDataset[Any]] = [
 ]
 
 
+def mapped(items: list[int]) -> LazyDataset[int]:
+    return MappedDataset(items, double)
+
+
+def filtered(items: list[int]) -> LazyDataset[int]:
+    return FilteredDataset(items, bool)
+
+
+def sliced(items: list[int]) -> LazyDataset[int]:
+    return SlicedDataset(items, None)
+
+
+def sampled(items: list[int]) -> LazyDataset[int]:
+    return SampledDataset(items, len(items))
+
+
+OVER_A_LIST = [
+    SimpleDataset,
+    mapped,
+    filtered,
+    ShuffledDataset,
+    sampled,
+    sliced,
+    ConcatDataset,
+    ZipDataset,
+    CachedDataset,
+]
+
+
 @pytest.mark.parametrize("dataset", EVERY, ids=lambda dataset: type(dataset).__name__)
 def test_every_dataset_keeps_the_protocol(dataset: LazyDataset[Any]) -> None:
     items = [dataset[index] for index in range(len(dataset))]
@@ -73,6 +102,20 @@ def test_items_outside_are_an_index_error(
         dataset[index]
     with pytest.raises(IndexError):
         fetch(dataset, [0, index])
+
+
+@pytest.mark.parametrize("make", OVER_A_LIST, ids=lambda make: make.__name__)
+def test_a_list_below_wraps_no_index_and_gives_no_slice(make: Any) -> None:
+    """Python's own lists do both."""
+    dataset = make([1, 2, 3])
+
+    for index in (-1, 3):
+        with pytest.raises(IndexError):
+            dataset[index]
+        with pytest.raises(IndexError):
+            fetch(dataset, [0, index])
+    with pytest.raises(TypeError, match=r"not by slice\(0, 2, None\); use \.slice"):
+        dataset[0:2]
 
 
 @pytest.mark.parametrize("dataset", EVERY, ids=lambda dataset: type(dataset).__name__)

@@ -69,8 +69,15 @@ def check_index(index: int, size: int) -> int:
 
     Raises:
         IndexError: It is outside `[0, size)`; negative ones are not wrapped.
+        TypeError: It is a slice or another thing that is no integer.
     """
-    place = operator.index(index)
+    try:
+        place = operator.index(index)
+    except TypeError:
+        raise TypeError(
+            f"an item is asked for by an integer, not by {index!r}; use "
+            ".slice(start, stop) for several"
+        ) from None
     if not 0 <= place < size:
         raise IndexError(f"item {place} is outside [0, {size})")
     return place

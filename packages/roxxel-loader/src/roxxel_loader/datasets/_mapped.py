@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from ._dataset import add_item_note, fetch
+from ._dataset import add_item_note, check_index, fetch
 from ._fluent import LazyDataset
 
 if TYPE_CHECKING:
@@ -34,12 +34,15 @@ class MappedDataset(LazyDataset[U], Generic[T, U]):
         return len(self._dataset)
 
     def __getitem__(self, index: int, /) -> U:
-        return self._function(self._dataset[index])
+        place = check_index(index, len(self._dataset))
+        return self._function(self._dataset[place])
 
     def __getitems__(self, indices: Sequence[int]) -> list[U]:
         """Return the items at `indices`, fetched together and mapped one by one."""
+        size = len(self._dataset)
+        places = [check_index(index, size) for index in indices]
         mapped: list[U] = []
-        for index, item in zip(indices, fetch(self._dataset, indices), strict=True):
+        for index, item in zip(places, fetch(self._dataset, places), strict=True):
             try:
                 mapped.append(self._function(item))
             except Exception as error:

@@ -41,6 +41,8 @@ class ZipDataset(LazyDataset[tuple[Any, ...]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
         """Return the tuples at `indices`."""
+        size = len(self)
+        places = [check_index(index, size) for index in indices]
         return list(
-            zip(*(fetch(dataset, indices) for dataset in self._datasets), strict=True)
+            zip(*(fetch(dataset, places) for dataset in self._datasets), strict=True)
         )
