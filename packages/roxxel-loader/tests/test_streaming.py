@@ -71,6 +71,13 @@ def test_take_and_skip_are_slices(num: int, taken: int, skipped: int) -> None:
     )
 
 
+def test_a_stream_is_not_counted_from_its_end() -> None:
+    with pytest.raises(ValueError, match="num_items is -1"):
+        numbers(5).take(-1)
+    with pytest.raises(ValueError, match="num_items is -2"):
+        numbers(5).skip(-2)
+
+
 @settings(max_examples=30)
 @given(
     num=st.integers(1, 50),

@@ -111,7 +111,12 @@ class StreamingDataset(Generic[T]):
         return self._with(open_at, self._function)
 
     def take(self, num_items: int) -> StreamingDataset[T]:
-        """Return the first `num_items` items, or all where there are fewer."""
+        """Return the first `num_items` items, or all where there are fewer.
+
+        Raises:
+            ValueError: The number is negative.
+        """
+        _check_number(num_items)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
             return islice(self._open(start, epoch), max(num_items - start, 0))
@@ -119,7 +124,12 @@ class StreamingDataset(Generic[T]):
         return self._with(open_at, self._function)
 
     def skip(self, num_items: int) -> StreamingDataset[T]:
-        """Return the items after the first `num_items`."""
+        """Return the items after the first `num_items`.
+
+        Raises:
+            ValueError: The number is negative.
+        """
+        _check_number(num_items)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
             return self._open(start + num_items, epoch)
@@ -132,3 +142,11 @@ class StreamingDataset(Generic[T]):
         other = cast("StreamingDataset[Any]", object.__new__(StreamingDataset))
         vars(other).update(_open=open_at, _function=function)
         return other
+
+
+def _check_number(num_items: int) -> None:
+    if num_items < 0:
+        raise ValueError(
+            f"num_items is {num_items}, but a stream is not counted from its end; give "
+            "0 or more"
+        )
