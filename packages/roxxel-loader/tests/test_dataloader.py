@@ -151,6 +151,22 @@ def test_a_process_without_a_row_of_a_short_batch_gets_an_empty_one() -> None:
     assert batches[1]["x"].dtype == np.int16
 
 
+@pytest.mark.parametrize("collate", [tuple, list, len])
+@pytest.mark.parametrize("items", [range(9), "abcdefghi"], ids=["numbers", "strings"])
+def test_no_empty_batch_can_be_made_of_what_is_no_array(
+    items: Any, collate: Any
+) -> None:
+    batches = iter(
+        Dataloader(
+            SimpleDataset(items), 8, process_index=0, process_count=4, collate=collate
+        )
+    )
+    next(batches)
+
+    with pytest.raises(TypeError, match="of which no empty batch can be made"):
+        next(batches)
+
+
 @pytest.mark.parametrize("spec", [("a",), ("a", "b"), (None, "b"), ()])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_sharding_gives_global_arrays(spec: tuple[Any, ...], workers: int) -> None:
@@ -249,6 +265,37 @@ def test_a_start_beyond_the_end_is_an_error() -> None:
 def test_half_of_a_process_number_is_an_error() -> None:
     with pytest.raises(ValueError, match="give both or neither"):
         Dataloader(RangeDataset(5), 2, process_index=0)
+
+
+@pytest.mark.parametrize(("index", "count"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_process_number_out_of_range_is_an_error(index: int, count: int) -> None:
+    with pytest.raises(ValueError, match=rf"process_index is {index}; .* {count}\)"):
+        Dataloader(RangeDataset(8), 2, process_index=index, process_count=count)
+
+
+def test_what_can_only_be_gone_through_is_an_error() -> None:
+    items: Any = iter(range(3))
+
+    with pytest.raises(TypeError, match=r"range_iterator has no length .* Streaming"):
+        Dataloader(items, 2)
+
+
+@pytest.mark.parametrize("sharding", [None, sharded((1,), "a")])
+def test_a_function_over_batches_that_fails_ends_the_iteration(sharding: Any) -> None:
+    def fail_at_2(batch: Any) -> Any:
+        if int(batch[0]) == 2:
+            raise OSError("no")
+        return batch
+
+    loader = Dataloader(RangeDataset(8), 2, sharding=sharding).map_batches(fail_at_2)
+    batches = iter(loader)
+    next(batches)
+
+    with pytest.raises(OSError, match="no") as caught:
+        next(batches)
+    assert caught.value.__notes__ == ["while making the batch of step 1"]
+    assert batches.step == 1
+    assert list(batches) == []
 
 
 def test_any_executor_loads_items() -> None:

@@ -197,7 +197,7 @@ class Finisher:
             collate(items, indices) if self._collate is None else self._collate(items)
         )
         if not any(stop > start for start, stop in rows.spans):
-            batch = jax.tree.map(lambda leaf: leaf[:0], batch)
+            batch = jax.tree.map(_without_rows, batch)
         if self._sharding is not None:
             return self._place(batch, rows)
         for function in self._functions:
@@ -225,3 +225,13 @@ class Finisher:
             for read in layout.reads
         ]
         return place(layout, parts, name)
+
+
+def _without_rows(leaf: Any) -> Any:
+    if not isinstance(leaf, np.ndarray | jax.Array) or leaf.ndim == 0:
+        raise TypeError(
+            f"collate gave a {type(leaf).__name__}, of which no empty batch can be "
+            "made for a process without a row of this short one; give arrays, or pass "
+            "drop_last=True"
+        )
+    return leaf[:0]

@@ -16,13 +16,12 @@ import jax
 from ._batches import Batches, Finisher, Rows, process_rows, sharded_rows
 from ._prefetch import EndOfWorkError, Mode, Prefetcher
 from ._stream_batches import StreamBatches
-from .datasets import StreamingDataset
+from .datasets import Dataset, StreamingDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
-    from .datasets import Dataset
     from .sharding._layout import ShardingLike
 
 B = TypeVar("B")
@@ -63,7 +62,8 @@ class Dataloader(Generic[B]):
 
     Raises:
         ValueError: There are no items or no whole batch, or a number is out of range.
-        TypeError: A stream is to be shuffled, or read by other processes.
+        TypeError: A stream is to be shuffled, or read by other processes; or what is
+            given is no dataset.
     """
 
     def __init__(
@@ -99,6 +99,14 @@ class Dataloader(Generic[B]):
                 f"process_index is {process_index} and process_count is "
                 f"{process_count}; give both or neither"
             )
+        if (
+            process_index is not None
+            and process_count is not None
+            and not 0 <= process_index < process_count
+        ):
+            raise ValueError(
+                f"process_index is {process_index}; give one in [0, {process_count})"
+            )
         self._process = (
             None
             if process_index is None or process_count is None
@@ -122,6 +130,11 @@ class Dataloader(Generic[B]):
         if isinstance(dataset, StreamingDataset):
             _check_stream(shuffle=shuffle, executor=executor)
             return
+        if not isinstance(cast("object", dataset), Dataset):
+            raise TypeError(
+                f"{type(dataset).__name__} has no length or no items by index; wrap "
+                "what can only be gone through: StreamingDataset(factory)"
+            )
         self._check_items(dataset)
         self._stop = None if epochs is None else epochs * self.steps_per_epoch
         if self._stop is not None and start_step > self._stop:
@@ -331,8 +344,13 @@ class DataloaderIterator(Generic[B]):
     def __next__(self) -> B:
         began = perf_counter()
         batch: Any = next(self._prefetcher)
-        for function in self._functions:
-            batch = function(batch)
+        try:
+            for function in self._functions:
+                batch = function(batch)
+        except Exception as error:
+            error.add_note(f"while making the batch of step {self.step}")
+            self.close()
+            raise
         self._waited_s += perf_counter() - began
         self.step += 1
         if self._progress is not None:
