@@ -269,6 +269,27 @@ def test_64_bits_become_32_as_in_jax() -> None:
     assert int(batch[0, 0]) == 7
 
 
+@pytest.mark.parametrize("sharding", [None, sharded((2,), "a")])
+@pytest.mark.parametrize("dtype", [">i4", ">u2", ">f4", ">i8", ">f8", ">c8"])
+def test_values_are_placed_in_the_machines_byte_order(
+    dtype: str, sharding: Sharding | None
+) -> None:
+    values = np.arange(8).reshape(4, 2).astype(dtype)
+
+    batch = next(device_stream(lambda _: values.copy(), 0, 1, sharding))
+
+    assert batch.dtype.kind == values.dtype.kind
+    assert (np.asarray(batch) == values).all()
+
+
+@pytest.mark.parametrize("dtype", ["O", "U3", "S3", "M8[s]", "V8", "longdouble"])
+def test_a_dtype_that_no_device_holds_is_named(dtype: str) -> None:
+    values = np.zeros((4, 2), dtype)
+
+    with pytest.raises(TypeError, match=r"step 0\['x'\] has dtype .* no device holds"):
+        next(device_stream(lambda _: {"x": values}, 0, 1))
+
+
 def test_a_sampler_like_object_is_a_row_source() -> None:
     assert isinstance(CountingSource(), RowSource)
     assert not isinstance(lambda step: step, RowSource)

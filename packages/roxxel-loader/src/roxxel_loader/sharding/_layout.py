@@ -43,6 +43,9 @@ Index: TypeAlias = tuple[slice, ...]
 ShardingLike: TypeAlias = "Sharding | Callable[[Shape], Sharding] | None"
 """A sharding, a function from global shape to one, or None for the default device."""
 
+_REGISTERED = 2
+"""What numpy calls a dtype that a library has added to its own, such as bfloat16."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -222,19 +225,22 @@ def transfer(layout: Layout, pieces: Sequence[npt.NDArray[Any]]) -> jax.Array:
 
 
 def device_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
-    """Return the dtype that values have on the device, 64 bits only where enabled.
+    """Return the dtype that values have on the device, in the machine's byte order.
+
+    Those of 64 bits keep them only where JAX has them enabled.
 
     Raises:
         TypeError: No device holds such values.
     """
-    if dtype.kind in "iufb" and dtype.itemsize < 8:
+    if dtype.kind in "iufb" and dtype.itemsize < 8 and dtype.isnative:
         return dtype
-    if dtype.kind in "OSUMm" or dtype.names is not None:
+    is_raw = dtype.kind == "V" and dtype.isbuiltin != _REGISTERED
+    if dtype.char in "OSUMmgG" or is_raw:
         raise TypeError(
             f"{name} has dtype {dtype}, which no device holds; drop or encode it "
             "before it is placed, or iterate without a sharding"
         )
-    return np.dtype(jax.dtypes.canonicalize_dtype(dtype))
+    return np.dtype(jax.dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
 
 
 def _cut(piece: Box, reads: Sequence[Box]) -> tuple[int, Index]:
