@@ -1,0 +1,70 @@
+"""Trains on four devices, over as many processes as the environment names.
+
+    several.py DATA RUN SEEN
+
+What each process read, and which files of the run it opened to write, it leaves in
+`SEEN/<process>.json`.
+"""
+
+import json
+import os
+import sys
+import zlib
+from pathlib import Path
+
+import jax
+import numpy as np
+import optax
+from drill import SEED, Model, loss_fn
+from flax import nnx
+from roxxel import Curriculum, Phase, Roxxel, Trainer
+from roxxel_train.distributed import initialize
+
+PHASES = [Phase(3, 8, 17, {"self": 0.75, "code": 0.25}), Phase(2, 4, 33)]
+
+data, run, seen = map(Path, sys.argv[1:])
+written = set()
+
+
+def watch(event, arguments):
+    if event == "open" and isinstance(arguments[0], str):
+        path, _, flags = arguments
+        if flags & (os.O_WRONLY | os.O_RDWR) and Path(path).is_relative_to(run):
+            written.add(str(Path(path).relative_to(run)))
+
+
+class Watched(Roxxel):
+    """A corpus that remembers every window that was read, and a digest of it."""
+
+    def __init__(self, path):
+        super().__init__(path)
+        self.windows = []
+
+    def read(self, starts, length, dtype=None, out=None):
+        rows = super().read(starts, length, dtype, out)
+        for start, row in zip(np.asarray(starts), rows, strict=True):
+            digest = zlib.crc32(row.astype(np.int32).tobytes())
+            self.windows.append([int(start), length, digest])
+        return rows
+
+
+if __name__ == "__main__":
+    sys.addaudithook(watch)
+    initialize()
+    assert jax.device_count() == 4
+    corpora = {name: Watched(data / f"{name}_*.rox") for name in ("web", "code")}
+    model = Model(0.1, nnx.Rngs(0))
+    Trainer(
+        model,
+        nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param),
+        Curriculum(corpora["web"], PHASES, {"code": corpora["code"]}),
+        loss_fn,
+        run,
+        eval_fn=lambda state: float(optax.tree.norm(nnx.state(state.model, nnx.Param))),
+        checkpoint_every=3,
+        log_every=1,
+        seed=SEED,
+    ).run()
+    windows = {name: corpus.windows for name, corpus in corpora.items()}
+    report = {"windows": windows, "written": sorted(written)}
+    (seen / f"{jax.process_index()}.json").write_text(json.dumps(report))

@@ -1,0 +1,169 @@
+"""One script in 1, 2 and 4 real processes, of four devices together: the same run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from roxxel import TIMING_FIELDS, Curriculum, Phase, Roxxel
+
+from .conftest import PROGRAMS, SEVERAL_PROCESSES, environment
+from .programs import drill
+from .test_drill import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+pytestmark = SEVERAL_PROCESSES
+
+COUNTS = (1, 2, 4)
+SPREAD = pytest.mark.parametrize("count", COUNTS[1:])
+
+# As in the program.
+PHASES = [Phase(3, 8, 17, {"self": 0.75, "code": 0.25}), Phase(2, 4, 33)]
+
+EXACT = ("kind", "step", "phase", "tokens", "tokens_by_source", "data_low", "data_high")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is left of a run, and what each of its processes said and saw."""
+
+    rows: list[dict[str, Any]]
+    said: list[tuple[str, str]]
+    seen: list[dict[str, Any]]
+
+    @property
+    def windows(self) -> Counter[tuple[str, int, int, int]]:
+        """How often each window was read, over all processes."""
+        return Counter(
+            (name, *window)
+            for process in self.seen
+            for name, windows in process["windows"].items()
+            for window in windows
+        )
+
+
+def train(count: int, folder: Path, cache: Path) -> Run:
+    """Train in so many processes, of four devices together."""
+    run, seen = folder / f"run-{count}", folder / f"seen-{count}"
+    seen.mkdir()
+    command = [sys.executable, "-W", "error", str(PROGRAMS / "several.py")]
+    shared = {
+        **environment(4 // count, cache),
+        "JAX_NUM_PROCESSES": str(count),
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+    }
+    processes = [
+        subprocess.Popen(
+            [*command, str(folder / "data"), str(run), str(seen)],
+            env={**shared, "JAX_PROCESS_ID": str(index)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for index in range(count)
+    ]
+    try:
+        said = [process.communicate(timeout=300) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assert [process.returncode for process in processes] == [0] * count, said
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    reports = [json.loads((seen / f"{i}.json").read_text()) for i in range(count)]
+    return Run([json.loads(line) for line in lines], said, reports)
+
+
+@pytest.fixture(scope="module")
+def runs(
+    tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path
+) -> Mapping[int, Run]:
+    folder = tmp_path_factory.mktemp("counts")
+    drill.write(folder / "data")
+    return {count: train(count, folder, compilation_cache) for count in COUNTS}
+
+
+@pytest.fixture(scope="module")
+def alone(runs: Mapping[int, Run]) -> Run:
+    return runs[1]
+
+
+@SPREAD
+def test_processes_together_read_what_one_reads(
+    runs: Mapping[int, Run], alone: Run, count: int
+) -> None:
+    assert runs[count].windows == alone.windows
+    # No process reads for the others: each has its own rows and no more.
+    for process in runs[count].seen:
+        num_windows = sum(map(len, process["windows"].values()))
+        assert num_windows == sum(alone.windows.values()) / count
+
+
+def test_what_was_read_is_what_the_curriculum_says(alone: Run, tmp_path: Path) -> None:
+    drill.write(tmp_path)
+    corpora = {name: Roxxel(tmp_path / f"{name}_*.rox") for name in ("web", "code")}
+    sampler = Curriculum(corpora["web"], PHASES, {"code": corpora["code"]}).sampler(
+        drill.SEED
+    )
+    expected: Counter[tuple[str, int, int, int]] = Counter()
+    sums: list[dict[str, float]] = []
+    for step in range(sampler.total_steps):
+        batch = sampler.batch(step)
+        sums.append({k: float(v) for k, v in drill.checksum(batch, np).items()})
+        for row, tokens in enumerate(batch):
+            place = sampler.locate(step, row)
+            name = "web" if place.source == "self" else place.source
+            window = (place.start, tokens.size, zlib.crc32(tokens.tobytes()))
+            expected[name, *window] += 1
+
+    assert alone.windows == expected
+    trained = [row for row in alone.rows if row["kind"] == "train"]
+    assert [{name: row[name] for name in sums[0]} for row in trained] == sums
+
+
+@SPREAD
+def test_batches_on_the_devices_and_losses_are_the_same(
+    runs: Mapping[int, Run], alone: Run, count: int
+) -> None:
+    assert [row["step"] for row in alone.rows if row["kind"] == "train"] == [
+        *range(1, 6)
+    ]
+    for row, other in zip(runs[count].rows, alone.rows, strict=True):
+        assert {name: row.get(name) for name in EXACT} == {
+            name: other.get(name) for name in EXACT
+        }
+        assert set(row) == set(other)
+        # Sums over devices may be made in another order.
+        floats = [
+            name
+            for name, value in other.items()
+            if isinstance(value, float) and name not in TIMING_FIELDS
+        ]
+        assert "loss" in floats or "eval" in other["kind"]
+        assert {name: row[name] for name in floats} == pytest.approx(
+            {name: other[name] for name in floats}, rel=1e-5
+        )
+
+
+@SPREAD
+def test_only_the_first_process_writes_and_speaks(
+    runs: Mapping[int, Run], count: int
+) -> None:
+    first, *others = runs[count].seen
+
+    assert {"metrics.jsonl", "system.log"} <= set(first["written"])
+    for process in others:
+        # Arrays that lie on its devices alone are its own to save.
+        assert [x for x in process["written"] if not x.startswith("checkpoints")] == []
+    assert "step 5/5" in runs[count].said[0][1]
+    assert runs[count].said[1:] == [("", "")] * (count - 1)
