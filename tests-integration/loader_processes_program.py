@@ -25,9 +25,9 @@ SHAPE = (8, 12)
 
 
 class Source:
-    """Rows that remember how many values of them were read."""
+    """Rows that remember how many bytes of them were read."""
 
-    num_items = 0
+    num_bytes = 0
     hinted: slice | None = None
 
     def shape(self, step: int) -> tuple[int, int]:
@@ -39,7 +39,7 @@ class Source:
 
     def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
         part = self.whole(step)[rows, columns or slice(None)]
-        self.num_items += part.size
+        self.num_bytes += part.nbytes
         return part
 
     def will_need(self, step: int, n: int, rows: slice | None = None) -> None:
@@ -103,7 +103,9 @@ def main() -> None:
         source = Source()
         with device_stream(source, 5, 8, sharding) as stream:
             report[f"stream {name}"] = digest(list(stream))
-        assert source.num_items == 3 * held(sharding, SHAPE), name
+        share = 3 * held(sharding, SHAPE) * np.dtype(np.int32).itemsize
+        assert source.num_bytes == share, (name, source.num_bytes, share)
+        report[f"bytes {name}"] = source.num_bytes
         assert source.hinted is not None
         for workers in (0, 2):
             items = Items(20)

@@ -71,6 +71,17 @@ def test_processes_make_the_batches_of_one(devices: tuple[int, ...]) -> None:
     assert [sum(batch) for batch in zip(*lengths, strict=True)] == [8, 8, 4]
 
 
+@pytest.mark.parametrize("name", ["rows", "columns", "both", "both reversed"])
+@pytest.mark.parametrize("devices", [(4,), (2, 2), (1, 1, 1, 1), (3, 1)], ids=str)
+def test_a_process_reads_the_bytes_of_its_devices(
+    devices: tuple[int, ...], name: str
+) -> None:
+    """Three batches of 8 x 12 tokens of 4 bytes, a quarter of them for a device."""
+    num_bytes = [report[f"bytes {name}"] for report in reports(devices)]
+
+    assert num_bytes == [3 * 8 * 12 * 4 * share // 4 for share in devices]
+
+
 @pytest.mark.parametrize("devices", [(2, 2), (1, 1, 1, 1)], ids=str)
 def test_local_batches_become_the_global_one(devices: tuple[int, ...]) -> None:
     [alone] = reports((4,))
