@@ -30,15 +30,15 @@ def blocks(page: Path) -> list[str]:
 RUN = [page for page in pages() if {"python", "sh"} & set(blocks(page))]
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
-def test_page_runs(page: Path, tmp_path: Path, compilation_cache: Path) -> None:
+def run_page(
+    page: Path, folder: Path, compilation_cache: Path
+) -> subprocess.CompletedProcess[str]:
     devices = DEVICES.search(page.read_text())
     told = environment(int(devices[1]) if devices else 1, compilation_cache)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-W", "error", str(PROGRAMS / "page.py"), str(page)],
-        cwd=tmp_path,
+        cwd=folder,
         env={**told, "PATH": path},
         capture_output=True,
         text=True,
@@ -46,7 +46,30 @@ def test_page_runs(page: Path, tmp_path: Path, compilation_cache: Path) -> None:
         check=False,
     )
 
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_runs(page: Path, tmp_path: Path, compilation_cache: Path) -> None:
+    done = run_page(page, tmp_path, compilation_cache)
+
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("shown", "code"), [("two 2", 0), ("two ...", 0), ("two 3", 1), ("two", 1)]
+)
+def test_output_of_a_page_is_what_its_block_prints(
+    shown: str, code: int, tmp_path: Path, compilation_cache: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```python\nprint('two', 1 + 1)\n```\n\n"
+        f"<!-- output -->\n```text\n{shown}\n```\n"
+    )
+
+    done = run_page(page, tmp_path, compilation_cache)
+
+    assert done.returncode == code
+    assert ("page.md:6: the page shows" in done.stderr) == bool(code)
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))

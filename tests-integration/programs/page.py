@@ -1,36 +1,58 @@
 """Runs what a page of documentation shows, in the order in which it stands there.
 
 Arguments: the page. Blocks of `python` share their names; `sh` is run by bash; a block
-whose first line is `# file: NAME` is written to that file. Blocks in other languages
-(`text`, `console`) are what is seen, not what is run.
+whose first line is `# file: NAME` is written to that file. A `text` block under the
+line `<!-- output -->` is what the block before it prints, `...` standing for anything;
+the other languages (`text`, `console`) are what is seen, not what is run.
 """
 
+import contextlib
+import io
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(
+    r"^(<!-- output -->\n)?```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE
+)
 FILE = re.compile(r"# file: (\S+)\n")
 
 
 def main(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     names = {"__name__": "__main__"}
+    printed = ""
     for block in BLOCK.finditer(text):
-        language, body = block.groups()
-        line = text.count("\n", 0, block.start(2))
+        output, language, body = block.groups()
+        line = text.count("\n", 0, block.start(3))
         named = FILE.match(body)
-        if named:
+        if output:
+            check_output(printed, body, f"{page}:{line}")
+        elif named:
             path = Path(named[1])
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(body, encoding="utf-8")
         elif language == "python":
             # Blank lines before, so that a traceback names the line of the page.
-            exec(compile("\n" * line + body, page, "exec"), names)  # noqa: S102
+            code = compile("\n" * line + body, page, "exec")
+            with contextlib.redirect_stdout(io.StringIO()) as stdout:
+                exec(code, names)  # noqa: S102
+            printed = stdout.getvalue()
         elif language == "sh":
             script = ["bash", "-euo", "pipefail", "-c", body]
-            subprocess.run(script, check=True)
+            done = subprocess.run(script, check=True, stdout=subprocess.PIPE, text=True)
+            printed = done.stdout
+
+
+def check_output(printed: str, shown: str, where: str) -> None:
+    def plain(text: str) -> str:
+        return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+    pattern = ".*?".join(re.escape(part) for part in plain(shown).split("..."))
+    if not re.fullmatch(pattern, plain(printed), re.DOTALL):
+        message = f"{where}: the page shows\n\n{shown}\nbut this is printed:\n\n"
+        raise SystemExit(message + printed)
 
 
 if __name__ == "__main__":
