@@ -45,7 +45,11 @@ def spans() -> None:
     """Every window of an epoch, where it lies and when it is read."""
     short, long = Phase(24, 4, 32), Phase(12, 2, 128)
     run = sampler(12_000, [short, long])
-    figure, axes = plt.subplots(figsize=(8, 3.2))
+    figure, axes = plt.subplots(figsize=(8, 3.6))
+    sizes = Curriculum(PositionReader(12_000, "web"), [short, long]).plan(seed=0)
+    num_spans = sizes.sources[0].num_spans
+    for span in range(num_spans + 1):
+        axes.axvline(span * (12_000 // num_spans), color=GREY, lw=0.5)
     for step in range(run.total_steps):
         windows = run.windows(step)
         color = BLUE if step < short.steps else ORANGE
