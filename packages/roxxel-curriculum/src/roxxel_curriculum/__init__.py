@@ -3,7 +3,7 @@
 A `Curriculum` declares what a run reads: a primary corpus, others blended with it, and
 phases of batch size, length of sample and mixture. Its `Sampler` gives the batch of any
 step as a pure function of corpus, curriculum, seed and step: nothing is iterated, so to
-resume is to ask for the next step, and to look at an old batch is one call.
+resume is to ask for the next step, and to look at an old batch is one call::
 
     curriculum = Curriculum(Roxxel("wiki_*.rox"), [Phase(1000, 16, 1025)])
     sampler = curriculum.sampler(seed=42)

@@ -86,6 +86,8 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
 def parse_schedule(text: str) -> Schedule:
     """Return the schedule that a TOML text says.
 
+    Such as::
+
         overlap = 1
         skips = [[1200, 3]]             # before step 1200, the data of 3 steps
 

@@ -1,5 +1,7 @@
 """Rows of metrics for TensorBoard, as a sink of `Logger`; the extra `tensorboard`.
 
+Such as::
+
     Logger("run", sinks=[TensorBoard("run/tensorboard")])
 
 Event files are written here, on the sink's thread: tensorboardX's own `SummaryWriter`

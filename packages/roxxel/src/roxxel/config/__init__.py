@@ -1,5 +1,7 @@
 """A training run as one TOML file: what `roxxel plan` and `roxxel train` read.
 
+Such as::
+
     model = "model:make"            # a function: (model, optimizer, loss_fn)
     save_path = "runs/first"        # paths are relative to the file
     seed = 0
