@@ -47,7 +47,8 @@ class Case:
 
     def __str__(self) -> str:
         parts = "+".join(self.parts) or "plain"
-        return f"{parts}, {self.accident}@{self.step}, {self.where} to {self.then}"
+        at = f"{self.step}.{self.row}"
+        return f"{parts}, {self.accident}@{at}, {self.where} to {self.then}"
 
     @property
     def ends_the_program(self) -> bool:
@@ -81,12 +82,17 @@ def pairs(choice: Choice) -> set[tuple[Any, ...]]:
 
 
 def cases(at_least: int, num_steps: int, seed: int = 7) -> list[Case]:
-    """Return a covering set of cases, and random ones up to the number wanted."""
+    """Return a covering set of cases, and random ones up to the number wanted.
+
+    No two of them are the same.
+    """
     generator = random.Random(seed)
     choices = cover(FACTORS, generator)
-    while len(choices) < at_least:
-        choices.append({f: generator.choice(v) for f, v in FACTORS.items()})
-    return [_case(choice, num_steps, generator) for choice in choices]
+    chosen = dict.fromkeys(_case(choice, num_steps, generator) for choice in choices)
+    while len(chosen) < at_least:
+        choice = {f: generator.choice(v) for f, v in FACTORS.items()}
+        chosen.setdefault(_case(choice, num_steps, generator))
+    return list(chosen)
 
 
 def _case(choice: Choice, num_steps: int, generator: random.Random) -> Case:

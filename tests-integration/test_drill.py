@@ -314,3 +314,10 @@ def test_any_two_circumstances_meet(seed: int) -> None:
         met = {(choice[one], choice[two]) for choice in choices}
         assert met == set(product(ones, twos))
     assert len(choices) <= 13
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_case_has_a_name_of_its_own(seed: int) -> None:
+    names = [str(case) for case in cases(300, drill.STEPS, seed)]
+
+    assert len(set(names)) == len(names) >= 300
