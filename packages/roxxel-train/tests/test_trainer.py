@@ -376,6 +376,32 @@ def test_wrong_argument_is_named(
         trainer(tmp_path, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"log_every": 2.5}, "log_every must be an integer, got 2.5"),
+        ({"eval_fn": "text"}, "eval_fn is a str, which cannot be called"),
+        ({"loss_fn": 3}, "loss_fn is a int, which cannot be called"),
+        ({"train_step": []}, "train_step is a list, which cannot be called"),
+        ({"mesh": jax.devices()}, "mesh is a list; .*jax.sharding.Mesh"),
+        ({"mesh": None, "data_sharding": "data"}, "data_sharding is a str; .*Named"),
+    ],
+)
+def test_argument_of_another_kind_is_named(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        trainer(tmp_path, **options)
+
+
+def test_numbers_of_numpy_serve_as_pythons(tmp_path: Path) -> None:
+    two, phases = np.int64(2), [Phase(2, 4, 9)]
+    names = ("seed", "log_every", "eval_every", "checkpoint_every", "max_to_keep")
+
+    assert trainer(tmp_path, phases, **dict.fromkeys(names, two)).run().complete
+    assert trainer(tmp_path, phases, seed=2).run().start_step == 2
+
+
 def test_wrong_loss_is_found_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="loss as an array of shape"):
         trainer(tmp_path, loss_fn=lambda model, batch: model(batch))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,7 +14,7 @@ from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from roxxel_ckpt import RestoreReport
     from roxxel_curriculum import Curriculum, Sampler
@@ -123,30 +122,3 @@ def take_weights(model: nnx.Module, init_from: str | os.PathLike[str]) -> Restor
         nnx.update(model, streams)
     assert other.report is not None  # noqa: S101 - a checkpoint was restored
     return other.report
-
-
-def check_intervals(intervals: Mapping[str, int | None]) -> None:
-    """Check that every interval is a number of updates, or None.
-
-    Raises:
-        ValueError: One is below 1.
-        TypeError: One is no integer.
-    """
-    for name, value in intervals.items():
-        if value is not None and operator.index(value) < 1:
-            raise ValueError(f"{name} must be 1 or more, got {value}")
-
-
-def check_accumulation(sampler: Sampler, grad_accum_steps: int) -> None:
-    """Check that every batch can be cut into so many parts.
-
-    Raises:
-        ValueError: One cannot.
-    """
-    for phase in sampler.phases:
-        if phase.batch_size % grad_accum_steps:
-            raise ValueError(
-                f"phase {phase.index} has batch_size={phase.batch_size}, which does "
-                f"not divide by grad_accum_steps={grad_accum_steps}; "
-                f"use a multiple of {grad_accum_steps}"
-            )

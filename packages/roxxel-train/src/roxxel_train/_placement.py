@@ -36,8 +36,10 @@ def batch_sharding(
 
     Raises:
         ValueError: Both are given and lie on different meshes.
-        TypeError: `data_sharding` lies on an abstract mesh.
+        TypeError: One is of another type, or `data_sharding` lies on an abstract mesh.
     """
+    _check_type("mesh", mesh, Mesh)
+    _check_type("data_sharding", data_sharding, NamedSharding)
     if data_sharding is not None:
         if not isinstance(data_sharding.mesh, Mesh):
             raise TypeError(
@@ -57,6 +59,14 @@ def batch_sharding(
         else data_sharding.spec
     )
     return NamedSharding(automatic, spec)
+
+
+def _check_type(name: str, value: Any, expected: type) -> None:
+    if value is not None and not isinstance(value, expected):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}; give a jax.sharding."
+            f"{expected.__name__}, or leave it out"
+        )
 
 
 @dataclass(frozen=True)

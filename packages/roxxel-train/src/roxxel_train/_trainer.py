@@ -18,6 +18,11 @@ from roxxel_ckpt import Checkpointer
 from roxxel_loader import device_stream
 
 from roxxel_train._agreement import check_same, together
+from roxxel_train._arguments import (
+    check_accumulation,
+    check_functions,
+    check_intervals,
+)
 from roxxel_train._cache import use_compilation_cache
 from roxxel_train._compiled import CompiledAhead, compiling_thread
 from roxxel_train._evaluation import Evaluator, HeldOut
@@ -26,13 +31,7 @@ from roxxel_train._log import Logger
 from roxxel_train._machine import Machine
 from roxxel_train._model_sharding import ModelLayout, on_mesh
 from roxxel_train._model_state import signature, take
-from roxxel_train._past import (
-    bind,
-    check_accumulation,
-    check_intervals,
-    newest_state,
-    take_weights,
-)
+from roxxel_train._past import bind, newest_state, take_weights
 from roxxel_train._placement import BatchPlacement, batch_shapes, batch_sharding
 from roxxel_train._preflight import Preflight, look_ahead
 from roxxel_train._profile import Trace, checked_steps
@@ -172,6 +171,9 @@ class Trainer:
                 "grad_accum_steps": grad_accum_steps,
             }
         )
+        check_functions(
+            {"loss_fn": loss_fn, "eval_fn": eval_fn, "train_step": train_step}
+        )
         if curriculum is None:
             raise TypeError("give curriculum: it says what every step reads")
         if hang_after_s is not None and not hang_after_s > 0:
@@ -181,7 +183,6 @@ class Trainer:
         layout = ModelLayout.of(model_sharding, sharding)
         self.model, self.optimizer = on_mesh(model, optimizer, layout)
         self.curriculum = curriculum
-        self.seed = seed
         self._eval_every = eval_every
         self._checkpoint_every = checkpoint_every
         self._log_every = log_every
@@ -211,6 +212,7 @@ class Trainer:
         place_of_run = "the checkpoints" if self._folder is None else self._folder.path
         self._sampler = bind(curriculum, seed, fields, past, place_of_run, check)
         check_accumulation(self._sampler, grad_accum_steps)
+        self.seed = self._sampler.seed
         _, self._past = past
         self._profile = checked_steps(
             profile, self._sampler.total_steps, has_folder=self._folder is not None
