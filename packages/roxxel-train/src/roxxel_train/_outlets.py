@@ -13,6 +13,7 @@ import os
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,7 @@ class _Listener(logging.handlers.QueueListener):
             super().handle(record)
 
 
-class _File(logging.Handler):
+class _File(logging.Handler, ABC):
     """Appends a line for each record that is its own to one file."""
 
     def __init__(self, path: Path) -> None:
@@ -90,9 +91,9 @@ class _File(logging.Handler):
         self._failure: Exception | None = None
         self._is_said = False
 
+    @abstractmethod
     def line(self, record: logging.LogRecord) -> str | None:
         """Return what to append, None for a record of another file."""
-        raise NotImplementedError
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
