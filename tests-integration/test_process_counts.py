@@ -166,4 +166,6 @@ def test_only_the_first_process_writes_and_speaks(
         # Arrays that lie on its devices alone are its own to save.
         assert [x for x in process["written"] if not x.startswith("checkpoints")] == []
     assert "step 5/5" in runs[count].said[0][1]
-    assert runs[count].said[1:] == [("", "")] * (count - 1)
+    # The lines of Gloo, which connects processes on CPUs, come from C++.
+    said = ["".join(both).splitlines() for both in runs[count].said[1:]]
+    assert [line for one in said for line in one if not line.startswith("[Gloo]")] == []

@@ -75,6 +75,23 @@ def test_parquet_files_are_one_dataset(tmp_path: Path) -> None:
     assert ParquetDataset(paths[0], ["number"])[6] == {"number": 6}
     with pytest.raises(ValueError, match="max_groups is 0"):
         ParquetDataset(paths, max_groups=0)
+    with pytest.raises(ValueError, match=r"a\.parquet has no column 'missing'; it has"):
+        ParquetDataset(paths, ["missing"])
+
+
+def test_a_parquet_file_that_is_replaced_gives_no_row_of_another(
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    pq.write_table(pa.table({"number": range(6)}), path, row_group_size=3)
+    pq.write_table(pa.table({"number": range(100, 106)}), other, row_group_size=3)
+    dataset = ParquetDataset(path)
+    assert dataset[0] == {"number": 0}
+
+    other.replace(path)
+
+    with pytest.raises(LookupError, match="was replaced while it was read"):
+        dataset[5]
 
 
 def test_huggingface_datasets_are_datasets() -> None:

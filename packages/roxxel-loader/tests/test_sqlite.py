@@ -47,6 +47,12 @@ def test_another_order_and_parameters_may_be_given(database: Path) -> None:
     assert [row["x"] for row in dataset] == [-2.0, -1.0, 0.0]
 
 
+def test_a_query_may_end_in_a_comment(database: Path) -> None:
+    dataset = SQLiteDataset(database, "SELECT * FROM samples -- all of them")
+
+    assert dataset[1199]["word"] == "word 1199"
+
+
 @pytest.mark.parametrize("workers", [0, 4])
 def test_any_number_of_workers_reads_it(database: Path, workers: int) -> None:
     dataset = SQLiteDataset(database, "SELECT * FROM samples")

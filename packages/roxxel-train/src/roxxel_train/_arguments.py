@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,17 @@ def check_functions(functions: Mapping[str, Any]) -> None:
                 f"{name} is a {type(function).__name__}, which cannot be called; "
                 "give a function"
             )
+
+
+def checked_seconds(hang_after_s: float | None) -> float | None:
+    """Return after how many seconds a step hangs; None for never.
+
+    Raises:
+        ValueError: It is not above 0.
+    """
+    if hang_after_s is not None and not hang_after_s > 0:
+        raise ValueError(f"hang_after_s must be above 0, got {hang_after_s}")
+    return None if hang_after_s == math.inf else hang_after_s
 
 
 def check_accumulation(sampler: Sampler, grad_accum_steps: int) -> None:

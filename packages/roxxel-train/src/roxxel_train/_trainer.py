@@ -7,7 +7,6 @@ checkpoint means k updates done, and the next batch is batch k.
 from __future__ import annotations
 
 import json
-import math
 import time
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +21,7 @@ from roxxel_train._arguments import (
     check_accumulation,
     check_functions,
     check_intervals,
+    checked_seconds,
 )
 from roxxel_train._cache import use_compilation_cache
 from roxxel_train._compiled import CompiledAhead, compiling_thread
@@ -176,8 +176,6 @@ class Trainer:
         )
         if curriculum is None:
             raise TypeError("give curriculum: it says what every step reads")
-        if hang_after_s is not None and not hang_after_s > 0:
-            raise ValueError(f"hang_after_s must be above 0, got {hang_after_s}")
         chosen_step = choose_step(loss_fn, train_step, grad_accum_steps)
         sharding = batch_sharding(mesh, data_sharding)
         layout = ModelLayout.of(model_sharding, sharding)
@@ -186,7 +184,7 @@ class Trainer:
         self._eval_every = eval_every
         self._checkpoint_every = checkpoint_every
         self._log_every = log_every
-        self._hang_after_s = None if hang_after_s == math.inf else hang_after_s
+        self._hang_after_s = checked_seconds(hang_after_s)
         self._timeout_s = timeout
         self._placement = BatchPlacement(sharding, strict=strict_sharding)
         devices = layout.mesh.devices.flat

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from bisect import bisect_right
 from itertools import accumulate
@@ -21,7 +22,6 @@ from ._dataset import check_index
 from ._fluent import LazyDataset
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
     Path = str | os.PathLike[str]
@@ -72,7 +72,7 @@ class ParquetDataset(LazyDataset[dict[str, Any]]):
         max_groups: Row groups kept in memory.
 
     Raises:
-        ValueError: No group is to be kept.
+        ValueError: No group is to be kept, or a file has no such column.
     """
 
     def __init__(
@@ -89,8 +89,13 @@ class ParquetDataset(LazyDataset[dict[str, Any]]):
         self._max_groups = max_groups
         self._groups: list[tuple[int, int]] = []
         sizes: list[int] = []
+        self._stamps = [_stamp(path) for path in self._paths]
         for number, path in enumerate(self._paths):
             metadata = pq.read_metadata(path)
+            known = metadata.schema.to_arrow_schema().names
+            for name in self._columns or ():
+                if name.split(".")[0] not in known:  # "a.b" is in a column a
+                    raise ValueError(f"{path} has no column {name!r}; it has {known}")
             for group in range(metadata.num_row_groups):
                 self._groups.append((number, group))
                 sizes.append(metadata.row_group(group).num_rows)
@@ -134,6 +139,10 @@ class ParquetDataset(LazyDataset[dict[str, Any]]):
                 self._kept[group] = table
                 return table
         number, place = self._groups[group]
+        if _stamp(self._paths[number]) != self._stamps[number]:
+            raise LookupError(
+                f"{self._paths[number]} was replaced while it was read; open it again"
+            )
         with pq.ParquetFile(self._paths[number], memory_map=True) as file:
             table = file.read_row_group(place, columns=self._columns)
         with self._lock:
@@ -141,6 +150,12 @@ class ParquetDataset(LazyDataset[dict[str, Any]]):
             while len(self._kept) > self._max_groups:
                 del self._kept[next(iter(self._kept))]
         return table
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    """Return what changes when another file takes a file's place."""
+    found = os.stat(path)  # noqa: PTH116 - paths are kept as text
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _rows(table: pa.Table, places: list[int]) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ class SQLiteDataset(LazyDataset[dict[str, Any]]):
             marks = ", ".join("?" * len(part))
             # The query is the caller's own program; values go in as parameters.
             statement = (
-                f"SELECT {self._key} AS roxxel_key, * FROM ({self._query}) "  # noqa: S608
+                f"SELECT {self._key} AS roxxel_key, * FROM ({self._query}\n) "  # noqa: S608
                 f"WHERE {self._key} IN ({marks})"
             )
             rows = self._connection().execute(statement, (*self._parameters, *part))
@@ -109,7 +109,7 @@ class SQLiteDataset(LazyDataset[dict[str, Any]]):
 
     def _read_keys(self) -> npt.NDArray[np.int64]:
         # The query is the caller's own program; values go in as parameters.
-        statement = f"SELECT {self._key} FROM ({self._query}) ORDER BY {self._order}"  # noqa: S608
+        statement = f"SELECT {self._key} FROM ({self._query}\n) ORDER BY {self._order}"  # noqa: S608
         rows = self._connection().execute(statement, self._parameters)
         values = [row[0] for row in rows]
         odd = next((value for value in values if not isinstance(value, int)), None)

@@ -153,14 +153,22 @@ def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
             f"an array of {num_axes} axes cannot be placed with {sharding}, which "
             "splits a later axis; pass the sharding as a function of the shape"
         )
-    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:num_axes]))
+    return NamedSharding(
+        sharding.mesh,
+        PartitionSpec(*sharding.spec[:num_axes]),
+        memory_kind=sharding.memory_kind,
+    )
 
 
 def rows_only(sharding: Sharding) -> Sharding:
     """Return how a sharding splits the first axis, for arrays that have only that."""
     if not isinstance(sharding, NamedSharding):
         return sharding
-    return NamedSharding(sharding.mesh, PartitionSpec(*sharding.spec[:1]))
+    return NamedSharding(
+        sharding.mesh,
+        PartitionSpec(*sharding.spec[:1]),
+        memory_kind=sharding.memory_kind,
+    )
 
 
 def box_of(index: Sequence[Any], shape: Shape) -> Box:
