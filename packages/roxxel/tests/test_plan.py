@@ -166,6 +166,22 @@ def test_a_config_is_compared_with_a_run_from_its_step_on(
     assert f"{run}: 2 steps of this run are done." in shown
 
 
+def test_a_run_is_compared_as_it_was_used_where_its_own_config_is_edited(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    run = tmp_path / "run"
+    make_checkpoint(run, config, 2)
+    own = run / "config.toml"
+    own.write_text(
+        own.read_text().replace("self = 0.5, code = 0.5", "self = 0.1, code = 0.9")
+    )
+
+    assert main(["plan", str(own), "--diff", str(run)]) == 0
+
+    assert "batches change from step 2 on" in capsys.readouterr().out
+
+
 def test_a_plan_of_a_run_that_has_begun_shows_its_past(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel.cli._words import CONFIG_EXAMPLE
-from roxxel.config import ConfigError, RunConfig, load_config, open_curriculum
+from roxxel.config import (
+    ConfigError,
+    RunConfig,
+    load_config,
+    newest_config,
+    open_curriculum,
+)
 from roxxel.run_files import check_run, newest_state
 
 if TYPE_CHECKING:
@@ -86,12 +92,13 @@ def _other(path: Path) -> tuple[RunConfig, dict[str, Any] | None]:
     if not path.is_dir():
         return load_config(path), None
     check_run(path)
-    if not (path / "config.toml").is_file():
+    used = newest_config(path)
+    if used is None:
         raise ConfigError(
             f"{path}: holds no config.toml, so `roxxel train` did not start this run; "
             "give --diff a config file"
         )
-    return load_config(path / "config.toml"), newest_state(path)
+    return load_config(used), newest_state(path)
 
 
 def _show(

@@ -43,7 +43,7 @@ from roxxel.config._declaration import (
     RunConfig,
     TrainerOptions,
 )
-from roxxel.config._keep import keep_config
+from roxxel.config._keep import keep_config, newest_config
 from roxxel.config._open import open_curriculum, open_eval_curriculum
 from roxxel.config._parse import load_config, parse_config
 from roxxel.config._text import config_text
@@ -59,6 +59,7 @@ __all__ = [
     "keep_config",
     "load_config",
     "make_trainer",
+    "newest_config",
     "open_curriculum",
     "open_eval_curriculum",
     "parse_config",

@@ -54,6 +54,16 @@ def kept_steps(run: Path) -> list[int]:
     return sorted(int(m[1]) for name in names if (m := _STEP_FILE.fullmatch(name)))
 
 
+def newest_config(run: Path) -> Path | None:
+    """Return the config that a run has used last; None where it kept none.
+
+    It is a copy, since `config.toml` itself may have been edited for the next start.
+    """
+    kept = kept_steps(run)
+    newest = run / HISTORY / f"step-{kept[-1]}.toml" if kept else run / CONFIG
+    return newest if newest.is_file() else None
+
+
 def _used_at(history: Path, step: int) -> Path | None:
     """Return the config that was used when a step was reached."""
     before = [kept for kept in kept_steps(history.parent) if kept <= step]
