@@ -250,6 +250,13 @@ def test_logger_and_checkpointer_of_the_user_are_used(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
+def test_a_checkpointer_of_another_model_is_refused(tmp_path: Path) -> None:
+    kept = Checkpointer(tmp_path / "kept", *pair())
+
+    with pytest.raises(ValueError, match="checkpointer saves another model"):
+        trainer(tmp_path, checkpointer=kept)
+
+
 def test_evaluation_can_name_the_best_checkpoint(tmp_path: Path) -> None:
     def evaluate(state: ModelState) -> dict[str, Any]:
         return {"held_out": abs(int(state.step[...]) - 4), "text": "x"}

@@ -332,6 +332,11 @@ class Checkpointer:
         return self._report
 
     @property
+    def model(self) -> Any:
+        """The object whose arrays are saved and restored."""
+        return self._model
+
+    @property
     def latest_step(self) -> int | None:
         """The newest complete checkpoint; one still being written does not count."""
         return max(self.steps(), default=None)

@@ -39,6 +39,9 @@ class Keeper:
         saved: Updates in the newest checkpoint.
         interval: Sums of the row of metrics that is open.
         owes_evaluation: Whether the evaluation that is due now has not been made.
+
+    Raises:
+        ValueError: The checkpointer saves another model.
     """
 
     def __init__(
@@ -49,6 +52,11 @@ class Keeper:
         sampler: Sampler,
         logger: Logger,
     ) -> None:
+        if checkpointer is not None and checkpointer.model is not model:
+            raise ValueError(
+                "checkpointer saves another model than the one that is trained; "
+                "make it of the trainer's own model and optimizer"
+            )
         self.model = model
         self.optimizer = optimizer
         self.checkpointer = checkpointer
