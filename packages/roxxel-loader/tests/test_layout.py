@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from math import prod
+from typing import Any
 
 import jax
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
+from roxxel_loader import device_stream
 from roxxel_loader._buffers import (
     ALIAS_BYTES,
     ALIGNMENT,
@@ -165,3 +167,9 @@ def test_small_arrays_that_nobody_holds_go_as_they_are() -> None:
     arrays = [np.zeros((4, 4), np.int32)]
 
     assert to_hand_over(arrays, 0, ALIAS_BYTES) is arrays[0]
+
+
+@pytest.mark.parametrize("wrong", [make_mesh((8,), ("data",)), "data", lambda _: 3])
+def test_what_is_no_sharding_is_named(wrong: Any) -> None:
+    with pytest.raises(TypeError, match="batch_sharding"):
+        next(device_stream(lambda _: np.zeros((8, 2), np.int32), 0, 1, wrong))

@@ -220,6 +220,19 @@ def test_quick_jobs_stay_on_the_consumers_thread(
     assert results.mode == "inline"
 
 
+@pytest.mark.parametrize("workers", [0, None])
+def test_nobody_waits_for_a_slow_result_that_is_not_theirs(
+    workers: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_prefetch, "SLOW_S", -1.0)
+    made: list[int] = []
+
+    with Prefetcher(made.append, 0, 3, ahead=8, workers=workers) as results:
+        for number in range(2):
+            next(results)
+            assert made == [*range(number + 1)]
+
+
 def test_slow_jobs_move_to_a_thread_and_quick_ones_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

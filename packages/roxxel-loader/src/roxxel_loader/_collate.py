@@ -65,17 +65,27 @@ def _stack(
         return np.asarray(leaves)
     if all(issubclass(kind, np.ndarray | jax.Array | Number) for kind in kinds):
         return _stack_arrays([np.asarray(leaf) for leaf in leaves], indices, path)
-    place, leaf = next(
-        (place, leaf)
-        for place, leaf in enumerate(leaves)
-        if any(issubclass(kind, str | bytes) for kind in kinds)
-        or not isinstance(leaf, np.ndarray | jax.Array | Number | np.bool_)
-    )
+    sort = _sort(leaves[0])
+    if sort is None:
+        raise TypeError(
+            f"{_name(indices, 0)}{path} is of type {type(leaves[0]).__name__}, which "
+            "does not stack; convert it to an array, a number or a string, or pass "
+            "collate="
+        )
+    place = next(place for place, leaf in enumerate(leaves) if _sort(leaf) != sort)
     raise TypeError(
-        f"{_name(indices, place)}{path} is of type {type(leaf).__name__}, which does "
-        f"not stack with {_name(indices, 0)}; convert it to an array, a number or a "
-        "string, or pass collate="
+        f"{_name(indices, place)}{path} is of type {type(leaves[place]).__name__}, "
+        f"which does not stack with {_name(indices, 0)}{path} of type "
+        f"{type(leaves[0]).__name__}; make all items alike or pass collate="
     )
+
+
+def _sort(leaf: Any) -> str | None:
+    """Return what a leaf can be stacked with; None is nothing."""
+    if isinstance(leaf, str | bytes):
+        return "text"
+    is_number = isinstance(leaf, np.ndarray | jax.Array | Number | np.bool_)
+    return "array" if is_number else None
 
 
 def _stack_arrays(

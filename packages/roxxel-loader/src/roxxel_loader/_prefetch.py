@@ -135,7 +135,8 @@ class Prefetcher(Generic[T]):
 
         One right after the other, for what has just run is still in the processor's
         caches: between two steps of training it is not, and takes several times as
-        long. Only the place moves on after each, so an interrupt loses nothing.
+        long. A slow one gains nothing by that, so nobody is kept waiting for the next.
+        Only the place moves on after each, so an interrupt loses nothing.
         """
         pending = self._pending
         if pending:
@@ -155,7 +156,8 @@ class Prefetcher(Generic[T]):
             self.waited_s += taken_s
             if taken_s > SLOW_S:
                 self._learn_slow()
-            elif self._num_slow:
+                return
+            if self._num_slow:
                 self._num_slow -= 1 if self._num_slow > 0 else -1
 
     def _learn_slow(self) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 import jax
 import numpy as np
 from jax.sharding import (
+    Mesh,
     NamedSharding,
     PartitionSpec,
     Sharding,
@@ -107,10 +108,23 @@ def default_sharding() -> Sharding:
 
 
 def resolve(sharding: ShardingLike, shape: Shape) -> Sharding:
-    """Return the sharding for an array of `shape`."""
+    """Return the sharding for an array of `shape`.
+
+    Raises:
+        TypeError: What was given is none and makes none.
+    """
     if sharding is None:
         return default_sharding()
-    return sharding if isinstance(sharding, Sharding) else sharding(shape)
+    found: Any = sharding
+    # A mesh can be called too, by an accident of how it is made.
+    if not isinstance(found, Sharding | Mesh) and callable(found):
+        found = found(shape)
+    if not isinstance(found, Sharding):
+        raise TypeError(
+            f"sharding gives a {type(found).__name__}; pass a jax.sharding.Sharding, "
+            "such as a config's batch_sharding(mesh), or a function from shape to one"
+        )
+    return found
 
 
 def make_layout(shape: Shape, sharding: Sharding) -> Layout:
