@@ -12,8 +12,9 @@ global arrays, of which each process builds only the parts its own devices hold.
     [3 4]
 """
 
-from ._dataloader import Dataloader, DataloaderIterator, LoaderStats
+from ._dataloader import Dataloader
 from ._device import DeviceStream, StreamStats, device_stream
+from ._iteration import DataloaderIterator, LoaderStats
 from ._row_source import RowSource
 from .datasets import (
     CachedDataset,

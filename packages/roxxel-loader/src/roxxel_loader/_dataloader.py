@@ -5,16 +5,15 @@ from __future__ import annotations
 import copy
 import os
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from math import ceil
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import jax
 
 from ._batches import Batches, Finisher, Rows, process_rows, sharded_rows
-from ._prefetch import EndOfWorkError, Mode, Prefetcher
+from ._iteration import DataloaderIterator
+from ._prefetch import EndOfWorkError, Prefetcher
 from ._stream_batches import StreamBatches
 from .datasets import Dataset, StreamingDataset
 
@@ -297,79 +296,4 @@ def _check_stream(*, shuffle: bool, executor: Executor | None) -> None:
     if isinstance(executor, ProcessPoolExecutor):
         raise TypeError(
             "a stream is read in this process; pass workers= or an executor of threads"
-        )
-
-
-@dataclass(frozen=True)
-class LoaderStats:
-    """How long the consumer of a `Dataloader` has waited.
-
-    Attributes:
-        steps: Batches delivered.
-        waited_s: Seconds the consumer spent in `next()`.
-        mode: Where batches are made now: on the consumer's thread or on others.
-    """
-
-    steps: int
-    waited_s: float
-    mode: Mode
-
-
-class DataloaderIterator(Generic[B]):
-    """One iteration over a `Dataloader`; a context manager.
-
-    Attributes:
-        step: The step of the next batch: the integer from which to resume.
-    """
-
-    def __init__(
-        self,
-        prefetcher: Prefetcher[B],
-        start: int,
-        stop: int | None,
-        functions: Sequence[Callable[[Any], Any]],
-        progress: Callable[[int, int | None], None] | None,
-    ) -> None:
-        self._prefetcher = prefetcher
-        self._start = start
-        self._stop = stop
-        self._functions = functions
-        self._progress = progress
-        self._waited_s = 0.0
-        self.step = start
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> B:
-        began = perf_counter()
-        batch: Any = next(self._prefetcher)
-        try:
-            for function in self._functions:
-                batch = function(batch)
-        except Exception as error:
-            error.add_note(f"while making the batch of step {self.step}")
-            self.close()
-            raise
-        self._waited_s += perf_counter() - began
-        self.step += 1
-        if self._progress is not None:
-            self._progress(self.step, self._stop)
-        return batch
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop working ahead, and wait for the items that are being loaded."""
-        self._prefetcher.close()
-
-    @property
-    def stats(self) -> LoaderStats:
-        """A snapshot of what the consumer has waited for so far."""
-        return LoaderStats(
-            self.step - self._start, self._waited_s, self._prefetcher.mode
         )
