@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
@@ -12,15 +11,24 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 import jax
 
 from ._batches import Batches, Finisher, Rows, process_rows, sharded_rows
+from ._checks import (
+    check_at_least,
+    check_batches,
+    check_indexed,
+    check_process,
+    check_start,
+    check_stream,
+)
 from ._iteration import DataloaderIterator
 from ._prefetch import EndOfWorkError, Prefetcher
 from ._stream_batches import StreamBatches
-from .datasets import Dataset, StreamingDataset
+from .datasets import StreamingDataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
+    from .datasets import Dataset
     from .sharding._layout import ShardingLike
 
 B = TypeVar("B")
@@ -84,28 +92,10 @@ class Dataloader(Generic[B]):
         process_index: int | None = None,
         process_count: int | None = None,
     ) -> None:
-        for name, value, least in (
-            ("batch_size", batch_size, 1),
-            ("workers", workers, 0),
-            ("prefetch", prefetch, 0),
-            ("start_step", start_step, 0),
-            ("epochs", epochs, 0),
-        ):
-            if value is not None and value < least:
-                raise ValueError(f"{name} is {value}; give {least} or more")
-        if (process_index is None) != (process_count is None):
-            raise ValueError(
-                f"process_index is {process_index} and process_count is "
-                f"{process_count}; give both or neither"
-            )
-        if (
-            process_index is not None
-            and process_count is not None
-            and not 0 <= process_index < process_count
-        ):
-            raise ValueError(
-                f"process_index is {process_index}; give one in [0, {process_count})"
-            )
+        check_at_least(1, batch_size=batch_size)
+        check_at_least(0, workers=workers, prefetch=prefetch)
+        check_at_least(0, start_step=start_step, epochs=epochs)
+        check_process(process_index, process_count)
         self._process = (
             None
             if process_index is None or process_count is None
@@ -127,20 +117,12 @@ class Dataloader(Generic[B]):
         self._epochs = epochs
         self._stop = None
         if isinstance(dataset, StreamingDataset):
-            _check_stream(shuffle=shuffle, executor=executor)
+            check_stream(shuffle=shuffle, executor=executor)
             return
-        if not isinstance(cast("object", dataset), Dataset):
-            raise TypeError(
-                f"{type(dataset).__name__} has no length or no items by index; wrap "
-                "what can only be gone through: StreamingDataset(factory)"
-            )
-        self._check_items(dataset)
+        check_indexed(dataset)
+        check_batches(dataset, batch_size, self.steps_per_epoch)
+        check_start(start_step, epochs, self.steps_per_epoch)
         self._stop = None if epochs is None else epochs * self.steps_per_epoch
-        if self._stop is not None and start_step > self._stop:
-            raise ValueError(
-                f"start_step is {start_step} but there are {self._stop} steps in "
-                f"{epochs} epochs of {self.steps_per_epoch}; raise epochs"
-            )
 
     def __len__(self) -> int:
         """Return the batches of one iteration.
@@ -220,19 +202,6 @@ class Dataloader(Generic[B]):
         vars(changed).update(changes)
         return changed
 
-    def _check_items(self, dataset: Dataset[Any]) -> None:
-        num_items = len(dataset)
-        name = type(dataset).__name__
-        if num_items == 0:
-            raise ValueError(
-                f"{name} has no items, so there is no batch; check where it reads from"
-            )
-        if self.steps_per_epoch == 0:
-            raise ValueError(
-                f"the {num_items} items of {name} make no whole batch of "
-                f"{self._batch_size}; lower batch_size or pass drop_last=False"
-            )
-
     def _batches(self, start: int) -> Batches | StreamBatches:
         finish = Finisher(self._collate, self._functions, self._sharding)
         if isinstance(self._dataset, StreamingDataset):
@@ -284,16 +253,4 @@ class Dataloader(Generic[B]):
             workers=workers,
             executor=self._executor,
             submit=partial(batches.submit, workers=workers or 1),
-        )
-
-
-def _check_stream(*, shuffle: bool, executor: Executor | None) -> None:
-    if shuffle:
-        raise TypeError(
-            "a stream cannot be shuffled as a whole; use "
-            "StreamingDataset.shuffle(buffer_size, seed)"
-        )
-    if isinstance(executor, ProcessPoolExecutor):
-        raise TypeError(
-            "a stream is read in this process; pass workers= or an executor of threads"
         )
