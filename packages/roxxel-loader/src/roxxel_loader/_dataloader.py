@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import jax
 
-from ._batches import Batches, Finisher, Rows, process_rows, sharded_rows
+from ._batches import Batches
 from ._checks import (
     check_at_least,
     check_batches,
@@ -19,8 +19,10 @@ from ._checks import (
     check_start,
     check_stream,
 )
+from ._finisher import Finisher
 from ._iteration import DataloaderIterator
 from ._prefetch import EndOfWorkError, Prefetcher
+from ._process_rows import process_rows, sharded_rows
 from ._stream_batches import StreamBatches
 from .datasets import StreamingDataset
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
+    from ._process_rows import Rows
     from .datasets import Dataset
     from .sharding._layout import ShardingLike
 

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor, Future
 
-    from ._batches import Rows
+    from ._finisher import Finisher
+    from ._process_rows import Rows
     from .datasets import StreamingDataset
 
 
@@ -33,7 +34,7 @@ class StreamBatches:
         start: int,
         epochs: int | None,
         drop_last: bool,
-        finish: Callable[[Sequence[Any], Sequence[int], Rows], Any],
+        finish: Finisher,
         rows_of: Callable[[int], Rows],
     ) -> None:
         self._dataset = dataset
@@ -66,17 +67,7 @@ class StreamBatches:
         first, raw = self._take(step)
         indices, rows = self._own(first, len(raw))
         items = [self._dataset.finish(raw[index - first], index) for index in indices]
-        return self.finish(step, items, indices, rows)
-
-    def finish(
-        self, step: int, items: Sequence[Any], indices: Sequence[int], rows: Rows
-    ) -> Any:
-        """Return the batch made of mapped items."""
-        try:
-            return self._finish(items, indices, rows)
-        except Exception as error:
-            error.add_note(f"while making the batch of step {step}")
-            raise
+        return self._finish(step, items, indices, rows)
 
     def submit(self, step: int, executor: Executor, workers: int) -> Future[Any]:
         """Have the items of a step read in turn, and mapped by all workers."""
@@ -96,7 +87,7 @@ class StreamBatches:
                 executor,
                 chunks,
                 load,
-                lambda items: self.finish(step, items, indices, rows),
+                lambda items: self._finish(step, items, indices, rows),
             )
 
         gather.prepare(executor, begin)
