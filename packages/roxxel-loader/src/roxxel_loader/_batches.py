@@ -31,7 +31,7 @@ class Batches:
         dataset: Dataset[Any],
         batch_size: int,
         *,
-        drop_last: bool,
+        steps_per_epoch: int,
         shuffle: bool,
         seed: int,
         finish: Finisher,
@@ -40,8 +40,7 @@ class Batches:
         self._dataset = dataset
         self._batch_size = batch_size
         self._num_items = len(dataset)
-        whole, rest = divmod(self._num_items, batch_size)
-        self.steps_per_epoch = whole + (1 if rest and not drop_last else 0)
+        self._steps_per_epoch = steps_per_epoch
         self._shuffle = shuffle
         self._seed = seed
         self._finish = finish
@@ -55,7 +54,7 @@ class Batches:
         Raises:
             ValueError: One cannot; the note names the step.
         """
-        for step in sorted({0, self.steps_per_epoch - 1}):
+        for step in sorted({0, self._steps_per_epoch - 1}):
             try:
                 self.rows(self.num_rows(step))
             except ValueError as error:
@@ -67,7 +66,7 @@ class Batches:
 
     def num_rows(self, step: int) -> int:
         """Return the rows of a step's whole batch."""
-        first = step % self.steps_per_epoch * self._batch_size
+        first = step % self._steps_per_epoch * self._batch_size
         return min(self._batch_size, self._num_items - first)
 
     def rows(self, num_rows: int) -> Rows:
@@ -84,7 +83,7 @@ class Batches:
 
     def items(self, step: int) -> tuple[Sequence[int], Rows]:
         """Return the indices of the items of this process's rows, and the rows."""
-        epoch, place = divmod(step, self.steps_per_epoch)
+        epoch, place = divmod(step, self._steps_per_epoch)
         rows = self.rows(self.num_rows(step))
         indices = rows.numbers(place * self._batch_size)
         if self._shuffle:

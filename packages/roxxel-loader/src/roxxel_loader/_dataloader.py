@@ -148,7 +148,7 @@ class Dataloader(Generic[B]):
             self._prefetcher(batches),
             self._start,
             self._stop,
-            self._functions if self._sharding is not None else (),
+            self._functions_of_placed,
             self._progress,
         )
 
@@ -176,7 +176,7 @@ class Dataloader(Generic[B]):
             made = self._batches(step).make(step)
         except EndOfWorkError:
             raise IndexError(f"step {step} is after the end of the stream") from None
-        for function in self._functions if self._sharding is not None else ():
+        for function in self._functions_of_placed:
             made = function(made)
         return made
 
@@ -200,6 +200,11 @@ class Dataloader(Generic[B]):
         mapped = self._with(_functions=(*self._functions, function))
         return cast("Dataloader[C]", mapped)
 
+    @property
+    def _functions_of_placed(self) -> tuple[Callable[[Any], Any], ...]:
+        """What is left for the consumer's thread, in order."""
+        return self._functions if self._sharding is not None else ()
+
     def _with(self, **changes: Any) -> Self:
         changed = copy.copy(self)
         vars(changed).update(changes)
@@ -220,7 +225,7 @@ class Dataloader(Generic[B]):
         return Batches(
             self._dataset,
             self._batch_size,
-            drop_last=self._drop_last,
+            steps_per_epoch=self.steps_per_epoch,
             shuffle=self._shuffle,
             seed=self._seed,
             finish=finish,
