@@ -7,7 +7,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .datasets._dataset import ITEM_NOTE, fetch
+from .datasets._dataset import ITEM_NOTE, fetch, names_an_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,8 +138,7 @@ class Gather(Future[Any]):
             except BrokenExecutor as error:
                 raise self._stopped(chunk) from error
             except Exception as error:
-                notes: list[str] = getattr(error, "__notes__", [])
-                if not any(note.startswith(ITEM_NOTE) for note in notes):
+                if not names_an_item(error):
                     error.add_note(f"{ITEM_NOTE}items {list(chunk)}")
                 raise
             items.extend(loaded)

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 T_co = TypeVar("T_co", covariant=True)
 
+ITEM_NOTE = "while loading "
+"""How a note begins that says which items an error met."""
+
 
 @runtime_checkable
 class Dataset(Protocol[T_co]):
@@ -44,7 +47,7 @@ def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
         try:
             items = list(many(wanted))
         except Exception as error:
-            if not _names_an_item(error):
+            if not names_an_item(error):
                 _raise_for_item(dataset, indices, error)
             raise
         if len(items) != len(indices):
@@ -85,14 +88,12 @@ def check_index(index: int, size: int) -> int:
 
 def add_item_note(error: BaseException, index: int) -> None:
     """Say in the traceback which item an error met, once: the innermost knows best."""
-    if not _names_an_item(error):
+    if not names_an_item(error):
         error.add_note(f"{ITEM_NOTE}item {index}")
 
 
-ITEM_NOTE = "while loading "
-
-
-def _names_an_item(error: BaseException) -> bool:
+def names_an_item(error: BaseException) -> bool:
+    """Return whether an error has a note that says which items it met."""
     notes: list[str] = getattr(error, "__notes__", [])
     return any(note.startswith(ITEM_NOTE) for note in notes)
 
