@@ -80,24 +80,15 @@ class ShardingConfig:
         types = (AxisType.Auto,) * len(shape)
         if self.num_groups is None:
             return jax.make_mesh(shape, self.axis_names, types, devices=chosen)
-        inner = tuple(
-            size // groups for size, groups in zip(shape, self.num_groups, strict=True)
-        )
-        if (
-            inner
-            and tuple(
-                part * groups
-                for part, groups in zip(inner, self.num_groups, strict=True)
-            )
-            != shape
-        ):
+        divided = [divmod(*pair) for pair in zip(shape, self.num_groups, strict=True)]
+        if any(left_over for _, left_over in divided):
             raise ValueError(
                 f"{self.num_groups} groups do not divide a mesh of shape {shape}; "
                 "choose sizes that are multiples of the groups"
             )
         slices = {getattr(device, "slice_index", None) for device in chosen}
         grid = mesh_utils.create_hybrid_device_mesh(
-            inner,
+            tuple(size for size, _ in divided),
             self.num_groups,
             chosen,
             process_is_granule=None in slices or len(slices) != prod(self.num_groups),
