@@ -108,11 +108,9 @@ class BatchesOfRows:
             raise
 
     def _plan(self, step: int) -> _Plan:
-        """Return where a step's batch goes and what to ask the source for."""
+        """Return, and keep, where a step's batch goes and what to ask the source."""
         shape = self._shape(step)
-        plan = self._plans.get(shape)
-        if plan is None:
-            plan = self._plans[shape] = _Plan(self._layouts.of(shape, step))
+        plan = self._plans[shape] = _Plan(self._layouts.of(shape, step))
         return plan
 
     def _leaves(self, step: int, plan: _Plan, parts: list[Any]) -> _Leaves:

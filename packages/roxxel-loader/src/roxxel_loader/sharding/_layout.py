@@ -279,8 +279,7 @@ def _cut(piece: Box, reads: Sequence[Box]) -> tuple[int, Index]:
 def _merge(pieces: tuple[Box, ...]) -> tuple[Box, ...]:
     """Join pieces that differ in one axis and touch there, axis by axis."""
     boxes = list(pieces)
-    num_axes = len(boxes[0]) if boxes else 0
-    for axis in reversed(range(num_axes)):
+    for axis in reversed(range(len(pieces[0]))):
         boxes.sort(
             key=lambda box, axis=axis: (*box[:axis], *box[axis + 1 :], box[axis])
         )
