@@ -25,7 +25,8 @@ def collate(items: Sequence[Any], indices: Sequence[int] | None = None) -> Any:
 
     Returns:
         The same pytree with arrays of shape `(len(items), *leaf shape)`; strings and
-        bytes become arrays of dtype object, numbers int64, float64, complex128 or bool.
+        bytes become arrays of dtype object; Python's numbers int64, float64, complex128
+        or bool; numpy's keep their dtype.
 
     Raises:
         ValueError: Structures or shapes differ.

@@ -184,6 +184,7 @@ class Dataloader(Generic[B]):
         """Return the same batches, of one epoch alone, counted from 0.
 
         Raises:
+            ValueError: The epoch is negative.
             TypeError: The dataset is a stream.
         """
         if epoch < 0:

@@ -35,7 +35,8 @@ class StreamStats:
         assemble_s: Seconds in which parts of them were copied to aligned memory.
         transfer_s: Seconds in which their arrays were made on the devices. The copy to
             an accelerator goes on after that, in the background.
-        mode: Where batches are made now: on the consumer's thread or on others.
+        mode: Where batches are made now: `"inline"`, on the consumer's thread, or
+            `"thread"`, on others.
     """
 
     steps: int
@@ -76,7 +77,8 @@ def device_stream(
         disabled.
 
     Raises:
-        ValueError: The steps are no range, or the first batch does not divide.
+        ValueError: The steps are no range, `prefetch` or `workers` is negative, or the
+            first batch of a `RowSource` does not divide.
     """
     if not 0 <= start <= stop:
         raise ValueError(

@@ -25,7 +25,8 @@ class LoaderStats:
     Attributes:
         steps: Batches delivered.
         waited_s: Seconds the consumer spent in `next()`.
-        mode: Where batches are made now: on the consumer's thread or on others.
+        mode: Where batches are made now: `"inline"`, on the consumer's thread, or
+            `"thread"`, on others.
     """
 
     steps: int

@@ -54,7 +54,8 @@ class Prefetcher(Generic[T]):
         submit: Has a result made by an executor; by default all of it by one call.
 
     Attributes:
-        mode: Where results are made now: on the consumer's thread or on others.
+        mode: Where results are made now: `"inline"`, on the consumer's thread, or
+            `"thread"`, on others.
         waited_s: Seconds the consumer has spent making results or waiting for them.
     """
 

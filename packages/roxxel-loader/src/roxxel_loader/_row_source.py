@@ -13,19 +13,21 @@ if TYPE_CHECKING:
     from .sharding._layout import Layout
 
 ASKED_BYTES = 64 << 20
-"""Pages of about this many bytes are asked for in one call of `will_need`."""
+"""About so many bytes of batches, 4 to a value, are asked for in one call of
+`will_need`; twice as many in the first."""
 
 MAX_ASKED_STEPS = 64
+"""The same bound in steps, for small batches."""
 
 
 @runtime_checkable
 class RowSource(Protocol):
     """Batches as a pure function of the step, of which any part can be read alone.
 
-    A source may also have `will_need(step, n)`: a hint that the steps from `step` to
-    `step + n` come next. Where it takes a third argument, that is the slice of rows
-    this process will read; a hint that cannot be so limited is not given where other
-    processes read other rows.
+    A source may also have `will_need(step, n)`: a hint that the steps
+    `[step, step + n)` come next. Where it takes a third argument, that is the slice of
+    rows this process will read; a hint that cannot be so limited is not given where
+    other processes read other rows.
     """
 
     def shape(self, step: int) -> tuple[int, ...]:

@@ -24,6 +24,9 @@ class CachedDataset(LazyDataset[T]):
         dataset: Where the items come from.
         max_items: Items kept; when full, the one unused for longest goes. None keeps
             all.
+
+    Raises:
+        ValueError: No item is to be kept.
     """
 
     def __init__(self, dataset: Dataset[T], max_items: int | None = None) -> None:

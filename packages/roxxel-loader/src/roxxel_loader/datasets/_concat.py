@@ -22,6 +22,9 @@ class ConcatDataset(LazyDataset[T]):
 
     Args:
         *datasets: One or more datasets.
+
+    Raises:
+        ValueError: There is none.
     """
 
     def __init__(self, *datasets: Dataset[T]) -> None:

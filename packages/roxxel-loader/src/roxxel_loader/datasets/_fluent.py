@@ -37,6 +37,8 @@ class LazyDataset(ABC, Generic[T]):
         for index in range(len(self)):
             yield self[index]
 
+    # Each of the datasets below imports this module, so it is imported when called for.
+
     def map(self, function: Callable[[T], U]) -> MappedDataset[T, U]:
         """Return the items after `function`, called when an item is asked for."""
         from ._mapped import MappedDataset

@@ -20,7 +20,7 @@ class ZipDataset(LazyDataset[tuple[Any, ...]]):
         *datasets: One or more datasets of the same length.
 
     Raises:
-        ValueError: The lengths differ; nothing is cut off in silence.
+        ValueError: There is none, or lengths differ; nothing is cut off in silence.
     """
 
     def __init__(self, *datasets: Dataset[Any]) -> None:

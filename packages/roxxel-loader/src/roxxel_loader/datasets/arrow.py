@@ -110,7 +110,11 @@ class ParquetDataset(LazyDataset[dict[str, Any]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the rows at `indices`; each row group is read at most once."""
+        """Return the rows at `indices`; each row group is read at most once.
+
+        Raises:
+            LookupError: A file was replaced since it was opened.
+        """
         by_group: dict[int, list[int]] = {}
         for place, index in enumerate(indices):
             group = bisect_right(self._stops, check_index(index, len(self)))

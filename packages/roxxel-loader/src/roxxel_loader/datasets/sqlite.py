@@ -39,6 +39,7 @@ class SQLiteDataset(LazyDataset[dict[str, Any]]):
 
     Raises:
         FileNotFoundError: There is no such file.
+        ValueError: At the first use: the key is not a column of distinct integers.
     """
 
     def __init__(
@@ -69,7 +70,11 @@ class SQLiteDataset(LazyDataset[dict[str, Any]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the rows at `indices`, read by as few statements as possible."""
+        """Return the rows at `indices`, read by as few statements as possible.
+
+        Raises:
+            LookupError: A row is gone since the keys were read.
+        """
         keys = self._keys()
         wanted = [int(keys[check_index(index, len(keys))]) for index in indices]
         found: dict[int, dict[str, Any]] = {}

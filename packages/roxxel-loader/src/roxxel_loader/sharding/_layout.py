@@ -60,7 +60,7 @@ class Layout:
         reads: Parts that together are the pieces and share no element; each piece lies
             in exactly one.
         cuts: For each piece the number of its read, and where it lies in that.
-        alias_bytes: From this size on the devices do better to take pieces over.
+        alias_bytes: Bytes from which on the devices do better to take a piece over.
         put: Makes the array, where one read is at once the only piece; else None.
     """
 

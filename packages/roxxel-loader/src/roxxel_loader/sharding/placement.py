@@ -52,6 +52,7 @@ def host_to_global_device_array(
     Raises:
         ValueError: There is neither a sharding nor a mesh, the rows do not divide, or
             processes would have to give the same rows.
+        TypeError: Values are of a dtype that no device holds.
     """
     target = sharding if sharding is not None else _batch_sharding(_current_mesh())
     leaves, tree = jax.tree_util.tree_flatten_with_path(local_batch)

@@ -32,6 +32,10 @@ class ShardingConfig:
         num_groups: Groups of devices along each axis that are joined by a slower
             network (slices of a pod, or processes); None makes no difference between
             connections.
+
+    Raises:
+        ValueError: Names repeat or are unknown, a size is not possible, or axes, sizes
+            and groups differ in number.
     """
 
     axis_names: tuple[str, ...]
