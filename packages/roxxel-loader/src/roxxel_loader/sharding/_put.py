@@ -63,6 +63,7 @@ class Put:
             self._calls > _WORTH_COMPILING
             and piece.dtype.kind in "iu"
             and piece.nbytes < ALIAS_BYTES
+            and _suits_mesh(self._sharding)
         ):
             returns = jax.jit(
                 lambda x: x,
@@ -81,6 +82,15 @@ def _is_host(sharding: Sharding) -> bool:
     [device] = sharding.device_set
     usual = device.default_memory().kind
     return device.platform == "cpu" and sharding.memory_kind in (None, usual)
+
+
+def _suits_mesh(sharding: Sharding) -> bool:
+    """Return whether JAX would compile: it refuses devices other than those set.
+
+    They are set by `jax.set_mesh`, and matter only while a program is compiled.
+    """
+    mesh = jax.sharding.get_mesh()
+    return mesh.empty or set(mesh.devices.flat) == sharding.device_set
 
 
 @lru_cache(maxsize=256)
