@@ -74,6 +74,15 @@ def test_a_program_is_left_aside_where_jit_is_disabled() -> None:
     np.testing.assert_array_equal(array, np.full(SHAPE, 7))
 
 
+def test_a_mesh_of_other_devices_that_is_set_stops_no_batch() -> None:
+    put = Put(SHAPE, one_device())
+
+    with jax.set_mesh(Mesh(np.asarray(jax.devices()[:2]), ("data",))):
+        for number in BEFORE_AND_AFTER:
+            array = put(np.full(SHAPE, number, np.int32))
+            np.testing.assert_array_equal(array, np.full(SHAPE, number))
+
+
 def test_several_devices_and_large_arrays_go_the_usual_way() -> None:
     replicated = NamedSharding(
         Mesh(np.asarray(jax.devices()[:2]), ("data",)), PartitionSpec()
