@@ -17,7 +17,7 @@ FOLDER = Path(__file__).parent / "benchmarks"
         (
             "loader_throughput.py",
             ["--mib", "2", "--runs", "1", "--steps", "10", "--step-ms", "1"],
-            "step loop",
+            "a step of",
         ),
         ("loader_slow_items.py", ["--items", "8", "--item-ms", "1"], "times faster"),
         ("loader_items.py", ["--items", "1000"], "million items/s"),
