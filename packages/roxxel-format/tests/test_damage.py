@@ -110,6 +110,17 @@ def test_other_files_are_no_shards(tmp_path: Path) -> None:
             Shard(path)
 
 
+def test_another_check_changes_nothing_else(tmp_path: Path) -> None:
+    corpus = Roxxel(corpus_of(tmp_path, documents_of(2000)).filepath, max_maps=3)
+
+    other = corpus.with_check("blocks")
+
+    alike = Roxxel(corpus.filepath, check="blocks", max_maps=3)
+    assert other.__reduce__() == alike.__reduce__()
+    assert np.array_equal(other.tokens[:], corpus.tokens[:])
+    assert other.fingerprint == corpus.fingerprint
+
+
 def test_a_file_that_is_replaced_or_cut_after_opening_is_an_error(
     tmp_path: Path,
 ) -> None:

@@ -72,7 +72,7 @@ def checking_reader(source: Source) -> TokenReader:
             f"{type(source.reader).__name__}, which has no checksums; "
             "write it as .rox shards to have it checked"
         )
-    return Roxxel(source.reader.filepath, check="blocks")
+    return source.reader.with_check("blocks")
 
 
 def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:

@@ -77,6 +77,10 @@ class Roxxel:
         self._opened: OpenCorpus | None = None
         self._lock = threading.Lock()
 
+    def with_check(self, check: Literal["headers", "blocks"]) -> Roxxel:
+        """Return the same corpus, to be read with another check; opened when used."""
+        return Roxxel(self._filepath, check=check, max_maps=self._max_maps)
+
     # What the corpus is.
 
     @property
