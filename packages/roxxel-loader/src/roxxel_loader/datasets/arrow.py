@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import pathlib
 import threading
 from bisect import bisect_right
 from itertools import accumulate
@@ -22,6 +22,7 @@ from ._dataset import check_index
 from ._fluent import LazyDataset
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     Path = str | os.PathLike[str]
@@ -158,7 +159,7 @@ class ParquetDataset(LazyDataset[dict[str, Any]]):
 
 def _stamp(path: str) -> tuple[int, int, int]:
     """Return what changes when another file takes a file's place."""
-    found = os.stat(path)  # noqa: PTH116 - paths are kept as text
+    found = pathlib.Path(path).stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
