@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
-from roxxel_train import Preempted
+from roxxel_train import Logger, Preempted
 from roxxel_train._compiled import CompiledAhead, CompiledShape, in_bytes
 
 from .helpers import mesh_of, trainer, values
@@ -72,13 +71,11 @@ def test_signal_while_the_first_step_compiles_ends_the_run_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()
-    log = tmp_path / "a" / "run" / "system.log"
+    say = Logger.info
 
-    def when_it_is_waited_for() -> None:
-        try:
-            while not (log.exists() and "for the compiler" in log.read_text()):
-                time.sleep(0.01)
-        finally:
+    def listen(self: Logger, text: str, **options: Any) -> None:
+        say(self, text, **options)
+        if text.startswith("waiting for the compiler"):
             go_on.set()
 
     compile_now = CompiledAhead._compile  # pyright: ignore[reportPrivateUsage] - made slow
@@ -90,14 +87,13 @@ def test_signal_while_the_first_step_compiles_ends_the_run_and_loses_nothing(
         return compile_now(self, *args)
 
     monkeypatch.setattr(CompiledAhead, "_compile", compile_later)
+    monkeypatch.setattr(Logger, "info", listen)
     monkeypatch.setattr("roxxel_train._compiled._SAY_AFTER_S", 0.05)
     one = trainer(tmp_path / "a")
     threads = set(threading.enumerate())
 
-    with ThreadPoolExecutor(1) as watcher:
-        watcher.submit(when_it_is_waited_for)
-        with pytest.raises(Preempted) as caught:
-            one.run()
+    with pytest.raises(Preempted) as caught:
+        one.run()
     assert set(threading.enumerate()) <= threads
     assert (caught.value.step, caught.value.signal_name) == (0, "SIGTERM")
     assert one.run().start_step == 0

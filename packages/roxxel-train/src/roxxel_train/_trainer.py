@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -414,7 +414,9 @@ class Trainer:
         needed = [batch for phase, batch in phases if phase.stop > start]
 
         def tell(shape: CompiledShape) -> None:
-            log.info(str(shape))
+            # A second signal does not wait for the compiler: then the log is closed.
+            with suppress(RuntimeError):
+                log.info(str(shape))
 
         self._updates.begin(compiler, needed, tell)
         if needed or self._kept.owes_evaluation:
