@@ -91,6 +91,37 @@ def test_flipped_token_is_found_and_never_delivered(
         sampler.batch(0)
 
 
+MODEL = """\
+import optax
+from flax import nnx
+
+def make():
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(nnx.Embed(50, 4, rngs=rngs), nnx.Linear(4, 50, rngs=rngs))
+    def loss_fn(model, batch):
+        logits, targets = model(batch[:, :-1]), batch[:, 1:]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+    return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
+"""
+
+
+def test_no_damaged_token_is_trained_on_where_blocks_are_checked(
+    shard: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (shard.parent / "model.py").write_text(MODEL)
+    config = shard.with_name("run.toml")
+    head = 'model = "model:make"\nsave_path = "run"\n'
+    config.write_text(head + CONFIG + '[trainer]\ncheck = "blocks"\n')
+    flip(shard, 4096 + 20)
+
+    code = main(["train", str(config)])
+
+    assert code != 0
+    assert f"{shard}: block 0 of the tokens (byte 4096 on" in capfd.readouterr().err
+    assert "block 0 of the tokens" in (shard.parent / "run/system.log").read_text()
+    assert not (shard.parent / "run/metrics.jsonl").read_text()
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
