@@ -3,19 +3,21 @@ from __future__ import annotations
 import multiprocessing
 import operator
 import os
+import re
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import chain
 from math import ceil
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_loader import Dataloader, MappedDataset, RangeDataset, SimpleDataset
 
-from .helpers import join_threads, sharded, threads
+from .helpers import join_threads, make_mesh, sharded, threads
 
 
 def lists(loader: Dataloader[Any]) -> list[Any]:
@@ -255,6 +257,51 @@ def test_numbers_out_of_range_are_named(name: str, value: int) -> None:
     arguments: dict[str, Any] = {"batch_size": 2} | {name: value}
     with pytest.raises(ValueError, match=f"{name} is {value}"):
         Dataloader(RangeDataset(5), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("batch_size", 2.0, "an integer"),
+        ("workers", "two", "an integer"),
+        ("start_step", None, "an integer"),
+        ("seed", 1.5, "an integer"),
+        ("progress", True, "a function"),
+        ("collate", [], "a function"),
+    ],
+)
+def test_arguments_of_another_type_are_named(
+    name: str, value: Any, wanted: str
+) -> None:
+    arguments: dict[str, Any] = {"batch_size": 2} | {name: value}
+    with pytest.raises(
+        TypeError, match=f"{name} is {re.escape(repr(value))}.* give {wanted}"
+    ):
+        Dataloader(RangeDataset(5), **arguments)
+
+
+def test_a_function_over_batches_must_be_one() -> None:
+    function: Any = 3
+    with pytest.raises(TypeError, match="function is 3, which cannot be called"):
+        Dataloader(RangeDataset(5), 2).map_batches(function)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_settings_of_the_consumers_thread_hold_where_items_are_made(
+    workers: int,
+) -> None:
+    mesh = make_mesh((2,), ("a",))
+
+    def look(item: int) -> tuple[str, bool]:
+        return str(jnp.asarray(item).dtype), jax.sharding.get_mesh() == mesh
+
+    loader = Dataloader(RangeDataset(6).map(look), 3, workers=workers)
+    with jax.enable_x64(True), jax.set_mesh(mesh):
+        within = [(*dtypes, *meshes) for dtypes, meshes in loader]
+    without = [(*dtypes, *meshes) for dtypes, meshes in loader]
+
+    assert within == [("int64",) * 3 + (True,) * 3] * 2
+    assert without == [("int32",) * 3 + (False,) * 3] * 2
 
 
 def test_a_start_beyond_the_end_is_an_error() -> None:

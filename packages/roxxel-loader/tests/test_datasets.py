@@ -189,6 +189,22 @@ def test_take_and_skip_share_the_items() -> None:
     assert list(dataset.take(99)) == list(range(10))
 
 
+def test_numbers_of_items_must_be_counts() -> None:
+    with pytest.raises(ValueError, match="num_items is -1"):
+        RangeDataset(10).take(-1)
+    with pytest.raises(ValueError, match="num_items is -2"):
+        RangeDataset(10).skip(-2)
+    half: Any = 0.5
+    with pytest.raises(TypeError, match=r"num_items is 0\.5; give an integer"):
+        RangeDataset(10).sample(half)
+
+
+@pytest.mark.parametrize("method", ["map", "filter"])
+def test_what_is_called_with_items_must_be_a_function(method: str) -> None:
+    with pytest.raises(TypeError, match="is 3, which cannot be called"):
+        getattr(RangeDataset(10), method)(3)
+
+
 def test_more_samples_than_items_is_an_error() -> None:
     with pytest.raises(ValueError, match="11 items cannot be drawn from 10"):
         RangeDataset(10).sample(11)

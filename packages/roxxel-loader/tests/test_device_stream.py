@@ -236,6 +236,12 @@ def test_counts_must_not_be_negative() -> None:
         device_stream(CountingSource(), 0, 1, workers=-2)
 
 
+def test_a_source_must_have_rows_or_be_a_function() -> None:
+    source: Any = [1, 2]
+    with pytest.raises(TypeError, match=r"source is \[1, 2\], which cannot be called"):
+        device_stream(source, 0, 1)
+
+
 def test_an_empty_range_gives_nothing() -> None:
     assert list(device_stream(CountingSource(), 4, 4)) == []
 
@@ -267,6 +273,16 @@ def test_64_bits_become_32_as_in_jax() -> None:
 
     assert batch.dtype == np.int32
     assert int(batch[0, 0]) == 7
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_64_bits_stay_where_the_consumers_thread_has_them(workers: int) -> None:
+    large = np.full((2, 3), 2**40, np.int64)
+
+    with jax.enable_x64(True):
+        batch = next(device_stream(lambda _: large, 0, 1, workers=workers))
+
+    assert np.array_equal(batch, large)
 
 
 @pytest.mark.parametrize("sharding", [None, sharded((2,), "a")])

@@ -18,7 +18,8 @@ from roxxel_loader._buffers import (
     is_unshared,
     to_hand_over,
 )
-from roxxel_loader.sharding._layout import make_layout, place
+from roxxel_loader.sharding._layout import make_layout
+from roxxel_loader.sharding._transfer import place
 
 from .helpers import make_mesh, sharded
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from roxxel_loader.sharding import (
+    ShardingConfig,
     describe_rows,
     host_to_global_device_array,
     make_custom_sharding_config,
@@ -69,6 +70,12 @@ def test_impossible_meshes_are_named(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         make_custom_sharding_config(shape, names, batch)
+
+
+@pytest.mark.parametrize("groups", [(0, 1), (2,)])
+def test_impossible_groups_are_named(groups: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="one positive number of groups per axis"):
+        ShardingConfig(("a", "b"), (8, 1), ("a",), groups)
 
 
 def test_devices_that_do_not_fill_the_mesh_are_an_error() -> None:

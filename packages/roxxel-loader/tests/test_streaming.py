@@ -124,6 +124,32 @@ def test_resuming_a_stream_at_any_step_gives_the_tail(
         Dataloader(stream, 3, **settings).batch(len(whole))
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_resuming_a_stream_past_its_end_is_an_error(
+    epochs: int, drop_last: bool
+) -> None:
+    steps = (3 if drop_last else 4) * epochs
+    options: dict[str, Any] = {"epochs": epochs, "drop_last": drop_last}
+
+    assert lists(Dataloader(numbers(11), 3, start_step=steps, **options)) == []
+    for past in (1, 5):
+        late = Dataloader(numbers(11), 3, start_step=steps + past, **options)
+        with pytest.raises(ValueError, match=f"has {steps} steps in {epochs} epochs"):
+            next(iter(late))
+
+
+def test_what_a_stream_is_made_of_must_be_functions() -> None:
+    factory: Any = iter(range(3))
+    with pytest.raises(TypeError, match=r"factory is <range_iterator .* a function"):
+        StreamingDataset(factory)
+    with pytest.raises(TypeError, match=r"seek is <range_iterator .* a function"):
+        StreamingDataset(lambda: range(3), factory)
+    for method in (numbers(3).map, numbers(3).filter):
+        with pytest.raises(TypeError, match="cannot be called; give a function"):
+            method(factory)
+
+
 def test_a_stream_that_seeks_is_not_read_from_its_beginning() -> None:
     asked: list[int] = []
 

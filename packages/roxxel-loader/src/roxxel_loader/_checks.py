@@ -11,13 +11,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 
-def check_at_least(least: int, **counts: int | None) -> None:
-    """Raise a ValueError if one of the named counts is lower; None is no count."""
-    for name, count in counts.items():
-        if count is not None and count < least:
-            raise ValueError(f"{name} is {count}; give {least} or more")
-
-
 def check_process(process_index: int | None, process_count: int | None) -> None:
     """Raise a ValueError unless both are None or they name one of the processes."""
     if process_index is None and process_count is None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import jax
 
+from ._arguments import check_at_least, check_callable, check_integers
 from ._batches import Batches
 from ._checks import (
-    check_at_least,
     check_batches,
     check_indexed,
     check_process,
@@ -23,7 +23,8 @@ from ._finisher import Finisher
 from ._iteration import DataloaderIterator
 from ._prefetch import EndOfWorkError, Prefetcher
 from ._process_rows import process_rows, sharded_rows
-from ._stream_batches import StreamBatches
+from ._stream_batches import PastEndError, StreamBatches
+from ._thread_settings import settings_here
 from .datasets import StreamingDataset
 
 if TYPE_CHECKING:
@@ -65,15 +66,16 @@ class Dataloader(Generic[B]):
             read from its beginning to get there; nothing is mapped on the way.
         epochs: Times to go through the dataset; None goes on for ever.
         executor: Loads items instead of own threads, from a process pool for instance;
-            what it runs must suit it. It is left open.
+            what it runs must suit it, and settings such as `with jax.enable_x64(True)`
+            do not reach it. It is left open.
         progress: Called after each batch with the steps done and their total, if known.
         process_index: This process's number; by default JAX's.
         process_count: The number of processes; by default JAX's.
 
     Raises:
         ValueError: There are no items or no whole batch, or a number is out of range.
-        TypeError: A stream is to be shuffled, or read by other processes; or what is
-            given is no dataset.
+        TypeError: A stream is to be shuffled, or read by other processes; what is
+            given is no dataset; or an argument is no integer or no function.
     """
 
     def __init__(
@@ -95,9 +97,14 @@ class Dataloader(Generic[B]):
         process_index: int | None = None,
         process_count: int | None = None,
     ) -> None:
+        check_integers(batch_size=batch_size, start_step=start_step, seed=seed)
         check_at_least(1, batch_size=batch_size)
         check_at_least(0, workers=workers, prefetch=prefetch)
         check_at_least(0, start_step=start_step, epochs=epochs)
+        if collate is not None:
+            check_callable(collate=collate)
+        if progress is not None:
+            check_callable(progress=progress)
         check_process(process_index, process_count)
         self._process = (
             None
@@ -174,7 +181,7 @@ class Dataloader(Generic[B]):
             raise IndexError(f"step {step} is outside [0, {self._stop})")
         try:
             made = self._batches(step).make(step)
-        except EndOfWorkError:
+        except (EndOfWorkError, PastEndError):
             raise IndexError(f"step {step} is after the end of the stream") from None
         for function in self._functions_of_placed:
             made = function(made)
@@ -198,6 +205,7 @@ class Dataloader(Generic[B]):
         It is given what this loader yields: with a sharding, the global arrays, on the
         consumer's thread and in order; else the process's own batch, made ahead.
         """
+        check_callable(function=function)
         mapped = self._with(_functions=(*self._functions, function))
         return cast("Dataloader[C]", mapped)
 
@@ -262,4 +270,5 @@ class Dataloader(Generic[B]):
             workers=workers,
             executor=self._executor,
             submit=partial(batches.submit, workers=workers or 1),
+            begin_thread=settings_here(),
         )

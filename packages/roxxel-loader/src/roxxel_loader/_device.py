@@ -10,9 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from ._arguments import check_at_least, check_callable, check_integers
 from ._prefetch import Mode, Prefetcher
 from ._row_source import RowSource
 from ._step_batches import BatchesOfFunction, BatchesOfRows, StepBatches
+from ._thread_settings import settings_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,18 +81,30 @@ def device_stream(
     Raises:
         ValueError: The steps are no range, `prefetch` or `workers` is negative, or the
             first batch of a `RowSource` does not divide.
+        TypeError: `source` is neither a `RowSource` nor a function, or a number is no
+            integer.
     """
+    check_integers(start=start, stop=stop)
     if not 0 <= start <= stop:
         raise ValueError(
             f"steps [{start}, {stop}) are no range; give 0 <= start <= stop"
         )
-    _check_counts(prefetch, workers)
+    check_at_least(0, prefetch=prefetch, workers=workers)
+    if not isinstance(source, RowSource):
+        check_callable(source=source)
     batches: StepBatches = (
         BatchesOfRows(source, sharding, start, stop)
         if isinstance(source, RowSource)
         else BatchesOfFunction(source, sharding)
     )
-    prefetcher = Prefetcher(batches.make, start, stop, ahead=prefetch, workers=workers)
+    prefetcher = Prefetcher(
+        batches.make,
+        start,
+        stop,
+        ahead=prefetch,
+        workers=workers,
+        begin_thread=settings_here(),
+    )
     return DeviceStream(prefetcher, start, stop)
 
 
@@ -144,10 +158,3 @@ class DeviceStream:
             transfer_s=self._transfer_s,
             mode=self._prefetcher.mode,
         )
-
-
-def _check_counts(prefetch: int, workers: int | None) -> None:
-    if prefetch < 0:
-        raise ValueError(f"prefetch is {prefetch}; give 0 or more batches")
-    if workers is not None and workers < 0:
-        raise ValueError(f"workers is {workers}; give 0 or more threads, or None")

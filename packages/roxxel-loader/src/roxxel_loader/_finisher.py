@@ -8,7 +8,8 @@ import jax
 import numpy as np
 
 from ._collate import collate
-from .sharding._layout import Layout, make_layout, place, resolve
+from .sharding._layout import Layout, make_layout, resolve
+from .sharding._transfer import place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -52,6 +52,7 @@ class Prefetcher(Generic[T]):
             None measures, and takes one thread where results are slow.
         executor: Makes the results instead of own threads; it is left open.
         submit: Has a result made by an executor; by default all of it by one call.
+        begin_thread: Called once in each of its own threads before anything is made.
 
     Attributes:
         mode: Where results are made now: `"inline"`, on the consumer's thread, or
@@ -69,6 +70,7 @@ class Prefetcher(Generic[T]):
         workers: int | None = None,
         executor: Executor | None = None,
         submit: Callable[[int, Executor], Future[T]] | None = None,
+        begin_thread: Callable[[], None] | None = None,
     ) -> None:
         self._make = make
         self._submit = submit
@@ -83,7 +85,7 @@ class Prefetcher(Generic[T]):
         self._auto = workers is None and executor is None and ahead > 0
         self._num_slow = -1  # the first result is not judged, for it warms up
         self._thread_s: deque[float] = deque(maxlen=16)
-        self._resources = _Resources(executor, max(workers or 1, 1))
+        self._resources = _Resources(executor, max(workers or 1, 1), begin_thread)
         self.waited_s = 0.0
         self.mode: Mode = "thread" if workers or executor is not None else "inline"
         self._finalizer = weakref.finalize(
@@ -246,10 +248,16 @@ def _told(error: Exception) -> Exception:
 class _Resources:
     """The executor of one prefetcher: given, or its own threads, made when needed."""
 
-    def __init__(self, given: Executor | None, workers: int) -> None:
+    def __init__(
+        self,
+        given: Executor | None,
+        workers: int,
+        begin_thread: Callable[[], None] | None,
+    ) -> None:
         self._given = given
         self._own: ThreadPoolExecutor | None = None
         self._workers = workers
+        self._begin_thread = begin_thread
 
     def executor(self) -> Executor:
         """Return the executor, which may start threads from now on."""
@@ -257,7 +265,9 @@ class _Resources:
             return self._given
         if self._own is None:
             self._own = ThreadPoolExecutor(
-                self._workers, thread_name_prefix="roxxel-loader"
+                self._workers,
+                thread_name_prefix="roxxel-loader",
+                initializer=self._begin_thread,
             )
         return self._own
 

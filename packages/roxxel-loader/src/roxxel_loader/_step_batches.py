@@ -14,7 +14,8 @@ import numpy as np
 
 from ._buffers import to_hand_over
 from ._row_source import Hints
-from .sharding._layout import Layouts, assemble, index_of, transfer
+from .sharding._layout import Layouts, index_of
+from .sharding._transfer import assemble, transfer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from .datasets import StreamingDataset
 
 
+class PastEndError(ValueError):
+    """Raised where a stream has ended before the step it was to go on from."""
+
+
 class StreamBatches:
     """Batches of a stream by step, to be asked for in order.
 
@@ -103,6 +107,7 @@ class StreamBatches:
 
         Raises:
             EndOfWorkError: The stream has ended.
+            PastEndError: It has ended before the first step.
             RuntimeError: An interrupt has met the stream while it was read.
         """
         with self._turn:
@@ -156,3 +161,16 @@ class StreamBatches:
                     f"batch of {size}; check where it reads from"
                 )
             epoch += 1
+        if step == self._start and self._epochs == 1:
+            step = self._steps_of_first_epoch()
+        if step < self._start:
+            raise PastEndError(
+                f"start_step is {self._start} but the stream has {step} steps in "
+                f"{self._epochs} epochs; raise epochs"
+            )
+
+    def _steps_of_first_epoch(self) -> int:
+        """Return how many batches there are, by going through all items once."""
+        num_items = sum(1 for _ in self._dataset.unfinished(0, 0))
+        whole, rest = divmod(num_items, self._batch_size)
+        return whole + (1 if rest and not self._drop_last else 0)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+from roxxel_loader._arguments import check_at_least
+
 from ._dataset import check_index
 from ._fluent import LazyDataset
 
@@ -30,10 +32,7 @@ class CachedDataset(LazyDataset[T]):
     """
 
     def __init__(self, dataset: Dataset[T], max_items: int | None = None) -> None:
-        if max_items is not None and max_items < 1:
-            raise ValueError(
-                f"max_items is {max_items}; keep 1 or more, or None for all"
-            )
+        check_at_least(1, max_items=max_items)
         self._dataset = dataset
         self._max_items = max_items
         self._items: dict[int, T] = {}

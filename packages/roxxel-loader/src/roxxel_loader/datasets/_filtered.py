@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from roxxel_loader._arguments import check_callable
+
 from ._dataset import add_item_note, check_index, fetch
 from ._fluent import LazyDataset
 
@@ -24,7 +26,9 @@ class FilteredDataset(LazyDataset[T]):
     """The items that `predicate` holds for, in their order.
 
     How many there are is known only after all were looked at, so the first use makes
-    one pass over the dataset. What is kept of it is 8 bytes per item that passed.
+    one pass over the dataset, on the thread that asks; a `Dataloader` asks when it is
+    made. What is kept of it is 8 bytes per item that passed. Where that pass would take
+    long, filter a `StreamingDataset`, or store what has passed.
 
     Args:
         dataset: Where the items come from.
@@ -32,6 +36,7 @@ class FilteredDataset(LazyDataset[T]):
     """
 
     def __init__(self, dataset: Dataset[T], predicate: Callable[[T], bool]) -> None:
+        check_callable(predicate=predicate)
         self._dataset = dataset
         self._predicate = predicate
         self._kept: npt.NDArray[np.int64] | None = None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from roxxel_loader._arguments import check_at_least
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -66,11 +68,21 @@ class LazyDataset(ABC, Generic[T]):
         return SlicedDataset(self, start, stop, step)
 
     def take(self, num_items: int) -> SlicedDataset[T]:
-        """Return the first `num_items` items, or all where there are fewer."""
+        """Return the first `num_items` items, or all where there are fewer.
+
+        Raises:
+            ValueError: The number is negative.
+        """
+        check_at_least(0, num_items=num_items)
         return self.slice(0, num_items)
 
     def skip(self, num_items: int) -> SlicedDataset[T]:
-        """Return the items after the first `num_items`."""
+        """Return the items after the first `num_items`.
+
+        Raises:
+            ValueError: The number is negative.
+        """
+        check_at_least(0, num_items=num_items)
         return self.slice(num_items)
 
     def sample(self, num_items: int, seed: int = 0) -> SampledDataset[T]:

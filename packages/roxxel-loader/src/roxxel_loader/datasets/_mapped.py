@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from roxxel_loader._arguments import check_callable
+
 from ._dataset import add_item_note, check_index, fetch
 from ._fluent import LazyDataset
 
@@ -27,6 +29,7 @@ class MappedDataset(LazyDataset[U], Generic[T, U]):
     """
 
     def __init__(self, dataset: Dataset[T], function: Callable[[T], U]) -> None:
+        check_callable(function=function)
         self._dataset = dataset
         self._function = function
 

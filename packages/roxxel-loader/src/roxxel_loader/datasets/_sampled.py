@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from roxxel_curriculum import make_key, permute
 
+from roxxel_loader._arguments import check_integers
+
 from ._dataset import check_index, fetch
 from ._fluent import LazyDataset
 
@@ -31,6 +33,7 @@ class SampledDataset(LazyDataset[T]):
     """
 
     def __init__(self, dataset: Dataset[T], num_items: int, seed: int = 0) -> None:
+        check_integers(num_items=num_items)
         if not 0 <= num_items <= len(dataset):
             raise ValueError(
                 f"{num_items} items cannot be drawn from {len(dataset)}; draw between "

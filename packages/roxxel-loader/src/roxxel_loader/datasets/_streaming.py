@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 from roxxel_curriculum import make_key, permute
 
+from roxxel_loader._arguments import check_at_least, check_callable
+
 from ._dataset import add_item_note
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ class StreamingDataset(Generic[T]):
         factory: Callable[[], Iterable[T]],
         seek: Callable[[int], Iterable[T]] | None = None,
     ) -> None:
+        check_callable(factory=factory)
+        if seek is not None:
+            check_callable(seek=seek)
+
         def open_at(start: int, epoch: int) -> Iterator[T]:
             del epoch
             if seek is not None:
@@ -70,6 +76,7 @@ class StreamingDataset(Generic[T]):
 
     def map(self, function: Callable[[T], U]) -> StreamingDataset[U]:
         """Return the items after `function`, called for the items a process keeps."""
+        check_callable(function=function)
         inner = self._function
         if inner is None:
             return self._with(self._open, function)
@@ -77,6 +84,7 @@ class StreamingDataset(Generic[T]):
 
     def filter(self, predicate: Callable[[T], bool]) -> StreamingDataset[T]:
         """Return the items that `predicate` holds for; called for all, everywhere."""
+        check_callable(predicate=predicate)
 
         def open_at(start: int, epoch: int) -> Iterator[T]:
             kept = (item for item in self.items(0, epoch) if predicate(item))
@@ -92,8 +100,7 @@ class StreamingDataset(Generic[T]):
         Raises:
             ValueError: The buffer holds no item.
         """
-        if buffer_size < 1:
-            raise ValueError(f"buffer_size is {buffer_size}; give 1 or more items")
+        check_at_least(1, buffer_size=buffer_size)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
             first, skipped = divmod(start, buffer_size)
@@ -116,7 +123,7 @@ class StreamingDataset(Generic[T]):
         Raises:
             ValueError: The number is negative.
         """
-        _check_number(num_items)
+        check_at_least(0, num_items=num_items)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
             return islice(self._open(start, epoch), max(num_items - start, 0))
@@ -129,7 +136,7 @@ class StreamingDataset(Generic[T]):
         Raises:
             ValueError: The number is negative.
         """
-        _check_number(num_items)
+        check_at_least(0, num_items=num_items)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
             return self._open(start + num_items, epoch)
@@ -142,11 +149,3 @@ class StreamingDataset(Generic[T]):
         other = cast("StreamingDataset[Any]", object.__new__(StreamingDataset))
         vars(other).update(_open=open_at, _function=function)
         return other
-
-
-def _check_number(num_items: int) -> None:
-    if num_items < 0:
-        raise ValueError(
-            f"num_items is {num_items}, but a stream is not counted from its end; give "
-            "0 or more"
-        )

@@ -13,12 +13,11 @@ from ._layout import (
     Box,
     Span,
     box_of,
-    device_dtype,
     index_of,
     make_layout,
-    place,
     rows_only,
 )
+from ._transfer import device_dtype, place
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding

@@ -67,10 +67,12 @@ class ShardingConfig:
                 "and -1 at most once, for the devices that are left"
             )
         groups = self.num_groups
-        if groups is not None and len(groups) != len(self.axis_names):
+        if groups is not None and (
+            len(groups) != len(self.axis_names) or min(groups) < 1
+        ):
             raise ValueError(
-                f"groups {groups} and axes {self.axis_names} differ in number; "
-                "give one number of groups per axis, 1 where an axis stays inside one"
+                f"groups {groups} do not fit axes {self.axis_names}; give one positive "
+                "number of groups per axis, 1 where an axis stays inside one"
             )
 
     def create_device_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:

@@ -1,0 +1,39 @@
+"""What is refused of a single argument, wherever one of its kind is taken."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+
+def check_integers(**numbers: Any) -> None:
+    """Raise a TypeError if one of the named numbers is no integer."""
+    for name, number in numbers.items():
+        try:
+            operator.index(number)
+        except TypeError:
+            raise TypeError(f"{name} is {number!r}; give an integer") from None
+
+
+def check_at_least(least: int, **counts: int | None) -> None:
+    """Raise an error if one of the named counts is lower; None is no count.
+
+    Raises:
+        ValueError: A count is too low.
+        TypeError: It is no integer.
+    """
+    for name, count in counts.items():
+        if count is None:
+            continue
+        check_integers(**{name: count})
+        if count < least:
+            raise ValueError(f"{name} is {count}; give {least} or more")
+
+
+def check_callable(**functions: Any) -> None:
+    """Raise a TypeError if one of the named functions cannot be called."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise TypeError(
+                f"{name} is {function!r}, which cannot be called; give a function"
+            )
