@@ -141,7 +141,7 @@ def test_new_layer_goes_on_with_all_that_was_learnt(
     expected = loss_by_hand(data, STEPS, by_hand)
     assert losses(run)[STEPS] == pytest.approx(expected, rel=1e-5)
     log = (run / "system.log").read_text()
-    assert "the model has changed since: step 4: 23 restored, 6 new, 0 dropped" in log
+    assert "checkpoints: step 4: 23 restored, 6 new, 0 dropped" in log
     assert "new      model/blocks/2/kernel" in log
     # What the run was and what it has become lie side by side.
     steps = [str(run / "checkpoints" / str(step)) for step in (STEPS, 2 * STEPS)]

@@ -58,15 +58,14 @@ def trainer(folder: Path, phases: list[Phase] | None = None, **options: Any) -> 
     model, optimizer = options.pop("pair", None) or pair()
     phases = phases or [Phase(6, 4, 9), Phase(4, 2, 17)]
     defaults: dict[str, Any] = {
+        "curriculum": Curriculum(corpus(folder), phases),
         "loss_fn": loss_fn,
         "save_path": folder / "run",
         "checkpoint_every": 4,
         "log_every": 3,
         "mesh": mesh_of(1),
     }
-    return Trainer(
-        model, optimizer, Curriculum(corpus(folder), phases), **(defaults | options)
-    )
+    return Trainer(model, optimizer, **(defaults | options))
 
 
 def mesh_of(num_devices: int) -> Mesh:

@@ -126,7 +126,7 @@ def test_how_the_model_differs_is_kept_with_the_run(
     ).run()
 
     log = (tmp_path / "run" / "system.log").read_text()
-    assert "the model has changed since: step 6: " in log
+    assert "the model has changed: step 6: " in log
     assert "new      model/more/kernel" in log
 
 

@@ -69,9 +69,20 @@ def test_disk_that_is_too_small_is_a_problem(
     assert not found.ok
     assert found.disk_free_bytes == 100
     (problem,) = found.problems
-    assert problem.startswith(f"{tmp_path / 'run' / 'checkpoints'}: 5 checkpoints need")
+    assert problem.startswith(f"{tmp_path / 'run' / 'checkpoints'}: 3 checkpoints need")
     assert problem.endswith("but 100 bytes are free; make room or lower max_to_keep")
     assert str(found).splitlines()[-2:] == [f"problem: {problem}", "not ready"]
+
+
+def test_every_checkpoint_needs_room_where_all_are_kept(tmp_path: Path) -> None:
+    one = trainer(tmp_path, max_to_keep=None, checkpoint_every=2)
+
+    found = one.preflight()
+    one.run()
+
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert {"2", "4", "6", "8", "10"} <= kept
+    assert found.disk_needed_bytes == 5 * found.checkpoint_bytes
 
 
 def test_device_that_is_too_small_is_a_problem(

@@ -23,6 +23,17 @@ def test_trace_of_two_steps_lies_under_the_run(tmp_path: Path) -> None:
     assert f"a trace of steps 2 to 3 lies in {folder}" in log
 
 
+def test_run_goes_on_without_a_trace_while_the_program_writes_one(
+    tmp_path: Path,
+) -> None:
+    with jax.profiler.trace(str(tmp_path / "other")):
+        assert trainer(tmp_path, profile=(2, 4)).run().complete
+
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert "no trace of this run is written: " in log
+    assert list((tmp_path / "other").rglob("*.xplane.pb"))
+
+
 @given(
     steps=st.tuples(st.integers(0, 12), st.integers(1, 12)).map(
         lambda pair: range(pair[0], pair[0] + pair[1])

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import logging
+import re
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -374,6 +376,15 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
         ({"log_every": -1}, "log_every must be 1 or more, got -1"),
         ({"grad_accum_steps": 4}, "phase 1 has batch_size=2, which does not divide"),
         ({"loss_fn": None}, "give loss_fn"),
+        ({"max_to_keep": 0}, "max_to_keep must be 1 or more, got 0"),
+        ({"timeout": 0}, "timeout must be above 0, got 0"),
+        ({"hang_after_s": -1.0}, "hang_after_s must be above 0, got -1.0"),
+        ({"flops_per_token": 0}, "flops_per_token must be above 0, got 0"),
+        (
+            {"best_metric": "los"},
+            "best_metric='los' is nothing that .*; name one of grad_norm, loss",
+        ),
+        ({"save_path": "a\0b"}, "holds a NUL character; give another folder"),
     ],
 )
 def test_wrong_argument_is_named(
@@ -390,6 +401,12 @@ def test_wrong_argument_is_named(
         ({"eval_fn": "text"}, "eval_fn is a str, which cannot be called"),
         ({"loss_fn": 3}, "loss_fn is a int, which cannot be called"),
         ({"train_step": []}, "train_step is a list, which cannot be called"),
+        ({"curriculum": [Phase(2, 4, 9)]}, "curriculum is a list; give a Curriculum"),
+        ({"eval_curriculum": 3}, "eval_curriculum is a int; give a Curriculum"),
+        ({"logger": print}, "logger is a builtin_function_or_method; give a Logger"),
+        ({"checkpointer": "x"}, "checkpointer is a str; give a Checkpointer"),
+        ({"timeout": "long"}, "timeout must be a number, got 'long'"),
+        ({"max_to_keep": 1.5}, "max_to_keep must be an integer, got 1.5"),
         ({"mesh": jax.devices()}, "mesh is a list; .*jax.sharding.Mesh"),
         ({"mesh": None, "data_sharding": "data"}, "data_sharding is a str; .*Named"),
     ],
@@ -399,6 +416,55 @@ def test_argument_of_another_kind_is_named(
 ) -> None:
     with pytest.raises(TypeError, match=message):
         trainer(tmp_path, **options)
+
+
+def test_batch_beyond_the_memory_of_the_machine_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"phase 1 has batches of 10{12} x 9, .* TiB"):
+        trainer(tmp_path, [Phase(2, 4, 9), Phase(2, 10**12, 9)])
+
+
+def test_best_checkpoint_may_go_by_what_only_eval_fn_knows(tmp_path: Path) -> None:
+    scores = iter([3.0, 1.0, 2.0])
+
+    trainer(
+        tmp_path,
+        eval_fn=lambda _: {"score": next(scores)},
+        eval_every=4,
+        max_to_keep=1,
+        best_metric="score",
+    ).run()
+
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept >= {"8", "10"}
+    assert "4" not in kept
+
+
+@pytest.mark.parametrize("program_logs", [False, True])
+def test_damage_that_is_met_stays_in_the_log(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    program_logs: bool,
+) -> None:
+    handlers = [logging.NullHandler()] if program_logs else []
+    monkeypatch.setattr(logging.getLogger(), "handlers", handlers)
+    trainer(tmp_path).run()
+    newest = tmp_path / "run" / "checkpoints" / "10"
+    largest = max(
+        (path for path in newest.rglob("*") if path.is_file()),
+        key=lambda path: path.stat().st_size,
+    )
+    largest.write_bytes(largest.read_bytes()[:-1])
+    again = trainer(tmp_path)
+    capfd.readouterr()
+
+    assert again.run().start_step == 8
+
+    said = "cannot be used, .* looking for an older checkpoint"
+    assert len(re.findall(said, (tmp_path / "run" / "system.log").read_text())) == 1
+    shown = len(re.findall(said, capfd.readouterr().err))
+    assert shown == (0 if program_logs else 1)
 
 
 def test_numbers_of_numpy_serve_as_pythons(tmp_path: Path) -> None:

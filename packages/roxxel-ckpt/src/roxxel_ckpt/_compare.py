@@ -193,7 +193,7 @@ def check_restorable(
         raise CheckpointMismatchError(
             f"{place}: {len(report.mismatched)} leaves have another shape or dtype "
             f"({differences}{f'; and {more} more' if more > 0 else ''}); "
-            'use on_mismatch="keep" to keep the live values of these'
+            'Checkpointer.restore(on_mismatch="keep") keeps the live values of these'
         )
     if not report.restored:
         raise CheckpointMismatchError(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from typing import TYPE_CHECKING, Any
 
+from roxxel_curriculum import Curriculum
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from roxxel_curriculum import Sampler
 
 
 def check_intervals(intervals: Mapping[str, int | None]) -> None:
-    """Check that every interval is a number of updates, or None.
+    """Check that every interval is a number of updates or checkpoints, or None.
 
     Raises:
         ValueError: One is below 1.
@@ -44,15 +45,66 @@ def check_functions(functions: Mapping[str, Any]) -> None:
             )
 
 
-def checked_seconds(hang_after_s: float | None) -> float | None:
-    """Return after how many seconds a step hangs; None for never.
+def checked_curriculum(curriculum: Curriculum | None) -> Curriculum:
+    """Return the curriculum, which must be one.
 
     Raises:
-        ValueError: It is not above 0.
+        TypeError: It is none.
     """
-    if hang_after_s is not None and not hang_after_s > 0:
-        raise ValueError(f"hang_after_s must be above 0, got {hang_after_s}")
-    return None if hang_after_s == math.inf else hang_after_s
+    if curriculum is None:
+        raise TypeError("give curriculum: it says what every step reads")
+    check_types({"curriculum": (curriculum, Curriculum)})
+    return curriculum
+
+
+def check_types(objects: Mapping[str, tuple[Any, type]]) -> None:
+    """Check that each object is of the type it must be of, or None.
+
+    Raises:
+        TypeError: One is not.
+    """
+    for name, (value, expected) in objects.items():
+        if value is not None and not isinstance(value, expected):
+            raise TypeError(
+                f"{name} is a {type(value).__name__}; give a {expected.__name__}"
+            )
+
+
+def check_amounts(amounts: Mapping[str, float | None]) -> None:
+    """Check that each is a number above 0, or None.
+
+    Raises:
+        ValueError: One is not above 0.
+        TypeError: One is no number.
+    """
+    for name, value in amounts.items():
+        if value is None:
+            continue
+        try:
+            amount = float(value)
+        except (TypeError, ValueError) as error:
+            raise TypeError(f"{name} must be a number, got {value!r}") from error
+        if not amount > 0:
+            raise ValueError(f"{name} must be above 0, got {value}")
+
+
+def check_best_metric(name: str, measured: Iterable[str], *, eval_fn: Any) -> None:
+    """Check that a run has a value by this name; what `eval_fn` returns is not known.
+
+    Args:
+        name: Of the value by which the best checkpoint is chosen.
+        measured: Names of what every update and the held-out data give.
+        eval_fn: The user's function, or None.
+
+    Raises:
+        ValueError: There is none.
+    """
+    known = sorted(measured)
+    if eval_fn is None and name not in known:
+        raise ValueError(
+            f"best_metric={name!r} is nothing that this run measures; "
+            f"name one of {', '.join(known)}"
+        )
 
 
 def check_accumulation(sampler: Sampler, grad_accum_steps: int) -> None:

@@ -84,6 +84,11 @@ class CompiledAhead:
         # A shape has one dtype and sharding in a run; to hash those costs more.
         self._latest: tuple[Any, Any] | None = None
 
+    @property
+    def form(self) -> Any:
+        """What the function returns, as shapes and dtypes; alike for all batches."""
+        return next(iter(self._lowered.values())).out_info
+
     def begin(
         self,
         compiler: Executor,

@@ -56,6 +56,11 @@ class Evaluator:
         """Return whether there is anything to evaluate."""
         return self._eval_fn is not None or self._held_out is not None
 
+    @property
+    def names(self) -> list[str]:
+        """Names of what is known to come out; the user's function may add others."""
+        return [] if self._held_out is None else self._held_out.names
+
     def compile_ahead(self, compiler: Executor) -> None:
         """Begin to compile in the background."""
         if self._held_out is not None:
@@ -108,6 +113,7 @@ class HeldOut:
         state: The live state; its shardings are kept.
 
     Raises:
+        ValueError: There is no `loss_fn`.
         TypeError: `loss_fn` does not return a loss.
     """
 
@@ -115,10 +121,13 @@ class HeldOut:
         self,
         sampler: Sampler,
         placement: BatchPlacement,
-        loss_fn: LossFunction,
+        loss_fn: LossFunction | None,
         graphdef: Any,
         state: Tree,
     ) -> None:
+        if loss_fn is None:
+            raise ValueError("eval_curriculum needs loss_fn; give it too")
+
         def evaluate(state: Tree, batch: Any) -> tuple[jax.Array, Scalars]:
             model, _ = nnx.merge(graphdef, state)
             model.eval()
@@ -133,6 +142,12 @@ class HeldOut:
         self._programs = CompiledAhead(
             jax.jit(evaluate), state, self._batches, placement.sharding.mesh
         )
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the means that `evaluate` returns."""
+        _, means = self._programs.form
+        return [PREFIX + name for name in means]
 
     def compile_ahead(self, compiler: Executor) -> None:
         """Begin to compile in the background."""

@@ -15,7 +15,7 @@ from roxxel_train.errors import NonFiniteError, RunMismatchError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roxxel_ckpt import Checkpointer, RestoreReport
+    from roxxel_ckpt import Checkpointer
     from roxxel_curriculum import Sampler
 
     from roxxel_train._log import Logger
@@ -95,11 +95,6 @@ class Keeper:
             )
         self.tree = take(self.model, self.optimizer)
         return self.step
-
-    @property
-    def report(self) -> RestoreReport | None:
-        """How the checkpoint that was taken fits the live objects; None without one."""
-        return None if self.checkpointer is None else self.checkpointer.report
 
     def show(self) -> None:
         """Make the user's objects hold the newest values; nothing is copied."""

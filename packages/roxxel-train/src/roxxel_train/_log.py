@@ -161,14 +161,16 @@ class Logger:
             message: The text.
             terminal: Whether it is shown on the terminal too.
         """
-        if terminal:
-            self._say(logging.INFO, message)
-        else:
-            self._say(logging.INFO, message, unseen=True)
+        self._say(logging.INFO, message, unseen=not terminal)
 
-    def warning(self, message: str) -> None:
-        """Write one line of text that asks for attention."""
-        self._say(logging.WARNING, message)
+    def warning(self, message: str, *, terminal: bool = True) -> None:
+        """Write one line of text that asks for attention.
+
+        Args:
+            message: The text.
+            terminal: Whether it is shown on the terminal too.
+        """
+        self._say(logging.WARNING, message, unseen=not terminal)
 
     def status(self, message: str) -> None:
         """Say what the run does while no step is made, such as compiling.

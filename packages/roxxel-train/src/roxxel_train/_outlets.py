@@ -199,7 +199,7 @@ class Screen(logging.Handler):
                 self._progress.status(record.getMessage())
             elif hasattr(record, "closing"):
                 self._progress.close()
-            elif not hasattr(record, "unseen"):
+            elif not getattr(record, "unseen", False):
                 self._progress.line(record.getMessage())
         except Exception:  # noqa: BLE001 - what cannot be shown must not end the log
             self.handleError(record)

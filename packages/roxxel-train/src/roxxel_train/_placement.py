@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from roxxel_train._compiled import in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -146,12 +149,14 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
         gives more than tokens.
 
     Raises:
-        ValueError: One does not divide, and the placement is strict.
+        ValueError: One does not divide, and the placement is strict; or a process has
+            not the memory for its part of one.
     """
     tokens = jax.dtypes.canonicalize_dtype(sampler.dtype)
     shapes: list[Any] = []
     for phase in sampler.phases:
         shape = phase.batch_size, phase.seq_len
+        _check_memory(phase.index, shape, tokens.itemsize * len(sampler.fields))
         batch = {
             field: jax.ShapeDtypeStruct(
                 shape,
@@ -162,3 +167,19 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
         }
         shapes.append(batch["tokens"] if sampler.fields == ("tokens",) else batch)
     return shapes
+
+
+def _check_memory(phase: int, shape: tuple[int, int], value_bytes: int) -> None:
+    """Check that one batch fits the memory of the machine, where it is assembled.
+
+    Raises:
+        ValueError: The part of a process does not.
+    """
+    part = math.prod(shape) * value_bytes // jax.process_count()
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if part > there:
+        raise ValueError(
+            f"phase {phase} has batches of {shape[0]} x {shape[1]}, of which each "
+            f"process holds {in_bytes(part)}, and this machine has {in_bytes(there)} "
+            "of memory; lower batch_size or seq_len"
+        )

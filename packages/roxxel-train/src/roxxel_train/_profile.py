@@ -54,7 +54,7 @@ class Trace:
     Args:
         steps: Which ones, counted from 0 as batches are.
         folder: Of the run; the trace goes to `profile` in it, for XProf or TensorBoard.
-        say: Told where it lies.
+        say: Told where it lies, or why there is none.
     """
 
     def __init__(
@@ -83,11 +83,19 @@ class Trace:
         if is_due != (self._first is not None):
             wait()
             if is_due:
-                jax.profiler.start_trace(str(self._folder))
-                self._first = step
+                self._begin(step)
             else:
                 self._stop()
         self._next = step + 1
+
+    def _begin(self, step: int) -> None:
+        try:
+            jax.profiler.start_trace(str(self._folder))
+        except RuntimeError as error:  # JAX writes one trace at a time
+            self._steps = range(0)
+            self._say(f"no trace of this run is written: {error}")
+        else:
+            self._first = step
 
     def _stop(self) -> None:
         first, self._first = self._first, None

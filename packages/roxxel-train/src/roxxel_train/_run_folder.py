@@ -46,6 +46,10 @@ class RunFolder:
         check_writable(self.path, "save_path")
         self.record: dict[str, Any] | None = self._read()
 
+    def __str__(self) -> str:
+        """Return the path, which names the run in errors."""
+        return str(self.path)
+
     def check_model(self, signature: str) -> None:
         """Check that the run began with a model and optimizer of this shape.
 

@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import jax
 from flax import nnx
 from roxxel_ckpt import Checkpointer
+from roxxel_curriculum import Curriculum
 from roxxel_loader import device_stream
 
 from roxxel_train._agreement import check_same, together
 from roxxel_train._arguments import (
     check_accumulation,
+    check_amounts,
+    check_best_metric,
     check_functions,
     check_intervals,
-    checked_seconds,
+    check_types,
+    checked_curriculum,
 )
 from roxxel_train._cache import use_compilation_cache
 from roxxel_train._compiled import CompiledAhead, compiling_thread
@@ -31,6 +35,7 @@ from roxxel_train._log import Logger
 from roxxel_train._machine import Machine
 from roxxel_train._model_sharding import ModelLayout, on_mesh
 from roxxel_train._model_state import signature, take
+from roxxel_train._overheard import Overheard
 from roxxel_train._past import bind, newest_state, take_weights
 from roxxel_train._placement import BatchPlacement, batch_shapes, batch_sharding
 from roxxel_train._preflight import Preflight, look_ahead
@@ -51,7 +56,7 @@ if TYPE_CHECKING:
 
     from jax.sharding import Mesh, NamedSharding
     from roxxel_ckpt import RestoreReport
-    from roxxel_curriculum import Curriculum, Field, Plan
+    from roxxel_curriculum import Field, Plan
 
     from roxxel_train._compiled import CompiledShape
     from roxxel_train._model_sharding import ModelSharding
@@ -93,7 +98,7 @@ class Trainer:
         train_step: `(model, optimizer, batch)`, updates both in place and returns what
             `loss_fn` may; in place of the gradient of `loss_fn`. It is compiled here,
             so it needs no `nnx.jit` of its own.
-        max_to_keep: Newest checkpoints kept, beside the best one.
+        max_to_keep: Newest checkpoints kept, beside the best one; None keeps all.
         timeout: Seconds that a wait for a checkpoint, or for the other processes at the
             start of the run, may take.
         grad_accum_steps: Parts that each batch is cut into, to save memory.
@@ -123,7 +128,7 @@ class Trainer:
 
     Raises:
         ValueError: An argument is out of range, or a batch does not divide.
-        TypeError: `loss_fn` does not return a loss.
+        TypeError: An argument is of another type, or `loss_fn` returns no loss.
         RunMismatchError: The folder holds another run, or one that saw other data.
         OSError: The folder cannot be written.
     """
@@ -148,8 +153,8 @@ class Trainer:
         checkpointer: Checkpointer | None = None,
         logger: Logger | None = None,
         train_step: TrainStep | None = None,
-        max_to_keep: int = 3,
-        timeout: int = 1000,
+        max_to_keep: int | None = 3,
+        timeout: float = 1000,
         grad_accum_steps: int = 1,
         *,
         strict_sharding: bool = False,
@@ -169,22 +174,35 @@ class Trainer:
                 "checkpoint_every": checkpoint_every,
                 "log_every": log_every,
                 "grad_accum_steps": grad_accum_steps,
+                "max_to_keep": max_to_keep,
             }
         )
         check_functions(
             {"loss_fn": loss_fn, "eval_fn": eval_fn, "train_step": train_step}
         )
-        if curriculum is None:
-            raise TypeError("give curriculum: it says what every step reads")
+        check_amounts(
+            {
+                "timeout": timeout,
+                "hang_after_s": hang_after_s,
+                "flops_per_token": flops_per_token,
+            }
+        )
+        check_types(
+            {
+                "eval_curriculum": (eval_curriculum, Curriculum),
+                "checkpointer": (checkpointer, Checkpointer),
+                "logger": (logger, Logger),
+            }
+        )
+        self.curriculum = checked_curriculum(curriculum)
         chosen_step = choose_step(loss_fn, train_step, grad_accum_steps)
         sharding = batch_sharding(mesh, data_sharding)
         layout = ModelLayout.of(model_sharding, sharding)
         self.model, self.optimizer = on_mesh(model, optimizer, layout)
-        self.curriculum = curriculum
         self._eval_every = eval_every
         self._checkpoint_every = checkpoint_every
         self._log_every = log_every
-        self._hang_after_s = checked_seconds(hang_after_s)
+        self._hang_after_s = hang_after_s
         self._timeout_s = timeout
         self._placement = BatchPlacement(sharding, strict=strict_sharding)
         devices = layout.mesh.devices.flat
@@ -193,10 +211,9 @@ class Trainer:
         state = take(self.model, self.optimizer)
         self._model_signature = signature(state)
         self._folder = None if save_path is None else RunFolder(save_path)
-        self._own_checkpoints = 0
+        self._max_to_keep = max_to_keep
+        self._own_folder = checkpointer is None and self._folder is not None
         if checkpointer is None and self._folder is not None:
-            # The newest ones, the best one, and the one that is being written.
-            self._own_checkpoints = max_to_keep + 2
             checkpointer = Checkpointer(
                 self._folder.checkpoints,
                 self.model,
@@ -207,8 +224,14 @@ class Trainer:
             )
         self._logger = logger or Logger(save_path)
         past = newest_state(checkpointer, self._folder, self._model_signature)
-        place_of_run = "the checkpoints" if self._folder is None else self._folder.path
-        self._sampler = bind(curriculum, seed, fields, past, place_of_run, check)
+        self._sampler = bind(
+            self.curriculum,
+            seed,
+            fields,
+            past,
+            self._folder or "the checkpoints",
+            check,
+        )
         check_accumulation(self._sampler, grad_accum_steps)
         self.seed = self._sampler.seed
         _, self._past = past
@@ -232,11 +255,12 @@ class Trainer:
         )
         held_out: HeldOut | None = None
         if eval_curriculum is not None:
-            if loss_fn is None:
-                raise ValueError("eval_curriculum needs loss_fn; give it too")
             data = eval_curriculum.sampler(seed, fields=fields, check=check)
             held_out = HeldOut(data, self._placement, loss_fn, graphdef, state)
         self._evaluator = Evaluator(eval_fn, held_out)
+        if self._own_folder:
+            known = [*self._updates.form[1], *self._evaluator.names]
+            check_best_metric(best_metric, known, eval_fn=eval_fn)
         self._requests: Requests | None = None
 
     def plan(self) -> Plan:
@@ -256,12 +280,15 @@ class Trainer:
         use_compilation_cache()
         with compiling_thread() as compiler:
             self._updates.begin(compiler, self._batches)
-        own = self._own_checkpoints > 0 and self._folder is not None
+        num_saves = -(-self._sampler.total_steps // self._checkpoint_every)
+        if self._max_to_keep is not None:
+            # The newest ones, the best one, and the one that is being written.
+            num_saves = min(num_saves, self._max_to_keep + 2)
         return look_ahead(
             self._updates.shapes(),
             take(self.model, self.optimizer),
-            self._folder.checkpoints if own and self._folder else None,
-            self._own_checkpoints,
+            self._folder.checkpoints if self._folder and self._own_folder else None,
+            num_saves,
         )
 
     def save(self) -> None:
@@ -389,6 +416,7 @@ class Trainer:
                 init_from=self._init_from,
             )
         log = stack.enter_context(self._logger)
+        stack.enter_context(Overheard("roxxel_ckpt", log))
         # Waited for last, when the state is safe: no compilation can be broken off.
         compiler = stack.enter_context(compiling_thread(log.info))
         if self._kept.checkpointer is not None:
@@ -434,7 +462,6 @@ class Trainer:
             log.info(f"already complete: {total} of {total} steps are done")
         elif start:
             log.info(f"resumed from step {start} of {total}")
-            self._log_changes(log, self._kept.report)
         else:
             phases = len(self.curriculum.phases)
             plural = "" if phases == 1 else "s"
@@ -442,7 +469,9 @@ class Trainer:
             if self._init_from is not None:
                 path, step = self._init_from["path"], self._init_from["step"]
                 log.info(f"begins with the weights of step {step} of {path}")
-                self._log_changes(log, self._taken)
+                if self._taken is not None and not self._taken.is_exact:
+                    # The terminal has been warned when the weights were taken.
+                    log.info(f"the model has changed: {self._taken}", terminal=False)
         if dropped:
             log.info(
                 f"{dropped} rows of metrics after step {start} were dropped; "
@@ -453,12 +482,6 @@ class Trainer:
             for note in self._placement.notes(shapes):
                 log.info(note)
         return start
-
-    def _log_changes(self, log: Logger, report: RestoreReport | None) -> None:
-        """Keep with the run how its model differs from that of a checkpoint."""
-        if report is not None and not report.is_exact:
-            # The checkpointer has warned of it on the terminal.
-            log.info(f"the model has changed since: {report}", terminal=False)
 
     def _evaluate(self, recorder: Recorder, watch: Watchdog) -> None:
         """Evaluate the state as it is, unless a stop is asked for meanwhile."""

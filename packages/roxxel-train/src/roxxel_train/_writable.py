@@ -18,7 +18,12 @@ def check_writable(path: Path, name: str) -> None:
 
     Raises:
         OSError: It cannot, or it is no folder.
+        ValueError: No file system has such a name.
     """
+    if "\0" in str(path):
+        raise ValueError(
+            f"{name}={str(path)!r}: holds a NUL character; give another folder"
+        )
     if path.is_symlink() and not path.exists():
         raise FileNotFoundError(
             f"{name}={str(path)!r}: is a link to nothing; "
