@@ -54,7 +54,7 @@ def train(
     held_out = HeldOut(corpora.held_out, settings.LONG)
 
     def evaluate(state: ModelState) -> dict[str, float]:
-        return {"held_out_loss": held_out.loss(state.model)}
+        return {"eval_loss": held_out.loss(state.model)}
 
     curriculum = make_curriculum(corpora, schedule, steps)
     is_new = not folder.is_trained
@@ -68,6 +68,7 @@ def train(
         eval_every=schedule.eval_every,
         checkpoint_every=schedule.checkpoint_every,
         log_every=schedule.log_every,
+        best_metric="eval_loss",
         seed=record.seed,
     )
     plan = trainer.plan()
