@@ -12,7 +12,7 @@ import pytest
 from flax import nnx
 from jax.sharding import AxisType
 from roxxel_ckpt import Checkpointer
-from roxxel_curriculum import Phase
+from roxxel_curriculum import Curriculum, Phase
 from roxxel_train import (
     Logger,
     ModelState,
@@ -22,7 +22,7 @@ from roxxel_train import (
     Trainer,
 )
 
-from .helpers import corpus, loss_fn, pair, rows, trainer, values
+from .helpers import corpus, loss_fn, mesh_of, pair, rows, trainer, values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -351,6 +351,42 @@ def test_mesh_with_explicit_axes_serves_as_any_other(tmp_path: Path) -> None:
     mesh = jax.make_mesh((1, 1), ("data", "model"), axis_types=explicit)
 
     assert trainer(tmp_path, mesh=mesh, save_path=None).run().complete
+
+
+@pytest.mark.parametrize(("devices", "explicit"), [(1, False), (8, True)])
+def test_mesh_that_the_program_has_set_changes_nothing(
+    tmp_path: Path, devices: int, *, explicit: bool
+) -> None:
+    kind = AxisType.Explicit if explicit else AxisType.Auto
+    mine = jax.make_mesh((8,), ("data",), axis_types=(kind,))
+    asked: list[float] = []
+
+    def evaluate(state: ModelState) -> float:
+        asked.append(float(loss_fn(state.model, jnp.zeros((8, 9), jnp.int32))))
+        return asked[-1]
+
+    options: dict[str, Any] = {
+        "mesh": mesh_of(devices),
+        "eval_fn": evaluate,
+        "eval_every": 5,
+        "eval_curriculum": Curriculum(corpus(tmp_path), [Phase(1, 8, 9)]),
+    }
+    phases = [Phase(6, 8, 9), Phase(4, 16, 5)]
+    trainer(tmp_path / "alone", phases, **options).run()
+    alone = rows(tmp_path / "alone")
+
+    with jax.set_mesh(mine):
+        one = trainer(tmp_path / "set", phases, **options)
+        one.run()
+        assert jax.sharding.get_mesh() == mine
+        trainer(
+            tmp_path / "next",
+            phases,
+            **options,
+            init_from=tmp_path / "set" / "run",
+        ).preflight()
+
+    assert rows(tmp_path / "set") == alone
 
 
 def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Curriculum
@@ -13,14 +14,36 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Sampler
 
 
-def check_intervals(intervals: Mapping[str, int | None]) -> None:
-    """Check that every interval is a number of updates or checkpoints, or None.
+@dataclass(frozen=True)
+class Intervals:
+    """After how many updates something is done again.
+
+    Attributes:
+        eval_every: An evaluation; None for the last update only.
+        checkpoint_every: A checkpoint.
+        log_every: A row of metrics.
 
     Raises:
         ValueError: One is below 1.
         TypeError: One is no integer.
     """
-    for name, value in intervals.items():
+
+    eval_every: int | None
+    checkpoint_every: int
+    log_every: int
+
+    def __post_init__(self) -> None:
+        check_counts(vars(self))
+
+
+def check_counts(counts: Mapping[str, int | None]) -> None:
+    """Check that each is a number of things, or None.
+
+    Raises:
+        ValueError: One is below 1.
+        TypeError: One is no integer.
+    """
+    for name, value in counts.items():
         if value is None:
             continue
         try:

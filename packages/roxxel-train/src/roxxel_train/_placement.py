@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_train._compiled import in_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable
 
     from roxxel_curriculum import Sampler
 
@@ -22,6 +23,20 @@ if TYPE_CHECKING:
 def data_parallel_mesh() -> Mesh:
     """Return all devices of all processes along one axis, `"data"`."""
     return Mesh(np.asarray(jax.devices()), ("data",))
+
+
+@contextmanager
+def instead_of_set_mesh(mesh: Mesh) -> Generator[None]:
+    """Let `mesh` stand in for one that the program has set by `jax.set_mesh`.
+
+    JAX refuses arrays of any other mesh than the one set, and counts the same devices
+    with axes of another type as another. Where none is set, none is.
+    """
+    if jax.sharding.get_mesh().empty:
+        yield
+    else:
+        with jax.set_mesh(mesh):
+            yield
 
 
 def batch_sharding(

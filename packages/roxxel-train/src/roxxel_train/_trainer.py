@@ -19,11 +19,12 @@ from roxxel_loader import device_stream
 
 from roxxel_train._agreement import check_same, together
 from roxxel_train._arguments import (
+    Intervals,
     check_accumulation,
     check_amounts,
     check_best_metric,
+    check_counts,
     check_functions,
-    check_intervals,
     check_types,
     checked_curriculum,
 )
@@ -37,7 +38,12 @@ from roxxel_train._model_sharding import ModelLayout, on_mesh
 from roxxel_train._model_state import signature, take
 from roxxel_train._overheard import Overheard
 from roxxel_train._past import bind, newest_state, take_weights
-from roxxel_train._placement import BatchPlacement, batch_shapes, batch_sharding
+from roxxel_train._placement import (
+    BatchPlacement,
+    batch_shapes,
+    batch_sharding,
+    instead_of_set_mesh,
+)
 from roxxel_train._preflight import Preflight, look_ahead
 from roxxel_train._profile import Trace, checked_steps
 from roxxel_train._recorder import Recorder
@@ -168,15 +174,8 @@ class Trainer:
         flops_per_token: float | None = None,
         check: Literal["headers", "blocks"] = "headers",
     ) -> None:
-        check_intervals(
-            {
-                "eval_every": eval_every,
-                "checkpoint_every": checkpoint_every,
-                "log_every": log_every,
-                "grad_accum_steps": grad_accum_steps,
-                "max_to_keep": max_to_keep,
-            }
-        )
+        self._every = Intervals(eval_every, checkpoint_every, log_every)
+        check_counts({"grad_accum_steps": grad_accum_steps, "max_to_keep": max_to_keep})
         check_functions(
             {"loss_fn": loss_fn, "eval_fn": eval_fn, "train_step": train_step}
         )
@@ -198,14 +197,13 @@ class Trainer:
         chosen_step = choose_step(loss_fn, train_step, grad_accum_steps)
         sharding = batch_sharding(mesh, data_sharding)
         layout = ModelLayout.of(model_sharding, sharding)
-        self.model, self.optimizer = on_mesh(model, optimizer, layout)
-        self._eval_every = eval_every
-        self._checkpoint_every = checkpoint_every
-        self._log_every = log_every
+        self._mesh = layout.mesh
+        with instead_of_set_mesh(self._mesh):
+            self.model, self.optimizer = on_mesh(model, optimizer, layout)
         self._hang_after_s = hang_after_s
         self._timeout_s = timeout
         self._placement = BatchPlacement(sharding, strict=strict_sharding)
-        devices = layout.mesh.devices.flat
+        devices = self._mesh.devices.flat
         self._machine = Machine(self.model, devices, flops_per_token)
 
         state = take(self.model, self.optimizer)
@@ -241,7 +239,8 @@ class Trainer:
         self._init_from: dict[str, Any] | None = None
         self._taken: RestoreReport | None = None
         if init_from is not None and past[0] == 0:
-            self._taken = take_weights(self.model, init_from)
+            with instead_of_set_mesh(self._mesh):
+                self._taken = take_weights(self.model, init_from)
             self._init_from = {"path": str(init_from), "step": self._taken.step}
         self._kept = Keeper(
             self.model, self.optimizer, checkpointer, self._sampler, self._logger
@@ -251,7 +250,7 @@ class Trainer:
         self._batches = batch_shapes(self._sampler, self._placement)
         # Traced now, for every phase: so a wrong loss function shows at once.
         self._updates = CompiledAhead(
-            jit_update(graphdef, chosen_step, state), state, self._batches, layout.mesh
+            jit_update(graphdef, chosen_step, state), state, self._batches, self._mesh
         )
         held_out: HeldOut | None = None
         if eval_curriculum is not None:
@@ -280,7 +279,7 @@ class Trainer:
         use_compilation_cache()
         with compiling_thread() as compiler:
             self._updates.begin(compiler, self._batches)
-        num_saves = -(-self._sampler.total_steps // self._checkpoint_every)
+        num_saves = -(-self._sampler.total_steps // self._every.checkpoint_every)
         if self._max_to_keep is not None:
             # The newest ones, the best one, and the one that is being written.
             num_saves = min(num_saves, self._max_to_keep + 2)
@@ -330,6 +329,7 @@ class Trainer:
         total = self._sampler.total_steps
         barrier("start of the run", self._timeout_s)
         with ExitStack() as stack:
+            stack.enter_context(instead_of_set_mesh(self._mesh))
             with together():
                 log, requests, watch, trace, compiler = self._open(stack)
             start = self._begin(log)
@@ -337,7 +337,7 @@ class Trainer:
             recorder = Recorder(
                 log,
                 self._sampler,
-                self._log_every,
+                self._every.log_every,
                 start,
                 kept.interval,
                 self._machine,
@@ -367,11 +367,13 @@ class Trainer:
                 kept.tree, scalars = update(kept.tree, batch)
                 kept.step = step
                 recorder.push(step, scalars)
-                if self._is_due(step, self._eval_every):
+                if self._is_due(step, self._every.eval_every):
                     self._evaluate(recorder, watch)
                 if asked := requests.stop(step):
                     raise self._preempted(asked, recorder)
-                if requests.save(step) or self._is_due(step, self._checkpoint_every):
+                if requests.save(step) or self._is_due(
+                    step, self._every.checkpoint_every
+                ):
                     kept.save(recorder)
 
             recorder.drain()
