@@ -14,6 +14,8 @@ the others to the host:
   hand-over from one update to the next;
 - phase change: the wall time of its step over the median of the phase it enters.
 
+XLA's kernels from YNNPACK, which it uses on CPUs, are left out: each program builds them
+when it first runs, some 11 ms in whatever loop, and no compiling ahead can spare that.
 Runs are interleaved. `--rounds 9 --steps 1100` gives the figures of record.
 """
 
@@ -39,7 +41,8 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("NPROC", "1")
 os.environ.setdefault(
     "XLA_FLAGS",
-    "--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count=1",
+    "--xla_cpu_multi_thread_eigen=false --xla_force_host_platform_device_count=1 "
+    "--xla_cpu_experimental_ynn_fusion_type=",
 )
 
 import jax
