@@ -14,8 +14,8 @@ the others to the host:
   hand-over from one update to the next;
 - phase change: the wall time of its step over the median of the phase it enters.
 
-XLA's kernels from YNNPACK, which it uses on CPUs, are left out: each program builds them
-when it first runs, some 11 ms in whatever loop, and no compiling ahead can spare that.
+XLA is kept from the kernels of YNNPACK, which it uses on CPUs: each program builds them
+when it first runs, some 11 ms in whatever loop, and no compiling ahead spares that.
 Runs are interleaved. `--rounds 9 --steps 1100` gives the figures of record.
 """
 
@@ -206,10 +206,12 @@ def idle_shares(trace: Path) -> tuple[float, float]:
     hosts = {thread for *_, thread, name in spans if name in UPDATE}
     for begin, end, thread, name in spans:
         known = dispatches if name in UPDATE else runs
-        # What lies within another is told twice, or a loop of the program.
-        if (name in UPDATE or thread not in hosts) and (
-            not known or begin >= known[-1][1]
-        ):
+        if name not in UPDATE and thread in hosts:
+            continue  # the call, told twice
+        if known and begin < known[-1][1]:
+            # A loop of the program, or what one thread began and another goes on with.
+            known[-1] = known[-1][0], max(end, known[-1][1])
+        else:
             known.append((begin, end))
     # The updates are the longest of all programs: to place a batch takes microseconds.
     runs.sort(key=lambda run: run[0] - run[1])
