@@ -1,8 +1,8 @@
 """ShardWriter: documents in, one finished file out.
 
-Documents are gathered in a stage of about a megabyte, so that checks, casts, checksums
-and writes cost little for each document. The file grows under a hidden name and takes
-its own only when it is whole and on the disk.
+Documents are gathered in a stage of some megabytes, so that checks, casts, checksums
+and writes cost little for each; a full stage is written while the next one fills. The
+file grows under a hidden name and takes its own only when it is whole and on the disk.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 import zlib
 from array import array
 from bisect import bisect_right
+from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -34,15 +35,17 @@ from roxxel_format._layout import (
     check_block_size,
     digests,
 )
+from roxxel_format._output import Output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from concurrent.futures import Future
     from types import TracebackType
 
     from roxxel_format._dtypes import Tokens
 
 PARTIAL_SUFFIX = ".partial"
-_STAGE_SIZE = 1 << 20
+_STAGE_SIZE = 1 << 22
 _METADATA_ROOM = 1 << 11
 
 
@@ -55,7 +58,7 @@ class ShardWriter:
     """Write one shard; it appears under its name only when it is whole.
 
     As a context manager it closes the shard at the end of the block, and removes it
-    when the block raises. Memory: some megabytes, 8 bytes for each document and 4 for
+    when the block raises. Memory: about 16 MiB, 8 bytes for each document and 4 for
     each checksum block.
 
     Args:
@@ -103,18 +106,16 @@ class ShardWriter:
         self._num_flushed = 0
         self._checksums = array("I")
         self._carry = bytearray()
+        self._staged = self._dtype
         self._stage: Tokens = np.empty(0, self._dtype)
         self._stage_separator = self._separator
+        self._left: deque[tuple[Tokens, Future[None]]] = deque()
         self._used = 0
         self._layout: Layout | None = None
         self._partial = partial_path(self.path)
-        self._fd: int | None = os.open(
-            self._partial,
-            os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0),
-            0o666,
-        )
+        self._output = Output(self._partial, self.path)
         try:
-            self._write(self._head.pack())
+            self._output.write(self._head.pack())
         except BaseException:
             self.abort()
             raise
@@ -167,10 +168,10 @@ class ShardWriter:
             )
         length = document.size
         separator_length = self._head.separator_length if ends else 0
+        dtype, staged = document.dtype, self._staged
         if (
-            document.dtype != self._stage.dtype
-            or self._used + length + separator_length >= self._stage.size
-        ):
+            dtype is not staged and dtype != staged
+        ) or self._used + length + separator_length >= self._stage.size:
             document = self._make_room(document, length + separator_length)
         stop = self._used + length
         self._stage[self._used : stop] = document
@@ -220,15 +221,11 @@ class ShardWriter:
         head = self._head.pack()
         content, whole = digests(layout, head, [document_bytes], checksums, metadata)
         layout = _with_digests(layout, content, whole)
-        self._write(checksums)
-        self._write(metadata)
-        self._write(layout.pack_foot(head))
-        assert self._fd is not None  # noqa: S101 - closed only here and by abort()
-        started = time.perf_counter()
-        os.fsync(self._fd)
-        self.sync_s += time.perf_counter() - started
-        os.close(self._fd)
-        self._fd = None
+        self._output.write(checksums)
+        self._output.write(metadata)
+        self._output.write(layout.pack_foot(head))
+        self._output.finish()
+        self.sync_s += self._output.sync_s
         self._layout = layout
         return layout
 
@@ -251,9 +248,7 @@ class ShardWriter:
 
     def abort(self) -> None:
         """Give the shard up and remove the hidden file."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        self._output.abort()
         with contextlib.suppress(OSError):
             self._partial.unlink(missing_ok=True)
 
@@ -289,12 +284,14 @@ class ShardWriter:
             self._stage_separator = separator
             if document.dtype != self._stage.dtype or length >= self._stage.size:
                 size = max(_STAGE_SIZE // document.dtype.itemsize, length + 1)
+                self._staged = document.dtype
                 self._stage = np.empty(size, document.dtype)
         return document
 
     def _close_stage(self) -> None:
         """Empty the stage for good: whatever comes next finds no room."""
         self._flush()
+        self._staged = self._dtype
         self._stage = np.empty(0, self._dtype)
 
     def _flush(self) -> None:
@@ -314,8 +311,20 @@ class ShardWriter:
             self._write_blocks(memoryview(bytes(self._carry)))
             self._carry.clear()
         whole = len(data) - len(data) % self._head.block_size
-        self._write_blocks(data[:whole])
         self._carry += data[whole:]
+        written = self._write_blocks(data[:whole])
+        if written is not None and np.may_share_memory(tokens, self._stage):
+            self._leave_stage(written)
+
+    def _leave_stage(self, written: Future[None]) -> None:
+        """Fill another stage while this one waits to be written."""
+        self._left.append((self._stage, written))
+        stage, written = self._left[0]
+        if written.done():
+            self._left.popleft()
+        fits = (stage.size, stage.dtype) == (self._stage.size, self._staged)
+        reuses = written.done() and fits
+        self._stage = stage if reuses else np.empty_like(self._stage)
 
     def _cast(self, tokens: Tokens, document: int | None = None) -> Tokens:
         """Cast a document, or (without its number) what the stage holds."""
@@ -332,27 +341,13 @@ class ShardWriter:
                 "choose a wider dtype, or mend the document",
             ) from None
 
-    def _write_blocks(self, data: memoryview) -> None:
+    def _write_blocks(self, data: memoryview) -> Future[None] | None:
         size = self._head.block_size
         crc32 = zlib.crc32
         self._checksums.extend(
             [crc32(data[at : at + size]) for at in range(0, len(data), size)]
         )
-        self._write(data)
-
-    def _write(self, data: bytes | memoryview) -> None:
-        assert self._fd is not None  # noqa: S101 - a closed writer is our mistake
-        rest = memoryview(data)
-        try:
-            while rest:
-                rest = rest[os.write(self._fd, rest) :]
-        except OSError as error:
-            raise OSError(
-                error.errno,
-                f"{os.strerror(error.errno or 0)}; the shard was given up, "
-                "so make room and write again",
-                str(self.path),
-            ) from error
+        return self._output.write(data)
 
 
 def shard_size_bound(

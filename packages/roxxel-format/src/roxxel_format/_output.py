@@ -1,0 +1,126 @@
+"""A file that grows in the background: its pieces in order, their sync on the way.
+
+To write a piece into the system's cache takes about as long as to check and sum the
+next one, and the disk takes its own time after that. So large pieces are written by one
+thread, and brought to the disk by another, while the next are made.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SMALL = 1 << 18
+"""A piece of fewer bytes is not worth the way to another thread."""
+
+_LARGE = 1 << 23
+"""A piece of more bytes is not kept beside the next one."""
+
+_MAX_PENDING = 3
+"""Pieces that wait to be written."""
+
+_SYNC_EVERY = 1 << 24
+"""Bytes after which the disk is given what is written."""
+
+
+class Output:
+    """A new file, written from its beginning to its end.
+
+    Args:
+        path: The file; one of that name is emptied.
+        name: What to call it in errors.
+
+    Attributes:
+        sync_s: Seconds spent waiting for the disk.
+    """
+
+    def __init__(self, path: Path, name: Path) -> None:
+        self._name = name
+        self._file = path.open("wb", buffering=0)
+        self._pending: deque[Future[None]] = deque()
+        self._writing: ThreadPoolExecutor | None = None
+        self._syncing: ThreadPoolExecutor | None = None
+        self._sync: Future[None] | None = None
+        self._num_unsynced = 0
+        self.sync_s = 0.0
+
+    def write(self, data: bytes | memoryview) -> Future[None] | None:
+        """Add a piece.
+
+        Returns:
+            None once it is written; else what is done then, and until then the piece
+            must not change.
+
+        Raises:
+            OSError: This piece, or one before it, cannot be written.
+        """
+        is_large = len(data) > _LARGE
+        while self._pending and (is_large or len(self._pending) >= _MAX_PENDING):
+            self._pending.popleft().result()
+        if is_large or (not self._pending and len(data) < _SMALL):
+            self._write(data)
+            return None
+        if self._writing is None:
+            self._writing = ThreadPoolExecutor(1, "roxxel-format-write")
+        piece = self._writing.submit(self._write, data)
+        self._pending.append(piece)
+        return piece
+
+    def finish(self) -> None:
+        """Write what is left, bring all of it to the disk and close the file.
+
+        Raises:
+            OSError: A piece could not be written, or the disk cannot take it.
+        """
+        while self._pending:
+            self._pending.popleft().result()
+        began = time.perf_counter()
+        if self._sync is not None:
+            self._sync.result()
+        os.fsync(self._file.fileno())
+        self.sync_s += time.perf_counter() - began
+        self._end()
+
+    def abort(self) -> None:
+        """Close the file as it is, once no thread is at work on it."""
+        for pending in self._pending:
+            pending.cancel()
+        self._end()
+
+    def _end(self) -> None:
+        for threads in (self._writing, self._syncing):
+            if threads is not None:
+                threads.shutdown()
+        self._file.close()
+
+    def _write(self, data: bytes | memoryview) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise OSError(
+                error.errno,
+                f"{os.strerror(error.errno or 0)}; the shard was given up, "
+                "so make room and write again",
+                str(self._name),
+            ) from error
+        self._num_unsynced += len(data)
+        if self._num_unsynced >= _SYNC_EVERY and (
+            self._sync is None or self._sync.done()
+        ):
+            self._begin_sync()
+
+    def _begin_sync(self) -> None:
+        if self._sync is not None:
+            self._sync.result()
+        if self._syncing is None:
+            self._syncing = ThreadPoolExecutor(1, "roxxel-format-sync")
+        self._num_unsynced = 0
+        self._sync = self._syncing.submit(os.fsync, self._file.fileno())
