@@ -4,6 +4,8 @@ import gc
 import resource
 import signal
 import threading
+import tracemalloc
+from concurrent.futures import Future
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -55,6 +57,107 @@ def test_a_piece_that_finds_no_room_is_an_error_at_the_latest_at_the_end(
     output.abort()
 
     assert our_threads() == []
+
+
+def test_a_file_that_could_not_be_written_takes_nothing_more(tmp_path: Path) -> None:
+    output = Output(tmp_path / "file", Path("name"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Output, "_write", full)
+        for _ in range(4):
+            try:
+                output.write(bytes(1 << 20))
+            except OSError:
+                break
+        with pytest.raises(OSError, match=r"full|a write before this one has failed"):
+            output.finish()
+
+    with pytest.raises(OSError, match="name: a write before this one has failed"):
+        output.write(b"more")
+    with pytest.raises(OSError, match="a write before this one has failed"):
+        output.finish()
+    output.abort()
+
+
+def full(*_: object) -> None:
+    raise OSError(28, "full")
+
+
+def test_a_sync_that_fails_names_the_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", full)
+    for num_pieces in (1, 20):  # at the end; in the background
+        writer = ShardWriter(tmp_path / "a.rox", "uint16")
+        with pytest.raises(OSError, match=r"the shard was given up.*a\.rox"):
+            append_and_close(writer, num_pieces)
+
+        assert list(tmp_path.iterdir()) == []
+        assert our_threads() == []
+
+
+def append_and_close(writer: ShardWriter, num_pieces: int) -> None:
+    with writer:
+        for _ in range(num_pieces):
+            writer.append(np.zeros(1 << 20, np.uint16))
+
+
+class DoneAtTheSecondLook(Future[None]):
+    """Becomes done between two looks."""
+
+    looks = 0
+
+    def done(self) -> bool:
+        self.looks += 1
+        return self.looks > 1
+
+
+def test_a_stage_is_taken_again_only_when_it_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handed: list[tuple[memoryview, bytes, DoneAtTheSecondLook]] = []
+
+    def keep(_: Output, data: memoryview) -> Future[None]:
+        handed.append((data, bytes(data), DoneAtTheSecondLook()))
+        return handed[-1][-1]
+
+    monkeypatch.setattr(Output, "write", keep)
+    writer = ShardWriter(tmp_path / "a.rox", "uint16")
+    for number in range(60):
+        writer.append(np.full(1 << 19, number, np.uint16))
+        for data, before, written in handed:
+            assert written.looks > 1 or bytes(data) == before
+    writer.abort()
+    assert sum(written.looks > 1 for *_, written in handed) > 10
+
+
+def test_a_finished_writer_keeps_no_stage(tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        writers: list[ShardWriter] = []
+        for number in range(4):
+            writers.append(ShardWriter(tmp_path / f"{number}.rox", "uint16"))
+            for _ in range(8):
+                writers[-1].append(np.zeros(1 << 20, np.uint16))
+            writers[-1].close()
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held < 1 << 20
+
+
+def test_metadata_that_is_no_json_leaves_a_shard_that_can_be_mended(
+    tmp_path: Path,
+) -> None:
+    writer = ShardWriter(tmp_path / "a.rox", "uint16")
+    writer.append(np.arange(5, dtype=np.uint16))
+    writer.metadata["when"] = object()
+    with pytest.raises(TypeError, match="cannot be stored as JSON"):
+        writer.finish()
+
+    writer.metadata["when"] = "now"
+    writer.close()
+
+    assert Shard(tmp_path / "a.rox").tokens[:].tolist() == [0, 1, 2, 3, 4]
 
 
 def fill(output: Output, size: int) -> None:

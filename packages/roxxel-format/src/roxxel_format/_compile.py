@@ -149,18 +149,12 @@ class _Job:
         )
 
     def _add_all(self, data: Iterable[object]) -> None:
-        documents = enumerate(_documents(data))
-        array = self._intake.array
-        for number, document in documents:
-            self._add(array(document, number))
+        array, add = self._intake.array, self._add
+        for number, document in enumerate(_documents(data)):
+            add(array(document, number))
             self._num_documents = number + 1
-            if self._options.max_shard_bytes is None:
-                break
-        if self._writer is not None:
-            append = self._writer.append  # one shard: nothing else is to be decided
-            for number, document in documents:
-                append(array(document, number))
-                self._num_documents = number + 1
+            if number == 0 and self._writer and self._options.max_shard_bytes is None:
+                add = self._writer.append  # one shard: nothing else is to be decided
         if self._writer is None:
             raise ValueError(
                 f"{self._place.shard(0)}: there are no documents to write; "

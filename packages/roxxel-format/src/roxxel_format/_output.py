@@ -11,9 +11,11 @@ import os
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
     from pathlib import Path
 
 _SMALL = 1 << 18
@@ -32,6 +34,8 @@ _SYNC_EVERY = 1 << 24
 class Output:
     """A new file, written from its beginning to its end.
 
+    After an error, or an interrupt that met a wait, it takes nothing more.
+
     Args:
         path: The file; one of that name is emptied.
         name: What to call it in errors.
@@ -43,6 +47,7 @@ class Output:
     def __init__(self, path: Path, name: Path) -> None:
         self._name = name
         self._file = path.open("wb", buffering=0)
+        self._is_broken = False
         self._pending: deque[Future[None]] = deque()
         self._writing: ThreadPoolExecutor | None = None
         self._syncing: ThreadPoolExecutor | None = None
@@ -60,17 +65,17 @@ class Output:
         Raises:
             OSError: This piece, or one before it, cannot be written.
         """
-        is_large = len(data) > _LARGE
-        while self._pending and (is_large or len(self._pending) >= _MAX_PENDING):
-            self._pending.popleft().result()
-        if is_large or (not self._pending and len(data) < _SMALL):
-            self._write(data)
-            return None
-        if self._writing is None:
-            self._writing = ThreadPoolExecutor(1, "roxxel-format-write")
-        piece = self._writing.submit(self._write, data)
-        self._pending.append(piece)
-        return piece
+        with self._unless_broken():
+            is_large = len(data) > _LARGE
+            self._wait(until=0 if is_large else _MAX_PENDING - 1)
+            if is_large or (not self._pending and len(data) < _SMALL):
+                self._write(data)
+                return None
+            if self._writing is None:
+                self._writing = ThreadPoolExecutor(1, "roxxel-format-write")
+            piece = self._writing.submit(self._write, data)
+            self._pending.append(piece)
+            return piece
 
     def finish(self) -> None:
         """Write what is left, bring all of it to the disk and close the file.
@@ -78,32 +83,73 @@ class Output:
         Raises:
             OSError: A piece could not be written, or the disk cannot take it.
         """
-        while self._pending:
-            self._pending.popleft().result()
-        began = time.perf_counter()
-        if self._sync is not None:
-            self._sync.result()
-        os.fsync(self._file.fileno())
-        self.sync_s += time.perf_counter() - began
-        self._end()
+        with self._unless_broken():
+            self._wait(until=0)
+            began = time.perf_counter()
+            if self._sync is not None:
+                self._sync.result()
+            self._bring_to_disk()
+            self.sync_s += time.perf_counter() - began
+            self._end()
 
     def abort(self) -> None:
         """Close the file as it is, once no thread is at work on it."""
+        self._is_broken = True
         for pending in self._pending:
             pending.cancel()
         self._end()
 
+    @contextmanager
+    def _unless_broken(self) -> Generator[None]:
+        """Take what the block adds; where it does not get to its end, no more."""
+        if self._is_broken:
+            raise OSError(
+                f"{self._name}: a write before this one has failed, so the shard was "
+                "given up; write it again"
+            )
+        self._is_broken = True
+        yield
+        self._is_broken = False
+
+    def _wait(self, until: int) -> None:
+        """Wait until no more pieces than so many are pending."""
+        while len(self._pending) > until:
+            self._pending[0].result()
+            self._pending.popleft()
+
     def _end(self) -> None:
-        for threads in (self._writing, self._syncing):
-            if threads is not None:
-                threads.shutdown()
-        self._file.close()
+        try:
+            if self._writing is not None:
+                self._writing.shutdown()
+            if self._syncing is not None:  # the last piece may have begun it
+                self._syncing.shutdown()
+        finally:
+            self._file.close()
 
     def _write(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
-        try:
+        with self._named():
             while rest:
                 rest = rest[self._file.write(rest) :]
+        self._num_unsynced += len(data)
+        is_free = self._sync is None or self._sync.done()
+        if self._num_unsynced >= _SYNC_EVERY and is_free:
+            self._num_unsynced = 0
+            if self._sync is not None:
+                self._sync.result()
+            if self._syncing is None:
+                self._syncing = ThreadPoolExecutor(1, "roxxel-format-sync")
+            self._sync = self._syncing.submit(self._bring_to_disk)
+
+    def _bring_to_disk(self) -> None:
+        with self._named():
+            os.fsync(self._file.fileno())
+
+    @contextmanager
+    def _named(self) -> Generator[None]:
+        """Say in an error of the system which shard it has met."""
+        try:
+            yield
         except OSError as error:
             raise OSError(
                 error.errno,
@@ -111,16 +157,3 @@ class Output:
                 "so make room and write again",
                 str(self._name),
             ) from error
-        self._num_unsynced += len(data)
-        if self._num_unsynced >= _SYNC_EVERY and (
-            self._sync is None or self._sync.done()
-        ):
-            self._begin_sync()
-
-    def _begin_sync(self) -> None:
-        if self._sync is not None:
-            self._sync.result()
-        if self._syncing is None:
-            self._syncing = ThreadPoolExecutor(1, "roxxel-format-sync")
-        self._num_unsynced = 0
-        self._sync = self._syncing.submit(os.fsync, self._file.fileno())

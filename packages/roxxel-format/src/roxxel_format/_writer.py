@@ -58,8 +58,8 @@ class ShardWriter:
     """Write one shard; it appears under its name only when it is whole.
 
     As a context manager it closes the shard at the end of the block, and removes it
-    when the block raises. Memory: about 16 MiB, 8 bytes for each document and 4 for
-    each checksum block.
+    when the block raises. Memory: up to 32 MiB, or twice the longest document if that
+    is more; 8 bytes for each document and 4 for each checksum block.
 
     Args:
         path: The shard to write; a file of that name is replaced when it is closed.
@@ -197,6 +197,7 @@ class ShardWriter:
         """
         if self._layout is not None:
             return self._layout
+        metadata = _as_json(self.metadata)
         self._close_stage()
         block_size = self._head.block_size
         if self._carry:
@@ -205,7 +206,6 @@ class ShardWriter:
         document_bytes = documents.astype("<u8", copy=False).view(np.uint8).data
         self._write_blocks(document_bytes)
         checksums = np.array(self._checksums, "<u4").tobytes()
-        metadata = _as_json(self.metadata)
         low, high = self._caster.seen
         layout = Layout(
             head=self._head,
@@ -248,9 +248,12 @@ class ShardWriter:
 
     def abort(self) -> None:
         """Give the shard up and remove the hidden file."""
-        self._output.abort()
-        with contextlib.suppress(OSError):
-            self._partial.unlink(missing_ok=True)
+        try:
+            with contextlib.suppress(OSError):
+                self._output.abort()
+        finally:
+            with contextlib.suppress(OSError):
+                self._partial.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -291,6 +294,7 @@ class ShardWriter:
     def _close_stage(self) -> None:
         """Empty the stage for good: whatever comes next finds no room."""
         self._flush()
+        self._left.clear()
         self._staged = self._dtype
         self._stage = np.empty(0, self._dtype)
 
@@ -318,13 +322,16 @@ class ShardWriter:
 
     def _leave_stage(self, written: Future[None]) -> None:
         """Fill another stage while this one waits to be written."""
+        if self._stage.nbytes > 2 * _STAGE_SIZE:
+            written.result()  # a second of its size would be dearer than the wait
+            return
         self._left.append((self._stage, written))
-        stage, written = self._left[0]
-        if written.done():
+        stage, oldest = self._left[0]
+        is_free = oldest.done()  # asked once: it may become true between two looks
+        if is_free:
             self._left.popleft()
         fits = (stage.size, stage.dtype) == (self._stage.size, self._staged)
-        reuses = written.done() and fits
-        self._stage = stage if reuses else np.empty_like(self._stage)
+        self._stage = stage if is_free and fits else np.empty_like(self._stage)
 
     def _cast(self, tokens: Tokens, document: int | None = None) -> Tokens:
         """Cast a document, or (without its number) what the stage holds."""
