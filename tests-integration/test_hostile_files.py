@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,17 +25,43 @@ seq_len = 8
 """
 
 
+MODEL = """\
+import optax
+from flax import nnx
+
+def make():
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(nnx.Embed(50, 4, rngs=rngs), nnx.Linear(4, 50, rngs=rngs))
+    def loss_fn(model, batch):
+        logits, targets = model(batch[:, :-1]), batch[:, 1:]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+    return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
+"""
+
+
 @pytest.fixture
 def shard(tmp_path: Path) -> Path:
     path = tmp_path / "web.rox"
     Roxxel(path).write((np.arange(40) + i for i in range(8)), vocab_size=50)
     (tmp_path / "run.toml").write_text(CONFIG)
+    (tmp_path / "train.toml").write_text(
+        'model = "model_of_hostile_files:make"\nsave_path = "run"\n' + CONFIG
+    )
+    (tmp_path / "model_of_hostile_files.py").write_text(MODEL)
     return path
 
 
 def flip(path: Path, place: int) -> None:
     data = bytearray(path.read_bytes())
     data[place] ^= 1
+    path.write_bytes(data)
+
+
+def become_a_later_version(path: Path) -> None:
+    """Make it what a later format might write, its checksum right."""
+    data = bytearray(path.read_bytes())
+    data[8:12] = (2).to_bytes(4, "little")
+    data[4092:4096] = zlib.crc32(data[:4092]).to_bytes(4, "little")
     path.write_bytes(data)
 
 
@@ -56,6 +83,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         "not a Roxxel shard, it begins with b'PK",
     ),
     "empty": (lambda path: path.write_bytes(b""), "not a Roxxel shard"),
+    "later version": (
+        become_a_later_version,
+        "format version 2, but this reader knows",
+    ),
     "folder": (become_a_folder, "not a file, so no shard"),
 }
 
@@ -69,6 +100,7 @@ def test_shard_that_cannot_be_opened_is_named_by_every_command(
 
     for command in (
         ["plan", str(shard.with_name("run.toml"))],
+        ["train", str(shard.with_name("train.toml"))],
         ["format", "info", str(shard)],
         ["format", "verify", str(shard)],
     ):
@@ -91,27 +123,11 @@ def test_flipped_token_is_found_and_never_delivered(
         sampler.batch(0)
 
 
-MODEL = """\
-import optax
-from flax import nnx
-
-def make():
-    rngs = nnx.Rngs(0)
-    model = nnx.Sequential(nnx.Embed(50, 4, rngs=rngs), nnx.Linear(4, 50, rngs=rngs))
-    def loss_fn(model, batch):
-        logits, targets = model(batch[:, :-1]), batch[:, 1:]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
-    return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
-"""
-
-
 def test_no_damaged_token_is_trained_on_where_blocks_are_checked(
     shard: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    (shard.parent / "model.py").write_text(MODEL)
-    config = shard.with_name("run.toml")
-    head = 'model = "model:make"\nsave_path = "run"\n'
-    config.write_text(head + CONFIG + '[trainer]\ncheck = "blocks"\n')
+    config = shard.with_name("train.toml")
+    config.write_text(config.read_text() + '[trainer]\ncheck = "blocks"\n')
     flip(shard, 4096 + 20)
 
     code = main(["train", str(config)])
