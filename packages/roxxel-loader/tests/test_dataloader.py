@@ -265,6 +265,7 @@ def test_numbers_out_of_range_are_named(name: str, value: int) -> None:
         ("batch_size", 2.0, "an integer"),
         ("workers", "two", "an integer"),
         ("start_step", None, "an integer"),
+        ("prefetch", None, "an integer"),
         ("seed", 1.5, "an integer"),
         ("progress", True, "a function"),
         ("collate", [], "a function"),
@@ -296,12 +297,37 @@ def test_settings_of_the_consumers_thread_hold_where_items_are_made(
         return str(jnp.asarray(item).dtype), jax.sharding.get_mesh() == mesh
 
     loader = Dataloader(RangeDataset(6).map(look), 3, workers=workers)
+    begun_outside = iter(loader)
     with jax.enable_x64(True), jax.set_mesh(mesh):
-        within = [(*dtypes, *meshes) for dtypes, meshes in loader]
+        within = [(*dtypes, *meshes) for dtypes, meshes in begun_outside]
     without = [(*dtypes, *meshes) for dtypes, meshes in loader]
 
     assert within == [("int64",) * 3 + (True,) * 3] * 2
     assert without == [("int32",) * 3 + (False,) * 3] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "value"),
+    [
+        ("jax_enable_x64", jax.enable_x64, True),
+        ("jax_default_device", jax.default_device, jax.devices()[1]),
+        ("jax_default_matmul_precision", jax.default_matmul_precision, "float32"),
+        ("jax_default_prng_impl", jax.default_prng_impl, "rbg"),
+        ("jax_numpy_dtype_promotion", jax.numpy_dtype_promotion, "strict"),
+        ("jax_numpy_rank_promotion", jax.numpy_rank_promotion, "raise"),
+        ("jax_threefry_partitionable", jax.threefry_partitionable, False),
+    ],
+)
+def test_every_setting_that_changes_values_is_carried(
+    name: str, setting: Any, value: Any
+) -> None:
+    def look(_: int) -> bool:
+        return getattr(jax.config, name) == value
+
+    loader = Dataloader(RangeDataset(2).map(look), 2, workers=1)
+    with setting(value):
+        assert [batch.tolist() for batch in loader] == [[True, True]]
+    assert [batch.tolist() for batch in loader] == [[False, False]]
 
 
 def test_a_start_beyond_the_end_is_an_error() -> None:

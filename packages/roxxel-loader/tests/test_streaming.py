@@ -135,8 +135,21 @@ def test_resuming_a_stream_past_its_end_is_an_error(
     assert lists(Dataloader(numbers(11), 3, start_step=steps, **options)) == []
     for past in (1, 5):
         late = Dataloader(numbers(11), 3, start_step=steps + past, **options)
-        with pytest.raises(ValueError, match=f"has {steps} steps in {epochs} epochs"):
+        with pytest.raises(ValueError, match=f"has {steps} steps in epochs={epochs}"):
             next(iter(late))
+
+
+def test_a_finished_stream_that_seeks_is_not_read_again() -> None:
+    asked: list[int] = []
+
+    def seek(start: int) -> Iterator[int]:
+        asked.append(start)
+        return iter(range(start, 100))
+
+    stream = StreamingDataset(lambda: iter(range(100)), seek)
+
+    assert list(Dataloader(stream, 10, start_step=10)) == []
+    assert set(asked) == {100, 90}
 
 
 def test_what_a_stream_is_made_of_must_be_functions() -> None:

@@ -15,17 +15,15 @@ def check_integers(**numbers: Any) -> None:
             raise TypeError(f"{name} is {number!r}; give an integer") from None
 
 
-def check_at_least(least: int, **counts: int | None) -> None:
-    """Raise an error if one of the named counts is lower; None is no count.
+def check_at_least(least: int, **counts: Any) -> None:
+    """Raise an error if one of the named counts is lower.
 
     Raises:
         ValueError: A count is too low.
         TypeError: It is no integer.
     """
+    check_integers(**counts)
     for name, count in counts.items():
-        if count is None:
-            continue
-        check_integers(**{name: count})
         if count < least:
             raise ValueError(f"{name} is {count}; give {least} or more")
 

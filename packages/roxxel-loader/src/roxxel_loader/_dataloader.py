@@ -97,10 +97,13 @@ class Dataloader(Generic[B]):
         process_index: int | None = None,
         process_count: int | None = None,
     ) -> None:
-        check_integers(batch_size=batch_size, start_step=start_step, seed=seed)
         check_at_least(1, batch_size=batch_size)
-        check_at_least(0, workers=workers, prefetch=prefetch)
-        check_at_least(0, start_step=start_step, epochs=epochs)
+        check_at_least(0, prefetch=prefetch, start_step=start_step)
+        check_integers(seed=seed)
+        if workers is not None:
+            check_at_least(0, workers=workers)
+        if epochs is not None:
+            check_at_least(0, epochs=epochs)
         if collate is not None:
             check_callable(collate=collate)
         if progress is not None:
@@ -270,5 +273,5 @@ class Dataloader(Generic[B]):
             workers=workers,
             executor=self._executor,
             submit=partial(batches.submit, workers=workers or 1),
-            begin_thread=settings_here(),
+            settings=settings_here,
         )

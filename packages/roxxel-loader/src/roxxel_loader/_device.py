@@ -89,7 +89,9 @@ def device_stream(
         raise ValueError(
             f"steps [{start}, {stop}) are no range; give 0 <= start <= stop"
         )
-    check_at_least(0, prefetch=prefetch, workers=workers)
+    check_at_least(0, prefetch=prefetch)
+    if workers is not None:
+        check_at_least(0, workers=workers)
     if not isinstance(source, RowSource):
         check_callable(source=source)
     batches: StepBatches = (
@@ -103,7 +105,7 @@ def device_stream(
         stop,
         ahead=prefetch,
         workers=workers,
-        begin_thread=settings_here(),
+        settings=settings_here,
     )
     return DeviceStream(prefetcher, start, stop)
 

@@ -52,7 +52,8 @@ class Prefetcher(Generic[T]):
             None measures, and takes one thread where results are slow.
         executor: Makes the results instead of own threads; it is left open.
         submit: Has a result made by an executor; by default all of it by one call.
-        begin_thread: Called once in each of its own threads before anything is made.
+        settings: Called on the consumer's thread before own threads begin; gives what
+            each of them calls first.
 
     Attributes:
         mode: Where results are made now: `"inline"`, on the consumer's thread, or
@@ -70,7 +71,7 @@ class Prefetcher(Generic[T]):
         workers: int | None = None,
         executor: Executor | None = None,
         submit: Callable[[int, Executor], Future[T]] | None = None,
-        begin_thread: Callable[[], None] | None = None,
+        settings: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
         self._make = make
         self._submit = submit
@@ -85,7 +86,7 @@ class Prefetcher(Generic[T]):
         self._auto = workers is None and executor is None and ahead > 0
         self._num_slow = -1  # the first result is not judged, for it warms up
         self._thread_s: deque[float] = deque(maxlen=16)
-        self._resources = _Resources(executor, max(workers or 1, 1), begin_thread)
+        self._resources = _Resources(executor, max(workers or 1, 1), settings)
         self.waited_s = 0.0
         self.mode: Mode = "thread" if workers or executor is not None else "inline"
         self._finalizer = weakref.finalize(
@@ -252,12 +253,12 @@ class _Resources:
         self,
         given: Executor | None,
         workers: int,
-        begin_thread: Callable[[], None] | None,
+        settings: Callable[[], Callable[[], None]] | None,
     ) -> None:
         self._given = given
         self._own: ThreadPoolExecutor | None = None
         self._workers = workers
-        self._begin_thread = begin_thread
+        self._settings = settings
 
     def executor(self) -> Executor:
         """Return the executor, which may start threads from now on."""
@@ -267,7 +268,7 @@ class _Resources:
             self._own = ThreadPoolExecutor(
                 self._workers,
                 thread_name_prefix="roxxel-loader",
-                initializer=self._begin_thread,
+                initializer=None if self._settings is None else self._settings(),
             )
         return self._own
 

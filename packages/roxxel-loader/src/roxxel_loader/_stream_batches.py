@@ -161,13 +161,21 @@ class StreamBatches:
                     f"batch of {size}; check where it reads from"
                 )
             epoch += 1
-        if step == self._start and self._epochs == 1:
+        if step == self._start and self._epochs == 1 and not self._has_step(step - 1):
             step = self._steps_of_first_epoch()
         if step < self._start:
             raise PastEndError(
                 f"start_step is {self._start} but the stream has {step} steps in "
-                f"{self._epochs} epochs; raise epochs"
+                f"epochs={self._epochs}; raise epochs"
             )
+
+    def _has_step(self, step: int) -> bool:
+        """Return whether the first epoch has items for a step; reads no more of it."""
+        if step < 0:
+            return True
+        items = self._dataset.unfinished(step * self._batch_size, 0)
+        num_items = sum(1 for _ in islice(items, self._batch_size))
+        return num_items >= (self._batch_size if self._drop_last else 1)
 
     def _steps_of_first_epoch(self) -> int:
         """Return how many batches there are, by going through all items once."""

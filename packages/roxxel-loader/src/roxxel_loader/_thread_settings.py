@@ -1,8 +1,8 @@
 """What JAX keeps for each thread, carried to the threads that make batches.
 
 `with jax.enable_x64(True):` or `with jax.set_mesh(mesh):` holds for one thread. A batch
-must not depend on the thread that made it, so our own threads take over what holds
-where the iteration begins.
+must not depend on the thread that made it, so our own threads take over what holds for
+the consumer when they begin. The old `with mesh:` is not among it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
     "jax_default_matmul_precision": jax.default_matmul_precision,
     "jax_default_prng_impl": jax.default_prng_impl,
     "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
+    "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
 }
 """The settings that change what a function computes, and what sets each in a thread."""
 

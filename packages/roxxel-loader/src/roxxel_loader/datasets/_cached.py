@@ -32,7 +32,8 @@ class CachedDataset(LazyDataset[T]):
     """
 
     def __init__(self, dataset: Dataset[T], max_items: int | None = None) -> None:
-        check_at_least(1, max_items=max_items)
+        if max_items is not None:
+            check_at_least(1, max_items=max_items)
         self._dataset = dataset
         self._max_items = max_items
         self._items: dict[int, T] = {}

@@ -72,6 +72,7 @@ class LazyDataset(ABC, Generic[T]):
 
         Raises:
             ValueError: The number is negative.
+            TypeError: It is no integer.
         """
         check_at_least(0, num_items=num_items)
         return self.slice(0, num_items)
@@ -81,6 +82,7 @@ class LazyDataset(ABC, Generic[T]):
 
         Raises:
             ValueError: The number is negative.
+            TypeError: It is no integer.
         """
         check_at_least(0, num_items=num_items)
         return self.slice(num_items)

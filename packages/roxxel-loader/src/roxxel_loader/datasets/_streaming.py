@@ -122,6 +122,7 @@ class StreamingDataset(Generic[T]):
 
         Raises:
             ValueError: The number is negative.
+            TypeError: It is no integer.
         """
         check_at_least(0, num_items=num_items)
 
@@ -135,6 +136,7 @@ class StreamingDataset(Generic[T]):
 
         Raises:
             ValueError: The number is negative.
+            TypeError: It is no integer.
         """
         check_at_least(0, num_items=num_items)
 
