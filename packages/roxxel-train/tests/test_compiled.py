@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 from roxxel_train import Logger, Preempted
-from roxxel_train._compiled import CompiledAhead, CompiledShape, in_bytes
+from roxxel_train._compiled import CompiledAhead, CompiledShape
+from roxxel_train._units import in_bytes
 
 from .helpers import mesh_of, trainer, values
 
@@ -110,3 +111,12 @@ def test_size_is_shown_in_the_unit_that_keeps_it_short(number: int) -> None:
     shown = float(text.replace(",", ""))
     assert shown * factor == pytest.approx(number, rel=0.06, abs=0.5)
     assert shown < 1024.05 or unit == "TiB"
+
+
+def test_compiler_that_outlives_the_log_ends_without_an_error(tmp_path: Path) -> None:
+    one = trainer(tmp_path)
+    log = Logger()
+    with ThreadPoolExecutor(1) as compiler:
+        one._compile_ahead(0, log, compiler)  # pyright: ignore[reportPrivateUsage] - a second signal leaves it so
+
+    assert [shape.shape for shape in one._updates.shapes()] == [(4, 9), (2, 17)]  # pyright: ignore[reportPrivateUsage]

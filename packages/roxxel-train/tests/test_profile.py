@@ -13,6 +13,8 @@ from .helpers import trainer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from roxxel_train import ModelState
+
 
 def test_trace_of_two_steps_lies_under_the_run(tmp_path: Path) -> None:
     trainer(tmp_path, profile=(2, 4)).run()
@@ -30,8 +32,20 @@ def test_run_goes_on_without_a_trace_while_the_program_writes_one(
         assert trainer(tmp_path, profile=(2, 4)).run().complete
 
     log = (tmp_path / "run" / "system.log").read_text()
-    assert "no trace of this run is written: " in log
+    assert "no trace of this run is written, end the other one before: " in log
     assert list((tmp_path / "other").rglob("*.xplane.pb"))
+
+
+def test_trace_that_the_program_ends_ends_no_run(tmp_path: Path) -> None:
+    one = trainer(tmp_path, profile=(2, 8), eval_every=5, eval_fn=stop_trace)
+
+    assert one.run().complete
+    assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
+
+
+def stop_trace(state: ModelState) -> None:
+    if int(state.step[...]) == 5:
+        jax.profiler.stop_trace()
 
 
 @given(

@@ -442,6 +442,9 @@ def test_wrong_argument_is_named(
         ({"logger": print}, "logger is a builtin_function_or_method; give a Logger"),
         ({"checkpointer": "x"}, "checkpointer is a str; give a Checkpointer"),
         ({"timeout": "long"}, "timeout must be a number, got 'long'"),
+        ({"timeout": None}, "timeout must be a number, got None"),
+        ({"hang_after_s": "5"}, "hang_after_s must be a number, got '5'"),
+        ({"checkpoint_every": None}, "checkpoint_every must be an integer, got None"),
         ({"max_to_keep": 1.5}, "max_to_keep must be an integer, got 1.5"),
         ({"mesh": jax.devices()}, "mesh is a list; .*jax.sharding.Mesh"),
         ({"mesh": None, "data_sharding": "data"}, "data_sharding is a str; .*Named"),
@@ -455,7 +458,7 @@ def test_argument_of_another_kind_is_named(
 
 
 def test_batch_beyond_the_memory_of_the_machine_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"phase 1 has batches of 10{12} x 9, .* TiB"):
+    with pytest.raises(ValueError, match=r"a batch of 10{12} x 9 .* TiB or more"):
         trainer(tmp_path, [Phase(2, 4, 9), Phase(2, 10**12, 9)])
 
 

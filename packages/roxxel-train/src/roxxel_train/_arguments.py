@@ -6,10 +6,11 @@ import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from roxxel_curriculum import Curriculum
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from roxxel_curriculum import Sampler
 
@@ -33,21 +34,22 @@ class Intervals:
     log_every: int
 
     def __post_init__(self) -> None:
-        check_counts(vars(self))
+        check_counts(vars(self), optional=["eval_every"])
 
 
-def check_counts(counts: Mapping[str, int | None]) -> None:
-    """Check that each is a number of things, or None.
+def check_counts(counts: Mapping[str, Any], optional: Collection[str]) -> None:
+    """Check that each is a number of things; the optional ones may be None.
 
     Raises:
         ValueError: One is below 1.
         TypeError: One is no integer.
     """
     for name, value in counts.items():
-        if value is None:
+        if value is None and name in optional:
             continue
+        number: Any = value
         try:
-            count = operator.index(value)
+            count = operator.index(number)
         except TypeError as error:
             raise TypeError(f"{name} must be an integer, got {value!r}") from error
         if count < 1:
@@ -93,21 +95,19 @@ def check_types(objects: Mapping[str, tuple[Any, type]]) -> None:
             )
 
 
-def check_amounts(amounts: Mapping[str, float | None]) -> None:
-    """Check that each is a number above 0, or None.
+def check_amounts(amounts: Mapping[str, Any], optional: Collection[str]) -> None:
+    """Check that each is a number above 0; the optional ones may be None.
 
     Raises:
         ValueError: One is not above 0.
         TypeError: One is no number.
     """
     for name, value in amounts.items():
-        if value is None:
+        if value is None and name in optional:
             continue
-        try:
-            amount = float(value)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"{name} must be a number, got {value!r}") from error
-        if not amount > 0:
+        if not isinstance(value, int | float | np.number):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+        if not value > 0:
             raise ValueError(f"{name} must be above 0, got {value}")
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from roxxel_train._units import in_bytes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Executor, Future
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 0.1
 _SAY_AFTER_S = 1.0
-_UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class CompiledAhead:
     """The compiled program for each shape of batch.
 
     Args:
-        function: `(state, batch)` to anything, already jitted.
+        function: `(state, batch)` to anything and a dict, already jitted.
         state: The live state; its shardings are kept.
         batches: Shape, dtype and sharding of the batches, each an array's or a dict of
             them, in the order of need.
@@ -85,9 +86,9 @@ class CompiledAhead:
         self._latest: tuple[Any, Any] | None = None
 
     @property
-    def form(self) -> Any:
-        """What the function returns, as shapes and dtypes; alike for all batches."""
-        return next(iter(self._lowered.values())).out_info
+    def names(self) -> set[str]:
+        """Names in the dict that the function returns second, for any batch."""
+        return {name for one in self._lowered.values() for name in one.out_info[1]}
 
     def begin(
         self,
@@ -197,19 +198,4 @@ def _device_bytes(program: Any) -> int | None:
         - memory.alias_size_in_bytes
         + memory.temp_size_in_bytes
         + memory.generated_code_size_in_bytes
-    )
-
-
-def in_bytes(number: float) -> str:
-    """Return a size in bytes as a person reads it.
-
-    >>> in_bytes(3 * 2**20)
-    '3.0 MiB'
-    """
-    exponent = 0
-    while abs(number) >= 1024 and exponent < len(_UNITS):
-        number /= 1024
-        exponent += 1
-    return (
-        f"{number:,.1f} {_UNITS[exponent - 1]}" if exponent else f"{number:.0f} bytes"
     )

@@ -57,9 +57,9 @@ class Evaluator:
         return self._eval_fn is not None or self._held_out is not None
 
     @property
-    def names(self) -> list[str]:
+    def names(self) -> set[str]:
         """Names of what is known to come out; the user's function may add others."""
-        return [] if self._held_out is None else self._held_out.names
+        return set() if self._held_out is None else self._held_out.names
 
     def compile_ahead(self, compiler: Executor) -> None:
         """Begin to compile in the background."""
@@ -144,10 +144,9 @@ class HeldOut:
         )
 
     @property
-    def names(self) -> list[str]:
+    def names(self) -> set[str]:
         """Names of the means that `evaluate` returns."""
-        _, means = self._programs.form
-        return [PREFIX + name for name in means]
+        return {PREFIX + name for name in self._programs.names}
 
     def compile_ahead(self, compiler: Executor) -> None:
         """Begin to compile in the background."""

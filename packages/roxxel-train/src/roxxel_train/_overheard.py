@@ -21,8 +21,11 @@ class Overheard(logging.Handler):
         super().__init__(logging.WARNING)
         self._logger = logging.getLogger(package)
         self._log = log
+        self._is_shown = False
 
     def __enter__(self) -> Self:
+        # What nobody handles the standard library prints, unless we handle it.
+        self._is_shown = self._logger.hasHandlers()
         self._logger.addHandler(self)
         return self
 
@@ -30,6 +33,8 @@ class Overheard(logging.Handler):
         self._logger.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass a warning on; the terminal has it already where the program logs."""
-        message = self.format(record)
-        self._log.warning(message, terminal=not logging.getLogger().handlers)
+        """Pass a warning on; who handles it already shows it as well."""
+        try:
+            self._log.warning(self.format(record), terminal=not self._is_shown)
+        except Exception:  # noqa: BLE001 - a log must not end what it reports
+            self.handleError(record)

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from roxxel_train._compiled import in_bytes
+from roxxel_train._units import in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -171,7 +171,7 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
     shapes: list[Any] = []
     for phase in sampler.phases:
         shape = phase.batch_size, phase.seq_len
-        _check_memory(phase.index, shape, tokens.itemsize * len(sampler.fields))
+        _check_memory(shape, tokens.itemsize * len(sampler.fields))
         batch = {
             field: jax.ShapeDtypeStruct(
                 shape,
@@ -184,7 +184,7 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
     return shapes
 
 
-def _check_memory(phase: int, shape: tuple[int, int], value_bytes: int) -> None:
+def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:
     """Check that one batch fits the memory of the machine, where it is assembled.
 
     Raises:
@@ -194,7 +194,7 @@ def _check_memory(phase: int, shape: tuple[int, int], value_bytes: int) -> None:
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if part > there:
         raise ValueError(
-            f"phase {phase} has batches of {shape[0]} x {shape[1]}, of which each "
-            f"process holds {in_bytes(part)}, and this machine has {in_bytes(there)} "
-            "of memory; lower batch_size or seq_len"
+            f"of a batch of {shape[0]} x {shape[1]} each process holds "
+            f"{in_bytes(part)} or more, and this machine has {in_bytes(there)} of "
+            "memory; lower batch_size or seq_len"
         )

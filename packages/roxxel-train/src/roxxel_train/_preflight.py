@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from roxxel_train._compiled import in_bytes
+from roxxel_train._units import in_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

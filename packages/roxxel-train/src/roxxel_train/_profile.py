@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
@@ -93,14 +94,18 @@ class Trace:
             jax.profiler.start_trace(str(self._folder))
         except RuntimeError as error:  # JAX writes one trace at a time
             self._steps = range(0)
-            self._say(f"no trace of this run is written: {error}")
+            self._say(
+                f"no trace of this run is written, end the other one before: {error}"
+            )
         else:
             self._first = step
 
     def _stop(self) -> None:
         first, self._first = self._first, None
         if first is not None:
-            jax.profiler.stop_trace()
+            # The program may have ended it.
+            with suppress(RuntimeError):
+                jax.profiler.stop_trace()
             self._say(
                 f"a trace of steps {first} to {self._next - 1} lies in {self._folder}"
             )

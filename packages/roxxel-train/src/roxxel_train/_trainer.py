@@ -175,7 +175,10 @@ class Trainer:
         check: Literal["headers", "blocks"] = "headers",
     ) -> None:
         self._every = Intervals(eval_every, checkpoint_every, log_every)
-        check_counts({"grad_accum_steps": grad_accum_steps, "max_to_keep": max_to_keep})
+        check_counts(
+            {"grad_accum_steps": grad_accum_steps, "max_to_keep": max_to_keep},
+            optional=["max_to_keep"],
+        )
         check_functions(
             {"loss_fn": loss_fn, "eval_fn": eval_fn, "train_step": train_step}
         )
@@ -184,7 +187,8 @@ class Trainer:
                 "timeout": timeout,
                 "hang_after_s": hang_after_s,
                 "flops_per_token": flops_per_token,
-            }
+            },
+            optional=["hang_after_s", "flops_per_token"],
         )
         check_types(
             {
@@ -210,7 +214,7 @@ class Trainer:
         self._model_signature = signature(state)
         self._folder = None if save_path is None else RunFolder(save_path)
         self._max_to_keep = max_to_keep
-        self._own_folder = checkpointer is None and self._folder is not None
+        self._owns_checkpointer = checkpointer is None and self._folder is not None
         if checkpointer is None and self._folder is not None:
             checkpointer = Checkpointer(
                 self._folder.checkpoints,
@@ -257,8 +261,8 @@ class Trainer:
             data = eval_curriculum.sampler(seed, fields=fields, check=check)
             held_out = HeldOut(data, self._placement, loss_fn, graphdef, state)
         self._evaluator = Evaluator(eval_fn, held_out)
-        if self._own_folder:
-            known = [*self._updates.form[1], *self._evaluator.names]
+        if self._owns_checkpointer:
+            known = {*self._updates.names, *self._evaluator.names}
             check_best_metric(best_metric, known, eval_fn=eval_fn)
         self._requests: Requests | None = None
 
@@ -286,7 +290,9 @@ class Trainer:
         return look_ahead(
             self._updates.shapes(),
             take(self.model, self.optimizer),
-            self._folder.checkpoints if self._folder and self._own_folder else None,
+            self._folder.checkpoints
+            if self._folder and self._owns_checkpointer
+            else None,
             num_saves,
         )
 
@@ -444,9 +450,10 @@ class Trainer:
         needed = [batch for phase, batch in phases if phase.stop > start]
 
         def tell(shape: CompiledShape) -> None:
+            line = str(shape)
             # A second signal does not wait for the compiler: then the log is closed.
             with suppress(RuntimeError):
-                log.info(str(shape))
+                log.info(line)
 
         self._updates.begin(compiler, needed, tell)
         if needed or self._kept.owes_evaluation:
