@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel_curriculum import (
+    Curriculum,
+    CurriculumError,
+    Phase,
+    Sampler,
+    StateMismatch,
+)
 from roxxel_format import ChecksumError, Roxxel
 from roxxel_format.foreign import FlatTokens
 
@@ -53,6 +61,63 @@ def test_rows_are_the_tokens_and_documents_of_the_shards(tmp_path: Path) -> None
             segment = np.searchsorted(ends, np.arange(tokens.size)) + 1
             assert np.array_equal(batch["segment_ids"][row], segment)
             assert len(location.documents) == segment[-1]
+
+
+class Plain:
+    """A corpus without the door for windows that are read in parts."""
+
+    def __init__(self, corpus: Roxxel) -> None:
+        self._corpus = corpus
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "window_reader":
+            raise AttributeError(name)
+        return getattr(self._corpus, name)
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> tuple[Roxxel, Roxxel, Roxxel]:
+    """Return two corpora of several shards, and one of a single shard."""
+    folder = tmp_path_factory.mktemp("corpora")
+    one = write(folder / "one", 100, 3, max_shard_bytes=None)
+    assert one.num_shards == 1
+    return write(folder / "web", 100, 1), write(folder / "code", 60, 2), one
+
+
+@settings(max_examples=40)
+@given(
+    asked=st.lists(st.integers(0, 44), min_size=1, max_size=40),
+    primary=st.sampled_from([0, 2]),
+    kind=st.sampled_from(["alone", "blend", "one of two", "skips"]),
+)
+def test_steps_that_are_read_together_are_what_they_are_alone(
+    corpora: tuple[Roxxel, Roxxel, Roxxel], asked: list[int], primary: int, kind: str
+) -> None:
+    first = Phase(30, 8, 65, {"self": 2, "code": 1} if kind == "blend" else None)
+    second = Phase(15, 8, 4097, {"code": 1} if kind == "one of two" else None)
+    skips = [(12, 3)] if kind == "skips" else []
+
+    def sampler(web: Any, code: Any) -> Sampler:
+        mix = {} if kind in ("alone", "skips") else {"code": code}
+        policies = dict.fromkeys(("self", *mix), "repeat")
+        return Curriculum(
+            web, [first, second], mix, policies=policies, skips=skips
+        ).sampler(5)
+
+    ours = sampler(corpora[primary], corpora[1])
+    plain = sampler(Plain(corpora[primary]), Plain(corpora[1]))
+
+    for step in (*asked, *range(45)):
+        expected = plain.batch(step)
+        assert np.array_equal(ours.batch(step), expected)
+        whole = ours.rows(step, slice(0, len(expected)))
+        assert np.array_equal(whole, expected)
+        assert whole.dtype == ours.dtype
+        assert not np.shares_memory(whole, ours.batch(step))
+    with pytest.raises(IndexError, match="step 45 is outside the run"):
+        ours.batch(45)
+    with pytest.raises(IndexError, match="step -1 is outside the run"):
+        ours.batch(-1)
 
 
 def test_a_run_goes_on_when_its_files_have_moved(tmp_path: Path) -> None:

@@ -54,6 +54,25 @@ def test_windows_are_runs_of_the_token_line(
     out = np.zeros((len(starts), length), np.int64)
     assert corpus.read(starts, length, out=out) is out
     assert np.array_equal(out, windows)
+    first = data.draw(st.integers(0, len(starts)))
+    last = data.draw(st.integers(first, len(starts)))
+    reader = corpus.window_reader(starts, length, np.int32)
+    part = reader.read(first, last)
+    assert part.dtype == np.int32
+    assert np.array_equal(part, windows[first:last])
+    out = np.zeros((last - first, length), np.int32)
+    assert reader.read(first, last, out) is out
+    assert np.array_equal(out, part)
+
+
+def test_windows_are_checked_when_a_reader_is_made(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(900))
+
+    with pytest.raises(IndexError, match=r"window \[899, 901\) leaves the corpus"):
+        corpus.window_reader([0, 899], 2)
+    with pytest.raises(TypeError, match="int8"):
+        corpus.window_reader([0], 2, np.int8)
+    assert corpus.window_reader([0], 2).read(0, 1).dtype == np.uint16
 
 
 @given(lengths=LENGTHS, separator=st.sampled_from([None, 7, b"ab\0\1"]))

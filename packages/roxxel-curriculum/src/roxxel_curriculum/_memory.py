@@ -6,6 +6,7 @@ there are the fastest on accelerators too. numpy aligns to 16 bytes.
 
 from __future__ import annotations
 
+from ctypes import addressof, c_char
 from typing import Any
 
 import numpy as np
@@ -27,5 +28,6 @@ def new_batch(
     if num_bytes < WORTH_ALIGNING_BYTES:
         return np.empty((num_rows, num_columns), dtype)
     raw = np.empty(num_bytes + ALIGNMENT, np.uint8)
-    byte_offset = -raw.__array_interface__["data"][0] % ALIGNMENT
+    # A third of the time that numpy takes to tell it.
+    byte_offset = -addressof(c_char.from_buffer(raw.data)) % ALIGNMENT
     return np.ndarray((num_rows, num_columns), dtype, raw, byte_offset)

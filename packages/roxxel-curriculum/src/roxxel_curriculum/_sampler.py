@@ -16,6 +16,7 @@ from roxxel_curriculum._block import Block, make_block
 from roxxel_curriculum._fields import checked_fields, fill_fields
 from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES, new_batch
 from roxxel_curriculum._selection import checked_columns, checked_rows, is_every_row
+from roxxel_curriculum._sole_source import SoleSource, sole_source
 from roxxel_curriculum._source import batch_dtype, checking_reader
 from roxxel_curriculum._state import differences, state_of
 from roxxel_curriculum._state_form import StateMismatch
@@ -81,8 +82,9 @@ class Sampler:
             name: (index, make_key(ARITHMETIC_VERSION, seed, name))
             for index, name in enumerate(self.source_names)
         }
-        # Replaced whole, never changed: threads see one tuple or another.
-        self._blocks: tuple[Block, ...] = ()
+        # Replaced whole, never changed: threads see one or another.
+        self._blocks: tuple[tuple[Block, SoleSource | None], ...] = ()
+        self._near: SoleSource | None = None
 
     def __repr__(self) -> str:
         return f"Sampler(seed={self.seed}, total_steps={self.total_steps})"
@@ -123,6 +125,9 @@ class Sampler:
             IndexError: The step is outside the run.
             TypeError: A source holds integers that int32 cannot.
         """
+        near = self._near
+        if near is not None and type(step) is int and near.first <= step < near.stop:
+            return near.batch(step)
         return self._whole(*self._block(step))
 
     def _whole(self, block: Block, data_step: int) -> Any:
@@ -151,6 +156,15 @@ class Sampler:
             TypeError: `rows` or `columns` is of the wrong type.
             ValueError: `columns` has a step.
         """
+        near = self._near
+        if (
+            near is not None
+            and columns is None
+            and type(step) is int
+            and near.first <= step < near.stop
+            and is_every_row(rows, near.batch_size)
+        ):
+            return near.batch(step)
         block, data_step = self._block(step)
         seq_len = self._phases[block.phase].piece.seq_len
         first, length = checked_columns(columns, seq_len)
@@ -347,8 +361,9 @@ class Sampler:
             earlier = self._phases[index - 1]
             before = index - 1, earlier.data_step(earlier.steps - 1)
         follows = False
-        for block in blocks:
+        for block, near in blocks:
             if block.phase == index and block.first <= data_step < block.stop:
+                self._near = near
                 return block, data_step
             follows |= (
                 block.phase == before[0] and block.first <= before[1] < block.stop
@@ -360,7 +375,11 @@ class Sampler:
             first = data_step // size * size
             stop = min(first + size, last)
         made = make_block(phase, index, first, stop, self._sources)
-        self._blocks = (made, *blocks[: _KEPT_BLOCKS - 1])
+        near = None
+        if follows and self.fields == ("tokens",):
+            near = sole_source(made, phase, self._readers, self.dtype)
+        self._near = near
+        self._blocks = ((made, near), *blocks[: _KEPT_BLOCKS - 1])
         return made, data_step
 
     def _read_block(

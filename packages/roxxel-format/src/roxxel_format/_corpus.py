@@ -21,6 +21,7 @@ from roxxel_format._reading import OpenCorpus
 from roxxel_format._shard import Shard
 from roxxel_format._standing import check_whole, remove_leftovers
 from roxxel_format._views import Documents, TokenLine
+from roxxel_format._window_reader import WindowReader
 from roxxel_format._windows import check_range, parse_windows, result_dtype
 
 if TYPE_CHECKING:
@@ -208,15 +209,30 @@ class Roxxel:
         begins, length = parse_windows(starts, length, opened.index.num_tokens)
         result = result_dtype((begins.size, length), dtype, out, opened.index.dtype)
         opened.check_readable_as(result)
-        gathered = opened.gather(begins, length, result)
-        if gathered is None:
-            rows = np.empty((begins.size, length), result) if out is None else out
-            opened.copy_rows(begins, length, rows)
-            return rows
-        if out is None:
-            return gathered.astype(result, copy=False)
-        out[...] = gathered
-        return out
+        return opened.read(begins, length, result, out)
+
+    def window_reader(
+        self, starts: npt.ArrayLike, length: int, dtype: npt.DTypeLike | None = None
+    ) -> WindowReader:
+        """Check windows now, to read them in parts.
+
+        `window_reader(starts, length).read(a, b)` is `read(starts[a:b], length)`, in
+        less time where the windows are few and short.
+
+        Args:
+            starts: First token of each window; integers, shape `(n,)`.
+            length: Tokens of each window, at least 0.
+            dtype: Of what is read. Default: the stored one.
+
+        Raises:
+            IndexError: A window leaves `[0, num_tokens)`.
+            TypeError: Tokens of this corpus do not fit the dtype.
+        """
+        opened = self._open()
+        begins, length = parse_windows(starts, length, opened.index.num_tokens)
+        result = opened.index.dtype if dtype is None else np.dtype(dtype)
+        opened.check_readable_as(result)
+        return WindowReader(opened, begins, length, result)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a read-only view inside one shard.

@@ -72,6 +72,24 @@ class OpenCorpus:
             is_narrow = values is not None and not _dtypes.holds_all(name, wanted)
             self._limits[wanted] = _dtypes.exact_range(wanted) if is_narrow else None
 
+    def read(
+        self,
+        starts: npt.NDArray[np.int64],
+        length: int,
+        dtype: np.dtype[Any],
+        out: Tokens | None,
+    ) -> Tokens:
+        """Return windows as a dtype that was checked, in `out` if there is one."""
+        gathered = self.gather(starts, length, dtype)
+        if gathered is None:
+            rows = np.empty((starts.size, length), dtype) if out is None else out
+            self.copy_rows(starts, length, rows)
+            return rows
+        if out is None:
+            return gathered.astype(dtype, copy=False)
+        out[...] = gathered
+        return out
+
     def gather(
         self, starts: npt.NDArray[np.int64], length: int, dtype: np.dtype[Any]
     ) -> Tokens | None:

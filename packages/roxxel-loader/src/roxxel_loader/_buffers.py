@@ -10,6 +10,7 @@ it is unless a copy is cheaper; any other is copied first.
 from __future__ import annotations
 
 import sys
+from ctypes import addressof, c_char
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[A
     """Return an uninitialised C-ordered array that starts on a 64-byte boundary."""
     num_bytes = prod(shape) * dtype.itemsize
     raw = np.empty(num_bytes + ALIGNMENT, np.uint8)
-    byte_offset = -raw.__array_interface__["data"][0] % ALIGNMENT
+    byte_offset = -addressof(c_char.from_buffer(raw.data)) % ALIGNMENT
     return np.ndarray(shape, dtype, raw, byte_offset)
 
 

@@ -1,0 +1,93 @@
+"""Consecutive steps that read one source alone: nothing is looked up for a batch.
+
+Of a small batch the looking up takes longer than the reading. So where a reader can
+check many windows at once, those of all steps that were worked out together are checked
+together, and a step is a part of them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES, new_batch
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from roxxel_format import TokenReader
+
+    from roxxel_curriculum._block import Block
+    from roxxel_curriculum._solved import SolvedPhase
+
+
+class _WindowReader(Protocol):
+    def read(
+        self, first: int, stop: int, out: npt.NDArray[Any] | None = None
+    ) -> npt.NDArray[Any]: ...
+
+
+class SoleSource:
+    """The batches of some consecutive training steps.
+
+    Attributes:
+        first: First step.
+        stop: One past the last.
+        batch_size: Rows of a step.
+    """
+
+    def __init__(
+        self,
+        windows: _WindowReader,
+        first: int,
+        stop: int,
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+    ) -> None:
+        self.first = first
+        self.stop = stop
+        self.batch_size, self._seq_len = shape
+        self._dtype = dtype
+        self._windows = windows
+        num_bytes = self.batch_size * self._seq_len * dtype.itemsize
+        self._is_aligned = num_bytes >= WORTH_ALIGNING_BYTES
+
+    def batch(self, step: int) -> npt.NDArray[Any]:
+        """Return the tokens of a step, `first <= step < stop`."""
+        low = (step - self.first) * self.batch_size
+        out = None
+        if self._is_aligned:
+            out = new_batch(self.batch_size, self._seq_len, self._dtype)
+        return self._windows.read(low, low + self.batch_size, out)
+
+
+def sole_source(
+    block: Block,
+    phase: SolvedPhase,
+    readers: tuple[TokenReader, ...],
+    dtype: np.dtype[Any],
+) -> SoleSource | None:
+    """Return the batches of a block, None where they must be put together.
+
+    Args:
+        block: Worked out, of several steps.
+        phase: Its phase.
+        readers: Of all sources.
+        dtype: Of a batch.
+    """
+    if phase.skips:
+        return None
+    [*sizes] = {tuple(b - bounds[0] for b in bounds) for bounds in block.bounds}
+    if len(sizes) > 1 or len(set(sizes[0])) > 2:
+        return None  # several sources, in one batch or in turn
+    reader = readers[sizes[0].index(block.batch_size) - 1]
+    prepare = getattr(reader, "window_reader", None)
+    if prepare is None:
+        return None
+    seq_len = phase.piece.seq_len
+    return SoleSource(
+        prepare(block.starts, seq_len, dtype),
+        phase.start + block.first,
+        phase.start + min(block.stop, phase.steps),
+        (block.batch_size, seq_len),
+        dtype,
+    )
