@@ -102,12 +102,8 @@ def sync(session: nox.Session, *arguments: str) -> None:
 def with_members(package: str) -> Sequence[str]:
     """Return a package and those members that it stands on."""
     project = nox.project.load_toml(f"packages/{package}/pyproject.toml")["project"]
-    needed = {
-        member
-        for requirement in project["dependencies"]
-        for member in PACKAGES
-        if requirement.startswith((f"{member}>", f"{member}["))
-    }
+    named = [re.match(r"[\w-]+", line) for line in project["dependencies"]]
+    needed = {found[0] for found in named if found} & {*PACKAGES}
     stand = {name for member in needed for name in with_members(member)}
     return [name for name in PACKAGES if name in {package, *stand}]
 
@@ -253,7 +249,8 @@ def docs(session: nox.Session) -> None:
     groups = ("--group", "integration", "--group", "docs")
     sync(session, "--all-packages", "--all-extras", *groups)
     site = Path("docs") / "_build"
-    session.run("sphinx-build", "-W", "--keep-going", "-q", "docs", str(site))
+    # All pages are read anew: one that was warned of is not passed over.
+    session.run("sphinx-build", "-E", "-W", "-q", "docs", str(site))
     session.run("pytest", INTEGRATION / "test_docs.py", *session.posargs)
     session.log(f"the site is in {site / 'index.html'}")
 
@@ -264,7 +261,7 @@ def resolve(session: nox.Session) -> None:
     locks: list[bytes] = []
     for name in ("first", "second"):
         folder = Path(session.create_tmp()) / name
-        for path in (Path("pyproject.toml"), *Path("packages").glob("*/*.*")):
+        for path in (Path("pyproject.toml"), *Path("packages").glob("*/[!.]*.*")):
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(path.read_bytes())
         (folder / "uv.lock").unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from .conftest import PROGRAMS, environment
 ROOT = Path(__file__).parents[1]
 DEVICES = re.compile(r"<!-- runs on (\d+) devices -->")
 BLOCK = re.compile(r"^```([^\n]*)\n.*?^```", re.DOTALL | re.MULTILINE)
-SHOWN = {"python", "sh", "text", "console", "toml", "json"}
+SHOWN = {"python", "sh", "text", "console", "toml"}
 
 
 def pages() -> list[Path]:
@@ -70,6 +70,18 @@ def test_output_of_a_page_is_what_its_block_prints(
 
     assert done.returncode == code
     assert ("page.md:6: the page shows" in done.stderr) == bool(code)
+
+
+def test_output_that_belongs_to_no_block_is_an_error(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python\nprint(1)\n```\n\n<!-- output -->\n\n```text\n1\n```\n")
+
+    done = run_page(page, tmp_path, compilation_cache)
+
+    assert done.returncode == 1
+    assert "an <!-- output --> stands above no block" in done.stderr
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))

@@ -257,7 +257,8 @@ def test_nothing_is_lost_that_could_be_saved(drilled: Drill, case: Case) -> None
     elif case.accident == "OSError" and alone:
         assert resumed == case.step
     else:
-        assert resumed <= case.step
+        # A checkpoint every 5 steps; each settles the one before.
+        assert case.step - 11 <= resumed <= case.step
         assert resumed % 5 == 0
 
 

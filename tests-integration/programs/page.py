@@ -23,6 +23,8 @@ def main(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     names = {"__name__": "__main__"}
     printed = ""
+    if text.count("<!-- output -->") != sum(bool(x[1]) for x in BLOCK.finditer(text)):
+        raise SystemExit(f"{page}: an <!-- output --> stands above no block")
     for block in BLOCK.finditer(text):
         output, language, body = block.groups()
         line = text.count("\n", 0, block.start(3))
