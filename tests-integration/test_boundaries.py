@@ -19,7 +19,7 @@ import pytest
 from .tools import release
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 PACKAGES = Path(__file__).parents[1] / "packages"
 
@@ -49,6 +49,16 @@ UNDECLARED = {
 
 # Import names that differ from the name of the package that brings them.
 BROUGHT_BY = {"orbax": "orbax-checkpoint", "ml_dtypes": "ml-dtypes"}
+
+# Modules that are imported by their own path alone, by who has the extra.
+MODULES_OF_EXTRAS = {
+    "roxxel-format": {"testing.py"},
+    "roxxel-curriculum": {"_plan_rich.py", "_plot.py"},
+    "roxxel-loader": {
+        f"datasets/{name}.py" for name in ("arrow", "huggingface", "polars")
+    },
+    "roxxel-train": {"tensorboard.py"},
+}
 
 # `import_module("jax")` and its like import too.
 LAZILY = re.compile(r"(importlib\.)?(import_module|__import__|find_spec)\('\w")
@@ -127,6 +137,42 @@ def test_package_imports_only_what_it_declares(package: str) -> None:
         for name, place in imports(package).items()
         if name not in known
     )
+
+
+@BY_PACKAGE
+def test_what_an_extra_brings_is_imported_with_its_module_alone(package: str) -> None:
+    optional = extras(package) - names(project(package)["dependencies"])
+    allowed = MODULES_OF_EXTRAS.get(package, set())
+
+    check_none(
+        f"{place} imports {name} wherever it is imported, which only an extra of "
+        f"{package} brings; import it where it is used"
+        for name, place in sorted(imported_at_once(package))
+        if name in optional and place.split(":")[0].split("/", 3)[3] not in allowed
+    )
+
+
+def imported_at_once(package: str) -> Iterator[tuple[str, str]]:
+    """Yield what each module imports when it is itself imported, and where."""
+    for path in (PACKAGES / package / "src").rglob("*.py"):
+        waiting: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+        while waiting:
+            node = waiting.pop()
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+                waiting += node.orelse
+                continue
+            waiting += ast.iter_child_nodes(node)
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                modules = [node.module]
+            else:
+                continue
+            for name in {module.split(".")[0] for module in modules}:
+                brought_by = BROUGHT_BY.get(name, name.replace("_", "-"))
+                yield brought_by, f"{path.relative_to(PACKAGES)}:{node.lineno}"
 
 
 @BY_PACKAGE

@@ -216,6 +216,25 @@ def test_the_program_names_what_to_build(released: Path) -> None:
     assert done.stdout == f"roxxel-format {version}\n"
 
 
+def test_sources_that_wait_for_a_version_hold_back_who_needs_them(
+    released: Path,
+) -> None:
+    changed = released / "packages/roxxel-loader/src/roxxel_loader/__init__.py"
+    changed.write_text(changed.read_text("utf-8") + "\n# New.\n", "utf-8")
+    assert run(released).returncode == 0
+
+    bump(released, "roxxel-train", 0)
+
+    done = run(released)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "refused: roxxel-train 0.1.1 was tried with sources of roxxel-loader that have "
+        "changed since 0.1.0; give roxxel-loader a new version too\n"
+    )
+    bump(released, "roxxel-loader", 0)
+    assert run(released).stdout == "roxxel-loader 0.1.1\nroxxel-train 0.1.1\n"
+
+
 def test_the_program_refuses_with_the_reasons(released: Path) -> None:
     version = bump(released, "roxxel-ckpt", 2)
 

@@ -85,10 +85,17 @@ class Member:
 
 @dataclass(frozen=True)
 class Tagged:
-    """The newest release of a package: its version, and the ranges it asked for."""
+    """The newest release of a package.
+
+    Attributes:
+        version: Its version.
+        needs: The ranges that it asked for.
+        is_past: Whether the package's sources have changed since.
+    """
 
     version: Version
     needs: Mapping[str, str]
+    is_past: bool = False
 
 
 def to_release(
@@ -112,10 +119,18 @@ def to_release(
 def refusals(members: Sequence[Member], tagged: Mapping[str, Tagged]) -> Sequence[str]:
     """Return why the members cannot be released as they are, a sentence a reason."""
     found = [*range_refusals(members)]
+    released = {one.name for one in members if one not in to_release(members, tagged)}
+    waiting = {name for name in released if tagged[name].is_past}
     for member in to_release(members, tagged):
         if member.name in tagged:
             found += step_refusals(member, tagged[member.name].version)
         found += changelog_refusals(member, tagged.get(member.name))
+        found += [
+            f"{member.name} {member.version} was tried with sources of {name} that "
+            f"have changed since {tagged[name].version}; give {name} a new version too"
+            for name in member.needs
+            if name in waiting
+        ]
     for member in members:
         last = tagged.get(member.name)
         found += version_refusals(member)
@@ -250,9 +265,17 @@ def read_tags(root: Path = ROOT) -> Mapping[str, Tagged]:
         name, _, text = tag.rpartition("-v")
         newest[name] = max(newest.get(name, Version(0, 0, 0)), parse_version(text))
     return {
-        name: Tagged(version, member_needs(_git_file(root, name, version)))
+        name: Tagged(
+            version,
+            member_needs(_git_file(root, name, version)),
+            is_past=bool(_git(root, "diff", f"{name}-v{version}", "--", _src(name))),
+        )
         for name, version in newest.items()
     }
+
+
+def _src(name: str) -> str:
+    return f"packages/{name}/src"
 
 
 def _git_file(root: Path, name: str, version: Version) -> str:
