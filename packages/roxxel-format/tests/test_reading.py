@@ -65,6 +65,27 @@ def test_windows_are_runs_of_the_token_line(
     assert np.array_equal(out, part)
 
 
+class Shifted(Roxxel):
+    """Reads every token one higher."""
+
+    def read(self, *arguments: Any, **named: Any) -> Any:
+        tokens = super().read(*arguments, **named)
+        tokens += 1
+        return tokens
+
+
+def test_what_a_subclass_makes_of_a_read_holds_for_parts_too(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(900))
+    shifted = Shifted(corpus.filepath)
+    expected = corpus.read([5, 8], 4, np.int32) + 1
+
+    reader = shifted.window_reader([2, 5, 8], 4, np.int32)
+
+    assert np.array_equal(reader.read(1, 3), expected)
+    out = np.zeros((2, 4), np.int32)
+    assert np.array_equal(reader.read(1, 3, out), expected)
+
+
 def test_windows_are_checked_when_a_reader_is_made(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, documents_of(900))
 

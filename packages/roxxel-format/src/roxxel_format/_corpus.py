@@ -232,7 +232,11 @@ class Roxxel:
         begins, length = parse_windows(starts, length, opened.index.num_tokens)
         result = opened.index.dtype if dtype is None else np.dtype(dtype)
         opened.check_readable_as(result)
-        return WindowReader(opened, begins, length, result)
+        # What a subclass makes of a read holds here too.
+        is_plain = type(self).read is Roxxel.read
+        return WindowReader(
+            opened.read if is_plain else self.read, begins, length, result
+        )
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a read-only view inside one shard.

@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import numpy.typing as npt
 
     from roxxel_format._dtypes import Tokens
-    from roxxel_format._reading import OpenCorpus
 
 
 class WindowReader:
     """Reads some windows of a corpus by their numbers; made by `Roxxel.window_reader`.
 
     Args:
-        opened: The corpus.
+        read: Of the corpus: `(starts, length, dtype, out)` to windows.
         starts: First token of each window, checked; shape `(n,)`.
         length: Tokens of each, checked.
         dtype: Of what is read; the corpus is readable as it.
@@ -24,12 +25,12 @@ class WindowReader:
 
     def __init__(
         self,
-        opened: OpenCorpus,
+        read: Callable[..., Tokens],
         starts: npt.NDArray[np.int64],
         length: int,
         dtype: np.dtype[Any],
     ) -> None:
-        self._read = opened.read
+        self._read = read
         self._starts = starts
         self._length = length
         self._dtype = dtype
