@@ -75,6 +75,41 @@ class Plain:
         return getattr(self._corpus, name)
 
 
+class Told(Roxxel):
+    """Remembers the windows that it was told of."""
+
+    def __init__(self, corpus: Roxxel) -> None:
+        super().__init__(corpus.filepath)
+        self.told: list[tuple[list[int], int]] = []
+
+    def will_need(self, starts: Any, length: int) -> None:
+        self.told.append((starts.tolist(), length))
+
+
+@given(
+    step=st.integers(0, 44),
+    n=st.integers(0, 60),
+    rows=st.sampled_from([None, slice(0, 8), slice(2, 5), [1, 7, 3]]),
+    skips=st.sampled_from([[], [(12, 3)]]),
+)
+def test_steps_that_are_read_together_are_announced_as_they_are_alone(
+    corpora: tuple[Roxxel, Roxxel, Roxxel],
+    step: int,
+    n: int,
+    rows: Any,
+    skips: list[tuple[int, int]],
+) -> None:
+    ours, plain = Told(corpora[0]), Told(corpora[0])
+    phases = [Phase(30, 8, 65), Phase(15, 8, 129)]
+    for corpus in (ours, Plain(plain)):
+        any_corpus: Any = corpus
+        sampler = Curriculum(any_corpus, phases, skips=skips).sampler(5)
+        sampler.batch(0)
+        sampler.will_need(step, n, rows)
+
+    assert ours.told == plain.told
+
+
 @pytest.fixture(scope="module")
 def corpora(tmp_path_factory: pytest.TempPathFactory) -> tuple[Roxxel, Roxxel, Roxxel]:
     """Return two corpora of several shards, and one of a single shard."""

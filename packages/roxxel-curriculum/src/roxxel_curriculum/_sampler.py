@@ -228,11 +228,23 @@ class Sampler:
         A source is told once of all windows of one length.
         """
         wanted: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = {}
-        for ahead in range(step, min(step + n, self.total_steps)):
+        ahead, stop = operator.index(step), min(step + n, self.total_steps)
+        while ahead < stop:
             block, data_step = self._block(ahead)
+            near = self._near
+            if near is not None and near.first <= ahead < near.stop:
+                until = min(stop, near.stop)
+                starts = near.starts(ahead, until)
+                if rows is not None:
+                    starts = starts[:, checked_rows(rows, near.batch_size)]
+                key = near.source, near.seq_len
+                wanted.setdefault(key, []).append(starts.ravel())
+                ahead = until
+                continue
             length = self._phases[block.phase].piece.seq_len
             for index, starts in self._starts_by_source(block, data_step, rows):
                 wanted.setdefault((index, length), []).append(starts)
+            ahead += 1
         for (index, length), starts in wanted.items():
             self._readers[index].will_need(np.concatenate(starts), length)
 

@@ -33,30 +33,39 @@ class SoleSource:
         first: First step.
         stop: One past the last.
         batch_size: Rows of a step.
+        seq_len: Tokens of a row.
+        source: Index of the source.
     """
 
     def __init__(
         self,
+        source: int,
         windows: _WindowReader,
-        first: int,
-        stop: int,
+        starts: npt.NDArray[np.int64],
+        steps: range,
         shape: tuple[int, int],
         dtype: np.dtype[Any],
     ) -> None:
-        self.first = first
-        self.stop = stop
-        self.batch_size, self._seq_len = shape
+        self.source = source
+        self.first = steps.start
+        self.stop = steps.stop
+        self.batch_size, self.seq_len = shape
+        self._starts = starts.reshape(-1, self.batch_size)
         self._dtype = dtype
         self._windows = windows
-        num_bytes = self.batch_size * self._seq_len * dtype.itemsize
+        num_bytes = self.batch_size * self.seq_len * dtype.itemsize
         self._is_aligned = num_bytes >= WORTH_ALIGNING_BYTES
+
+    def starts(self, first: int, stop: int) -> npt.NDArray[np.int64]:
+        """Return where the rows of the steps `[first, stop)` begin, a line a step."""
+        return self._starts[first - self.first : stop - self.first]
 
     def batch(self, step: int) -> npt.NDArray[Any]:
         """Return the tokens of a step, `first <= step < stop`."""
         low = (step - self.first) * self.batch_size
         out = None
         if self._is_aligned:
-            out = new_batch(self.batch_size, self._seq_len, self._dtype)
+            out = new_batch(self.batch_size, self.seq_len, self._dtype)
         return self._windows.read(low, low + self.batch_size, out)
 
 
@@ -79,15 +88,16 @@ def sole_source(
     [*sizes] = {tuple(b - bounds[0] for b in bounds) for bounds in block.bounds}
     if len(sizes) > 1 or len(set(sizes[0])) > 2:
         return None  # several sources, in one batch or in turn
-    reader = readers[sizes[0].index(block.batch_size) - 1]
-    prepare = getattr(reader, "window_reader", None)
+    source = sizes[0].index(block.batch_size) - 1
+    prepare = getattr(readers[source], "window_reader", None)
     if prepare is None:
         return None
     seq_len = phase.piece.seq_len
     return SoleSource(
+        source,
         prepare(block.starts, seq_len, dtype),
-        phase.start + block.first,
-        phase.start + min(block.stop, phase.steps),
+        block.starts,
+        range(phase.start + block.first, phase.start + min(block.stop, phase.steps)),
         (block.batch_size, seq_len),
         dtype,
     )
