@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -153,6 +155,18 @@ def test_steps_that_are_read_together_are_what_they_are_alone(
         ours.batch(45)
     with pytest.raises(IndexError, match="step -1 is outside the run"):
         ours.batch(-1)
+
+
+def test_a_sampler_that_has_read_can_be_sent_to_another_process(
+    corpora: tuple[Roxxel, Roxxel, Roxxel],
+) -> None:
+    sampler = Curriculum(corpora[2], [Phase(30, 8, 65)]).sampler(5)
+    batches = [sampler.batch(step) for step in range(4)]
+
+    for other in (pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler)):
+        for step, batch in enumerate(batches):
+            assert np.array_equal(other.batch(step), batch)
+    assert np.array_equal(sampler.batch(2), batches[2])
 
 
 def test_a_run_goes_on_when_its_files_have_moved(tmp_path: Path) -> None:

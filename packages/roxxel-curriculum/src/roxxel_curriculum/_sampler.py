@@ -89,6 +89,10 @@ class Sampler:
     def __repr__(self) -> str:
         return f"Sampler(seed={self.seed}, total_steps={self.total_steps})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # Worked out anew, where they are needed; open files cannot be sent.
+        return vars(self) | {"_blocks": (), "_near": None}
+
     @property
     def phases(self) -> tuple[ResolvedPhase, ...]:
         """The phases as they are trained; one edited in place is in several pieces."""
