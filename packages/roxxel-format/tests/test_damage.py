@@ -118,6 +118,8 @@ def test_another_check_changes_nothing_else(tmp_path: Path) -> None:
     alike = Roxxel(corpus.filepath, check="blocks", max_maps=3)
     assert other.__reduce__() == alike.__reduce__()
     assert np.array_equal(other.tokens[:], corpus.tokens[:])
+    with pytest.raises(ValueError, match="'all'"):
+        corpus.with_check("all")  # pyright: ignore[reportArgumentType] - the point
     assert other.fingerprint == corpus.fingerprint
 
 

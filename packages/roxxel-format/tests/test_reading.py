@@ -86,6 +86,24 @@ def test_what_a_subclass_makes_of_a_read_holds_for_parts_too(tmp_path: Path) -> 
     assert np.array_equal(reader.read(1, 3, out), expected)
 
 
+def test_windows_of_a_corpus_that_was_opened_again_are_the_same_or_refused(
+    tmp_path: Path,
+) -> None:
+    documents = documents_of(900, 500)
+    corpus = corpus_of(tmp_path, documents)
+    reader = corpus.window_reader([5, 8], 4, np.int32)
+    expected = reader.read(0, 2)
+
+    corpus.close()
+    assert np.array_equal(reader.read(0, 2), expected)
+
+    backwards = [document[::-1].copy() for document in documents]
+    corpus_of(tmp_path, backwards, exist="replace")
+    corpus.close()
+    with pytest.raises(ShardError, match="another corpus lies there than when"):
+        reader.read(0, 2)
+
+
 def test_windows_are_checked_when_a_reader_is_made(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, documents_of(900))
 

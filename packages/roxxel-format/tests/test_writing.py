@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
+import sys
 import tempfile
 from array import array
 from pathlib import Path
@@ -496,3 +498,67 @@ def test_a_shard_writer_writes_one_shard(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "b.rox", "i4"):
         _ = 1 / 0
     assert names(tmp_path) == ["a.rox"]
+
+
+@pytest.mark.parametrize("at", [1, 3, 4])
+def test_append_that_is_interrupted_while_a_name_is_synced_leaves_what_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    corpus = Roxxel(tmp_path / "s_*.rox")
+    corpus.write([np.ones(40_000, np.uint16)])
+    synced: list[Path] = []
+
+    def interrupt(folder: Path) -> None:
+        synced.append(folder)
+        if len(synced) == at:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("roxxel_format._writer.sync_folder", interrupt)
+    more = (np.full(40_000, 2, np.uint16) for _ in range(12))
+    with pytest.raises(KeyboardInterrupt):
+        corpus.write(more, max_shard_bytes=300_000, exist="append")
+
+    assert Roxxel(corpus.filepath).num_tokens == 40_000
+
+
+def test_writer_that_was_interrupted_publishes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    writer = ShardWriter(tmp_path / "a.rox", np.uint16)
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "_write_blocks", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            append_often(writer)
+
+    with pytest.raises(OSError, match="a write before this one has failed"):
+        writer.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def append_often(writer: ShardWriter) -> None:
+    for _ in range(4):
+        writer.append(np.ones(1_500_000, np.uint16))
+
+
+def test_corpus_is_written_after_the_main_thread_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "a.rox"
+    program = f"""
+import threading, numpy as np
+from roxxel_format import Roxxel
+
+def documents():
+    threading.main_thread().join()
+    for number in range(24):
+        yield np.full(500_000, number, np.uint16)
+
+def write():
+    Roxxel({str(path)!r}).write(documents())
+
+threading.Thread(target=write).start()
+"""
+    subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
+
+    assert Roxxel(path).num_tokens == 24 * 500_000

@@ -261,8 +261,9 @@ class _Job:
         if self._at_the_end:
             writer.finish()
         else:
-            writer.close()
+            # Before it is there: closing may be interrupted when it is.
             self._published.append(writer.path)
+            writer.close()
         self._finished.append(writer)
         self._writer = None
 

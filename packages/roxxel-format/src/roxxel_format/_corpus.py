@@ -23,6 +23,7 @@ from roxxel_format._standing import check_whole, remove_leftovers
 from roxxel_format._views import Documents, TokenLine
 from roxxel_format._window_reader import WindowReader
 from roxxel_format._windows import check_range, parse_windows, result_dtype
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -79,8 +80,19 @@ class Roxxel:
         self._lock = threading.Lock()
 
     def with_check(self, check: Literal["headers", "blocks"]) -> Roxxel:
-        """Return the same corpus, to be read with another check; opened when used."""
-        return Roxxel(self._filepath, check=check, max_maps=self._max_maps)
+        """Return the same corpus, to be read with another check; opened when used.
+
+        Args:
+            check: As for the constructor.
+
+        Raises:
+            ValueError: It is neither of the two.
+        """
+        plain = Roxxel(self._filepath, check=check, max_maps=self._max_maps)
+        # Of a subclass, with all that it holds.
+        other = object.__new__(type(self))
+        vars(other).update(vars(self) | vars(plain))
+        return other
 
     # What the corpus is.
 
@@ -232,11 +244,26 @@ class Roxxel:
         begins, length = parse_windows(starts, length, opened.index.num_tokens)
         result = opened.index.dtype if dtype is None else np.dtype(dtype)
         opened.check_readable_as(result)
+
+        def read(
+            starts: npt.NDArray[np.int64],
+            length: int,
+            dtype: np.dtype[Any],
+            out: Tokens | None,
+        ) -> Tokens:
+            now = self._open()
+            if now is not opened:
+                if now.fingerprint != opened.fingerprint:
+                    raise ShardError(
+                        f"{self._filepath}: another corpus lies there than when these "
+                        "windows were named; name them anew, by a new sampler say"
+                    )
+                now.check_readable_as(dtype)
+            return now.read(starts, length, dtype, out)
+
         # What a subclass makes of a read holds here too.
         is_plain = type(self).read is Roxxel.read
-        return WindowReader(
-            opened.read if is_plain else self.read, begins, length, result
-        )
+        return WindowReader(read if is_plain else self.read, begins, length, result)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a read-only view inside one shard.

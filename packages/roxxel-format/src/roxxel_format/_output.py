@@ -12,10 +12,10 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
 _SMALL = 1 << 18
@@ -65,7 +65,7 @@ class Output:
         Raises:
             OSError: This piece, or one before it, cannot be written.
         """
-        with self._unless_broken():
+        with self.unless_broken():
             is_large = len(data) > _LARGE
             self._wait(until=0 if is_large else _MAX_PENDING - 1)
             if is_large or (not self._pending and len(data) < _SMALL):
@@ -73,8 +73,12 @@ class Output:
                 return None
             if self._writing is None:
                 self._writing = ThreadPoolExecutor(1, "roxxel-format-write")
-            piece = self._writing.submit(self._write, data)
-            self._pending.append(piece)
+            piece = _submitted(self._writing, self._write, data)
+            if piece is None:
+                self._wait(until=0)
+                self._write(data)
+            else:
+                self._pending.append(piece)
             return piece
 
     def finish(self) -> None:
@@ -83,7 +87,7 @@ class Output:
         Raises:
             OSError: A piece could not be written, or the disk cannot take it.
         """
-        with self._unless_broken():
+        with self.unless_broken():
             self._wait(until=0)
             began = time.perf_counter()
             if self._sync is not None:
@@ -100,16 +104,18 @@ class Output:
         self._end()
 
     @contextmanager
-    def _unless_broken(self) -> Generator[None]:
+    def unless_broken(self) -> Generator[None]:
         """Take what the block adds; where it does not get to its end, no more."""
         if self._is_broken:
             raise OSError(
                 f"{self._name}: a write before this one has failed, so the shard was "
                 "given up; write it again"
             )
-        self._is_broken = True
-        yield
-        self._is_broken = False
+        try:
+            yield
+        except BaseException:
+            self._is_broken = True
+            raise
 
     def _wait(self, until: int) -> None:
         """Wait until no more pieces than so many are pending."""
@@ -139,7 +145,7 @@ class Output:
                 self._sync.result()
             if self._syncing is None:
                 self._syncing = ThreadPoolExecutor(1, "roxxel-format-sync")
-            self._sync = self._syncing.submit(self._bring_to_disk)
+            self._sync = _submitted(self._syncing, self._bring_to_disk)
 
     def _bring_to_disk(self) -> None:
         with self._named():
@@ -157,3 +163,13 @@ class Output:
                 "so make room and write again",
                 str(self._name),
             ) from error
+
+
+def _submitted(
+    threads: ThreadPoolExecutor, work: Callable[..., None], *arguments: Any
+) -> Future[None] | None:
+    """Have work done by a thread; None where the program ends and starts no more."""
+    try:
+        return threads.submit(work, *arguments)
+    except RuntimeError:
+        return None

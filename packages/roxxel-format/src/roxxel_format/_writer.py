@@ -198,6 +198,15 @@ class ShardWriter:
         if self._layout is not None:
             return self._layout
         metadata = _as_json(self.metadata)
+        with self._output.unless_broken():
+            layout = self._write_rest(metadata)
+            self._output.finish()
+        self.sync_s += self._output.sync_s
+        self._layout = layout
+        return layout
+
+    def _write_rest(self, metadata: bytes) -> Layout:
+        """Write what follows the documents, and return what the head and foot say."""
         self._close_stage()
         block_size = self._head.block_size
         if self._carry:
@@ -224,9 +233,6 @@ class ShardWriter:
         self._output.write(checksums)
         self._output.write(metadata)
         self._output.write(layout.pack_foot(head))
-        self._output.finish()
-        self.sync_s += self._output.sync_s
-        self._layout = layout
         return layout
 
     def close(self) -> Layout:
@@ -303,8 +309,13 @@ class ShardWriter:
         if not self._used:
             return
         tokens = self._cast(self._stage[: self._used])
-        self._num_flushed += self._used
-        self._used = 0
+        with self._output.unless_broken():
+            self._num_flushed += self._used
+            self._used = 0
+            self._hand_over(tokens)
+
+    def _hand_over(self, tokens: Tokens) -> None:
+        """Write whole blocks, and keep what is left for the next."""
         data = tokens.view(np.uint8).data
         if self._carry:
             missing = self._head.block_size - len(self._carry)
