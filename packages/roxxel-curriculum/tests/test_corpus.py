@@ -157,6 +157,18 @@ def test_steps_that_are_read_together_are_what_they_are_alone(
         ours.batch(-1)
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.int16, np.uint64, np.int64])
+def test_steps_of_numpy_are_those_of_python(
+    corpora: tuple[Roxxel, Roxxel, Roxxel], kind: type[Any]
+) -> None:
+    curriculum = Curriculum(
+        corpora[2], [Phase(200, 1000, 9)], policies={"self": "repeat"}
+    )
+    for step in (0, 1, 100, 101):
+        expected = curriculum.sampler(7).batch(step)
+        assert np.array_equal(curriculum.sampler(7).batch(kind(step)), expected)
+
+
 def test_a_sampler_that_has_read_can_be_sent_to_another_process(
     corpora: tuple[Roxxel, Roxxel, Roxxel],
 ) -> None:

@@ -368,6 +368,7 @@ class Sampler:
 
     def _block(self, step: int) -> tuple[Block, int]:
         """Return a block that holds a step, and the step's worth of data."""
+        step = operator.index(step)
         index = self._piece(step)
         phase = self._phases[index]
         data_step = phase.data_step(step - phase.start)
