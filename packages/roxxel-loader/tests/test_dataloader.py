@@ -330,6 +330,19 @@ def test_every_setting_that_changes_values_is_carried(
     assert [batch.tolist() for batch in loader] == [[False, False]]
 
 
+def test_numbers_of_numpy_count_as_pythons() -> None:
+    numbers: dict[str, Any] = {
+        "batch_size": np.int8(100),
+        "start_step": np.int8(3),
+        "epochs": np.uint8(90),
+    }
+    small = Dataloader(RangeDataset(1000), **numbers)
+    plain = Dataloader(RangeDataset(1000), 100, start_step=3, epochs=90)
+
+    assert len(small) == len(plain)
+    assert np.array_equal(next(iter(small)), next(iter(plain)))
+
+
 def test_a_start_beyond_the_end_is_an_error() -> None:
     with pytest.raises(ValueError, match="start_step is 4 but there are 3 steps"):
         Dataloader(RangeDataset(5), 2, start_step=4)

@@ -415,6 +415,7 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
         ({"max_to_keep": 0}, "max_to_keep must be 1 or more, got 0"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"hang_after_s": -1.0}, "hang_after_s must be above 0, got -1.0"),
+        ({"flops_per_token": 10**400}, "flops_per_token is beyond the floats"),
         ({"flops_per_token": 0}, "flops_per_token must be above 0, got 0"),
         (
             {"best_metric": "los"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import os
 from functools import partial
 from math import ceil
@@ -122,12 +123,13 @@ class Dataloader(Generic[B]):
         self._collate = collate
         self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._dataset = dataset
-        self._batch_size = batch_size
+        # Of numpy's integers some could not count so far.
+        self._batch_size = operator.index(batch_size)
         self._shuffle = shuffle
-        self._seed = seed
+        self._seed = operator.index(seed)
         self._drop_last = drop_last
-        self._start = start_step
-        self._epochs = epochs
+        self._start = operator.index(start_step)
+        self._epochs = epochs = None if epochs is None else operator.index(epochs)
         self._stop = None
         if isinstance(dataset, StreamingDataset):
             check_stream(shuffle=shuffle, executor=executor)

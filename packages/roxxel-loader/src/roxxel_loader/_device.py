@@ -7,6 +7,7 @@ other stream gives from step k on.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -85,6 +86,7 @@ def device_stream(
             integer.
     """
     check_integers(start=start, stop=stop)
+    start, stop = operator.index(start), operator.index(stop)
     if not 0 <= start <= stop:
         raise ValueError(
             f"steps [{start}, {stop}) are no range; give 0 <= start <= stop"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +37,10 @@ class Intervals:
 
     def __post_init__(self) -> None:
         check_counts(vars(self), optional=["eval_every"])
+        for name, value in vars(self).items():
+            # Of numpy's integers some could not count the steps of a run.
+            number = None if value is None else operator.index(value)
+            object.__setattr__(self, name, number)
 
 
 def check_counts(counts: Mapping[str, Any], optional: Collection[str]) -> None:
@@ -105,10 +111,12 @@ def check_amounts(amounts: Mapping[str, Any], optional: Collection[str]) -> None
     for name, value in amounts.items():
         if value is None and name in optional:
             continue
-        if not isinstance(value, int | float | np.number):
+        if not isinstance(value, int | float | np.integer | np.floating):
             raise TypeError(f"{name} must be a number, got {value!r}")
         if not value > 0:
             raise ValueError(f"{name} must be above 0, got {value}")
+        if sys.float_info.max < value < math.inf:
+            raise ValueError(f"{name} is beyond the floats; give a smaller one")
 
 
 def check_best_metric(name: str, measured: Iterable[str], *, eval_fn: Any) -> None:
