@@ -10,6 +10,8 @@ import pytest
 from roxxel import Curriculum, Phase, Roxxel
 from roxxel.cli import main
 
+from .conftest import MODEL
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -22,20 +24,6 @@ self = "web.rox"
 steps = 4
 batch_size = 2
 seq_len = 8
-"""
-
-
-MODEL = """\
-import optax
-from flax import nnx
-
-def make():
-    rngs = nnx.Rngs(0)
-    model = nnx.Sequential(nnx.Embed(50, 4, rngs=rngs), nnx.Linear(4, 50, rngs=rngs))
-    def loss_fn(model, batch):
-        logits, targets = model(batch[:, :-1]), batch[:, 1:]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
-    return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
 """
 
 

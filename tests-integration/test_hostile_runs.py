@@ -11,22 +11,11 @@ import pytest
 from roxxel import Roxxel
 from roxxel.cli import main
 
+from .conftest import MODEL
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-MODEL = """\
-import optax
-from flax import nnx
-
-def make():
-    rngs = nnx.Rngs(0)
-    model = nnx.Sequential(nnx.Embed(50, 4, rngs=rngs), nnx.Linear(4, 50, rngs=rngs))
-    def loss_fn(model, batch):
-        logits, targets = model(batch[:, :-1]), batch[:, 1:]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
-    return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
-"""
 
 CONFIG = """\
 model = "model_of_hostile_runs:make"
