@@ -228,6 +228,15 @@ def test_a_run_without_rows_is_a_page_too(tmp_path: Path) -> None:
     assert "No row of training has been written yet." in html
 
 
+@pytest.mark.parametrize("num_rows", [1, 2])
+def test_a_run_whose_rows_name_no_phase_is_drawn(tmp_path: Path, num_rows: int) -> None:
+    rows = [train_row(step) | {"phase": None} for step in (1, 5)[:num_rows]]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert '<figure id="loss">' in html
+
+
 def test_lines_that_are_no_rows_are_counted(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [train_row(1)], tail='\x00\n[]\n{"step": 3}\n')
 

@@ -170,9 +170,8 @@ class _Drawing:
     def _marks(self, marks: Sequence[Mark]) -> list[str]:
         parts: list[str] = []
         places = [self._at_x(mark.step) for mark in marks]
-        for mark, at, stop in zip(
-            marks, places, [*places[1:], self.right + 10], strict=True
-        ):
+        stops = [*places, self.right + 10][1:]
+        for mark, at, stop in zip(marks, places, stops, strict=True):
             if mark.step:
                 parts.append(
                     f'<line class="mark" x1="{at}" x2="{at}" y1="{self.top - 12}" '
