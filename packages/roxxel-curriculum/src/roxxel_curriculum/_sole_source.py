@@ -7,6 +7,7 @@ together, and a step is a part of them.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES, new_batch
@@ -85,10 +86,13 @@ def sole_source(
     """
     if phase.skips:
         return None
-    [*sizes] = {tuple(b - bounds[0] for b in bounds) for bounds in block.bounds}
-    if len(sizes) > 1 or len(set(sizes[0])) > 2:
-        return None  # several sources, in one batch or in turn
-    source = sizes[0].index(block.batch_size) - 1
+    size = block.batch_size
+    ends = pairwise(block.bounds[0])
+    source = next((i for i, (low, high) in enumerate(ends) if high - low == size), None)
+    if source is None:
+        return None  # several sources in a batch
+    if any(bounds[source + 1] - bounds[source] != size for bounds in block.bounds):
+        return None  # several in turn
     prepare = getattr(readers[source], "window_reader", None)
     if prepare is None:
         return None
@@ -98,6 +102,6 @@ def sole_source(
         prepare(block.starts, seq_len, dtype),
         block.starts,
         range(phase.start + block.first, phase.start + min(block.stop, phase.steps)),
-        (block.batch_size, seq_len),
+        (size, seq_len),
         dtype,
     )
