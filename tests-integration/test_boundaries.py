@@ -91,18 +91,29 @@ def imports(package: str) -> dict[str, str]:
     own = {*sys.stdlib_module_names, package.replace("-", "_")}
     for path in sorted((PACKAGES / package / "src").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            modules: list[str] = []
-            if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                modules = [node.module]
-            elif isinstance(node, ast.Call) and LAZILY.match(ast.unparse(node)):
-                modules = [ast.literal_eval(node.args[0])]
-            for name in {module.split(".")[0] for module in modules} - own:
-                brought_by = BROUGHT_BY.get(name, name.replace("_", "-"))
+            if isinstance(node, ast.Call) and LAZILY.match(ast.unparse(node)):
+                modules = {ast.literal_eval(node.args[0]).split(".")[0]}
+            else:
+                modules = imported_by(node)
+            for name in modules - own:
                 place = f"{path.relative_to(PACKAGES)}:{getattr(node, 'lineno', 0)}"
-                found.setdefault(brought_by, place)
+                found.setdefault(brought_by(name), place)
     return found
+
+
+def imported_by(node: ast.AST) -> set[str]:
+    """Return the top modules that a statement imports; none where it is another."""
+    modules: list[str] = []
+    if isinstance(node, ast.Import):
+        modules = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        modules = [node.module]
+    return {module.split(".")[0] for module in modules}
+
+
+def brought_by(module: str) -> str:
+    """Return the package that a module comes with."""
+    return BROUGHT_BY.get(module, module.replace("_", "-"))
 
 
 def check_none(findings: Iterable[str]) -> None:
@@ -164,15 +175,9 @@ def imported_at_once(package: str) -> Iterator[tuple[str, str]]:
                 waiting += node.orelse
                 continue
             waiting += ast.iter_child_nodes(node)
-            if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                modules = [node.module]
-            else:
-                continue
-            for name in {module.split(".")[0] for module in modules}:
-                brought_by = BROUGHT_BY.get(name, name.replace("_", "-"))
-                yield brought_by, f"{path.relative_to(PACKAGES)}:{node.lineno}"
+            for name in imported_by(node):
+                line = getattr(node, "lineno", 0)
+                yield brought_by(name), f"{path.relative_to(PACKAGES)}:{line}"
 
 
 @BY_PACKAGE
