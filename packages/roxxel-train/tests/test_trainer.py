@@ -477,6 +477,16 @@ def test_best_checkpoint_may_go_by_what_only_eval_fn_knows(tmp_path: Path) -> No
     kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
     assert kept >= {"8", "10"}
     assert "4" not in kept
+    assert "best_metric" not in (tmp_path / "run" / "system.log").read_text()
+
+
+def test_best_metric_that_eval_fn_does_not_return_is_told_once(tmp_path: Path) -> None:
+    trainer(
+        tmp_path, eval_fn=lambda _: {"score": 1.0}, eval_every=4, best_metric="scroe"
+    ).run()
+
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert log.count("eval_fn returned no number named best_metric='scroe'") == 1
 
 
 @pytest.mark.parametrize("program_logs", [False, True])

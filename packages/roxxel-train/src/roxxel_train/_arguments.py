@@ -119,8 +119,8 @@ def check_amounts(amounts: Mapping[str, Any], optional: Collection[str]) -> None
             raise ValueError(f"{name} is beyond the floats; give a smaller one")
 
 
-def check_best_metric(name: str, measured: Iterable[str], *, eval_fn: Any) -> None:
-    """Check that a run has a value by this name; what `eval_fn` returns is not known.
+def awaited_metric(name: str, measured: Iterable[str], *, eval_fn: Any) -> str | None:
+    """Return the name if a run has a value by it only when `eval_fn` returns one.
 
     Args:
         name: Of the value by which the best checkpoint is chosen.
@@ -128,14 +128,17 @@ def check_best_metric(name: str, measured: Iterable[str], *, eval_fn: Any) -> No
         eval_fn: The user's function, or None.
 
     Raises:
-        ValueError: There is none.
+        ValueError: Nothing gives such a value.
     """
     known = sorted(measured)
-    if eval_fn is None and name not in known:
+    if name in known:
+        return None
+    if eval_fn is None:
         raise ValueError(
             f"best_metric={name!r} is nothing that this run measures; "
             f"name one of {', '.join(known)}"
         )
+    return name
 
 
 def check_accumulation(sampler: Sampler, grad_accum_steps: int) -> None:

@@ -20,9 +20,9 @@ from roxxel_loader import device_stream
 from roxxel_train._agreement import check_same, together
 from roxxel_train._arguments import (
     Intervals,
+    awaited_metric,
     check_accumulation,
     check_amounts,
-    check_best_metric,
     check_counts,
     check_functions,
     check_types,
@@ -261,9 +261,12 @@ class Trainer:
             data = eval_curriculum.sampler(seed, fields=fields, check=check)
             held_out = HeldOut(data, self._placement, loss_fn, graphdef, state)
         self._evaluator = Evaluator(eval_fn, held_out)
-        if self._owns_checkpointer:
-            known = {*self._updates.names, *self._evaluator.names}
-            check_best_metric(best_metric, known, eval_fn=eval_fn)
+        known = {*self._updates.names, *self._evaluator.names}
+        self._awaited = (
+            awaited_metric(best_metric, known, eval_fn=eval_fn)
+            if self._owns_checkpointer
+            else None
+        )
         self._requests: Requests | None = None
 
     def plan(self) -> Plan:
@@ -503,6 +506,12 @@ class Trainer:
         if values is not None:
             recorder.evaluation(self._kept.step, values)
             self._kept.owes_evaluation = False
+            awaited, self._awaited = self._awaited, None
+            if awaited and awaited not in recorder.metrics(self._kept.step):
+                self._logger.warning(
+                    f"eval_fn returned no number named best_metric={awaited!r}, so no "
+                    f"checkpoint is kept as the best one; return {{{awaited!r}: ...}}"
+                )
 
     def _preempted(self, asked: str | None, recorder: Recorder) -> Preempted:
         """Save what is done and return what ends the run."""
