@@ -16,6 +16,7 @@ from itertools import dropwhile
 from pathlib import Path
 
 import nox
+from packaging.requirements import Requirement
 
 PACKAGES = (
     "roxxel-format",
@@ -28,14 +29,15 @@ PACKAGES = (
 
 OLDEST_PYTHON, NEWEST_PYTHON = "3.11", "3.13"
 
-# The points of the JAX matrix: Python, and what is pinned. Flax must be resolved beside
-# the JAX it was made for, so only JAX is pinned; but the oldest point pins the lower
-# bound of every package. JAX 0.9 was the first whose meshes are explicit, 0.10 is
-# the last for Python 3.11. Nothing pinned means uv's resolution, on this Python.
-OLDEST = ("flax==0.12.2", "numpy==2.0.2", "optax==0.2.6", "orbax-checkpoint==0.11.30")
+LOWEST = ("--resolution", "lowest-direct")
+
+# The points of the JAX matrix: Python, and what is asked for. Flax must be resolved
+# beside the JAX it was made for, so only JAX is pinned; the oldest point takes the
+# lowest version of everything. JAX 0.9 was the first whose meshes are explicit, 0.10 is
+# the last for Python 3.11. Nothing asked for means uv's resolution, on this Python.
 POINTS = {
     "workspace": (None, ()),
-    "oldest": (OLDEST_PYTHON, ("jax==0.8.1", *OLDEST)),
+    "oldest": (OLDEST_PYTHON, LOWEST),
     "jax-0.9": ("3.12", ("jax==0.9.2",)),
     "jax-0.10": ("3.11", ("jax==0.10.2",)),
     "newest": (NEWEST_PYTHON, ("jax",)),
@@ -102,8 +104,7 @@ def sync(session: nox.Session, *arguments: str) -> None:
 def with_members(package: str) -> Sequence[str]:
     """Return a package and those members that it stands on."""
     project = nox.project.load_toml(f"packages/{package}/pyproject.toml")["project"]
-    named = [re.match(r"[\w-]+", line) for line in project["dependencies"]]
-    needed = {found[0] for found in named if found} & {*PACKAGES}
+    needed = {Requirement(line).name for line in project["dependencies"]} & {*PACKAGES}
     stand = {name for member in needed for name in with_members(member)}
     return [name for name in PACKAGES if name in {package, *stand}]
 
@@ -150,13 +151,13 @@ def tests(session: nox.Session, package: str) -> None:
 
 @nox.session(requires=["boundaries"])
 @nox.parametrize(
-    "python,pins", [nox.param(*point, id=name) for name, point in POINTS.items()]
+    "python,wanted", [nox.param(*point, id=name) for name, point in POINTS.items()]
 )
-def integration(session: nox.Session, pins: Sequence[str]) -> None:
+def integration(session: nox.Session, wanted: Sequence[str]) -> None:
     """Test what only holds across packages, at one point of the JAX matrix."""
-    if pins:
+    if wanted:
         # In one call: flax says too little of which JAX it can live with.
-        session.install(*pins, *sources(*PACKAGES), "--group", "integration")
+        session.install(*wanted, *sources(*PACKAGES), "--group", "integration")
     else:
         sync(session, "--all-packages", "--group", "integration")
     session.run("pytest", INTEGRATION, NO_PAGES, *session.posargs)
@@ -206,8 +207,7 @@ def on_devices(session: nox.Session, platform: str, extra: str) -> None:
 def minimal(session: nox.Session, package: str) -> None:
     """Test one package with the lowest versions that it says it can live with."""
     members = sources(*with_members(package))
-    lowest = ["--resolution", "lowest-direct"]
-    session.install(*lowest, *members, *test_tools(package))
+    session.install(*LOWEST, *members, *test_tools(package))
     session.run("pytest", f"packages/{package}", *session.posargs)
 
 
@@ -225,6 +225,7 @@ def build(session: nox.Session) -> None:
 def isolated(session: nox.Session, package: str) -> None:
     """Test one package from its built files alone, in an empty environment."""
     bare = ("python", TOOLS / "bare.py", package, *BARE.get(package, ()))
+    contents: set[object] = set()
     for ending in (".tar.gz", "-py3-none-any.whl"):
         # By file name: an index may hold other packages of these names.
         files = [
@@ -238,7 +239,9 @@ def isolated(session: nox.Session, package: str) -> None:
             external=True,
         )
         session.install(*files)
-        session.run(*bare)
+        contents.add(session.run(*bare, silent=True))
+    if len(contents) > 1:
+        session.error(f"the wheel and the sdist of {package} hold different files")
     session.install(*files, *test_tools(package))
     session.run("pytest", f"packages/{package}", *session.posargs)
 

@@ -76,3 +76,25 @@ def test_a_program_sees_as_many_real_devices_as_it_asks_for(
 def test_a_program_that_asks_for_others_is_skipped(wanted: int, found: str) -> None:
     with pytest.raises(pytest.skip.Exception, match=f"needs {wanted} "):
         real(wanted, found)
+
+
+@pytest.mark.parametrize(
+    ("changed", "same"),
+    [("INSTALLER,sha256=bb,1", True), ("mine.py,sha256=bb,1", False)],
+)
+def test_contents_of_a_package_have_a_digest(
+    changed: str, *, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "mine-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    record = "mine.py,sha256=aa,1\nmine-1.dist-info/INSTALLER,sha256=aa,1\n"
+    name, _, rest = changed.partition(",")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    digests: set[str] = set()
+    for text in (record, record.replace(f"{name},sha256=aa,1", f"{name},{rest}")):
+        (info / "RECORD").write_text(text)
+        digests.add(bare.digest("mine"))
+
+    assert (len(digests) == 1) == same
