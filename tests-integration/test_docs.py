@@ -1,14 +1,18 @@
-"""What the documentation shows runs as it stands there, without a warning."""
+"""What the documentation shows is so: it runs as it stands there, without a warning."""
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from matplotlib import image
 
 from .conftest import PROGRAMS, environment
 
@@ -26,6 +30,17 @@ def pages() -> list[Path]:
 def blocks(page: Path) -> list[str]:
     return BLOCK.findall(page.read_text())
 
+
+PICTURES = ROOT / "docs" / "pictures"
+DRAWN = sorted(
+    re.findall(r"\(pictures/(.*)\)", (ROOT / "docs/arithmetic.md").read_text())
+)
+EXAMPLES = sorted(
+    ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
+    for source in ROOT.glob("packages/*/src")
+    for path in source.rglob("*.py")
+    if ">>> " in path.read_text()
+)
 
 RUN = [page for page in pages() if {"python", "sh"} & set(blocks(page))]
 
@@ -88,3 +103,26 @@ def test_output_that_belongs_to_no_block_is_an_error(
 def test_blocks_of_a_page_say_their_language(page: Path) -> None:
     for said in blocks(page):
         assert said in SHOWN or said.startswith("{"), said
+
+
+@pytest.mark.parametrize("module", EXAMPLES)
+def test_example_of_a_docstring_gives_what_it_shows(
+    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    done = doctest.testmod(importlib.import_module(module))
+
+    assert done.attempted
+    assert not done.failed
+
+
+def test_pictures_are_those_that_are_drawn_today(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, PICTURES / "draw.py", tmp_path], check=True)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == DRAWN
+    for name in DRAWN:
+        drawn, shown = image.imread(tmp_path / name), image.imread(PICTURES / name)
+        assert drawn.shape == shown.shape
+        # Another release may draw the edge of a letter in another grey.
+        assert np.mean(np.abs(drawn - shown) > 0.1) < 0.001

@@ -1,10 +1,12 @@
-"""Draws the pictures of arithmetic.md: `python docs/pictures/draw.py`.
+"""Draws the pictures of arithmetic.md: `python docs/pictures/draw.py [FOLDER]`.
 
 They are drawn from the package itself, so they show what it does, not what was meant.
+`report.png` is no drawing but the page of a run as a browser shows it.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,7 +17,7 @@ from matplotlib import pyplot as plt
 from roxxel_curriculum import Curriculum, Phase, Sampler
 from roxxel_curriculum.testing import PositionReader
 
-HERE = Path(__file__).parent
+FOLDER = Path(sys.argv[1] if sys.argv[1:] else Path(__file__).parent)
 BLUE, ORANGE, GREY = "#3b6ea8", "#d9822b", "#9aa3ad"
 mpl.rcParams.update(
     {
@@ -36,8 +38,8 @@ def sampler(
 
 
 def save(figure: plt.Figure, name: str) -> None:
-    """Write a figure beside this file."""
-    figure.savefig(HERE / f"{name}.png", dpi=120, bbox_inches="tight")
+    """Write a figure into the folder."""
+    figure.savefig(FOLDER / f"{name}.png", dpi=120, bbox_inches="tight")
     plt.close(figure)
 
 
@@ -117,7 +119,7 @@ def plan() -> None:
         Phase(400, 16, 129, {"self": 0.8, "code": 0.2}),
         Phase(150, 4, 1025, {"self": 0.6, "code": 0.4}),
     ]
-    Curriculum(web, phases, {"code": code}).plan(seed=0).plot(HERE / "plan.png")
+    Curriculum(web, phases, {"code": code}).plan(seed=0).plot(FOLDER / "plan.png")
 
 
 if __name__ == "__main__":

@@ -56,9 +56,9 @@ class Roxxel:
             descriptors that the process may have, less where many corpora are open.
 
     Example:
-        >>> corpus = Roxxel("wiki_*.rox")  # doctest: +SKIP
-        >>> corpus.write(documents, separator=0, vocab_size=50_000)  # doctest: +SKIP
-        >>> corpus.read([0, 4096], 1025, dtype="int32").shape  # doctest: +SKIP
+        >>> corpus = Roxxel("wiki_*.rox")
+        >>> written = corpus.write([[5, 6, 7]] * 2000, separator=0, vocab_size=50_000)
+        >>> corpus.read([0, 4096], 1025, dtype="int32").shape
         (2, 1025)
     """
 
