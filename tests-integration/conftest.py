@@ -23,7 +23,9 @@ SEVERAL_PROCESSES = pytest.mark.skipif(
     REAL_DEVICES is not None, reason="processes of one machine share no real device"
 )
 
-# Or else runs differ in the last bits, and a second program finds no memory.
+# Or else runs differ: on another number of devices in more than the last bits, on CUDA
+# even on the same; and there a second program finds no memory.
+REAL = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
 CUDA = {
     "XLA_FLAGS": "--xla_gpu_deterministic_ops=true",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
@@ -83,7 +85,7 @@ def real(devices: int, found: str) -> Mapping[str, str]:
     else:
         pytest.skip(f"needs {devices} {platform} devices and may take {number}")
     deterministic = CUDA if platform == "cuda" else {}
-    return {"JAX_PLATFORMS": platform, **deterministic, **settings}
+    return {"JAX_PLATFORMS": platform, **REAL, **deterministic, **settings}
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,20 +7,35 @@ from dataclasses import dataclass
 from itertools import combinations, product
 from typing import TYPE_CHECKING, Any
 
+from .conftest import REAL_DEVICES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     Choice = dict[str, Any]
 
-PLACES = {"1 device": (1, 1), "8 devices": (1, 8), "2 processes": (2, 2)}
-"""Processes, and devices of each."""
+SIMULATED = {"1 device": (1, 1), "8 devices": (1, 8), "2 processes": (2, 2)}
+
+
+def places(real_devices: str | None) -> Mapping[str, tuple[int, int]]:
+    """Return where runs can be made: processes, and devices of each.
+
+    Processes of one machine share no real device.
+    """
+    if real_devices is None:
+        return SIMULATED
+    counts = sorted({1, int(real_devices.split(":")[1])})
+    return {f"{count} devices": (1, count) for count in counts}
+
+
+PLACES = places(REAL_DEVICES)
 
 PARTS = ("blend", "phases", "dropout", "accumulation")
 
 FACTORS: dict[str, tuple[Any, ...]] = {
     "where": tuple(PLACES),
     "accident": ("SIGKILL", "SIGTERM", "OSError"),
-    "goes_on": ("there", "elsewhere"),
+    "goes_on": ("there", "elsewhere")[: len(PLACES)],
     **dict.fromkeys(PARTS, (True, False)),
 }
 

@@ -26,14 +26,12 @@ import numpy as np
 import pytest
 from roxxel_train import TIMING_FIELDS
 
-from .conftest import PROGRAMS, SEVERAL_PROCESSES, environment
+from .conftest import PROGRAMS, REAL_DEVICES, environment
 from .drill_cases import FACTORS, PLACES, Case, cases, cover
 from .programs import drill
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-pytestmark = SEVERAL_PROCESSES
 
 WANTED = int(os.environ.get("ROXXEL_DRILL", "0"))
 
@@ -103,18 +101,18 @@ class Drill:
         }
 
     def run(self) -> None:
-        """Make all runs, two programs at a time."""
+        """Make all runs, two programs at a time where they share no real device."""
         drill.write(self.data)
-        with ThreadPoolExecutor(2) as two:
+        with ThreadPoolExecutor(1 if REAL_DEVICES else 2) as pool:
             began = [
-                (of_cases, two.submit(self._program, where, arguments))
+                (of_cases, pool.submit(self._program, where, arguments))
                 for where in PLACES
                 for of_cases, arguments in self._beginnings(where)
             ]
             for of_cases, program in began:
                 self.began |= dict.fromkeys(of_cases, program.result())
             went_on = {
-                then: two.submit(self._program, then, arguments)
+                then: pool.submit(self._program, then, arguments)
                 for then in PLACES
                 if (arguments := [self._argument(c) for c in CASES if c.then == then])
             }

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import CUDA, real
+from .conftest import CUDA, REAL, real
+from .drill_cases import SIMULATED, places
 from .tools import bare, devices
 
 if TYPE_CHECKING:
@@ -69,13 +70,27 @@ def test_no_device_is_said_with_the_reason(capsys: pytest.CaptureFixture[str]) -
 def test_a_program_sees_as_many_real_devices_as_it_asks_for(
     wanted: int, found: str, settings: dict[str, str]
 ) -> None:
-    assert real(wanted, found) == settings
+    assert real(wanted, found) == {**REAL, **settings}
 
 
 @pytest.mark.parametrize(("wanted", "found"), [(8, "cuda:1"), (2, "tpu:4")])
 def test_a_program_that_asks_for_others_is_skipped(wanted: int, found: str) -> None:
     with pytest.raises(pytest.skip.Exception, match=f"needs {wanted} "):
         real(wanted, found)
+
+
+@pytest.mark.parametrize(
+    ("found", "counts"),
+    [
+        (None, [*SIMULATED.values()]),
+        ("cuda:1", [(1, 1)]),
+        ("tpu:4", [(1, 1), (1, 4)]),
+    ],
+)
+def test_runs_are_stopped_in_places_that_are_there(
+    found: str | None, counts: list[tuple[int, int]]
+) -> None:
+    assert [*places(found).values()] == counts
 
 
 @pytest.mark.parametrize(
