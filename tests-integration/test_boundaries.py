@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from .tools import release
 
@@ -72,12 +73,7 @@ def project(package: str) -> dict[str, Any]:
 
 
 def names(requirements: list[str]) -> set[str]:
-    return {
-        one.split(";", maxsplit=1)[0]
-        .split("[", maxsplit=1)[0]
-        .rstrip("<>=!~., 0123456789")
-        for one in requirements
-    }
+    return {Requirement(one).name for one in requirements}
 
 
 def extras(package: str) -> set[str]:
