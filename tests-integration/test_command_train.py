@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from roxxel import TIMING_FIELDS, Roxxel
+from roxxel import Roxxel
 
 from .conftest import environment
+from .runs import rows, stop_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,26 +107,6 @@ def finish(folder: Path, cache: Path, *arguments: str) -> str:
     return shown
 
 
-def stop_at(step: int, sent: signal.Signals, folder: Path, cache: Path) -> int:
-    with start(folder, cache, "train", "configs/first.toml") as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            words = line.split()
-            if words[:1] == ["step"] and int(words[1].split("/")[0]) >= step:
-                process.send_signal(sent)
-                break
-        process.stderr.read()
-    return process.returncode
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "runs" / "first" / "metrics.jsonl").read_text().splitlines()
-    return [
-        {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
-        for line in lines
-    ]
-
-
 def test_a_config_killed_and_stopped_ends_as_one_left_alone(
     tmp_path: Path, compilation_cache: Path
 ) -> None:
@@ -139,10 +119,13 @@ def test_a_config_killed_and_stopped_ends_as_one_left_alone(
 
     assert shown.startswith(plan)
     assert "done: 40 of 40 steps" in shown
-    assert stop_at(9, signal.SIGKILL, broken, compilation_cache) == -signal.SIGKILL
-    assert stop_at(16, signal.SIGTERM, broken, compilation_cache) == 75
+    train = ("train", "configs/first.toml")
+    first = start(broken, compilation_cache, *train)
+    assert stop_at(9, signal.SIGKILL, first) == -signal.SIGKILL
+    second = start(broken, compilation_cache, *train)
+    assert stop_at(16, signal.SIGTERM, second) == 75
     finish(broken, compilation_cache, "train", "configs/first.toml")
-    assert rows(broken) == rows(whole)
+    assert rows(broken / "runs/first") == rows(whole / "runs/first")
     run = broken / "runs" / "first"
     assert (run / "config.toml").read_text().startswith('relative_to = "../../configs"')
 

@@ -8,12 +8,10 @@ with it. What was stopped then goes on in other programs.
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
 import signal
-import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -24,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel_train import TIMING_FIELDS
 
 from .conftest import PROGRAMS, REAL_DEVICES, environment
 from .drill_cases import FACTORS, PLACES, Case, cases, cover
 from .programs import drill
+from .runs import all_said, free_port, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,12 +58,7 @@ class Run:
     @cached_property
     def rows(self) -> list[dict[str, Any]]:
         """What was logged, but the times."""
-        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
-        rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
-        return [
-            {name: row[name] for name in row if name not in TIMING_FIELDS}
-            for row in rows
-        ]
+        return rows(self.folder)
 
     def rows_until(self, step: int) -> list[dict[str, Any]]:
         return [row for row in self.rows if row["step"] <= step]
@@ -171,20 +164,8 @@ class Drill:
             )
             for index in range(num_processes)
         ]
-        try:
-            # They say too little to fill a pipe while another one is listened to.
-            said = [process.communicate(timeout=TIMEOUT_S)[1] for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
+        said = [err for _, err in all_said(processes, TIMEOUT_S)]
         return Ended(tuple(process.returncode for process in processes), tuple(said))
-
-
-def free_port() -> int:
-    with socket.socket() as finder:
-        finder.bind(("127.0.0.1", 0))
-        return int(finder.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -6,23 +6,22 @@ import functools
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("loader_processes_program.py")
+from .conftest import PROGRAMS
+from .runs import all_said, free_port
+
+PROGRAM = PROGRAMS / "loader_processes.py"
 
 
 @functools.cache
 def reports(devices: tuple[int, ...]) -> list[dict[str, Any]]:
     """Run one process for each number of devices; return what they report."""
-    with socket.socket() as finder:
-        finder.bind(("127.0.0.1", 0))
-        port = finder.getsockname()[1]
+    port = free_port()
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), str(index), str(len(devices)), str(port)],
@@ -38,16 +37,10 @@ def reports(devices: tuple[int, ...]) -> list[dict[str, Any]]:
         for index, num_devices in enumerate(devices)
     ]
     found: list[dict[str, Any]] = []
-    try:
-        for process in processes:
-            out, err = process.communicate(timeout=180)
-            assert process.returncode == 0, err
-            lines = [line for line in out.splitlines() if line.startswith("REPORT ")]
-            found.append(json.loads(lines[0].removeprefix("REPORT ")))
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    for process, (out, err) in zip(processes, all_said(processes, 180), strict=True):
+        assert process.returncode == 0, err
+        lines = [line for line in out.splitlines() if line.startswith("REPORT ")]
+        found.append(json.loads(lines[0].removeprefix("REPORT ")))
     return found
 
 

@@ -16,7 +16,7 @@ from roxxel import TIMING_FIELDS, Curriculum, Phase, Roxxel
 
 from .conftest import PROGRAMS, SEVERAL_PROCESSES, environment
 from .programs import drill
-from .test_drill import free_port
+from .runs import all_said, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,12 +72,7 @@ def train(count: int, folder: Path, cache: Path) -> Run:
         )
         for index in range(count)
     ]
-    try:
-        said = [process.communicate(timeout=300) for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
+    said = all_said(processes, 300)
     assert [process.returncode for process in processes] == [0] * count, said
     lines = (run / "metrics.jsonl").read_text().splitlines()
     reports = [json.loads((seen / f"{i}.json").read_text()) for i in range(count)]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -15,9 +14,9 @@ from flax import nnx
 from roxxel.quickstart.model import Decoder, make_optimizer
 from roxxel.quickstart.settings import Schedule
 from roxxel_ckpt import Checkpointer
-from roxxel_train import TIMING_FIELDS
 
 from .conftest import environment
+from .runs import rows, stop_at
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,26 +41,6 @@ def finish(out: Path, cache: Path) -> None:
     assert process.returncode == 0, said
 
 
-def kill_at(step: int, out: Path, cache: Path) -> None:
-    with start(out, cache) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            words = line.split()
-            if words[:1] == ["step"] and int(words[1].split("/")[0]) >= step:
-                process.send_signal(signal.SIGKILL)
-                break
-        process.stderr.read()
-    assert process.returncode == -signal.SIGKILL
-
-
-def rows(out: Path) -> list[dict[str, Any]]:
-    lines = (out / "metrics.jsonl").read_text().splitlines()
-    return [
-        {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
-        for line in lines
-    ]
-
-
 def arrays(out: Path) -> list[bytes]:
     model = Decoder(rngs=nnx.Rngs(9))
     tx = make_optimizer(Schedule.of(STEPS))
@@ -77,7 +56,8 @@ def test_quickstart_killed_three_times_ends_the_same(
 ) -> None:
     finish(tmp_path / "whole", compilation_cache)
     for step in sorted(random.Random(1).sample(range(1, STEPS), 3)):
-        kill_at(step, tmp_path / "killed", compilation_cache)
+        killed = start(tmp_path / "killed", compilation_cache)
+        assert stop_at(step, signal.SIGKILL, killed) == -signal.SIGKILL
     finish(tmp_path / "killed", compilation_cache)
 
     assert rows(tmp_path / "killed") == rows(tmp_path / "whole")

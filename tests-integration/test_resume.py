@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import signal
 import subprocess
@@ -11,9 +9,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_train import TIMING_FIELDS
 
 from .conftest import PROGRAMS, environment
+from .runs import rows, stop_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,28 +44,10 @@ class Run:
 
     def stop_at(self, step: int, number: signal.Signals) -> int:
         """Send a signal once the log shows `step`; return the exit code."""
-        with subprocess.Popen(
+        process = subprocess.Popen(
             self.command, env=self.environment, stderr=subprocess.PIPE, text=True
-        ) as process:
-            assert process.stderr is not None
-            for line in process.stderr:
-                words = line.split()
-                if words[:1] == ["step"] and int(words[1].split("/")[0]) >= step:
-                    os.kill(process.pid, number)
-                    break
-            process.stderr.read()
-            return process.wait(timeout=300)
-
-    def rows(self) -> list[dict[str, Any]]:
-        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
-        return [
-            {
-                name: v
-                for name, v in json.loads(line).items()
-                if name not in TIMING_FIELDS
-            }
-            for line in lines
-        ]
+        )
+        return stop_at(step, number, process)
 
     def arrays(self) -> Sequence[np.ndarray[Any, Any]]:
         with np.load(self.folder / "final.npz") as final:
@@ -79,7 +59,7 @@ def test_stopped_at_three_random_steps_ends_the_same(
 ) -> None:
     unbroken = Run(tmp_path / "unbroken", compilation_cache)
     unbroken.finish()
-    assert len(unbroken.rows()) == 24 + 4  # every step; evaluations 7, 14, 21, 24
+    assert len(rows(unbroken.folder)) == 24 + 4  # every step; evaluations 7, 14, 21, 24
 
     run = Run(tmp_path / "run", compilation_cache)
     first, second, third = sorted(random.Random(20).sample(range(1, 16), 3))
@@ -88,7 +68,7 @@ def test_stopped_at_three_random_steps_ends_the_same(
     assert run.stop_at(third, signal.SIGKILL) == -signal.SIGKILL
     run.finish()
 
-    assert run.rows() == unbroken.rows()
+    assert rows(run.folder) == rows(unbroken.folder)
     for one, two in zip(run.arrays(), unbroken.arrays(), strict=True):
         assert one.dtype == two.dtype
         assert one.tobytes() == two.tobytes()

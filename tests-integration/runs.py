@@ -1,0 +1,59 @@
+"""What tests do with runs in other programs: stop them, and read what they left."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+from roxxel_train import TIMING_FIELDS
+
+if TYPE_CHECKING:
+    import signal
+    import subprocess
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def stop_at(step: int, sent: signal.Signals, process: subprocess.Popen[str]) -> int:
+    """Send a signal once a run tells on its stderr of `step`; return its exit code."""
+    with process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            words = line.split()
+            if words[:1] == ["step"] and int(words[1].split("/")[0]) >= step:
+                process.send_signal(sent)
+                break
+        process.stderr.read()
+    return process.returncode
+
+
+def all_said(
+    processes: Sequence[subprocess.Popen[str]], timeout: float
+) -> list[tuple[str, str]]:
+    """Wait for the processes of a program; return what each wrote, stdout and stderr.
+
+    They must write less than fills a pipe: one is listened to after the other.
+    """
+    try:
+        return [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def rows(run: Path) -> list[dict[str, Any]]:
+    """Return the metrics that a run has written, but the times."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [
+        {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
+        for line in lines
+    ]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens to."""
+    with socket.socket() as finder:
+        finder.bind(("127.0.0.1", 0))
+        return int(finder.getsockname()[1])
