@@ -58,6 +58,49 @@ def test_save_returns_before_the_checkpoint_is_there(
         assert record.total_s > record.blocking_s > 0
 
 
+def test_a_save_is_described_when_its_arrays_are_copied(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        before = content(saving.model)
+
+        def describe() -> tuple[dict[str, float], dict[str, int]]:
+            saving.model.weights.set_value(saving.model.weights[...] + 1)
+            return {"loss": 0.5}, {"seed": 7}
+
+        assert saving.save(1, describe=describe)
+        assert content(saving.model) != before
+        saving.wait()
+        assert saving.restore() == 1
+
+        assert content(saving.model) == before
+        assert (saving.metrics(1), saving.extra) == ({"loss": 0.5}, {"seed": 7})
+
+
+def test_what_a_description_raises_gives_the_save_up(tmp_path: Path) -> None:
+    def refuse() -> tuple[None, None]:
+        raise ArithmeticError("not this one")
+
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1)
+        with pytest.raises(ArithmeticError, match="not this one"):
+            saving.save(2, describe=refuse)
+        assert {path.name for path in tmp_path.iterdir()} == {"1"}
+        with pytest.raises(TypeError, match=r"metrics_dict\['loss'\] must be a number"):
+            saving.save(2, describe=lambda: ({"loss": "low"}, None))
+        assert saving.latest_step == 1
+        other = checkpointer(tmp_path)  # the folder is not held any more
+        assert other.restore() == 1
+        save_all(other, 2)
+        assert saving.restore() == 2
+        save_all(saving, 3)
+
+    assert other.steps() == [1, 2, 3]
+
+
+def test_a_save_is_described_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="give only it"):
+        checkpointer(tmp_path).save(1, {"loss": 1.0}, describe=lambda: (None, None))
+
+
 def test_a_busy_checkpointer_can_skip(tmp_path: Path, gate: threading.Event) -> None:
     with checkpointer(tmp_path, on_busy="skip") as saving:
         assert saving.save(1)

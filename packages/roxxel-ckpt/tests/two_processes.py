@@ -129,6 +129,23 @@ class Run:
         saving.wait()
         assert saving.latest_step == 4
 
+    def give_up_alone(self) -> None:
+        """Give a save up on one process; the other one hears of it."""
+
+        def describe() -> tuple[None, None]:
+            self.raise_on_second()
+            return None, None
+
+        try:
+            assert self.saving.save(5, describe=describe)
+            self.saving.wait()
+        except KeyError:
+            self.say("gave up")
+        except CheckpointWriteError as error:
+            self.say(str(error).removeprefix(f"{self.folder}: "))
+        sync_global_devices("given up")
+        assert self.saving.latest_step == 4
+
     def raise_alone(self) -> None:
         """Leave the loop of one process by an error while the other one goes on."""
         try:
@@ -166,6 +183,7 @@ def main() -> None:
     run.save_and_restore()
     run.fall_back()
     run.fail_together()
+    run.give_up_alone()
     run.raise_alone()
     run.refuse()
     jax.distributed.shutdown()

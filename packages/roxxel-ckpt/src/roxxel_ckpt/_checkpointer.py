@@ -22,11 +22,10 @@ from roxxel_ckpt import _saving
 from roxxel_ckpt._background import BackgroundSave, SaveRecord
 from roxxel_ckpt._choice import Choice, check_exists
 from roxxel_ckpt._description import (
-    FORMAT,
-    checked_json,
+    Description,
+    meta_of,
     metrics_from_json,
     metrics_of_all,
-    metrics_to_json,
     read_meta,
 )
 from roxxel_ckpt._folder import Folder
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from roxxel_ckpt._compare import RestoreReport
+
+    _Said = tuple[Mapping[str, Any] | None, dict[str, Any] | None]
 
 _logger = logging.getLogger("roxxel_ckpt")
 _Arguments = ParamSpec("_Arguments")
@@ -154,6 +155,8 @@ class Checkpointer:
         metrics_dict: Mapping[str, Any] | None = None,
         extra: dict[str, Any] | None = None,
         force: bool = False,
+        *,
+        describe: Callable[[], _Said] | None = None,
     ) -> bool:
         """Save the live state as a step; return once its arrays may be donated.
 
@@ -166,6 +169,10 @@ class Checkpointer:
                 finite value of `best_metric` the step is never the best.
             extra: Small JSON object to keep with the step.
             force: Replace the step if it exists.
+            describe: Called once the arrays are copied, in place of the two: returns
+                `(metrics_dict, extra)`, and what it raises gives the save up. So a
+                caller need not wait for the numbers of a step before the device is
+                done with it, and may still refuse what they show.
 
         Returns:
             True when a checkpoint is being written; False when the step exists
@@ -178,30 +185,23 @@ class Checkpointer:
             CheckpointError: An array was donated to a computation and is gone.
             TypeError: `metrics_dict` holds something else than numbers, `extra` is no
                 JSON, or a Variable holds something that cannot be saved.
+            ValueError: The step is negative, or `describe` stands beside what it
+                replaces.
         """
         started_at = time.perf_counter()
         step = index(step)
         if step < 0:
             raise ValueError(f"step must be 0 or more, got {step}")
-        meta = {
-            "format": FORMAT,
-            "step": step,
-            "metrics": metrics_to_json({} if metrics_dict is None else metrics_dict),
-            "extra": checked_json(extra),
-            "versions": versions(),
-        }
+        if describe is not None and (metrics_dict is not None or extra is not None):
+            raise ValueError("describe returns metrics_dict and extra; give only it")
+        meta = functools.partial(meta_of, step, versions())
+        known = meta(metrics_dict, extra)
         if self._skips():
             return False
         self._settle()
         live = LiveState(self._model, self._optimizer)
-        contents = {
-            "arrays": live.to_stored(),
-            "meta": meta,
-            "tree": {
-                "leaves": {n: [s.dtype, list(s.shape)] for n, s in live.specs.items()}
-            },
-        }
-        if not contents["arrays"]:
+        arrays = live.to_stored()
+        if not arrays:
             raise CheckpointError(
                 f"{self._folder}: the model holds no arrays, so nothing can be saved"
             )
@@ -214,14 +214,21 @@ class Checkpointer:
                 self._meeting.forget()
             store, self._store = self._store or Store(self._timeout_s), None
             self._meeting = meeting
-            _saving.begin(store, folder, step, meeting, contents)
+            _saving.begin(store, folder, step, meeting, arrays)
+            try:
+                said = known if describe is None else meta(*describe())
+            except BaseException as error:
+                _saving.give_up(store, folder, meeting, error)
+                raise
             self._store, self._position = store, step
             release = held.pop_all()
 
             def finish() -> None:
                 with release:
                     _saving.finish(
-                        store, folder, step, meeting, self._retention, self._timeout_s
+                        *(store, folder, step, meeting, Description(said, live.specs)),
+                        self._retention,
+                        self._timeout_s,
                     )
 
             self._flight = self._last = BackgroundSave(

@@ -67,6 +67,53 @@ class LeafSpec:
         return 0 not in self.shape
 
 
+@dataclasses.dataclass(frozen=True)
+class Description:
+    """What a checkpoint says about itself.
+
+    Attributes:
+        meta: Format, step, metrics, extra and versions; JSON can hold it.
+        specs: Shape and dtype of every leaf, by name.
+    """
+
+    meta: dict[str, Any]
+    specs: Mapping[str, LeafSpec]
+
+    def write(self, place: epath.Path) -> None:
+        """Write both files below a directory; their digests come after."""
+        leaves = {name: [s.dtype, list(s.shape)] for name, s in self.specs.items()}
+        for name, content in ((META_FILE, self.meta), (TREE_FILE, {"leaves": leaves})):
+            path = place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(content))
+
+
+def meta_of(
+    step: int,
+    versions: dict[str, str],
+    metrics_dict: Mapping[str, Any] | None,
+    extra: dict[str, Any] | None,
+) -> dict[str, Any]:
+    """Return what goes into `meta/metadata`.
+
+    Args:
+        step: Of the checkpoint.
+        versions: Of the libraries that wrote it.
+        metrics_dict: Numbers of the step, or None.
+        extra: What the user wants kept, or None.
+
+    Raises:
+        TypeError: JSON cannot hold it.
+    """
+    return {
+        "format": FORMAT,
+        "step": step,
+        "metrics": metrics_to_json({} if metrics_dict is None else metrics_dict),
+        "extra": checked_json(extra),
+        "versions": versions,
+    }
+
+
 def read_meta(place: epath.Path) -> dict[str, Any]:
     """Return step, metrics, extra and versions of a checkpoint.
 

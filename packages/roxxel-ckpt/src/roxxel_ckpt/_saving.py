@@ -1,12 +1,13 @@
 """What one save does to the folder: before its arrays are written, and after.
 
-Before: the folder is held against other processes, cleaned, and room is made for the
-step. After, in the background: digests, the step's appearance under its number, and
-the end of the steps that need not be kept.
+Before: the folder is held against other processes, cleaned, and room made for the
+step. After, in the background: what it says of itself, digests, its appearance under
+its number, and the end of the steps that need not be kept.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,7 @@ from roxxel_ckpt._processes import (
 from roxxel_ckpt.errors import CheckpointError, CheckpointWriteError, brief
 
 if TYPE_CHECKING:
-    import contextlib
-
+    from roxxel_ckpt._description import Description
     from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._retention import Retention
     from roxxel_ckpt._store import Store
@@ -113,7 +113,7 @@ def begin(
     folder: Folder,
     step: int,
     meeting: Meeting,
-    contents: dict[str, dict[str, Any]],
+    arrays: dict[str, Any],
 ) -> None:
     """Have the arrays of a step written; return when they may be donated.
 
@@ -122,13 +122,13 @@ def begin(
         folder: Where they go.
         step: The step.
         meeting: Where the processes meet meanwhile.
-        contents: The three items of a checkpoint, by name.
+        arrays: By name.
 
     Raises:
         CheckpointWriteError: The write cannot begin.
     """
     try:
-        store.start(folder.write_path(step), meeting=meeting, **contents)
+        store.start(folder.write_path(step), arrays, meeting)
     except Exception as error:
         meeting.fail(error)
         raise CheckpointWriteError(
@@ -137,11 +137,24 @@ def begin(
         ) from error
 
 
+def give_up(
+    store: Store, folder: Folder, meeting: Meeting, error: BaseException
+) -> None:
+    """End a save whose arrays are being written, because of an error of the caller."""
+    with contextlib.suppress(Exception):
+        store.wait()
+    meeting.fail(error)
+    with contextlib.suppress(OSError):
+        if is_first_process():
+            folder.clean()
+
+
 def finish(
     store: Store,
     folder: Folder,
     step: int,
     meeting: Meeting,
+    description: Description,
     retention: Retention,
     timeout_s: float,
 ) -> None:
@@ -149,11 +162,17 @@ def finish(
 
     Returns, or raises, on all processes alike.
     """
+    place = folder.write_path(step)
     try:
+        if is_first_process() and not folder.is_local:
+            # There it counts as whole when Orbax says so.
+            description.write(place)
         store.wait()
         meeting.wait_for_all(timeout_s)
         if is_first_process():
-            _integrity.write_digests(folder.write_path(step))
+            if folder.is_local:
+                description.write(place)
+            _integrity.write_digests(place)
             folder.publish(step)
             _prune(folder, retention)
     except BaseException as error:

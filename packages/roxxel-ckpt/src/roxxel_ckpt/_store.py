@@ -1,9 +1,8 @@
 """Everything that this package asks of Orbax, and nothing else.
 
-The checkpoint of a step is an Orbax checkpoint of three items: `state`, the flat dict
-of arrays (PyTree handler), and two JSON items, `meta` (step, metrics, extra, versions)
-and `tree` (shape and dtype of every leaf). `AsyncCheckpointer` is the layer of Orbax
-below `CheckpointManager`: it writes one checkpoint atomically and in the background.
+The checkpoint of a step is an Orbax checkpoint of one item: `state`, the flat dict of
+arrays (PyTree handler). `AsyncCheckpointer` is the layer of Orbax below
+`CheckpointManager`: it writes one checkpoint atomically and in the background.
 Which checkpoints stay, how they are named and which one is used is decided here, for
 the manager deletes the newest when only the best are kept, and ignores saves in
 silence.
@@ -41,8 +40,6 @@ class Store:
     def __init__(self, timeout_s: float) -> None:
         registry = ocp.handlers.DefaultCheckpointHandlerRegistry()
         registry.add(STATE_ITEM, ocp.args.PyTreeSave, ocp.PyTreeCheckpointHandler())
-        for item in ("meta", "tree"):
-            registry.add(item, ocp.args.JsonSave, ocp.JsonCheckpointHandler())
         self._orbax = ocp.AsyncCheckpointer(
             ocp.CompositeCheckpointHandler(handler_registry=registry),
             async_options=ocp.options.AsyncOptions(
@@ -56,23 +53,13 @@ class Store:
         self._meeting: Meeting
 
     def start(
-        self,
-        place: epath.Path,
-        arrays: dict[str, Any],
-        meta: dict[str, Any],
-        tree: dict[str, Any],
-        meeting: Meeting,
+        self, place: epath.Path, arrays: dict[str, Any], meeting: Meeting
     ) -> None:
         """Begin to write a checkpoint; return when the arrays may be donated."""
         self._meeting = meeting
         with quiet_orbax():
             self._orbax.save(
-                place,
-                args=ocp.args.Composite(
-                    state=ocp.args.PyTreeSave(arrays),
-                    meta=ocp.args.JsonSave(meta),
-                    tree=ocp.args.JsonSave(tree),
-                ),
+                place, args=ocp.args.Composite(state=ocp.args.PyTreeSave(arrays))
             )
 
     def wait(self) -> None:
