@@ -52,8 +52,8 @@ def test_two_processes_save_restore_and_fall_back_together(tmp_path: Path) -> No
     failed = "the save of step 4 failed ({}File too large); earlier checkpoints are"
     left = "untouched 2 3 4.roxxel-staged.orbax-checkpoint-tmp abandoned"
     given_up = (
-        "the save of step 5 failed (process 1: KeyError: 'mine'); earlier checkpoints are "
-        "untouched"
+        "the save of step 5 failed (process 1: KeyError: 'mine'); "
+        "earlier checkpoints are untouched"
     )
     assert said[0] == [
         "saved 2 3",
