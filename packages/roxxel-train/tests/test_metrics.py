@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax.numpy as jnp
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_train._metrics import InFlight, Interval, Lap, Stopwatch, Waits
+from roxxel_train._metrics import End, InFlight, Interval, Lap, Stopwatch, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -105,6 +105,31 @@ def test_updates_seen_to_be_finished_at_once_share_the_time() -> None:
     assert [update.at_s for update, _ in in_flight.drain()] == [2.0, 4.0, 6.0]
 
 
+def test_updates_that_end_while_something_else_is_done_are_timed_by_their_end() -> None:
+    now = 0.0
+    in_flight = InFlight(9, lambda: now)
+    losses = [Loss(ready=False), Loss(ready=False)]
+    for step, loss in enumerate(losses, 1):
+        in_flight.push(step, {"loss": cast("Any", loss)})
+    now = 4.0
+    end = in_flight.end()
+    assert end.at_s() == 4.0
+    losses[0].ready = True  # as the newest is
+    now = 9.0
+
+    assert [update.at_s for update, _ in in_flight.drain(end)] == [2.0, 4.0]
+
+
+def test_nothing_in_flight_has_ended_now() -> None:
+    now = 3.0
+    in_flight = InFlight(2, lambda: now)
+    end = in_flight.end()
+    now = 5.0
+
+    assert end.at_s() == 3.0
+    assert in_flight.drain(end) == []
+
+
 def test_no_more_updates_run_than_may() -> None:
     in_flight = InFlight(2, lambda: 0.0)
     losses = [Loss(ready=False) for _ in range(5)]
@@ -154,6 +179,17 @@ def test_clock_stands_still_while_something_else_is_done() -> None:
     assert watch.now() == 6.0
     assert watch.take_apart() == {"eval_s": 6.0}
     assert watch.take_apart() == {}
+
+
+def test_time_is_counted_apart_from_when_the_updates_before_are_done() -> None:
+    now = 10.0
+    watch = Stopwatch(lambda: now)
+
+    with watch.apart("save_s", since=End([], lambda: 4.0)):
+        now = 23.0
+
+    assert watch.now() == 4.0
+    assert watch.take_apart() == {"save_s": 9.0}
 
 
 def test_rates_are_those_since_the_row_before() -> None:

@@ -147,6 +147,20 @@ def test_nan_loss_stops_with_the_rows_of_its_batch(tmp_path: Path) -> None:
     assert "NonFiniteError" in (tmp_path / "run" / "system.log").read_text()
 
 
+def test_state_after_a_nan_is_not_saved_though_its_save_began(tmp_path: Path) -> None:
+    def breaks_at_a_checkpoint(model: Any, optimizer: Any, batch: jax.Array) -> Any:
+        loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
+        optimizer.update(model, grads)
+        return jnp.where(optimizer.step[...] == 8, jnp.nan, loss)
+
+    one = trainer(tmp_path, loss_fn=None, train_step=breaks_at_a_checkpoint)
+    with pytest.raises(NonFiniteError, match="step 8: the loss is nan"):
+        one.run()
+
+    saved = tmp_path / "run" / "checkpoints"
+    assert {path.name for path in saved.iterdir()} == {"4"}
+
+
 def test_parameters_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
     def poisons_its_eighth_update(model: Any, optimizer: Any, batch: jax.Array) -> Any:
         loss, grads = nnx.value_and_grad(loss_fn)(model, batch)

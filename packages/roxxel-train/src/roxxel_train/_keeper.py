@@ -107,25 +107,28 @@ class Keeper:
             NonFiniteError: A loss so far or a parameter now is not finite.
             roxxel_ckpt.CheckpointError: It cannot be written.
         """
-        recorder.drain()
         if self.checkpointer is None or self.step == self.saved:
+            recorder.drain()
             return
-        with recorder.apart("save_s"):
-            self.show()
-            self.check_finite(recorder)
-            with together():
-                # Rows that the checkpoint counts as written must be on the disk before.
-                self._logger.flush()
-            extra = {
+        self.show()
+        finite = self._finite()  # asked now, and answered after the updates in flight
+
+        def describe() -> tuple[dict[str, float], dict[str, Any]]:
+            recorder.drain()
+            self._check(finite, recorder)
+            # Rows that the checkpoint counts as written must be on the disk before.
+            self._logger.flush()
+            return recorder.metrics(self.step), {
                 "data": self._sampler.state(self.step),
                 "interval": recorder.interval.state(),
                 "evaluated": not self.owes_evaluation,
             }
-            metrics = recorder.metrics(self.step)
-            if not self.checkpointer.save(self.step, metrics, extra=extra):
+
+        with recorder.saving(), together():
+            if not self.checkpointer.save(self.step, describe=describe):
                 # One that skips while it is busy has not saved; this step must be.
                 self.checkpointer.wait()
-                self.checkpointer.save(self.step, metrics, extra=extra)
+                self.checkpointer.save(self.step, describe=describe)
         self.saved = self.step
 
     def check_finite(self, recorder: Recorder) -> None:
@@ -134,8 +137,17 @@ class Keeper:
         Raises:
             NonFiniteError: They hold a NaN or an infinite number.
         """
+        self._check(self._finite(), recorder)
+
+    def _finite(self) -> jax.Array | bool:
+        """Return whether the parameters are finite, or are not to be looked at."""
         trained = nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))
-        if self.step > self.saved and is_sound(trained) and not is_finite(trained):
+        if self.step <= self.saved or not is_sound(trained):
+            return True
+        return is_finite(trained)
+
+    def _check(self, finite: jax.Array | bool, recorder: Recorder) -> None:
+        if not finite:
             raise recorder.not_finite(self.step, "it left NaN or infinite parameters")
 
     def leaving(self, recorder: Recorder) -> Callable[..., None]:

@@ -10,16 +10,17 @@ unbroken one would have.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+import jax
 
-    import jax
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
 TIMING_FIELDS = frozenset(
     {
@@ -144,28 +145,40 @@ class InFlight:
             return self._read()
         return []
 
-    def drain(self) -> list[tuple[Update, float]]:
-        """Wait for all updates and return them, with their losses."""
+    def drain(self, end: End | None = None) -> list[tuple[Update, float]]:
+        """Wait for all updates and return them, with their losses.
+
+        Args:
+            end: Has seen when they were finished, which may be a while ago.
+        """
+        if end is not None and self._running:
+            self._look(len(self._running), end.at_s())
         while self._running:
             self._wait()
         return self._read()
+
+    def end(self) -> End:
+        """Return what sees when the updates that are running are finished."""
+        newest = [update.scalars["loss"] for update in self._running][-1:]
+        return End(newest, self._clock)
 
     def _wait(self) -> None:
         self._running[0].scalars["loss"].block_until_ready()
         self._look(finished=1)
 
-    def _look(self, finished: int = 0) -> None:
+    def _look(self, finished: int = 0, now: float | None = None) -> None:
         """Note which updates are finished; those seen at once share the time evenly.
 
         Args:
             finished: How many are known to be.
+            now: When they were seen to be.
         """
         running = self._running
         while finished < len(running) and running[finished].scalars["loss"].is_ready():
             finished += 1
         if not finished:
             return
-        now = self._clock()
+        now = self._clock() if now is None else now
         each_s = (now - self._last_seen_s) / finished
         for index in range(1, finished + 1):
             update = running.popleft()
@@ -184,6 +197,35 @@ class InFlight:
         return [
             (update, float(loss)) for update, loss in zip(unread, losses, strict=True)
         ]
+
+
+class End:
+    """The moment at which some arrays are there, seen by a thread of its own.
+
+    Args:
+        arrays: On the device, or still to be computed.
+        clock: Seconds of training.
+    """
+
+    def __init__(self, arrays: Sequence[jax.Array], clock: Callable[[], float]) -> None:
+        self._arrays = arrays
+        self._clock = clock
+        self._at_s = clock()
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        if arrays:
+            self._thread.start()
+
+    def at_s(self) -> float:
+        """Return the moment; waits for it."""
+        if self._arrays:
+            self._thread.join()
+        return self._at_s
+
+    def _wait(self) -> None:
+        # What has gone wrong is raised where they are read.
+        with suppress(Exception):
+            jax.block_until_ready(self._arrays)
+        self._at_s = self._clock()
 
 
 @dataclass(slots=True)
@@ -237,13 +279,18 @@ class Stopwatch:
         return self._clock() - self._begin - self._apart_s
 
     @contextmanager
-    def apart(self, name: str) -> Generator[None]:
-        """Count the time of the block under `name` and not as training."""
-        begin = self._clock()
+    def apart(self, name: str, since: End | None = None) -> Generator[None]:
+        """Count the time of the block under `name` and not as training.
+
+        Args:
+            name: What it is counted as.
+            since: When to begin; by default now.
+        """
+        begin = self.now()
         try:
             yield
         finally:
-            took = self._clock() - begin
+            took = self.now() - (begin if since is None else since.at_s())
             self._apart_s += took
             self._since_row[name] = self._since_row.get(name, 0.0) + took
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from roxxel_train._progress import train_texts
 from roxxel_train.errors import BatchRow, NonFiniteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     import jax
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from roxxel_train._log import Logger
     from roxxel_train._machine import Machine
-    from roxxel_train._metrics import Update
+    from roxxel_train._metrics import End, Update
 
 _IN_FLIGHT = 2
 """Updates dispatched and not finished: enough to keep a device busy."""
@@ -68,6 +69,7 @@ class Recorder:
         self._last: Update | None = None
         self._evaluated = -1
         self._evaluation: dict[str, float] = {}
+        self._end: End | None = None
         self.interval = interval
         self.stats: Callable[[], StreamStats] | None = None
 
@@ -105,7 +107,20 @@ class Recorder:
         Raises:
             NonFiniteError: One of them had a NaN or infinite loss.
         """
-        self._log(self._in_flight.drain())
+        self._log(self._in_flight.drain(self._end))
+
+    @contextmanager
+    def saving(self) -> Generator[None]:
+        """Count a block as `save_s`, from when the updates before it are done.
+
+        Until then the device is at work, and the block holds nothing up.
+        """
+        self._end = self._in_flight.end()
+        try:
+            with self._watch.apart("save_s", self._end):
+                yield
+        finally:
+            self._end = None
 
     def evaluation(self, step: int, values: Mapping[str, Any]) -> None:
         """Log what an evaluation after update `step` found."""
