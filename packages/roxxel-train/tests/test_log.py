@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING
@@ -262,3 +263,23 @@ def test_folder_that_cannot_be_written_is_refused_at_once(tmp_path: Path) -> Non
 
     with pytest.raises(NotADirectoryError, match=r"log_dir=.*file is a file; give a"):
         Logger(tmp_path / "file" / "logs")
+
+
+def test_a_file_goes_to_the_disk_when_it_has_new_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(file_of(fd)))
+
+    def file_of(descriptor: int) -> str:
+        by_inode = {path.stat().st_ino: path.name for path in tmp_path.iterdir()}
+        return by_inode[os.fstat(descriptor).st_ino]
+
+    with Logger(tmp_path, terminal=False) as log:
+        log.info("a line")
+        log.flush()
+        log.flush()
+        log.metrics({"kind": "train", "step": 1})
+        log.flush()
+
+    assert synced == ["system.log", "metrics.jsonl"]

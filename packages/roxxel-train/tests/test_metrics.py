@@ -105,6 +105,16 @@ def test_updates_seen_to_be_finished_at_once_share_the_time() -> None:
     assert [update.at_s for update, _ in in_flight.drain()] == [2.0, 4.0, 6.0]
 
 
+def test_finished_updates_are_read_without_waiting_for_others() -> None:
+    in_flight = InFlight(9, lambda: 0.0)
+    losses = [Loss(ready=True), Loss(ready=False)]
+    for step, loss in enumerate(losses, 1):
+        in_flight.push(step, {"loss": cast("Any", loss)})
+
+    assert [update.step for update, _ in in_flight.read()] == [1]
+    assert not losses[1].ready
+
+
 def test_updates_that_end_while_something_else_is_done_are_timed_by_their_end() -> None:
     now = 0.0
     in_flight = InFlight(9, lambda: now)

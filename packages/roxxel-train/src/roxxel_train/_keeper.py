@@ -110,6 +110,7 @@ class Keeper:
         if self.checkpointer is None or self.step == self.saved:
             recorder.drain()
             return
+        recorder.read()  # now, while the device is at work
         self.show()
         finite = self._finite()  # asked now, and answered after the updates in flight
 

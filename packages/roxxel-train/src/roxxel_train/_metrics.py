@@ -157,6 +157,11 @@ class InFlight:
             self._wait()
         return self._read()
 
+    def read(self) -> list[tuple[Update, float]]:
+        """Return the updates that are finished by now, with their losses."""
+        self._look()
+        return self._read()
+
     def end(self) -> End:
         """Return what sees when the updates that are running are finished."""
         newest = [update.scalars["loss"] for update in self._running][-1:]

@@ -90,6 +90,7 @@ class _File(logging.Handler, ABC):
         self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
         self._failure: Exception | None = None
         self._is_said = False
+        self._num_lines = self._num_synced = 0
 
     @abstractmethod
     def line(self, record: logging.LogRecord) -> str | None:
@@ -99,6 +100,7 @@ class _File(logging.Handler, ABC):
         try:
             line = self.line(record)
             if line is not None:
+                self._num_lines += 1
                 self._file.write(line)
                 # Each line goes to the kernel at once: it may be the last one.
                 self._file.flush()
@@ -111,7 +113,10 @@ class _File(logging.Handler, ABC):
     def sync(self) -> None:
         """Put on the disk what was appended, or raise what failed."""
         self.check()
-        os.fsync(self._file.fileno())
+        num_lines = self._num_lines
+        if num_lines != self._num_synced:
+            os.fsync(self._file.fileno())
+            self._num_synced = num_lines
 
     def check(self) -> None:
         """Raise in the caller's thread what failed in the writer's, every time."""

@@ -101,6 +101,14 @@ class Recorder:
         waits = self._waits() if self._is_due(step) else None
         self._log(self._in_flight.push(step, scalars, waits))
 
+    def read(self) -> None:
+        """Log every update that is finished by now.
+
+        Raises:
+            NonFiniteError: One of them had a NaN or infinite loss.
+        """
+        self._log(self._in_flight.read())
+
     def drain(self) -> None:
         """Wait for every update and log it.
 
