@@ -30,6 +30,7 @@ _HALF_ROUNDS = 8
 _N, _A, _K, _MASK, _FIRST_KEY = range(5)
 
 _U64: TypeAlias = npt.NDArray[np.uint64]
+_Rows: TypeAlias = "_U64 | list[_U64]"
 _BITS_64 = 2**64 - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -156,7 +157,7 @@ def permute_groups(
     """
     parameters = _parameters(sizes, keys)
     if min(sizes) > _SMALL:
-        return _walk(index, _spread(parameters, counts), _forward)
+        return _walk(index, _spread(parameters, counts, sizes), _forward)
     small = np.array(sizes) <= _SMALL
     of_small = np.repeat(small, counts)
     out = np.empty_like(index)
@@ -167,7 +168,8 @@ def permute_groups(
     out[of_small] = rank[row, index[of_small]]
     if not small.all():
         large = ~small
-        spread = _spread(parameters[:, large], counts[large])
+        of_large = [n for n, is_small in zip(sizes, small, strict=True) if not is_small]
+        spread = _spread(parameters[:, large], counts[large], of_large)
         out[~of_small] = _walk(index[~of_small], spread, _forward)
     return out
 
@@ -200,11 +202,18 @@ def _parameters(sizes: Sequence[int], keys: _U64) -> _U64:
     return parameters
 
 
-def _spread(parameters: _U64, counts: npt.NDArray[np.int64]) -> _U64:
-    """Return the parameters of each element, or of the only group as they are."""
+def _spread(
+    parameters: _U64, counts: npt.NDArray[np.int64], sizes: Sequence[int]
+) -> _Rows:
+    """Return a row for each parameter: of every element, or one value for all."""
     if parameters.shape[1] == 1:
         return parameters
-    return np.repeat(parameters, counts, axis=1)
+    # Most often all groups are of one size, and only the keys differ.
+    shared = _FIRST_KEY if len({*sizes}) == 1 else 0
+    return [
+        *parameters[:shared, :1],
+        *np.repeat(parameters[shared:], counts, axis=1),
+    ]
 
 
 def _small_tables(
@@ -220,43 +229,63 @@ def _small_tables(
     return rank, order
 
 
-def _hash(x: _U64, key: _U64) -> _U64:
-    """Return 32 bits that depend on `x` and `key`."""
-    z = (x + key) * _MULTIPLY_1
-    z ^= z >> _SHIFT_32
-    z *= _MULTIPLY_2
-    z >>= _SHIFT_32
-    return z
+def _hash(x: _U64, key: _U64, out: _U64, spare: _U64) -> None:
+    """Write 32 bits that depend on `x` and `key` to `out`; `spare` is overwritten."""
+    np.add(x, key, out=out)
+    out *= _MULTIPLY_1
+    np.right_shift(out, _SHIFT_32, out=spare)
+    out ^= spare
+    out *= _MULTIPLY_2
+    out >>= _SHIFT_32
 
 
-def _forward(x: _U64, p: _U64) -> _U64:
+# Both networks work in memory of their own, made once: to have it made anew for every
+# operation takes as long as the operations do.
+
+
+def _forward(x: _U64, p: _Rows) -> _U64:
     a, k, mask = p[_A], p[_K], p[_MASK]
     left, right = x >> k, x & mask
+    hashed, spare = np.empty_like(x), np.empty_like(x)
     for i in range(_FIRST_KEY, _FIRST_KEY + _HALF_ROUNDS, 2):
-        left = left + ((_hash(right, p[i]) * a) >> _SHIFT_32)
+        _hash(right, p[i], hashed, spare)
+        hashed *= a
+        hashed >>= _SHIFT_32
+        left += hashed
         # Unsigned: below `a` the difference wraps to something huge.
-        left = np.minimum(left, left - a)
-        right = (right + _hash(left, p[i + 1])) & mask
-    return (left << k) | right
+        np.minimum(left, np.subtract(left, a, out=spare), out=left)
+        _hash(left, p[i + 1], hashed, spare)
+        right += hashed
+        right &= mask
+    left <<= k
+    left |= right
+    return left
 
 
-def _backward(x: _U64, p: _U64) -> _U64:
+def _backward(x: _U64, p: _Rows) -> _U64:
     a, k, mask = p[_A], p[_K], p[_MASK]
     left, right = x >> k, x & mask
+    hashed, spare = np.empty_like(x), np.empty_like(x)
     for i in range(_FIRST_KEY + _HALF_ROUNDS - 2, _FIRST_KEY - 1, -2):
-        right = (right - _hash(left, p[i + 1])) & mask
-        left = left - ((_hash(right, p[i]) * a) >> _SHIFT_32)
-        left = np.minimum(left, left + a)
-    return (left << k) | right
+        _hash(left, p[i + 1], hashed, spare)
+        right -= hashed
+        right &= mask
+        _hash(right, p[i], hashed, spare)
+        hashed *= a
+        hashed >>= _SHIFT_32
+        left -= hashed
+        np.minimum(left, np.add(left, a, out=spare), out=left)
+    left <<= k
+    left |= right
+    return left
 
 
-def _walk(x: _U64, parameters: _U64, apply: Callable[[_U64, _U64], _U64]) -> _U64:
+def _walk(x: _U64, parameters: _Rows, apply: Callable[[_U64, _Rows], _U64]) -> _U64:
     """Apply the network until every element is back inside its `[0, n)`."""
     y = apply(x, parameters)
     outside = np.flatnonzero(y >= parameters[_N])
     while outside.size:
-        alone = parameters.shape[1] == 1
-        chosen = parameters if alone else parameters[:, outside]
+        chosen = [row if row.size == 1 else row[outside] for row in parameters]
         again = apply(y[outside], chosen)
         y[outside] = again
         outside = outside[again >= chosen[_N]]

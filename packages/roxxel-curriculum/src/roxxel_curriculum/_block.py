@@ -91,22 +91,22 @@ def make_block(
             which.append(number)
         sample += count
     starts = window_starts(draws)
-    place = np.concatenate(places)
-    sizes = [at.size for at in places]
-    num_sources = len(sources)
-    if stop - first == 1:
-        group = np.repeat(np.array(which), sizes)
-        rows = place
+    num_steps, num_sources = stop - first, len(sources)
+    counts = np.zeros(num_steps * num_sources, np.int64)
+    if len(which) == 1:
+        rows = np.tile(np.arange(batch_size), num_steps)
+        counts[which[0] :: num_sources] = batch_size
     else:
+        place = np.concatenate(places)
         step = place // batch_size
-        rows = place - step * batch_size
-        group = step * num_sources + np.repeat(np.array(which), sizes)
-    order = np.argsort(group, kind="stable")
-    counts = np.bincount(group, minlength=(stop - first) * num_sources)
-    bounds = np.zeros((stop - first, num_sources + 1), np.int64)
-    np.cumsum(counts.reshape(stop - first, num_sources), axis=1, out=bounds[:, 1:])
-    bounds += (np.arange(stop - first) * batch_size)[:, None]
-    rows, starts = rows[order], starts[order]
+        source = np.repeat(np.array(which), [at.size for at in places])
+        group = step * num_sources + source
+        order = np.argsort(group, kind="stable")
+        rows, starts = (place - step * batch_size)[order], starts[order]
+        counts += np.bincount(group, minlength=counts.size)
+    bounds = np.zeros((num_steps, num_sources + 1), np.int64)
+    np.cumsum(counts.reshape(num_steps, num_sources), axis=1, out=bounds[:, 1:])
+    bounds += (np.arange(num_steps) * batch_size)[:, None]
     # Parts of these go to readers, and the block is used again.
     rows.flags.writeable = starts.flags.writeable = False
     return Block(index, first, stop, batch_size, rows, starts, bounds.tolist())

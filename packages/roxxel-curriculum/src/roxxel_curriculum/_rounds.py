@@ -230,8 +230,15 @@ def window_starts(draws: Sequence[Draw]) -> npt.NDArray[np.int64]:
     total = int(stops[-1])
     table[3] -= (stops - per_group).astype(np.uint64)  # wraps, and back below
     if len(rows) > 1:
-        table = np.repeat(table, per_group, axis=1)
-    _, depth, _, first, per_span, span_tokens, stride = table
+        # Of every sample; what rounds of one length of sample share, once.
+        shared = table[4:, :1]
+        if (table[4:] != shared).any():
+            shared = np.repeat(table[4:], per_group, axis=1)
+        depth, first = np.repeat(table[[1, 3]], per_group, axis=1)
+    else:
+        _, depth, _, first = table[:4]
+        shared = table[4:]
+    per_span, span_tokens, stride = shared
     index = np.arange(total, dtype=np.uint64) + first
     shuffled = permute_groups(index, per_group, sizes, group_keys)
     span = shuffled // per_span
