@@ -7,8 +7,9 @@ the others to the host:
 
 - overhead: from the end of the first update to that of the last, logging every 10
   steps, over the hand-written loop that logs nothing;
-- checkpoints: what one every 200 steps adds to the trainer, over what bare asynchronous
-  Orbax adds to the hand-written loop;
+- checkpoints: what one adds to the trainer, over what one of bare asynchronous Orbax
+  adds to the hand-written loop. It is a difference of two runs, so it takes more than a
+  few to stand out of the machine's noise: `--checkpoint-every 50`;
 - nothing queued: share of the time in which all that had been dispatched was done, from
   JAX's profiler; beside it that in which the device ran nothing, which also holds the
   hand-over from one update to the next;
@@ -16,7 +17,8 @@ the others to the host:
 
 XLA is kept from the kernels of YNNPACK, which it uses on CPUs: each program builds them
 when it first runs, some 11 ms in whatever loop, and no compiling ahead spares that.
-Runs are interleaved. `--rounds 9 --steps 1100` gives the figures of record.
+Runs are interleaved. `--rounds 9 --steps 1100 --checkpoint-every 50` gives the figures
+of record.
 """
 
 from __future__ import annotations
@@ -235,8 +237,8 @@ def idle_shares(trace: Path) -> tuple[float, float]:
 def spread(values: list[float], unit: str = "") -> str:
     """Return median and range."""
     return (
-        f"{statistics.median(values):.4f}{unit} "
-        f"({min(values):.4f} to {max(values):.4f})"
+        f"{statistics.median(values):.4g}{unit} "
+        f"({min(values):.4g} to {max(values):.4g})"
     )
 
 
@@ -298,12 +300,13 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
 
         over = _ratios(found["trainer"], found["hand"])
         print(f"trainer / hand-written loop          {spread(over)}")
-        added = _median_difference(found["trainer saves"], found["trainer"])
-        added_bare = _median_difference(found["hand saves"], found["hand"])
         saves = (steps - 1) // every
+        added = _added_ms(found["trainer saves"], found["trainer"], saves)
+        added_bare = _added_ms(found["hand saves"], found["hand"], saves)
+        ratio = statistics.median(added) / statistics.median(added_bare)
         print(
-            f"{saves} saves add {added:.3f} s, bare Orbax {added_bare:.3f} s: "
-            f"ratio {added / added_bare:.2f}"
+            f"each of {saves} saves adds {spread(added, ' ms')}, "
+            f"of bare Orbax {spread(added_bare, ' ms')}: ratio {ratio:.2f}"
         )
 
         traced = min(options.traced, steps)
@@ -333,7 +336,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         print(f"step at a phase change / usual one   {spread(changes)}")
     return {
         "over": statistics.median(over),
-        "checkpoints": added / added_bare,
+        "checkpoints": ratio,
         "nothing queued": empty,
         "phase change": statistics.median(changes),
     }
@@ -343,10 +346,10 @@ def _ratios(ones: list[float], others: list[float]) -> list[float]:
     return [one / other for one, other in zip(ones, others, strict=True)]
 
 
-def _median_difference(ones: list[float], others: list[float]) -> float:
-    return statistics.median(
-        one - other for one, other in zip(ones, others, strict=True)
-    )
+def _added_ms(ones: list[float], others: list[float], saves: int) -> list[float]:
+    """Return what a save adds to a run, in milliseconds, one value for each round."""
+    pairs = zip(ones, others, strict=True)
+    return [1e3 * (one - other) / saves for one, other in pairs]
 
 
 if __name__ == "__main__":
