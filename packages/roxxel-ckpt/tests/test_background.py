@@ -83,9 +83,11 @@ def test_what_a_description_raises_gives_the_save_up(tmp_path: Path) -> None:
         save_all(saving, 1)
         with pytest.raises(ArithmeticError, match="not this one"):
             saving.save(2, describe=refuse)
+        saving.wait()
         assert {path.name for path in tmp_path.iterdir()} == {"1"}
         with pytest.raises(TypeError, match=r"metrics_dict\['loss'\] must be a number"):
             saving.save(2, describe=lambda: ({"loss": "low"}, None))
+        saving.wait()
         assert saving.latest_step == 1
         other = checkpointer(tmp_path)  # the folder is not held any more
         assert other.restore() == 1
@@ -96,9 +98,23 @@ def test_what_a_description_raises_gives_the_save_up(tmp_path: Path) -> None:
     assert other.steps() == [1, 2, 3]
 
 
-def test_a_save_is_described_once(tmp_path: Path) -> None:
+def test_a_save_that_is_given_up_leaves_no_thread(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    with checkpointer(tmp_path) as saving:
+        for _ in range(3):
+            with pytest.raises(TypeError, match="describe must return"):
+                saving.save(1, describe=lambda: None)  # pyright: ignore[reportArgumentType] - what it refuses
+
+    assert set(threading.enumerate()) <= before
+
+
+def test_a_save_is_described_once_and_by_a_function(tmp_path: Path) -> None:
+    saving = checkpointer(tmp_path)
     with pytest.raises(ValueError, match="give only it"):
-        checkpointer(tmp_path).save(1, {"loss": 1.0}, describe=lambda: (None, None))
+        saving.save(1, {"loss": 1.0}, describe=lambda: (None, None))
+    with pytest.raises(TypeError, match="describe must be a function, got 3"):
+        saving.save(1, describe=3)  # pyright: ignore[reportArgumentType] - what it refuses
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_busy_checkpointer_can_skip(tmp_path: Path, gate: threading.Event) -> None:

@@ -109,6 +109,52 @@ def test_a_step_in_parts_is_never_seen_and_removed_by_the_next_save() -> None:
         assert names() == {"1", "3"}
 
 
+def test_the_only_step_may_be_one_in_parts() -> None:
+    with Checkpointer(RUN, few()) as saving:
+        save_all(saving, 1)
+    for mark in ("commit_success.txt", "digests.json"):
+        del FakeBuckets.store[f"/bucket/run/1/{mark}"]
+
+    with Checkpointer(RUN, few()) as saving:
+        assert saving.restore() == 0
+        save_all(saving, 1)
+        assert saving.steps() == [1]
+
+
+@pytest.mark.parametrize("before", [(), (1,)])
+def test_a_step_that_is_given_up_in_a_bucket_leaves_nothing(
+    before: tuple[int, ...],
+) -> None:
+    def refuse() -> tuple[None, None]:
+        raise ArithmeticError("not this one")
+
+    with Checkpointer(RUN, few()) as saving:
+        save_all(saving, *before)
+        with pytest.raises(ArithmeticError):
+            saving.save(2, describe=refuse)
+        saving.wait()
+        assert names() == {str(step) for step in before}
+        save_all(saving, 2)
+
+        assert saving.steps() == [*before, 2]
+        assert names() == {"2", *map(str, before)}
+
+
+@pytest.mark.parametrize("missing", ["meta/metadata", "tree/metadata"])
+def test_arrays_that_say_nothing_of_themselves_are_no_step(missing: str) -> None:
+    with Checkpointer(RUN, few()) as saving:
+        save_all(saving, 4)
+    # As a process leaves them that is killed when Orbax has done its part.
+    for file in ("digests.json", missing):
+        del FakeBuckets.store[f"/bucket/run/4/{file}"]
+
+    with Checkpointer(RUN, few()) as saving:
+        assert saving.steps() == []
+        assert saving.restore() == 0
+        save_all(saving, 4)
+        assert saving.steps() == [4]
+
+
 def test_a_deletion_cut_short_leaves_nothing_that_is_seen(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt._compare import RestoreReport
 
-    _Said = tuple[Mapping[str, Any] | None, dict[str, Any] | None]
+    _Described = tuple[Mapping[str, Any] | None, dict[str, Any] | None]
 
 _logger = logging.getLogger("roxxel_ckpt")
 _Arguments = ParamSpec("_Arguments")
@@ -156,7 +156,7 @@ class Checkpointer:
         extra: dict[str, Any] | None = None,
         force: bool = False,
         *,
-        describe: Callable[[], _Said] | None = None,
+        describe: Callable[[], _Described] | None = None,
     ) -> bool:
         """Save the live state as a step; return once its arrays may be donated.
 
@@ -172,7 +172,7 @@ class Checkpointer:
             describe: Called once the arrays are copied, in place of the two: returns
                 `(metrics_dict, extra)`, and what it raises gives the save up. So a
                 caller need not wait for the numbers of a step before the device is
-                done with it, and may still refuse what they show.
+                done with it, and may still refuse what they show. It must not save.
 
         Returns:
             True when a checkpoint is being written; False when the step exists
@@ -187,6 +187,7 @@ class Checkpointer:
                 JSON, or a Variable holds something that cannot be saved.
             ValueError: The step is negative, or `describe` stands beside what it
                 replaces.
+            Exception: What `describe` raised.
         """
         started_at = time.perf_counter()
         step = index(step)
@@ -195,7 +196,13 @@ class Checkpointer:
         if describe is not None and (metrics_dict is not None or extra is not None):
             raise ValueError("describe returns metrics_dict and extra; give only it")
         meta = functools.partial(meta_of, step, versions())
-        known = meta(metrics_dict, extra)
+        if describe is None:
+            said = meta(metrics_dict, extra)  # checked before anything is written
+            describe_step = functools.partial(dict, said)
+        else:
+            if not callable(describe):
+                raise TypeError(f"describe must be a function, got {describe!r}")
+            describe_step = functools.partial(_meta_by, describe, meta)
         if self._skips():
             return False
         self._settle()
@@ -216,29 +223,24 @@ class Checkpointer:
             self._meeting = meeting
             _saving.begin(store, folder, step, meeting, arrays)
             try:
-                said = known if describe is None else meta(*describe())
+                description = Description(describe_step(), live.specs)
             except BaseException as error:
-                _saving.give_up(store, folder, meeting, error)
+                rest = functools.partial(_saving.give_up, store, folder, meeting, error)
+                self._flight = self._in_background(rest, step, held, started_at)
                 raise
             self._store, self._position = store, step
-            release = held.pop_all()
-
-            def finish() -> None:
-                with release:
-                    _saving.finish(
-                        *(store, folder, step, meeting, Description(said, live.specs)),
-                        self._retention,
-                        self._timeout_s,
-                    )
-
-            self._flight = self._last = BackgroundSave(
+            rest = functools.partial(
+                _saving.finish,
+                store,
                 folder,
                 step,
+                meeting,
+                description,
+                self._retention,
                 self._timeout_s,
-                finish,
-                blocking_s=time.perf_counter() - started_at,
-                started_at=started_at,
             )
+            flight = self._in_background(rest, step, held, started_at)
+            self._flight = self._last = flight
         return True
 
     @_one_at_a_time
@@ -424,6 +426,29 @@ class Checkpointer:
             # The error on its way out is the one that the caller needs to see.
             _logger.error("%s", error)  # noqa: TRY400
 
+    def _in_background(
+        self,
+        rest: Callable[[], None],
+        step: int,
+        held: contextlib.ExitStack,
+        started_at: float,
+    ) -> BackgroundSave:
+        """Have a save end in the background, and then what is held for it released."""
+        release = held.pop_all()
+
+        def run() -> None:
+            with release:
+                rest()
+
+        return BackgroundSave(
+            self._folder,
+            step,
+            self._timeout_s,
+            run,
+            blocking_s=time.perf_counter() - started_at,
+            started_at=started_at,
+        )
+
     def _skips(self) -> bool:
         """Return whether a save is given up because an earlier one is not done."""
         if self._on_busy == "wait":
@@ -464,3 +489,17 @@ class Checkpointer:
             # Without locks nobody knows whether another process writes there now.
             if held and self._folder.is_local:
                 self._folder.clean()
+
+
+def _meta_by(
+    describe: Callable[[], _Described], meta: Callable[..., dict[str, Any]]
+) -> dict[str, Any]:
+    """Return what a user's function says of a step.
+
+    Raises:
+        TypeError: It says no such thing.
+    """
+    said: Any = describe()
+    if not isinstance(said, tuple) or len(said) != 2:
+        raise TypeError(f"describe must return (metrics_dict, extra), got {said!r}")
+    return meta(*said)

@@ -80,7 +80,11 @@ class Description:
     specs: Mapping[str, LeafSpec]
 
     def write(self, place: epath.Path) -> None:
-        """Write both files below a directory; their digests come after."""
+        """Write both files below a directory; their digests come after.
+
+        Raises:
+            OSError: One cannot be written.
+        """
         leaves = {name: [s.dtype, list(s.shape)] for name, s in self.specs.items()}
         for name, content in ((META_FILE, self.meta), (TREE_FILE, {"leaves": leaves})):
             path = place / name

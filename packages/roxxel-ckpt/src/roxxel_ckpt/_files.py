@@ -22,8 +22,8 @@ try:
 except ModuleNotFoundError:  # Windows has no advisory locks of this kind
     fcntl = None
 
-# Of s3:// Orbax takes the JSON items and refuses the arrays, in the background of the
-# first save: https://github.com/google/orbax/pull/2739 would mend it.
+# On s3:// Orbax refuses the arrays, in the background of the first save:
+# https://github.com/google/orbax/pull/2739 would mend it.
 _REMOTE = ("gs://",)
 
 

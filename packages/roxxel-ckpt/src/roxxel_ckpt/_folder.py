@@ -6,8 +6,8 @@ that can be seen is complete. A step goes away by a rename first, too, so that a
 killed half-way through a deletion leaves no half-deleted step behind.
 
 Object stores cannot rename, so there a step is written in its place; it is seen from
-the moment that a mark of completeness lies in it, and loses its marks first when it
-goes away.
+the moment that its digests lie in it, or Orbax's mark of completeness and what the step
+says of itself; it loses its marks first when it goes away.
 
 Only names that this module makes are ever removed: other files in the folder are the
 user's.
@@ -33,8 +33,10 @@ STATE_ITEM = "state"
 DIGESTS_FILE = "digests.json"
 ABANDONED = "abandoned"
 _OURS = (META_FILE, TREE_FILE, DIGESTS_FILE, STATE_ITEM)
-# Ours is written last; Orbax's stands before it when all but the digests is there.
-_MARKS = (DIGESTS_FILE, "commit_success.txt")
+# Ours is written last; Orbax's stands before it when the arrays are there.
+_ORBAX_MARK = "commit_success.txt"
+_MARKS = (DIGESTS_FILE, _ORBAX_MARK)
+_WHOLE = (_ORBAX_MARK, META_FILE, TREE_FILE)
 _STAGED = ".roxxel-staged"
 _REPLACED = ".roxxel-replaced"
 _DELETED = ".roxxel-deleted"
@@ -152,7 +154,8 @@ class Folder:
                     aside.rename(place)
             elif self._is_half_written(step):
                 self._remove(place, step)
-        for entry in list(self.path.iterdir()):
+        # Removing the only step of an object store removes the folder too.
+        for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
             if _LEFTOVER.fullmatch(entry.name):
                 entry.rmtree(missing_ok=True)
 
@@ -191,7 +194,9 @@ class Folder:
         if self.is_local:
             return False
         place = self._place(step)
-        return self.is_ours(step) and not any((place / m).exists() for m in _MARKS)
+        if not self.is_ours(step) or (place / DIGESTS_FILE).exists():
+            return False
+        return not all((place / part).exists() for part in _WHOLE)
 
     def _remove(self, directory: epath.Path, step: int) -> None:
         if self.is_local:

@@ -143,7 +143,9 @@ def give_up(
     """End a save whose arrays are being written, because of an error of the caller."""
     with contextlib.suppress(Exception):
         store.wait()
+    store.close()
     meeting.fail(error)
+    # What cannot be removed is no step, and the next save tries again.
     with contextlib.suppress(OSError):
         if is_first_process():
             folder.clean()
@@ -162,16 +164,12 @@ def finish(
 
     Returns, or raises, on all processes alike.
     """
-    place = folder.write_path(step)
     try:
-        if is_first_process() and not folder.is_local:
-            # There it counts as whole when Orbax says so.
-            description.write(place)
         store.wait()
         meeting.wait_for_all(timeout_s)
         if is_first_process():
-            if folder.is_local:
-                description.write(place)
+            place = folder.write_path(step)
+            description.write(place)
             _integrity.write_digests(place)
             folder.publish(step)
             _prune(folder, retention)
