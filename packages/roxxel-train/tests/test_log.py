@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel_train import Logger
+from roxxel_train._outlets import TextFile
 from roxxel_train._rows import drop_torn_row
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -283,3 +286,43 @@ def test_a_file_goes_to_the_disk_when_it_has_new_lines(
         log.flush()
 
     assert synced == ["system.log", "metrics.jsonl"]
+
+
+def test_a_line_that_is_being_written_goes_to_the_disk_with_the_next_sync(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
+    begun, go_on = threading.Event(), threading.Event()
+
+    file = TextFile(tmp_path / "system.log")
+    stream = vars(file)["_file"]
+
+    def slow(text: str) -> int:
+        begun.set()
+        assert go_on.wait(60)
+        return stream.write(text)
+
+    monkeypatch.setattr(file, "_file", Proxy(stream, slow))
+    record = logging.makeLogRecord({"msg": "a line"})
+    writer = threading.Thread(target=file.emit, args=[record])
+    writer.start()
+    assert begun.wait(60)
+    file.sync()
+    go_on.set()
+    writer.join()
+    file.sync()
+    file.close()
+
+    assert synced == [(tmp_path / "system.log").stat().st_size]
+
+
+class Proxy:
+    """A file whose lines are written by a function of the test."""
+
+    def __init__(self, file: Any, write: Callable[[str], int]) -> None:
+        self._file = file
+        self.write = write
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import jax.numpy as jnp
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_train._metrics import End, InFlight, Interval, Lap, Stopwatch, Waits
+from roxxel_train._metrics import Completion, InFlight, Interval, Lap, Stopwatch, Waits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,22 +122,22 @@ def test_updates_that_end_while_something_else_is_done_are_timed_by_their_end() 
     for step, loss in enumerate(losses, 1):
         in_flight.push(step, {"loss": cast("Any", loss)})
     now = 4.0
-    end = in_flight.end()
-    assert end.at_s() == 4.0
+    completion = in_flight.completion()
+    assert completion.at_s() == 4.0
     losses[0].ready = True  # as the newest is
     now = 9.0
 
-    assert [update.at_s for update, _ in in_flight.drain(end)] == [2.0, 4.0]
+    assert [update.at_s for update, _ in in_flight.drain(completion)] == [2.0, 4.0]
 
 
 def test_nothing_in_flight_has_ended_now() -> None:
     now = 3.0
     in_flight = InFlight(2, lambda: now)
-    end = in_flight.end()
+    completion = in_flight.completion()
     now = 5.0
 
-    assert end.at_s() == 3.0
-    assert in_flight.drain(end) == []
+    assert completion.at_s() == 3.0
+    assert in_flight.drain(completion) == []
 
 
 def test_no_more_updates_run_than_may() -> None:
@@ -195,11 +195,28 @@ def test_time_is_counted_apart_from_when_the_updates_before_are_done() -> None:
     now = 10.0
     watch = Stopwatch(lambda: now)
 
-    with watch.apart("save_s", since=End([], lambda: 4.0)):
+    with watch.apart("save_s", since=Completion([], lambda: 4.0)):
         now = 23.0
 
     assert watch.now() == 4.0
     assert watch.take_apart() == {"save_s": 9.0}
+
+
+def test_no_time_is_counted_apart_when_the_updates_end_after_the_block() -> None:
+    now = 0.0
+    watch = Stopwatch(lambda: now)
+
+    class Late:
+        def at_s(self) -> float:
+            nonlocal now
+            now = 5.0
+            return now
+
+    with watch.apart("save_s", since=cast("Any", Late())):
+        now = 2.0
+
+    assert watch.now() == 5.0
+    assert watch.take_apart() == {}
 
 
 def test_rates_are_those_since_the_row_before() -> None:

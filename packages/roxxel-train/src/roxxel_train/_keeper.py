@@ -110,7 +110,10 @@ class Keeper:
         if self.checkpointer is None or self.step == self.saved:
             recorder.drain()
             return
-        recorder.read()  # now, while the device is at work
+        if jax.process_count() == 1:
+            # Now, while the device is at work. What is finished by now, and may raise,
+            # can be more in one process than in another.
+            recorder.read()
         self.show()
         finite = self._finite()  # asked now, and answered after the updates in flight
 
@@ -130,6 +133,7 @@ class Keeper:
                 # One that skips while it is busy has not saved; this step must be.
                 self.checkpointer.wait()
                 self.checkpointer.save(self.step, describe=describe)
+        recorder.drain()  # the step was there already: nobody described it
         self.saved = self.step
 
     def check_finite(self, recorder: Recorder) -> None:

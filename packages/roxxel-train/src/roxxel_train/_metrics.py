@@ -145,14 +145,14 @@ class InFlight:
             return self._read()
         return []
 
-    def drain(self, end: End | None = None) -> list[tuple[Update, float]]:
+    def drain(self, completion: Completion | None = None) -> list[tuple[Update, float]]:
         """Wait for all updates and return them, with their losses.
 
         Args:
-            end: Has seen when they were finished, which may be a while ago.
+            completion: Has seen when they were finished, which may be a while ago.
         """
-        if end is not None and self._running:
-            self._look(len(self._running), end.at_s())
+        if completion is not None and self._running:
+            self._look(len(self._running), completion.at_s())
         while self._running:
             self._wait()
         return self._read()
@@ -162,10 +162,10 @@ class InFlight:
         self._look()
         return self._read()
 
-    def end(self) -> End:
-        """Return what sees when the updates that are running are finished."""
+    def completion(self) -> Completion:
+        """Return the moment at which all that is running now will be finished."""
         newest = [update.scalars["loss"] for update in self._running][-1:]
-        return End(newest, self._clock)
+        return Completion(newest, self._clock)
 
     def _wait(self) -> None:
         self._running[0].scalars["loss"].block_until_ready()
@@ -176,7 +176,7 @@ class InFlight:
 
         Args:
             finished: How many are known to be.
-            now: When they were seen to be.
+            now: When they were seen to be, on the clock of the training, in seconds.
         """
         running = self._running
         while finished < len(running) and running[finished].scalars["loss"].is_ready():
@@ -204,7 +204,7 @@ class InFlight:
         ]
 
 
-class End:
+class Completion:
     """The moment at which some arrays are there, seen by a thread of its own.
 
     Args:
@@ -221,7 +221,7 @@ class End:
             self._thread.start()
 
     def at_s(self) -> float:
-        """Return the moment; waits for it."""
+        """Return the moment, in seconds of training; waits for it."""
         if self._arrays:
             self._thread.join()
         return self._at_s
@@ -284,7 +284,7 @@ class Stopwatch:
         return self._clock() - self._begin - self._apart_s
 
     @contextmanager
-    def apart(self, name: str, since: End | None = None) -> Generator[None]:
+    def apart(self, name: str, since: Completion | None = None) -> Generator[None]:
         """Count the time of the block under `name` and not as training.
 
         Args:
@@ -295,7 +295,8 @@ class Stopwatch:
         try:
             yield
         finally:
-            took = self.now() - (begin if since is None else since.at_s())
+            begin = begin if since is None else since.at_s()
+            took = self.now() - begin
             self._apart_s += took
             self._since_row[name] = self._since_row.get(name, 0.0) + took
 

@@ -100,10 +100,10 @@ class _File(logging.Handler, ABC):
         try:
             line = self.line(record)
             if line is not None:
-                self._num_lines += 1
                 self._file.write(line)
                 # Each line goes to the kernel at once: it may be the last one.
                 self._file.flush()
+                self._num_lines += 1
         except OSError as error:
             named = OSError(error.errno, error.strerror, self._file.name)
             self._failure = self._failure or named

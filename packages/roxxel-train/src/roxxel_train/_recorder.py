@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from roxxel_train._log import Logger
     from roxxel_train._machine import Machine
-    from roxxel_train._metrics import End, Update
+    from roxxel_train._metrics import Completion, Update
 
 _IN_FLIGHT = 2
 """Updates dispatched and not finished: enough to keep a device busy."""
@@ -69,7 +69,7 @@ class Recorder:
         self._last: Update | None = None
         self._evaluated = -1
         self._evaluation: dict[str, float] = {}
-        self._end: End | None = None
+        self._completion: Completion | None = None
         self.interval = interval
         self.stats: Callable[[], StreamStats] | None = None
 
@@ -115,7 +115,7 @@ class Recorder:
         Raises:
             NonFiniteError: One of them had a NaN or infinite loss.
         """
-        self._log(self._in_flight.drain(self._end))
+        self._log(self._in_flight.drain(self._completion))
 
     @contextmanager
     def saving(self) -> Generator[None]:
@@ -123,12 +123,12 @@ class Recorder:
 
         Until then the device is at work, and the block holds nothing up.
         """
-        self._end = self._in_flight.end()
+        self._completion = self._in_flight.completion()
         try:
-            with self._watch.apart("save_s", self._end):
+            with self._watch.apart("save_s", self._completion):
                 yield
         finally:
-            self._end = None
+            self._completion = None
 
     def evaluation(self, step: int, values: Mapping[str, Any]) -> None:
         """Log what an evaluation after update `step` found."""

@@ -509,8 +509,9 @@ class Trainer:
             awaited, self._awaited = self._awaited, None
             if awaited and awaited not in recorder.metrics(self._kept.step):
                 self._logger.warning(
-                    f"eval_fn returned no number named best_metric={awaited!r}, so no "
-                    f"checkpoint is kept as the best one; return {{{awaited!r}: ...}}"
+                    f"eval_fn returned no number named best_metric={awaited!r}; a "
+                    "checkpoint without one is never kept as the best, so return "
+                    f"{{{awaited!r}: ...}}"
                 )
 
     def _preempted(self, asked: str | None, recorder: Recorder) -> Preempted:
