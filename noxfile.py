@@ -11,6 +11,7 @@ would only fail for the same reason does not run.
 """
 
 import re
+import shutil
 from collections.abc import Sequence
 from itertools import dropwhile
 from pathlib import Path
@@ -27,7 +28,9 @@ PACKAGES = (
     "roxxel",
 )
 
-OLDEST_PYTHON, NEWEST_PYTHON = "3.11", "3.13"
+# The newest of this machine; none but those that JAX is known to run on.
+OLDEST_PYTHON = "3.11"
+NEWEST_PYTHON = "3.14" if shutil.which("python3.14") else "3.13"
 
 LOWEST = ("--resolution", "lowest-direct")
 
@@ -283,9 +286,12 @@ def release(session: nox.Session) -> None:
     found = session.run("python", TOOLS / "release.py", silent=True)
     if not found:
         session.log("nothing to release: every version has its tag")
+    # Nothing else may lie there: what is uploaded is the folder.
+    folder = DIST / "release"
+    shutil.rmtree(folder, ignore_errors=True)
     for name, version in (line.split() for line in str(found).splitlines()):
         session.run_install(
-            *("uv", "build", "--package", name, "--out-dir", DIST), external=True
+            *("uv", "build", "--package", name, "--out-dir", folder), external=True
         )
         session.log(f"when it is published: git tag {name}-v{version}")
 

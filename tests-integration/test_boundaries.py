@@ -40,6 +40,11 @@ MAY_DEPEND_ON = {
     },
 }
 
+# Extras of members that a package may bring to everybody who installs it.
+MAY_BRING_EXTRAS = {
+    "roxxel": {"roxxel-curriculum": {"rich"}, "roxxel-train": {"progress"}},
+}
+
 # What is imported and not declared: it comes with a declared package or, where it is
 # not installed, is done without.
 UNDECLARED = {
@@ -130,6 +135,18 @@ def test_package_declares_only_what_the_design_allows(package: str) -> None:
         f"{package} depends on {name}; it may depend on "
         f"{sorted(MAY_DEPEND_ON[package])} alone, and all else is an extra"
         for name in sorted(beyond)
+    )
+
+
+@BY_PACKAGE
+def test_package_brings_no_extra_that_the_design_does_not_allow(package: str) -> None:
+    allowed = MAY_BRING_EXTRAS.get(package, {})
+
+    check_none(
+        f"{package} requires {one.name}[{','.join(sorted(one.extras))}], which brings "
+        f"to everybody what is an extra there; only {allowed or 'none'} may be asked"
+        for one in map(Requirement, project(package)["dependencies"])
+        if one.extras - allowed.get(one.name, set())
     )
 
 

@@ -102,6 +102,25 @@ def test_a_released_package_that_asks_for_another_range_is_refused() -> None:
     assert "is released with roxxel-format>=0.1,<0.2 and now asks for" in reason
 
 
+@pytest.mark.parametrize(
+    ("section", "floor", "refused"),
+    [("Added", "0.1", True), ("Fixed", "0.1", False), ("Added", "0.1.1", False)],
+)
+def test_who_is_released_with_something_new_asks_for_it(
+    section: str, floor: str, *, refused: bool
+) -> None:
+    text = changelog("0.1.1", f"### {section}\n\n- It.")
+    bumped = replace(member("format", Version(0, 1, 1)), changelog=text)
+    above = member("curriculum", Version(0, 1, 1), format=f">={floor},<0.2")
+
+    reasons = release.refusals((bumped, above, TOP), TAGGED)
+
+    assert [
+        "tried with roxxel-format 0.1.1, which adds something" in one for one in reasons
+    ] == [True] * refused
+    assert not release.floor_refusals(above, ())
+
+
 @pytest.mark.parametrize("text", ["==0.1.0", ">=0.1", "", "~=0.1", ">=0.1,<0.2,!=0.1"])
 def test_a_range_of_another_form_is_refused(text: str) -> None:
     [reason] = release.range_refusals((BASE, member("curriculum", format=text)))
@@ -151,7 +170,9 @@ def test_a_changelog_that_does_not_tell_of_the_version_is_refused(
 def test_sources_of_another_version_are_refused() -> None:
     [reason] = release.version_refusals(replace(BASE, written=("0.1.0", "0.0.9")))
 
-    assert "is 0.1.0 in pyproject.toml but 0.0.9 in its sources" in reason
+    assert (
+        "is 0.1.0 in pyproject.toml but __version__ is 0.0.9 in its sources" in reason
+    )
 
 
 def test_a_version_of_another_form_is_refused() -> None:

@@ -125,6 +125,7 @@ def refusals(members: Sequence[Member], tagged: Mapping[str, Tagged]) -> Sequenc
         if member.name in tagged:
             found += step_refusals(member, tagged[member.name].version)
         found += changelog_refusals(member, tagged.get(member.name))
+        found += floor_refusals(member, to_release(members, tagged))
         found += [
             f"{member.name} {member.version} was tried with sources of {name} that "
             f"have changed since {tagged[name].version}; give {name} a new version too"
@@ -147,7 +148,7 @@ def version_refusals(member: Member) -> Sequence[str]:
     """Return where the sources of a member give another version than its project."""
     here = f"{member.name} is {member.version} in pyproject.toml"
     return [
-        f"{here} but {other} in its sources; write the same in both"
+        f"{here} but __version__ is {other} in its sources; write the same in both"
         for other in member.written
         if other != str(member.version)
     ]
@@ -182,6 +183,34 @@ def range_refusals(members: Sequence[Member]) -> Sequence[str]:
                     f"{asks}, which admits versions that may break it; {remedy}"
                 )
     return found
+
+
+def floor_refusals(member: Member, released: Sequence[Member]) -> Sequence[str]:
+    """Return which new versions beside a member it may need and does not ask for.
+
+    Its tests have run with them alone, and may use what they add.
+    """
+    return [
+        f"{member.name} {member.version} was tried with {other.name} {other.version}, "
+        f"which adds something, and asks for {other.name}{member.needs[other.name]}; "
+        f"write >={_short(other.version)} in packages/{member.name}/pyproject.toml"
+        for other in released
+        if other.name in member.needs
+        and "### Added" in next(iter(_versions(other.changelog)), "")
+        and _floor(member.needs[other.name]) < other.version
+    ]
+
+
+def _versions(changelog: str) -> Sequence[str]:
+    """Return what a changelog says of each version, the newest first."""
+    sections = changelog_sections(changelog)
+    return [text for name, text in sections.items() if name != "Unreleased"]
+
+
+def _floor(text: str) -> Version:
+    """Return the lower end of a range; the lowest version where it has none."""
+    match = re.match(r">=([\d.]+)", text.strip())
+    return parse_version(match[1]) if match else Version(0, 0, 0)
 
 
 def step_refusals(member: Member, last: Version) -> Sequence[str]:

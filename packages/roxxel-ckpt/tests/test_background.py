@@ -13,6 +13,7 @@ from roxxel_ckpt import (
     Checkpointer,
     CheckpointTimeoutError,
     CheckpointWriteError,
+    _background,
     _store,
 )
 from roxxel_ckpt._folder import Folder
@@ -23,6 +24,12 @@ from .helpers import checkpointer, content, make, save_all, train
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def _any_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let saves go on in the background also where Python could not end them."""
+    monkeypatch.setattr(_background, "FINISHES_AT_EXIT", True)
 
 
 @pytest.fixture
@@ -56,6 +63,16 @@ def test_save_returns_before_the_checkpoint_is_there(
         assert record is not None
         assert record.total_s is not None
         assert record.total_s > record.blocking_s > 0
+
+
+def test_a_save_that_could_not_end_at_exit_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_background, "FINISHES_AT_EXIT", False)
+    with checkpointer(tmp_path) as saving:
+        for step in range(1, 4):
+            assert saving.save(step)
+            assert saving.latest_step == step
 
 
 def test_a_save_is_described_when_its_arrays_are_copied(tmp_path: Path) -> None:

@@ -14,7 +14,12 @@ import numpy as np
 from flax import nnx
 from jax.experimental.multihost_utils import sync_global_devices
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from roxxel_ckpt import Checkpointer, CheckpointError, CheckpointWriteError
+from roxxel_ckpt import (
+    Checkpointer,
+    CheckpointError,
+    CheckpointWriteError,
+    _background,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -177,6 +182,8 @@ class Run:
 
 def main() -> None:
     """Go through the life of a run."""
+    # Of saves in the background, also where Python could not end them at exit.
+    _background.FINISHES_AT_EXIT = True
     port, index, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=index)
     run = Run(index, folder)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import logging
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from roxxel_ckpt._folder import Folder
 
 _logger = logging.getLogger("roxxel_ckpt")
+FINISHES_AT_EXIT = not (3, 12) <= sys.version_info < (3, 12, 3)
+"""Whether a save in flight can still be finished when the program has come to its end.
+
+Orbax starts threads for it, which Python 3.12.0 to 3.12.2 refuse from that moment on:
+https://github.com/python/cpython/issues/113964.
+"""
+
 _in_flight: set[BackgroundSave] = set()
 _exit_hook_lock = threading.Lock()
 _has_exit_hook = False

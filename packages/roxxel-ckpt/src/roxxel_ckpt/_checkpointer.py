@@ -18,7 +18,7 @@ from typing import (
     TypeVar,
 )
 
-from roxxel_ckpt import _saving
+from roxxel_ckpt import _background, _saving
 from roxxel_ckpt._background import BackgroundSave, SaveRecord
 from roxxel_ckpt._choice import Choice, check_exists
 from roxxel_ckpt._description import (
@@ -193,16 +193,7 @@ class Checkpointer:
         step = index(step)
         if step < 0:
             raise ValueError(f"step must be 0 or more, got {step}")
-        if describe is not None and (metrics_dict is not None or extra is not None):
-            raise ValueError("describe returns metrics_dict and extra; give only it")
-        meta = functools.partial(meta_of, step, versions())
-        if describe is None:
-            said = meta(metrics_dict, extra)  # checked before anything is written
-            describe_step = functools.partial(dict, said)
-        else:
-            if not callable(describe):
-                raise TypeError(f"describe must be a function, got {describe!r}")
-            describe_step = functools.partial(_meta_by, describe, meta)
+        describe_step = _describer(step, metrics_dict, extra, describe)
         if self._skips():
             return False
         self._settle()
@@ -241,6 +232,8 @@ class Checkpointer:
             )
             flight = self._in_background(rest, step, held, started_at)
             self._flight = self._last = flight
+        if not _background.FINISHES_AT_EXIT:
+            self.wait()
         return True
 
     @_one_at_a_time
@@ -491,15 +484,30 @@ class Checkpointer:
                 self._folder.clean()
 
 
-def _meta_by(
-    describe: Callable[[], _Described], meta: Callable[..., dict[str, Any]]
-) -> dict[str, Any]:
-    """Return what a user's function says of a step.
+def _describer(
+    step: int,
+    metrics_dict: Mapping[str, Any] | None,
+    extra: dict[str, Any] | None,
+    describe: Callable[[], _Described] | None,
+) -> Callable[[], dict[str, Any]]:
+    """Return what gives the metadata of a step; what is known now is checked now.
 
     Raises:
-        TypeError: It says no such thing.
+        TypeError: JSON cannot hold it, or `describe` is no function.
+        ValueError: The step is described twice.
     """
-    said: Any = describe()
-    if not isinstance(said, tuple) or len(said) != 2:
-        raise TypeError(f"describe must return (metrics_dict, extra), got {said!r}")
-    return meta(*said)
+    if describe is None:
+        meta = meta_of(step, versions(), metrics_dict, extra)
+        return lambda: meta
+    if metrics_dict is not None or extra is not None:
+        raise ValueError("describe returns metrics_dict and extra; give only it")
+    if not callable(describe):
+        raise TypeError(f"describe must be a function, got {describe!r}")
+
+    def ask() -> dict[str, Any]:
+        said: Any = describe()
+        if not isinstance(said, tuple) or len(said) != 2:
+            raise TypeError(f"describe must return (metrics_dict, extra), got {said!r}")
+        return meta_of(step, versions(), *said)
+
+    return ask
