@@ -125,15 +125,19 @@ def test_foreign_folder_is_refused(tmp_path: Path) -> None:
         trainer(tmp_path)
 
 
-def test_nan_loss_stops_with_the_rows_of_its_batch(tmp_path: Path) -> None:
-    def breaks_at_the_sixth_update(model: Any, optimizer: Any, batch: jax.Array) -> Any:
+def nan_at(step: int) -> Any:
+    """Return a step of training whose loss is NaN at one update."""
+
+    def train_step(model: Any, optimizer: Any, batch: jax.Array) -> Any:
         loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
         optimizer.update(model, grads)
-        return jnp.where(optimizer.step[...] == 6, jnp.nan, loss)
+        return jnp.where(optimizer.step[...] == step, jnp.nan, loss)
 
-    one = trainer(
-        tmp_path, loss_fn=None, train_step=breaks_at_the_sixth_update, log_every=1
-    )
+    return train_step
+
+
+def test_nan_loss_stops_with_the_rows_of_its_batch(tmp_path: Path) -> None:
+    one = trainer(tmp_path, loss_fn=None, train_step=nan_at(6), log_every=1)
     with pytest.raises(NonFiniteError, match="step 6: the loss is nan") as caught:
         one.run()
 
@@ -148,12 +152,7 @@ def test_nan_loss_stops_with_the_rows_of_its_batch(tmp_path: Path) -> None:
 
 
 def test_state_after_a_nan_is_not_saved_though_its_save_began(tmp_path: Path) -> None:
-    def breaks_at_a_checkpoint(model: Any, optimizer: Any, batch: jax.Array) -> Any:
-        loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
-        optimizer.update(model, grads)
-        return jnp.where(optimizer.step[...] == 8, jnp.nan, loss)
-
-    one = trainer(tmp_path, loss_fn=None, train_step=breaks_at_a_checkpoint)
+    one = trainer(tmp_path, loss_fn=None, train_step=nan_at(8))
     with pytest.raises(NonFiniteError, match="step 8: the loss is nan"):
         one.run()
 
@@ -179,12 +178,7 @@ def test_parameters_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
 
 
 def test_stop_before_the_first_checkpoint_needs_a_fresh_model(tmp_path: Path) -> None:
-    def nan_at_the_third(model: Any, optimizer: Any, batch: jax.Array) -> Any:
-        loss, grads = nnx.value_and_grad(loss_fn)(model, batch)
-        optimizer.update(model, grads)
-        return jnp.where(optimizer.step[...] == 3, jnp.nan, loss)
-
-    one = trainer(tmp_path, loss_fn=None, train_step=nan_at_the_third)
+    one = trainer(tmp_path, loss_fn=None, train_step=nan_at(3))
     with pytest.raises(NonFiniteError):
         one.run()
     with pytest.raises(RunMismatchError, match="make a new Trainer"):

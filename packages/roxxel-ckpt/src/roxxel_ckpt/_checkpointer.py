@@ -23,7 +23,7 @@ from roxxel_ckpt._background import BackgroundSave, SaveRecord
 from roxxel_ckpt._choice import Choice, check_exists
 from roxxel_ckpt._description import (
     Description,
-    meta_of,
+    describer,
     metrics_from_json,
     metrics_of_all,
     read_meta,
@@ -51,8 +51,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from roxxel_ckpt._compare import RestoreReport
-
-    _Described = tuple[Mapping[str, Any] | None, dict[str, Any] | None]
+    from roxxel_ckpt._description import Described
 
 _logger = logging.getLogger("roxxel_ckpt")
 _Arguments = ParamSpec("_Arguments")
@@ -156,7 +155,7 @@ class Checkpointer:
         extra: dict[str, Any] | None = None,
         force: bool = False,
         *,
-        describe: Callable[[], _Described] | None = None,
+        describe: Callable[[], Described] | None = None,
     ) -> bool:
         """Save the live state as a step; return once its arrays may be donated.
 
@@ -193,7 +192,7 @@ class Checkpointer:
         step = index(step)
         if step < 0:
             raise ValueError(f"step must be 0 or more, got {step}")
-        describe_step = _describer(step, metrics_dict, extra, describe)
+        describe_step = describer(step, versions(), metrics_dict, extra, describe)
         if self._skips():
             return False
         self._settle()
@@ -482,32 +481,3 @@ class Checkpointer:
             # Without locks nobody knows whether another process writes there now.
             if held and self._folder.is_local:
                 self._folder.clean()
-
-
-def _describer(
-    step: int,
-    metrics_dict: Mapping[str, Any] | None,
-    extra: dict[str, Any] | None,
-    describe: Callable[[], _Described] | None,
-) -> Callable[[], dict[str, Any]]:
-    """Return what gives the metadata of a step; what is known now is checked now.
-
-    Raises:
-        TypeError: JSON cannot hold it, or `describe` is no function.
-        ValueError: The step is described twice.
-    """
-    if describe is None:
-        meta = meta_of(step, versions(), metrics_dict, extra)
-        return lambda: meta
-    if metrics_dict is not None or extra is not None:
-        raise ValueError("describe returns metrics_dict and extra; give only it")
-    if not callable(describe):
-        raise TypeError(f"describe must be a function, got {describe!r}")
-
-    def ask() -> dict[str, Any]:
-        said: Any = describe()
-        if not isinstance(said, tuple) or len(said) != 2:
-            raise TypeError(f"describe must return (metrics_dict, extra), got {said!r}")
-        return meta_of(step, versions(), *said)
-
-    return ask

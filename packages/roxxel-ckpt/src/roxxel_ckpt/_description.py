@@ -18,9 +18,13 @@ from roxxel_ckpt._folder import META_FILE, TREE_FILE
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from etils import epath
 
     from roxxel_ckpt._folder import Folder
+
+    Described = tuple[Mapping[str, Any] | None, dict[str, Any] | None]
 
 # Of the two files and of how arrays are named and stored.
 FORMAT = 1
@@ -92,30 +96,52 @@ class Description:
             path.write_text(json.dumps(content))
 
 
-def meta_of(
+def describer(
     step: int,
     versions: dict[str, str],
     metrics_dict: Mapping[str, Any] | None,
     extra: dict[str, Any] | None,
-) -> dict[str, Any]:
-    """Return what goes into `meta/metadata`.
+    describe: Callable[[], Described] | None,
+) -> Callable[[], dict[str, Any]]:
+    """Return what gives the metadata of a step; what is known now is checked now.
 
     Args:
         step: Of the checkpoint.
-        versions: Of the libraries that wrote it.
+        versions: Of the libraries that write it.
         metrics_dict: Numbers of the step, or None.
         extra: What the user wants kept, or None.
+        describe: Gives the two later, in their place.
 
     Raises:
-        TypeError: JSON cannot hold it.
+        TypeError: JSON cannot hold it, or `describe` is no function.
+        ValueError: The step is described twice.
     """
-    return {
-        "format": FORMAT,
-        "step": step,
-        "metrics": metrics_to_json({} if metrics_dict is None else metrics_dict),
-        "extra": checked_json(extra),
-        "versions": versions,
-    }
+
+    def meta(said: Described) -> dict[str, Any]:
+        metrics, kept = said
+        return {
+            "format": FORMAT,
+            "step": step,
+            "metrics": metrics_to_json({} if metrics is None else metrics),
+            "extra": checked_json(kept),
+            "versions": versions,
+        }
+
+    if describe is None:
+        known = meta((metrics_dict, extra))
+        return lambda: known
+    if metrics_dict is not None or extra is not None:
+        raise ValueError("describe returns metrics_dict and extra; give only it")
+    if not callable(describe):
+        raise TypeError(f"describe must be a function, got {describe!r}")
+
+    def ask() -> dict[str, Any]:
+        said: Any = describe()
+        if not isinstance(said, tuple) or len(said) != 2:
+            raise TypeError(f"describe must return (metrics_dict, extra), got {said!r}")
+        return meta(said)
+
+    return ask
 
 
 def read_meta(place: epath.Path) -> dict[str, Any]:

@@ -229,15 +229,11 @@ def window_starts(draws: Sequence[Draw]) -> npt.NDArray[np.int64]:
     stops = np.cumsum(per_group)
     total = int(stops[-1])
     table[3] -= (stops - per_group).astype(np.uint64)  # wraps, and back below
-    if len(rows) > 1:
-        # Of every sample; what rounds of one length of sample share, once.
-        shared = table[4:, :1]
-        if (table[4:] != shared).any():
-            shared = np.repeat(table[4:], per_group, axis=1)
-        depth, first = np.repeat(table[[1, 3]], per_group, axis=1)
-    else:
-        _, depth, _, first = table[:4]
-        shared = table[4:]
+    depth, first = np.repeat(table[[1, 3]], per_group, axis=1)
+    # Most often all rounds share these, so that one value serves all samples.
+    shared = table[4:, :1]
+    if (table[4:] != shared).any():
+        shared = np.repeat(table[4:], per_group, axis=1)
     per_span, span_tokens, stride = shared
     index = np.arange(total, dtype=np.uint64) + first
     shuffled = permute_groups(index, per_group, sizes, group_keys)
