@@ -8,6 +8,8 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,27 +23,26 @@ PROGRAM = PROGRAMS / "loader_processes.py"
 @functools.cache
 def reports(devices: tuple[int, ...]) -> list[dict[str, Any]]:
     """Run one process for each number of devices; return what they report."""
-    port = free_port()
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(index), str(len(devices)), str(port)],
-            env=os.environ
-            | {
-                "JAX_PLATFORMS": "cpu",
-                "XLA_FLAGS": f"--xla_force_host_platform_device_count={num_devices}",
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index, num_devices in enumerate(devices)
-    ]
-    found: list[dict[str, Any]] = []
-    for process, (out, err) in zip(processes, all_said(processes, 180), strict=True):
-        assert process.returncode == 0, err
-        lines = [line for line in out.splitlines() if line.startswith("REPORT ")]
-        found.append(json.loads(lines[0].removeprefix("REPORT ")))
-    return found
+    port, count = free_port(), len(devices)
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, f"{index}.json") for index in range(count)]
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), str(index), str(count), str(port), file],
+                env=os.environ
+                | {
+                    "JAX_PLATFORMS": "cpu",
+                    "XLA_FLAGS": f"--xla_force_host_platform_device_count={num}",
+                },
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for index, (num, file) in enumerate(zip(devices, files, strict=True))
+        ]
+        said = all_said(processes, 180)
+        assert [process.returncode for process in processes] == [0] * count, said
+        return [json.loads(file.read_text()) for file in files]
 
 
 def digests(report: dict[str, Any]) -> dict[str, str]:

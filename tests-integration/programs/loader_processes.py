@@ -1,6 +1,7 @@
-"""One of several processes in `test_loader_processes.py`; it prints a JSON report.
+"""One of several processes in `test_loader_processes.py`; it writes a JSON report.
 
-Arguments: process index, number of processes, port of the coordinator.
+Arguments: process index, number of processes, port of the coordinator, the report's
+file (on stdout JAX's Gloo writes between the lines).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -142,7 +144,7 @@ def main() -> None:
     except ValueError as error:
         report["shared rows"] = str(error)
     report["description"] = describe_rows(shardings["rows"], SHAPE)
-    print("REPORT " + json.dumps(report), flush=True)
+    Path(sys.argv[4]).write_text(json.dumps(report))
     jax.distributed.shutdown()
 
 
