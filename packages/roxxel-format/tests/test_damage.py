@@ -123,6 +123,39 @@ def test_another_check_changes_nothing_else(tmp_path: Path) -> None:
     assert other.fingerprint == corpus.fingerprint
 
 
+@pytest.mark.parametrize("offset", [0, 8, 4092, -256, -200, -100, -1])
+def test_a_head_or_foot_that_is_damaged_after_opening_is_found(
+    tmp_path: Path, offset: int
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(2000))
+    path = Path(corpus.paths[0])
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    path.write_bytes(data)
+
+    assert not corpus.verify().ok
+    with pytest.raises(ShardError):
+        corpus.read([0], 5)
+
+
+def test_a_file_of_the_same_size_in_place_of_the_opened_one_is_an_error(
+    tmp_path: Path,
+) -> None:
+    corpus = corpus_of(tmp_path / "a", documents_of(2000))
+    path = Path(corpus.paths[0])
+    assert corpus.num_tokens == 2000
+    other = corpus_of(tmp_path / "b", [documents_of(2000)[0][::-1].copy()])
+    assert Path(other.paths[0]).stat().st_size == path.stat().st_size
+    Path(other.paths[0]).replace(path)
+
+    with pytest.raises(ShardError, match="was replaced after it was opened"):
+        corpus.read([0], 5)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(ShardError, match="not a file, so no shard"):
+        corpus.read([0], 5)
+
+
 def test_a_file_that_is_replaced_or_cut_after_opening_is_an_error(
     tmp_path: Path,
 ) -> None:
@@ -245,6 +278,8 @@ def test_tokens_outside_the_range_that_the_foot_declares_are_not_wrapped(
     out = np.zeros((1, length), np.int8)
     with pytest.raises(ShardError, match="declares tokens from 0 to 100"):
         corpus.read([20_000 - length], length, out=out)
+    with pytest.raises(ShardError, match="declares tokens from 0 to 100"):
+        corpus.window_reader([0], length, np.int8).read(0, 1)
     assert corpus.read([0], length, np.int64).tolist() == [[70_000] * length]
 
 

@@ -112,6 +112,37 @@ def test_windows_are_checked_when_a_reader_is_made(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="int8"):
         corpus.window_reader([0], 2, np.int8)
     assert corpus.window_reader([0], 2).read(0, 1).dtype == np.uint16
+    assert corpus.window_reader([], 5000).read(0, 0).shape == (0, 5000)
+
+
+@pytest.mark.parametrize("length", [100, 20_000])
+def test_parts_of_long_and_short_windows_fill_what_is_given(
+    length: int, tmp_path: Path
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(45_000))
+    starts = [7, 20_001, 12]
+    reader = corpus.window_reader(starts, length, np.int32)
+    expected = corpus.read(starts, length)
+
+    assert np.array_equal(reader.read(1, 3), expected[1:])
+    out = np.zeros((2, length), np.int32)
+    assert np.array_equal(reader.read(0, 2, out), expected[:2])
+    for closed in (False, True):
+        if closed:
+            corpus.close()
+        with pytest.raises(ValueError, match=r"out has dtype int8, but dtype=int32"):
+            reader.read(0, 2, out.astype(np.int8))
+        with pytest.raises(ValueError, match=r"out has shape \(2, "):
+            reader.read(0, 3, out)
+
+
+@given(
+    path=st.lists(
+        st.sampled_from(["/", ".", "..", "a", ".b", "c.", " ", "~", "*"]), min_size=1
+    ).map("".join)
+)
+def test_a_path_is_made_absolute_as_pathlib_does(path: str) -> None:
+    assert Roxxel(path).filepath == str(Path(path).absolute())
 
 
 @given(lengths=LENGTHS, separator=st.sampled_from([None, 7, b"ab\0\1"]))

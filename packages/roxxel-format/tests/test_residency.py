@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from roxxel_format import Roxxel, _reading
-from roxxel_format._residency import is_resident, is_told
+from roxxel_format._residency import are_resident, is_told
 from roxxel_format._shard_map import ShardMap
 
 if TYPE_CHECKING:
@@ -37,8 +37,17 @@ def test_pages_that_were_read_are_resident(tmp_path: Path) -> None:
     tokens = corpus(tmp_path).tokens[:]
     assert int(tokens.sum()) > 0
 
-    assert is_resident(tokens)
-    assert is_resident(tokens[1001:1002])
+    assert are_resident(tokens, [(0, tokens.size)])
+    assert are_resident(tokens[1001:], [(0, 1), (40_000, 40_001), (7, 30_000)])
+
+
+def test_pages_that_nobody_read_are_not_resident(tmp_path: Path) -> None:
+    path = tmp_path / "sparse"
+    path.touch()
+    os.truncate(path, 1 << 20)
+    tokens = np.asarray(np.memmap(path, np.uint16, "r"))
+
+    assert not are_resident(tokens, [(0, 1), (400_000, 400_010)])
 
 
 def test_the_system_tells_of_own_files_only(
@@ -71,10 +80,10 @@ def test_one_cold_window_of_the_sample_asks_for_all(
     tokens = corpus(tmp_path)
     starts = np.arange(0, 40_000, 500)
 
-    def all_but_one(part: Tokens) -> bool:
-        return int(part[0]) != starts[-5]
+    def all_but_one(_: Tokens, spans: list[tuple[int, int]]) -> bool:
+        return (int(starts[-5]), int(starts[-5]) + 64) not in spans
 
-    monkeypatch.setattr(_reading, "is_resident", all_but_one)
+    monkeypatch.setattr(_reading, "are_resident", all_but_one)
     tokens.will_need(starts, 64)
 
     assert asked == [(start, start + 64) for start in starts.tolist()]

@@ -500,6 +500,100 @@ def test_a_shard_writer_writes_one_shard(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.rox"]
 
 
+@given(
+    documents=st.lists(
+        st.tuples(
+            st.sampled_from([0, 1, 300, 70_000]),
+            st.sampled_from(["uint8", "uint16", "int64"]),
+        ),
+        min_size=1,
+        max_size=12,
+    ),
+    separator=st.sampled_from([(), (7,), (7, 8, 9)]),
+    failing=st.integers(0, 12),
+)
+def test_documents_can_be_added_all_at_once(
+    documents: list[tuple[int, str]], separator: tuple[int, ...], failing: int
+) -> None:
+    arrays = [
+        np.full(length, number, dtype)
+        for number, (length, dtype) in enumerate(documents * 9)
+    ]
+
+    def broken_off() -> Iterator[Any]:
+        yield from arrays[:failing]
+        raise ZeroDivisionError
+
+    with tempfile.TemporaryDirectory() as folder:
+        one, all_at_once = Path(folder) / "one.rox", Path(folder) / "all.rox"
+        with ShardWriter(one, "uint16", separator=separator) as writer:
+            for each in arrays:
+                writer.append(each)
+        with ShardWriter(all_at_once, "uint16", separator=separator) as writer:
+            with pytest.raises(ZeroDivisionError):
+                writer.extend(broken_off())
+            with pytest.raises(ValueError, match="pass a flat array"):
+                writer.extend([np.zeros((2, 2), np.uint16)])
+            assert writer.num_documents == len(arrays[:failing])
+            writer.extend(
+                each for each in arrays[failing:] if writer.size_with(each.size)
+            )
+            assert writer.num_tokens == sum(
+                each.size + len(separator) for each in arrays
+            )
+
+        assert all_at_once.read_bytes() == one.read_bytes()
+
+
+class Restarting:
+    """Begins anew when it is asked again after its end."""
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def __iter__(self) -> Restarting:
+        return self
+
+    def __next__(self) -> list[int]:
+        if self._number == 3:
+            self._number = 0
+            raise StopIteration
+        self._number += 1
+        return [self._number] * 3
+
+
+@pytest.mark.parametrize("limit", [None, 20_000])
+def test_documents_are_not_asked_for_after_their_end(
+    tmp_path: Path, limit: int | None
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+
+    written = corpus.write(Restarting(), max_shard_bytes=limit)
+
+    assert written.num_documents == corpus.num_documents == 3
+
+
+class Stopping:
+    """A tokenizer that ends an iteration of its own in the middle of a text."""
+
+    vocab_size = 100
+
+    def encode(self, text: str) -> list[int]:
+        return [1, 2] if text != "bad" else [next(iter([]))]
+
+
+@pytest.mark.parametrize("limit", [None, 20_000])
+def test_an_end_of_iteration_in_a_tokenizer_is_not_that_of_the_documents(
+    tmp_path: Path, limit: int | None
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        corpus.write(["a", "bad", "b"], tokenizer=Stopping(), max_shard_bytes=limit)
+
+    assert names(tmp_path) == []
+
+
 @pytest.mark.parametrize("at", [1, 3, 4])
 def test_append_that_is_interrupted_while_a_name_is_synced_leaves_what_stood(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int

@@ -149,12 +149,17 @@ class _Job:
         )
 
     def _add_all(self, data: Iterable[object]) -> None:
-        array, add = self._intake.array, self._add
-        for number, document in enumerate(_documents(data)):
-            add(array(document, number))
-            self._num_documents = number + 1
-            if number == 0 and self._writer and self._options.max_shard_bytes is None:
-                add = self._writer.append  # one shard: nothing else is to be decided
+        array = self._intake.array
+        numbered = enumerate(_documents(data))
+        # A generator, which is not asked again after its end, as the data must not be.
+        arrays = (array(document, number) for number, document in numbered)
+        for document in arrays:
+            self._add(document)
+            self._num_documents += 1
+            if self._options.max_shard_bytes is None and self._writer is not None:
+                self._writer.extend(arrays)  # one shard: nothing is to be decided
+                self._num_documents = self._writer.num_documents
+                break
         if self._writer is None:
             raise ValueError(
                 f"{self._place.shard(0)}: there are no documents to write; "

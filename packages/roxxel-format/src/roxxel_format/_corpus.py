@@ -245,25 +245,19 @@ class Roxxel:
         result = opened.index.dtype if dtype is None else np.dtype(dtype)
         opened.check_readable_as(result)
 
-        def read(
-            starts: npt.NDArray[np.int64],
-            length: int,
-            dtype: np.dtype[Any],
-            out: Tokens | None,
-        ) -> Tokens:
+        def read_anew(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
             now = self._open()
-            if now is not opened:
-                if now.fingerprint != opened.fingerprint:
-                    raise ShardError(
-                        f"{self._filepath}: another corpus lies there than when these "
-                        "windows were named; name them anew, by a new sampler say"
-                    )
-                now.check_readable_as(dtype)
-            return now.read(starts, length, dtype, out)
+            if now.fingerprint != opened.fingerprint:
+                raise ShardError(
+                    f"{self._filepath}: another corpus lies there than when these "
+                    "windows were named; name them anew, by a new sampler say"
+                )
+            return self.read(starts, length, result, out)
 
         # What a subclass makes of a read holds here too.
         is_plain = type(self).read is Roxxel.read
-        return WindowReader(read if is_plain else self.read, begins, length, result)
+        read = opened.reader(length, result) if is_plain else read_anew
+        return WindowReader(opened, read, read_anew, begins, length, result)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a read-only view inside one shard.
@@ -447,7 +441,7 @@ class Roxxel:
         """Let go of maps and descriptors; using the corpus again opens it again."""
         with self._lock:
             if self._opened is not None:
-                self._opened.maps.clear()
+                self._opened.close()
                 self._opened = None
 
     def __enter__(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -77,6 +78,7 @@ def stored_name(dtype: Any) -> str:
     return name
 
 
+@cache
 def value_range(name: str) -> tuple[int, int] | None:
     """Return the least and greatest value of an integer or bool dtype, else None."""
     if name == "bool":
@@ -98,6 +100,7 @@ def vocabulary_name(vocab_size: int) -> str:
     return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
+@cache
 def exact_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """Return the least and greatest integer up to which a dtype holds every one.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import accumulate, pairwise
+from operator import sub
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -54,18 +56,12 @@ class CorpusIndex:
                     f"{shard.path}: holds {layout.head.dtype_name}, but "
                     f"{shards[0].path} holds {name}; open them as two corpora"
                 )
-        count = len(shards)
-        bounds = np.zeros(count + 1, np.int64)
-        np.cumsum([layout.num_tokens for layout in layouts], out=bounds[1:])
-        joined = np.zeros(count, np.bool_)
-        for number in range(1, count):
-            joined[number] = (
-                layouts[number].first_is_continued
-                and layouts[number - 1].last_continues
-            )
-        first_own = np.zeros(count + 1, np.int64)
-        documents = np.array([layout.num_documents for layout in layouts], np.int64)
-        np.cumsum(documents - joined, out=first_own[1:])
+        bounds = [0, *accumulate(layout.num_tokens for layout in layouts)]
+        joined = [False]
+        for before, layout in pairwise(layouts):
+            joined.append(before.last_continues and layout.first_is_continued)
+        own = map(sub, (layout.num_documents for layout in layouts), joined)
+        first_own = [0, *accumulate(own)]
         ranges = [layout.value_range for layout in layouts if layout.num_tokens]
         known = [each for each in ranges if each is not None]
         value_range = None
@@ -74,7 +70,12 @@ class CorpusIndex:
             high = max((each[1] for each in known), default=0)
             value_range = low, high
         return cls(
-            tuple(shards), bounds, joined, first_own, layouts[0].dtype, value_range
+            tuple(shards),
+            np.array(bounds, np.int64),
+            np.array(joined, np.bool_),
+            np.array(first_own, np.int64),
+            layouts[0].dtype,
+            value_range,
         )
 
     @property

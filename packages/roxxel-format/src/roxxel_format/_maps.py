@@ -73,6 +73,9 @@ class MapCache:
         return len(self._maps)
 
     def __getitem__(self, shard: int) -> ShardMap:
+        found = self._maps.get(shard)
+        if found is not None and len(self._shards) <= self._max_maps:
+            return found  # none is dropped for room, so their order does not matter
         with self._lock:
             found = self._maps.get(shard)
             if found is not None:

