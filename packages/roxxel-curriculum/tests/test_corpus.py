@@ -46,6 +46,14 @@ def blend(web: Roxxel, code: Roxxel) -> Curriculum:
     )
 
 
+def test_the_shape_of_a_step_is_that_of_its_batch(tmp_path: Path) -> None:
+    corpus = write(tmp_path / "web", 300, 1)
+    sampler = Curriculum(corpus, [Phase(9, 4, 8), Phase(9, 2, 16)]).sampler(7)
+
+    for step in range(sampler.total_steps):
+        assert sampler.batch(step).shape == sampler.shape(step)
+
+
 def test_rows_are_the_tokens_and_documents_of_the_shards(tmp_path: Path) -> None:
     web, code = write(tmp_path / "web", 300, 1), write(tmp_path / "code", 100, 2)
     assert web.num_shards > 1

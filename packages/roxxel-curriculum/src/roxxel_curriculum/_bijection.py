@@ -30,7 +30,6 @@ _HALF_ROUNDS = 8
 _N, _A, _K, _MASK, _FIRST_KEY = range(5)
 
 _U64: TypeAlias = npt.NDArray[np.uint64]
-_Rows: TypeAlias = "_U64 | list[_U64]"
 _BITS_64 = 2**64 - 1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -93,7 +92,7 @@ class Permutation:
         ValueError: `n` or `key` is out of range.
     """
 
-    __slots__ = ("_parameters", "_tables", "key", "n")
+    __slots__ = ("_groups", "_tables", "key", "n")
 
     def __init__(self, n: int, key: int) -> None:
         self.n = operator.index(n)
@@ -105,7 +104,7 @@ class Permutation:
                 f"key must be in [0, 2**64), got {key}; make one with make_key"
             )
         keys = np.array([self.key], np.uint64)
-        self._parameters = _parameters([self.n], keys)
+        self._groups = _Groups.of([self.n], keys)
         self._tables = _small_tables([self.n], keys) if self.n <= _SMALL else None
 
     def __len__(self) -> int:
@@ -119,14 +118,14 @@ class Permutation:
         flat, shape = self._checked(index)
         if self._tables is not None:
             return self._tables[0][0, flat].reshape(shape)
-        return _walk(flat, self._parameters, _forward).astype(np.int64).reshape(shape)
+        return _walk(flat, self._groups, _forward).astype(np.int64).reshape(shape)
 
     def inverse(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return which index is sent to each given one: `inverse(p(i)) == i`."""
         flat, shape = self._checked(index)
         if self._tables is not None:
             return self._tables[1][0, flat].reshape(shape)
-        return _walk(flat, self._parameters, _backward).astype(np.int64).reshape(shape)
+        return _walk(flat, self._groups, _backward).astype(np.int64).reshape(shape)
 
     def _checked(self, index: npt.ArrayLike) -> tuple[_U64, tuple[int, ...]]:
         array = np.asarray(index)
@@ -155,9 +154,8 @@ def permute_groups(
     Returns:
         uint64 array of the shape of `index`; each group is what `permute` gives.
     """
-    parameters = _parameters(sizes, keys)
     if min(sizes) > _SMALL:
-        return _walk(index, _spread(parameters, counts, sizes), _forward)
+        return _walk(index, _Groups.of(sizes, keys, counts), _forward)
     small = np.array(sizes) <= _SMALL
     of_small = np.repeat(small, counts)
     out = np.empty_like(index)
@@ -169,8 +167,8 @@ def permute_groups(
     if not small.all():
         large = ~small
         of_large = [n for n, is_small in zip(sizes, small, strict=True) if not is_small]
-        spread = _spread(parameters[:, large], counts[large], of_large)
-        out[~of_small] = _walk(index[~of_small], spread, _forward)
+        groups = _Groups.of(of_large, keys[large], counts[large])
+        out[~of_small] = _walk(index[~of_small], groups, _forward)
     return out
 
 
@@ -189,31 +187,78 @@ def _mix(z: _U64) -> _U64:
     return z ^ (z >> _SHIFT_31)
 
 
-def _parameters(sizes: Sequence[int], keys: _U64) -> _U64:
-    """Return n, a, k, mask and the round keys of each group, shape `(12, groups)`."""
-    rows = [
-        (n, -(-n >> k), k, (1 << k) - 1)
-        for n in sizes
-        for k in ((max(n, 1).bit_length() - 1) // 2,)
-    ]
-    parameters = np.empty((_FIRST_KEY + _HALF_ROUNDS, len(sizes)), np.uint64)
-    parameters[:_FIRST_KEY] = np.array(rows, np.uint64).T
-    parameters[_FIRST_KEY:] = _mix(keys + _ROUND_STEPS)
-    return parameters
+class _Groups:
+    """The parameters of the network for some elements, group after group.
 
+    Each is spread over the elements only when it is asked for: all twelve of a block of
+    samples together push out of the processor's caches what reading batches needs.
 
-def _spread(
-    parameters: _U64, counts: npt.NDArray[np.int64], sizes: Sequence[int]
-) -> _Rows:
-    """Return a row for each parameter: of every element, or one value for all."""
-    if parameters.shape[1] == 1:
-        return parameters
-    # Most often all groups are of one size, and only the keys differ.
-    shared = _FIRST_KEY if len({*sizes}) == 1 else 0
-    return [
-        *parameters[:shared, :1],
-        *np.repeat(parameters[shared:], counts, axis=1),
-    ]
+    Args:
+        parameters: n, a, k, mask and the round keys, shape `(12, groups)`.
+        counts: Elements of each group; None where each is its own, or all are of one.
+        num_shared: So many of the parameters are the same for all groups.
+    """
+
+    __slots__ = ("_counts", "_num_shared", "_parameters")
+
+    def __init__(
+        self,
+        parameters: _U64,
+        counts: npt.NDArray[np.int64] | None,
+        num_shared: int,
+    ) -> None:
+        self._parameters = parameters
+        self._counts = counts
+        self._num_shared = num_shared
+
+    @classmethod
+    def of(
+        cls,
+        sizes: Sequence[int],
+        keys: _U64,
+        counts: npt.NDArray[np.int64] | None = None,
+    ) -> _Groups:
+        """Return the parameters of groups.
+
+        Args:
+            sizes: n of each group.
+            keys: uint64 key of each, shape `(groups,)`.
+            counts: Elements of each, in order; not needed for one group.
+        """
+        domains = {
+            n: (n, -(-n >> k), k, (1 << k) - 1)
+            for n in {*sizes}
+            for k in ((max(n, 1).bit_length() - 1) // 2,)
+        }
+        # Most often all groups are of one size, and only the keys differ.
+        is_one = len(domains) == 1
+        rows = domains.values() if is_one else [domains[n] for n in sizes]
+        parameters = np.empty((_FIRST_KEY + _HALF_ROUNDS, len(sizes)), np.uint64)
+        parameters[:_FIRST_KEY] = np.array([*rows], np.uint64).T
+        parameters[_FIRST_KEY:] = _mix(keys + _ROUND_STEPS)
+        return cls(
+            parameters,
+            counts if len(sizes) > 1 else None,
+            _FIRST_KEY if is_one else 0,
+        )
+
+    def row(self, parameter: int) -> _U64:
+        """Return a parameter of every element, or one value for all."""
+        row = self._parameters[parameter]
+        if self._counts is None:
+            return row
+        if parameter < self._num_shared:
+            return row[:1]
+        return np.repeat(row, self._counts)
+
+    def chosen(self, elements: npt.NDArray[np.int64]) -> _Groups:
+        """Return the parameters of some of the elements."""
+        if self._parameters.shape[1] == 1:
+            return self
+        if self._counts is not None:
+            stops = np.cumsum(self._counts)
+            elements = np.searchsorted(stops, elements, side="right")
+        return _Groups(self._parameters[:, elements], None, 0)
 
 
 def _small_tables(
@@ -243,18 +288,18 @@ def _hash(x: _U64, key: _U64, out: _U64, spare: _U64) -> None:
 # operation takes as long as the operations do.
 
 
-def _forward(x: _U64, p: _Rows) -> _U64:
-    a, k, mask = p[_A], p[_K], p[_MASK]
+def _forward(x: _U64, groups: _Groups) -> _U64:
+    a, k, mask = groups.row(_A), groups.row(_K), groups.row(_MASK)
     left, right = x >> k, x & mask
     hashed, spare = np.empty_like(x), np.empty_like(x)
     for i in range(_FIRST_KEY, _FIRST_KEY + _HALF_ROUNDS, 2):
-        _hash(right, p[i], hashed, spare)
+        _hash(right, groups.row(i), hashed, spare)
         hashed *= a
         hashed >>= _SHIFT_32
         left += hashed
         # Unsigned: below `a` the difference wraps to something huge.
         np.minimum(left, np.subtract(left, a, out=spare), out=left)
-        _hash(left, p[i + 1], hashed, spare)
+        _hash(left, groups.row(i + 1), hashed, spare)
         right += hashed
         right &= mask
     left <<= k
@@ -262,15 +307,15 @@ def _forward(x: _U64, p: _Rows) -> _U64:
     return left
 
 
-def _backward(x: _U64, p: _Rows) -> _U64:
-    a, k, mask = p[_A], p[_K], p[_MASK]
+def _backward(x: _U64, groups: _Groups) -> _U64:
+    a, k, mask = groups.row(_A), groups.row(_K), groups.row(_MASK)
     left, right = x >> k, x & mask
     hashed, spare = np.empty_like(x), np.empty_like(x)
     for i in range(_FIRST_KEY + _HALF_ROUNDS - 2, _FIRST_KEY - 1, -2):
-        _hash(left, p[i + 1], hashed, spare)
+        _hash(left, groups.row(i + 1), hashed, spare)
         right -= hashed
         right &= mask
-        _hash(right, p[i], hashed, spare)
+        _hash(right, groups.row(i), hashed, spare)
         hashed *= a
         hashed >>= _SHIFT_32
         left -= hashed
@@ -280,13 +325,14 @@ def _backward(x: _U64, p: _Rows) -> _U64:
     return left
 
 
-def _walk(x: _U64, parameters: _Rows, apply: Callable[[_U64, _Rows], _U64]) -> _U64:
+def _walk(x: _U64, groups: _Groups, apply: Callable[[_U64, _Groups], _U64]) -> _U64:
     """Apply the network until every element is back inside its `[0, n)`."""
-    y = apply(x, parameters)
-    outside = np.flatnonzero(y >= parameters[_N])
+    y = apply(x, groups)
+    outside = places = np.flatnonzero(y >= groups.row(_N))
     while outside.size:
-        chosen = [row if row.size == 1 else row[outside] for row in parameters]
-        again = apply(y[outside], chosen)
-        y[outside] = again
-        outside = outside[again >= chosen[_N]]
+        groups = groups.chosen(outside)
+        again = apply(y[places], groups)
+        y[places] = again
+        outside = np.flatnonzero(again >= groups.row(_N))
+        places = places[outside]
     return y

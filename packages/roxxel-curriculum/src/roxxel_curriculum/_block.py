@@ -32,6 +32,7 @@ class Block:
         rows: Row in its step, int64.
         starts: First token in its source, int64.
         bounds: A list for each step, one more entry than there are sources.
+        sole: Index of the source of all rows; None where there are several.
     """
 
     phase: int
@@ -41,6 +42,7 @@ class Block:
     rows: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
     bounds: list[list[int]]
+    sole: int | None
 
     def in_row_order(
         self, data_step: int
@@ -109,4 +111,13 @@ def make_block(
     bounds += (np.arange(num_steps) * batch_size)[:, None]
     # Parts of these go to readers, and the block is used again.
     rows.flags.writeable = starts.flags.writeable = False
-    return Block(index, first, stop, batch_size, rows, starts, bounds.tolist())
+    return Block(
+        index,
+        first,
+        stop,
+        batch_size,
+        rows,
+        starts,
+        bounds.tolist(),
+        which[0] if len({*which}) == 1 else None,
+    )

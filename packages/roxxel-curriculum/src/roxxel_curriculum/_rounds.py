@@ -129,12 +129,15 @@ class Run:
             epoch, depth, inside = self._epoch_of(rank)
             left = spans.windows_left(self.seq_len, depth)
             number, first = divmod(inside, spans.num_spans * per_round)
-            before = number * per_round
-            per_span = min(per_round, left - before)
-            taken = min(count, spans.num_spans * per_span - first)
-            yield Round(epoch, depth + before * stride, per_span, first, taken)
-            rank += taken
-            count -= taken
+            for before in range(number * per_round, left, per_round):
+                per_span = min(per_round, left - before)
+                taken = min(count, spans.num_spans * per_span - first)
+                yield Round(epoch, depth + before * stride, per_span, first, taken)
+                rank += taken
+                count -= taken
+                first = 0
+                if not count:
+                    return
 
     def after(self, given: int) -> tuple[int, int]:
         """Return epoch and depth where the round of the last given sample ends."""
@@ -235,8 +238,12 @@ def window_starts(draws: Sequence[Draw]) -> npt.NDArray[np.int64]:
     if (table[4:] != shared).any():
         shared = np.repeat(table[4:], per_group, axis=1)
     per_span, span_tokens, stride = shared
-    index = np.arange(total, dtype=np.uint64) + first
-    shuffled = permute_groups(index, per_group, sizes, group_keys)
-    span = shuffled // per_span
-    slot = shuffled - span * per_span
-    return (span * span_tokens + depth + slot * stride).view(np.int64)
+    index = np.arange(total, dtype=np.uint64)
+    index += first
+    starts = place = permute_groups(index, per_group, sizes, group_keys)
+    if per_span.size > 1 or per_span[0] > 1:  # samples shorter than the longest
+        starts = place // per_span
+        depth += (place - starts * per_span) * stride
+    starts *= span_tokens
+    starts += depth
+    return starts.view(np.int64)

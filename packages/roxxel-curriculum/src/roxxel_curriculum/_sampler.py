@@ -104,6 +104,9 @@ class Sampler:
         Raises:
             IndexError: The step is outside `[0, total_steps)`.
         """
+        near = self._near
+        if near is not None and type(step) is int and near.first <= step < near.stop:
+            return near.shape
         piece = self._phases[self._piece(step)].piece
         return piece.batch_size, piece.seq_len
 
@@ -239,7 +242,7 @@ class Sampler:
             if near is not None and near.first <= ahead < near.stop:
                 until = min(stop, near.stop)
                 starts = near.starts(ahead, until)
-                if rows is not None:
+                if rows is not None and not is_every_row(rows, near.batch_size):
                     starts = starts[:, checked_rows(rows, near.batch_size)]
                 key = near.source, near.seq_len
                 wanted.setdefault(key, []).append(starts.ravel())

@@ -7,7 +7,6 @@ together, and a step is a part of them.
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES, new_batch
@@ -33,6 +32,7 @@ class SoleSource:
     Attributes:
         first: First step.
         stop: One past the last.
+        shape: Rows of a step, and tokens of a row.
         batch_size: Rows of a step.
         seq_len: Tokens of a row.
         source: Index of the source.
@@ -50,7 +50,7 @@ class SoleSource:
         self.source = source
         self.first = steps.start
         self.stop = steps.stop
-        self.batch_size, self.seq_len = shape
+        self.shape = self.batch_size, self.seq_len = shape
         self._starts = starts.reshape(-1, self.batch_size)
         self._dtype = dtype
         self._windows = windows
@@ -84,15 +84,9 @@ def sole_source(
         readers: Of all sources.
         dtype: Of a batch.
     """
-    if phase.skips:
+    source = block.sole
+    if source is None or phase.skips:
         return None
-    size = block.batch_size
-    ends = pairwise(block.bounds[0])
-    source = next((i for i, (low, high) in enumerate(ends) if high - low == size), None)
-    if source is None:
-        return None  # several sources in a batch
-    if any(bounds[source + 1] - bounds[source] != size for bounds in block.bounds):
-        return None  # several in turn
     prepare = getattr(readers[source], "window_reader", None)
     if prepare is None:
         return None
@@ -102,6 +96,6 @@ def sole_source(
         prepare(block.starts, seq_len, dtype),
         block.starts,
         range(phase.start + block.first, phase.start + min(block.stop, phase.steps)),
-        (size, seq_len),
+        (block.batch_size, seq_len),
         dtype,
     )
