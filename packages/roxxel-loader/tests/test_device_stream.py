@@ -4,10 +4,11 @@ import traceback
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
-from roxxel_loader import RowSource, device_stream
+from roxxel_loader import DeviceStream, RowSource, device_stream
 from roxxel_loader.sharding._layout import make_layout
 
 from .helpers import CountingSource, join_threads, make_mesh, sharded, threads
@@ -128,6 +129,17 @@ def test_a_function_gives_whole_batches_of_any_pytree() -> None:
         assert (np.asarray(batch["y"][0]) == np.arange(8) + step).all()
 
 
+@pytest.mark.parametrize("size", [64, 4096])
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float16", "bool", "i1"])
+def test_batches_of_every_dtype_reach_the_device(name: str, size: int) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+
+    batches = list(device_stream(lambda _: np.ones((64, size), dtype), 0, 2))
+
+    assert [batch.dtype for batch in batches] == [dtype] * 2
+    assert all((np.asarray(batch) == np.ones((), dtype)).all() for batch in batches)
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_source_may_reuse_its_memory(workers: int) -> None:
     buffer = np.zeros((8, 4096), np.int32)
@@ -244,6 +256,18 @@ def test_a_source_must_have_rows_or_be_a_function() -> None:
 
 def test_an_empty_range_gives_nothing() -> None:
     assert list(device_stream(CountingSource(), 4, 4)) == []
+
+
+@pytest.mark.parametrize("steps", [[0, 2, 3], [0, 0, 0]])
+def test_a_step_that_an_interrupt_lost_or_repeated_is_noticed(steps: list[int]) -> None:
+    made: Any = iter([(step, f"batch {step}", 0.0, 0.0, 0.0) for step in steps])
+    stream = DeviceStream(made, 0, 9)
+    assert next(stream) == "batch 0"
+
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="start another from step 1"):
+            next(stream)
+    assert stream.step == 1
 
 
 @pytest.mark.parametrize("workers", [0, 1])

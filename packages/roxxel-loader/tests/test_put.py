@@ -83,15 +83,26 @@ def test_a_mesh_of_other_devices_that_is_set_stops_no_batch() -> None:
             np.testing.assert_array_equal(array, np.full(SHAPE, number))
 
 
+def test_where_jax_is_told_not_to_trace_the_usual_call_goes_on() -> None:
+    put = Put(SHAPE, one_device())
+
+    with jax.no_tracing():
+        for number in BEFORE_AND_AFTER:
+            array = put(np.full(SHAPE, number, np.int32))
+            np.testing.assert_array_equal(array, np.full(SHAPE, number))
+
+    assert not is_compiled(put)
+
+
 def test_several_devices_and_large_arrays_go_the_usual_way() -> None:
     replicated = NamedSharding(
         Mesh(np.asarray(jax.devices()[:2]), ("data",)), PartitionSpec()
     )
-    everywhere, large = Put(SHAPE, replicated), Put((4, 1 << 13), one_device())
+    everywhere, large = Put(SHAPE, replicated), Put((4, 1 << 14), one_device())
 
     for number in BEFORE_AND_AFTER:
         assert len(everywhere(np.full(SHAPE, number, np.int32)).devices()) == 2
-        large(np.full((4, 1 << 13), number, np.int32))
+        large(np.full((4, 1 << 14), number, np.int32))
 
     assert not is_compiled(everywhere)
     assert not is_compiled(large)

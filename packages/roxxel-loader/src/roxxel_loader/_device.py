@@ -115,6 +115,9 @@ def device_stream(
 class DeviceStream:
     """Iterator over global batches in step order; made by `device_stream`.
 
+    Where an interrupt that was caught has made it lose or repeat a step, it raises a
+    RuntimeError instead of going on with another.
+
     Attributes:
         step: The step that the next batch is for.
         stop: One past the last step.
@@ -134,7 +137,13 @@ class DeviceStream:
         return self
 
     def __next__(self) -> Any:
-        batch, read_s, assemble_s, transfer_s = self._next()
+        step, batch, read_s, assemble_s, transfer_s = self._next()
+        if step != self.step:
+            raise RuntimeError(
+                f"an interrupt has met this stream between two steps, so the batch of "
+                f"step {step} would come instead of step {self.step}'s; start another "
+                f"from step {self.step}"
+            )
         self._read_s += read_s
         self._assemble_s += assemble_s
         self._transfer_s += transfer_s

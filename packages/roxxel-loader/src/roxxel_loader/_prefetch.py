@@ -38,9 +38,9 @@ class Prefetcher(Generic[T]):
 
     An exception is raised at the result it belongs to, with the traceback of the thread
     it came from, and ends the iteration. So does an interrupt that meets it waiting for
-    a thread; one that meets it at work itself loses nothing. `close()` (also by `with`)
-    waits for what is being made; an abandoned prefetcher lets that finish and its
-    threads go.
+    a thread; one that meets `make` on the consumer's thread loses nothing, but one
+    between two results may lose or repeat one. `close()` (also by `with`) waits for
+    what is being made; an abandoned prefetcher lets that finish and its threads go.
 
     Args:
         make: Makes the result of a number. Where it raises `EndOfWorkError`, the
@@ -105,7 +105,8 @@ class Prefetcher(Generic[T]):
                 self._submit_ahead()
                 if pending:
                     return self._awaited()
-            self._make_ahead()
+            if not pending:
+                self._make_ahead()
             if pending:
                 return pending.popleft()
             failure, self._failure = self._failure, None
@@ -135,28 +136,27 @@ class Prefetcher(Generic[T]):
         raise StopIteration
 
     def _make_ahead(self) -> None:
-        """Where none is left, make as many as are kept, on this thread.
+        """Make as many as are kept, on this thread, for none is left.
 
         One right after the other, for what has just run is still in the processor's
         caches: between two steps of training it is not, and takes several times as
         long. A slow one gains nothing by that, so nobody is kept waiting for the next.
-        Only the place moves on after each, so an interrupt loses nothing.
+        Only the place moves on after each, so an interrupt of `make` loses nothing.
         """
-        pending = self._pending
-        if pending:
-            return
+        pending, stop = self._pending, self._stop
         # The very first is not kept waiting for a second.
         budget = 1 if self._num_slow < 0 else self._ahead + 1
-        while budget and self._next != self._stop:
-            began = perf_counter()
+        number, began = self._next, perf_counter()
+        while budget and number != stop:
             try:
-                pending.append(self._make(self._next))
+                pending.append(self._make(number))
             except Exception as error:  # noqa: BLE001 - raised when its turn comes
                 self._fail(error)
                 return
-            self._next += 1
+            self._next = number = number + 1
             budget -= 1
-            taken_s = perf_counter() - began
+            ended = perf_counter()
+            taken_s, began = ended - began, ended
             self.waited_s += taken_s
             if taken_s > SLOW_S:
                 self._learn_slow()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from math import prod
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -17,7 +18,14 @@ ASKED_BYTES = 64 << 20
 `will_need`; twice as many in the first."""
 
 MAX_ASKED_STEPS = 64
-"""The same bound in steps, for small batches."""
+"""The same bound in steps where asking is slow, for the caller waits for it."""
+
+MAX_QUICKLY_ASKED_STEPS = 256
+"""The bound in steps where it is quick, as of pages that are in memory: the first ask
+after they are not takes four times as long as it had to."""
+
+QUICK_ASK_S = 2e-3
+"""Time of a call of `will_need` up to which it is quick."""
 
 
 @runtime_checkable
@@ -67,20 +75,30 @@ class Hints:
         self._takes_rows = self._hint is not None and _takes(self._hint, 3)
         self._asked = start
         self._stop = stop
+        self._max_steps = MAX_ASKED_STEPS
         self._lock = threading.Lock()
         self.ask_at = stop if self._hint is None else start
 
     def ask(self, step: int, layout: Layout) -> None:
-        """Hint at the steps from `step` on, some 64 MiB of batches of this layout."""
+        """Hint at the steps from `step` on: some 64 MiB of batches of this layout.
+
+        At most as many as are bounded above, which are more while the source is quick.
+        """
         with self._lock:
             if step < self.ask_at:
                 return  # another thread has asked meanwhile
             num_bytes = 4 * max(prod(layout.shape), 1)
-            num_steps = max(1, min(ASKED_BYTES // num_bytes, MAX_ASKED_STEPS))
+            num_steps = max(1, min(ASKED_BYTES // num_bytes, self._max_steps))
             first = max(self._asked, step)
             stop = min(step + 2 * num_steps, self._stop)
             if first < stop:
+                began = perf_counter()
                 self._give(layout, first, stop - first)
+                if perf_counter() - began < QUICK_ASK_S:
+                    more = min(2 * self._max_steps, MAX_QUICKLY_ASKED_STEPS)
+                    self._max_steps = more
+                else:
+                    self._max_steps = MAX_ASKED_STEPS
             self._asked = max(first, stop)
             self.ask_at = step + num_steps if self._asked < self._stop else self._stop
 

@@ -40,8 +40,9 @@ PLAIN_DTYPES = frozenset(
 """Dtypes that are the same on every device."""
 
 
-Made: TypeAlias = tuple[Any, float, float, float]
-"""A batch on the devices; the seconds of reading, of assembling and of transferring."""
+Made: TypeAlias = tuple[int, Any, float, float, float]
+"""A step and its batch on the devices; the seconds of reading it, of assembling and of
+transferring."""
 
 
 class StepBatches(Protocol):
@@ -93,6 +94,7 @@ class BatchesOfRows:
                     if only is not parts[0]:
                         assembled = perf_counter()
                     return (
+                        step,
                         plan.put(only),
                         was_read - began,
                         assembled - was_read,
@@ -103,7 +105,8 @@ class BatchesOfRows:
                     self._rows(step, one.rows, one.columns) for one in plan.requests
                 ]
                 was_read = perf_counter()
-            return _transferred(self._leaves(step, plan, parts), began, was_read)
+            leaves = self._leaves(step, plan, parts)
+            return _transferred(step, leaves, began, was_read)
         except Exception as error:
             _note_step(error, step)
             raise
@@ -158,7 +161,7 @@ class BatchesOfFunction:
             leaves = _Leaves(tree)
             for name in names:
                 leaves.add(*self._assemble(step, name, [np.asarray(stack.pop())]))
-            return _transferred(leaves, began, was_read)
+            return _transferred(step, leaves, began, was_read)
         except Exception as error:
             _note_step(error, step)
             raise
@@ -235,10 +238,11 @@ class _Leaves:
         return jax.tree_util.tree_unflatten(self._tree, arrays)
 
 
-def _transferred(leaves: _Leaves, began: float, was_read: float) -> Made:
+def _transferred(step: int, leaves: _Leaves, began: float, was_read: float) -> Made:
     assembled = perf_counter()
     batch = leaves.transfer()
-    return batch, was_read - began, assembled - was_read, perf_counter() - assembled
+    transfer_s = perf_counter() - assembled
+    return step, batch, was_read - began, assembled - was_read, transfer_s
 
 
 def _note_step(error: Exception, step: int) -> None:

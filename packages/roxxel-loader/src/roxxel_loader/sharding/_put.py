@@ -4,8 +4,8 @@ Where the one device is the host, `jax.make_array_from_callback` takes longest o
 that is done for a small batch: 13 us for one of 4 KiB. A compiled program takes numpy
 arrays too, along a path of JAX that is not written in Python: one that only returns its
 argument makes the same array in 7. It runs after what has been dispatched before, as
-whatever uses the batch does. Batches from `ALIAS_BYTES` on are aligned in memory and
-aliased, not copied, and gain nothing by it.
+whatever uses the batch does. It copies, perhaps after the call has returned, what the
+usual call would alias, so large batches gain nothing by it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import jax
-
-from roxxel_loader._buffers import ALIAS_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +24,9 @@ if TYPE_CHECKING:
 
 _WORTH_COMPILING = 64
 """Calls after which a program is compiled, which takes about 10 ms."""
+
+_COMPILED_BYTES = 256 << 10
+"""Below this size the program's copy costs less than the usual call's Python."""
 
 _CALLS_WAIT_BEFORE = (0, 9)
 """In older versions of JAX such a program's call waits for what was dispatched."""
@@ -72,8 +73,8 @@ class Put:
         if (
             self._calls > _WORTH_COMPILING
             and piece.dtype.kind in "iu"
-            and piece.nbytes < ALIAS_BYTES
-            and _suits_mesh(self._sharding)
+            and piece.nbytes < _COMPILED_BYTES
+            and _may_be_traced(self._sharding)
         ):
             # Donated, for what it returns would else be a second copy.
             returns = jax.jit(
@@ -95,11 +96,14 @@ def _is_host(sharding: Sharding) -> bool:
     return device.platform == "cpu" and sharding.memory_kind in (None, usual)
 
 
-def _suits_mesh(sharding: Sharding) -> bool:
+def _may_be_traced(sharding: Sharding) -> bool:
     """Return whether JAX would compile: it refuses devices other than those set.
 
-    They are set by `jax.set_mesh`, and matter only while a program is compiled.
+    They are set by `jax.set_mesh`, and matter only while a program is compiled; so does
+    `jax.no_tracing`.
     """
+    if cast("Any", jax.config).jax_no_tracing:
+        return False
     mesh = jax.sharding.get_mesh()
     return mesh.empty or set(mesh.devices.flat) == sharding.device_set
 
