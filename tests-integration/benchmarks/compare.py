@@ -171,15 +171,31 @@ def compare(crew: Crew, setting: Setting, options: argparse.Namespace) -> list[R
     for to in options.to:
         asked = [adapter for adapter in crew.adapters if to in adapter.to]
         for pages in options.pages:
+            if pages == "warm":
+                read_all(setting.home)
             told = labels | {"to": to, "pages": pages}
             records += rounds(crew, asked, told, throughput, options.rounds)
+    read_all(setting.home)
     records += rounds(crew, loaders, labels, opening, options.rounds)
     blending = [adapter for adapter in loaders if adapter.blends]
+    read_all(setting.home)
     records += rounds(crew, blending, labels, blended, options.rounds)
     records += rounds(crew, loaders, labels, memory, 1)
     for adapter in writers:
         shutil.rmtree(setting.home / adapter.script, ignore_errors=True)
     return records
+
+
+def read_all(folder: Path) -> None:
+    """Read all files of a folder, so that their pages are in memory.
+
+    Those that were just written need not be: a virtual machine may give memory back.
+    """
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb", buffering=0) as file:
+                while file.read(1 << 24):
+                    pass
 
 
 def write_corpus(crew: Crew, setting: Setting, adapter: Adapter) -> dict[str, float]:

@@ -6,23 +6,30 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Curriculum, Phase, Sampler
 from roxxel_format import Roxxel
-from serve import Corpus, Job, serve
+from serve import Corpus, Job, Source, serve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+NAME = "corpus.rox"
 BLEND_STEPS = 1 << 20
 
 
 def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
     del seq_len
-    Roxxel(folder / "corpus.rox").write(corpus.documents(), dtype=corpus.line.dtype)
+    Roxxel(folder / NAME).write(corpus.documents(), dtype=corpus.line.dtype)
+
+
+def reader_of(source: Source) -> Roxxel:
+    """Return what `write` wrote, or a folder of shards that others made."""
+    path = source.folder / NAME
+    return Roxxel(path if path.exists() else source.folder)
 
 
 def sampler_of(job: Job) -> Sampler:
     """Return the sampler of one epoch, or of a long run of a blend."""
-    readers = [Roxxel(source.folder) for source in job.sources]
+    readers = [reader_of(source) for source in job.sources]
     size = job.batch_size, job.seq_len
     if len(readers) == 1:
         return Curriculum(readers[0], [Phase(None, *size, epochs=1)]).sampler(job.seed)
