@@ -31,6 +31,7 @@ import _report
 import _scaling
 import numpy as np
 from _adapters import ADAPTERS, Adapter, Crew, NotOfferedError, PeerError, chosen
+from _held import Held
 from _report import Record
 
 Ask = Callable[[Adapter, int], dict[str, float]]
@@ -130,14 +131,20 @@ def rounds(
     ]
 
 
-def compare(crew: Crew, setting: Setting, options: argparse.Namespace) -> list[Record]:
+def compare(
+    crew: Crew, setting: Setting, options: argparse.Namespace, held: Held
+) -> list[Record]:
     """Measure one corpus and shape: writing, throughput, opening, resuming, memory."""
     labels = setting.labels()
     loaders = [adapter for adapter in crew.adapters if adapter.kind != "limit"]
 
     def write(adapter: Adapter, number: int) -> dict[str, float]:
         del number
-        return write_corpus(crew, setting, adapter)
+        folder = setting.home / adapter.script
+        held.release(folder)
+        figures = write_corpus(crew, setting, adapter)
+        held.hold(folder)
+        return figures
 
     def throughput(adapter: Adapter, number: int) -> dict[str, float]:
         job = setting.job(adapter, seed=number, to=to)
@@ -172,30 +179,20 @@ def compare(crew: Crew, setting: Setting, options: argparse.Namespace) -> list[R
         asked = [adapter for adapter in crew.adapters if to in adapter.to]
         for pages in options.pages:
             if pages == "warm":
-                read_all(setting.home)
+                held.hold(setting.home)
+            else:
+                held.release()
             told = labels | {"to": to, "pages": pages}
             records += rounds(crew, asked, told, throughput, options.rounds)
-    read_all(setting.home)
+    held.hold(setting.home)
     records += rounds(crew, loaders, labels, opening, options.rounds)
     blending = [adapter for adapter in loaders if adapter.blends]
-    read_all(setting.home)
     records += rounds(crew, blending, labels, blended, options.rounds)
     records += rounds(crew, loaders, labels, memory, 1)
     for adapter in writers:
+        held.release(setting.home / adapter.script)
         shutil.rmtree(setting.home / adapter.script, ignore_errors=True)
     return records
-
-
-def read_all(folder: Path) -> None:
-    """Read all files of a folder, so that their pages are in memory.
-
-    Those that were just written need not be: a virtual machine may give memory back.
-    """
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb", buffering=0) as file:
-                while file.read(1 << 24):
-                    pass
 
 
 def write_corpus(crew: Crew, setting: Setting, adapter: Adapter) -> dict[str, float]:
@@ -334,6 +331,7 @@ def measure(options: argparse.Namespace) -> Record:
     with (
         tempfile.TemporaryDirectory(dir=options.folder) as name,
         Crew(chosen(options.adapters), interpreters, Path(name)) as crew,
+        Held() as held,
     ):
         folder = Path(name)
         found: Record = {"machine": machine(), "versions": crew.versions}
@@ -349,7 +347,8 @@ def measure(options: argparse.Namespace) -> Record:
                         f"{mib:g} MiB of {dtype}, {shape}", file=sys.stderr, flush=True
                     )
                     setting = Setting(mib, dtype, num_tokens, shape, home)
-                    records += compare(crew, setting, options)
+                    records += compare(crew, setting, options, held)
+                held.release(home)
                 shutil.rmtree(home)
         if options.scale != "none":
             records += _scaling.measure(crew, folder, full=options.scale == "full")

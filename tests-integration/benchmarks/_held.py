@@ -1,0 +1,45 @@
+"""Files whose pages stay in memory for as long as somebody wants them there.
+
+A system that gives memory back to its host may drop pages of the file cache that no
+process has mapped, even those that were read lately: after half a minute on the machine
+of docs/benchmarks.md, so that a loader met a warm corpus or a cold one as its turn
+came. So all of them are mapped.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Held:
+    """Maps of whole files, by path."""
+
+    def __init__(self) -> None:
+        self._maps: dict[Path, mmap.mmap] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def hold(self, folder: Path) -> None:
+        """Bring what lies in a folder into memory, and keep it there."""
+        for path in folder.rglob("*"):
+            if path in self._maps or not path.is_file() or not path.stat().st_size:
+                continue
+            with path.open("rb") as file:
+                pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            for start in range(0, len(pages), mmap.PAGESIZE):
+                pages[start]
+            self._maps[path] = pages
+
+    def release(self, folder: Path | None = None) -> None:
+        """Let go of what lies, or lay, in a folder; None is of all."""
+        for path in list(self._maps):
+            if folder is None or path.is_relative_to(folder):
+                self._maps.pop(path).close()
