@@ -127,7 +127,7 @@ def test_another_check_changes_nothing_else(tmp_path: Path) -> None:
 def test_a_head_or_foot_that_is_damaged_after_opening_is_found(
     tmp_path: Path, offset: int
 ) -> None:
-    corpus = corpus_of(tmp_path, documents_of(2000))
+    corpus = corpus_of(tmp_path, documents_of(2000, 2000))
     path = Path(corpus.paths[0])
     data = bytearray(path.read_bytes())
     data[offset] ^= 1
@@ -141,10 +141,11 @@ def test_a_head_or_foot_that_is_damaged_after_opening_is_found(
 def test_a_file_of_the_same_size_in_place_of_the_opened_one_is_an_error(
     tmp_path: Path,
 ) -> None:
-    corpus = corpus_of(tmp_path / "a", documents_of(2000))
+    corpus = corpus_of(tmp_path / "a", documents_of(2000, 2000))
     path = Path(corpus.paths[0])
-    assert corpus.num_tokens == 2000
-    other = corpus_of(tmp_path / "b", [documents_of(2000)[0][::-1].copy()])
+    assert corpus.num_tokens == 4000
+    first, second = documents_of(2000, 2000)
+    other = corpus_of(tmp_path / "b", [first[::-1].copy(), second])
     assert Path(other.paths[0]).stat().st_size == path.stat().st_size
     Path(other.paths[0]).replace(path)
 
@@ -154,6 +155,26 @@ def test_a_file_of_the_same_size_in_place_of_the_opened_one_is_an_error(
     path.mkdir()
     with pytest.raises(ShardError, match="not a file, so no shard"):
         corpus.read([0], 5)
+
+
+def test_a_lone_shard_is_mapped_when_it_is_opened(tmp_path: Path) -> None:
+    documents = documents_of(2000)
+    corpus = corpus_of(tmp_path / "a", documents)
+    assert corpus.num_tokens == 2000
+    other = corpus_of(tmp_path / "b", [documents[0][::-1].copy()])
+    Path(other.paths[0]).replace(corpus.paths[0])
+
+    assert corpus.read([0], 2000)[0].tolist() == documents[0].tolist()
+    corpus.close()
+    assert corpus.read([0], 2000)[0].tolist() == documents[0][::-1].tolist()
+
+
+def test_a_pipe_is_no_shard(tmp_path: Path) -> None:
+    path = tmp_path / "a.rox"
+    os.mkfifo(path)
+
+    with pytest.raises(ShardError, match="not a file, so no shard"):
+        _ = Roxxel(path).num_tokens
 
 
 def test_a_file_that_is_replaced_or_cut_after_opening_is_an_error(

@@ -96,7 +96,9 @@ def make_block(
     num_steps, num_sources = stop - first, len(sources)
     counts = np.zeros(num_steps * num_sources, np.int64)
     if len(which) == 1:
-        rows = np.tile(np.arange(batch_size), num_steps)
+        rows = np.empty((num_steps, batch_size), np.int64)
+        rows[...] = np.arange(batch_size)
+        rows = rows.ravel()
         counts[which[0] :: num_sources] = batch_size
     else:
         place = np.concatenate(places)

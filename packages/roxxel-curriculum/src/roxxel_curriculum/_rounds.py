@@ -229,21 +229,25 @@ def window_starts(draws: Sequence[Draw]) -> npt.NDArray[np.int64]:
     table = np.array(rows, np.uint64).T
     group_keys = mix_keys(np.array(keys, np.uint64), table[0], table[1], table[2])
     per_group = np.array(counts)
-    stops = np.cumsum(per_group)
-    total = int(stops[-1])
-    table[3] -= (stops - per_group).astype(np.uint64)  # wraps, and back below
-    depth, first = np.repeat(table[[1, 3]], per_group, axis=1)
-    # Most often all rounds share these, so that one value serves all samples.
-    shared = table[4:, :1]
-    if (table[4:] != shared).any():
-        shared = np.repeat(table[4:], per_group, axis=1)
+    if len(rows) == 1:  # as of a step alone: nothing to spread
+        (total,) = counts
+        depth, first, shared = table[1], table[3], table[4:]
+    else:
+        stops = np.cumsum(per_group)
+        total = int(stops[-1])
+        table[3] -= (stops - per_group).astype(np.uint64)  # wraps, and back below
+        depth, first = np.repeat(table[[1, 3]], per_group, axis=1)
+        # Most often all rounds share these, so that one value serves all samples.
+        shared = table[4:, :1]
+        if (table[4:] != shared).any():
+            shared = np.repeat(table[4:], per_group, axis=1)
     per_span, span_tokens, stride = shared
     index = np.arange(total, dtype=np.uint64)
     index += first
     starts = place = permute_groups(index, per_group, sizes, group_keys)
     if per_span.size > 1 or per_span[0] > 1:  # samples shorter than the longest
         starts = place // per_span
-        depth += (place - starts * per_span) * stride
+        depth = depth + (place - starts * per_span) * stride
     starts *= span_tokens
     starts += depth
     return starts.view(np.int64)

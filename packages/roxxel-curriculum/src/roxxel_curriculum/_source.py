@@ -57,7 +57,9 @@ def check_sources(sources: Sequence[Source]) -> None:
                 f"source {source.name!r} holds {reader.num_tokens} tokens; "
                 "a source needs at least 1 and at most 2**60"
             )
-        _check_alike(primary, source)
+        # One shard by itself has nothing to agree with; asking would open it again.
+        if len(sources) > 1 or not _is_one_shard(reader):
+            _check_alike(primary, source)
 
 
 def checking_reader(source: Source) -> TokenReader:
@@ -81,6 +83,10 @@ def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
     if dtypes[0].kind in "iu":
         return np.dtype(np.int32)
     return np.result_type(*dtypes)
+
+
+def _is_one_shard(reader: TokenReader) -> bool:
+    return isinstance(reader, Roxxel) and reader.num_shards == 1
 
 
 def _kind(dtype: np.dtype[Any]) -> str:

@@ -471,11 +471,17 @@ class Roxxel:
             return opened
         with self._lock:
             if self._opened is None:
-                shards = [Shard(path) for path in find_shards(self._filepath)]
+                checked = self._check == "blocks"
+                paths = find_shards(self._filepath)
+                first = None
+                if len(paths) == 1:  # mapped at once, and not to be opened again
+                    shard, first = Shard.mapped(paths[0], checked=checked)
+                    shards = [shard]
+                else:
+                    shards = [Shard(path) for path in paths]
                 check_whole(self._filepath, shards)
-                self._opened = OpenCorpus(
-                    CorpusIndex.of(shards), self._check == "blocks", self._max_maps
-                )
+                index = CorpusIndex.of(shards)
+                self._opened = OpenCorpus(index, checked, self._max_maps, first)
             return self._opened
 
 

@@ -28,6 +28,8 @@ _CODES = {
     "float32": "<f4",
     "float64": "<f8",
 }
+_ITEM_SIZES = {name: np.dtype(code).itemsize for name, code in _CODES.items()}
+_ITEM_SIZES[BFLOAT16] = 2
 NAMES = (*_CODES, BFLOAT16)
 
 
@@ -51,7 +53,7 @@ def stored_dtype(name: str) -> np.dtype[Any]:
 
 def item_size(name: str) -> int:
     """Return the bytes of one item of a stored name."""
-    return 2 if name == BFLOAT16 else np.dtype(_CODES[name]).itemsize
+    return _ITEM_SIZES[name]
 
 
 def stored_name(dtype: Any) -> str:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format import _dtypes
 
@@ -78,8 +78,7 @@ class Head:
         return body + CRC.pack(zlib.crc32(body))
 
 
-@dataclass(frozen=True, slots=True)
-class Sections:
+class Sections(NamedTuple):
     """Byte offsets of the sections, which follow one another without a gap."""
 
     tokens: int
@@ -106,6 +105,7 @@ class Layout:
         metadata_crc: CRC-32 of the metadata section.
         content_digest: BLAKE2b of what the tokens and documents are; 32 bytes.
         digest: BLAKE2b of all but the tokens; 32 bytes.
+        sections: Where the sections begin; follows from the others.
     """
 
     head: Head
@@ -119,6 +119,18 @@ class Layout:
     metadata_crc: int
     content_digest: bytes = bytes(_DIGEST_SIZE)
     digest: bytes = bytes(_DIGEST_SIZE)
+    sections: Sections = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        documents = HEAD_SIZE + self.num_token_blocks * self.head.block_size
+        checksums = documents + self.num_documents * 8
+        num_blocks = self.num_token_blocks + self.num_document_blocks
+        metadata = checksums + num_blocks * 4
+        foot = metadata + self.metadata_size
+        sections = Sections(
+            HEAD_SIZE, documents, checksums, metadata, foot, foot + FOOT_SIZE
+        )
+        object.__setattr__(self, "sections", sections)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -134,18 +146,6 @@ class Layout:
     def num_document_blocks(self) -> int:
         """Checksum blocks of the document section."""
         return -(-self.num_documents * 8 // self.head.block_size)
-
-    @property
-    def sections(self) -> Sections:
-        """Where the sections begin."""
-        documents = HEAD_SIZE + self.num_token_blocks * self.head.block_size
-        checksums = documents + self.num_documents * 8
-        num_blocks = self.num_token_blocks + self.num_document_blocks
-        metadata = checksums + num_blocks * 4
-        foot = metadata + self.metadata_size
-        return Sections(
-            HEAD_SIZE, documents, checksums, metadata, foot, foot + FOOT_SIZE
-        )
 
     @property
     def first_is_continued(self) -> bool:

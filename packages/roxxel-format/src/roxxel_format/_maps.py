@@ -23,7 +23,7 @@ _CACHES: weakref.WeakSet[MapCache] = weakref.WeakSet()
 def max_maps(num_corpora: int) -> int:
     """Return how many maps each of some corpora may keep.
 
-    Each map holds one or two descriptors. An eighth of those that the process may have,
+    Each map holds two descriptors. An eighth of those that the process may have,
     and all corpora together a quarter; at most 4096, at least 2.
     """
     try:
@@ -45,18 +45,29 @@ class MapCache:
     Args:
         shards: The corpus.
         max_maps: How many to keep; None for a share of what the process may have.
-        keep_open: Keep descriptors for checked reads.
+        checked: As for `ShardMap`.
+        first: The map of the first shard, where it was made already.
     """
 
     def __init__(
-        self, shards: Sequence[Shard], max_maps: int | None, *, keep_open: bool
+        self,
+        shards: Sequence[Shard],
+        max_maps: int | None,
+        *,
+        checked: bool,
+        first: ShardMap | None = None,
     ) -> None:
         self._shards = shards
         self._given = max_maps
         self._max_maps = 0
-        self._keep_open = keep_open
+        self._checked = checked
         self._maps: OrderedDict[int, ShardMap] = OrderedDict()
+        if first is not None:
+            self._maps[0] = first
         self._lock = threading.Lock()
+        if len(shards) == 1:
+            self._max_maps = 1  # has nothing to share with others
+            return
         with _LOCK:
             _CACHES.add(self)
             caches = list(_CACHES)
@@ -92,12 +103,12 @@ class MapCache:
 
     def _map(self, shard: int) -> ShardMap:
         try:
-            return self._shards[shard].map(keep_open=self._keep_open)
+            return self._shards[shard].map(checked=self._checked)
         except OSError as error:
             if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
                 raise
             self._maps.clear()  # others in this process need descriptors too
-            return self._shards[shard].map(keep_open=self._keep_open)
+            return self._shards[shard].map(checked=self._checked)
 
     def clear(self) -> None:
         """Drop all maps."""

@@ -9,6 +9,17 @@ from roxxel_format._gate import parse_layout
 from roxxel_format._layout import FOOT_SIZE, HEAD_SIZE, Layout
 from roxxel_format.errors import ShardError
 
+_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
+def open_file(path: str) -> int:
+    """Open a file for reading and return its descriptor; waits for no writer of a pipe.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    return os.open(path, _FLAGS)
+
 
 def read_layout(fd: int, path: str) -> Layout:
     """Return what the head and foot of an open file say, checked against its size.
@@ -40,7 +51,7 @@ def open_checked(path: str, layout: Layout) -> int:
     Raises:
         ShardError: The file is not the one whose layout was read.
     """
-    fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    fd = open_file(path)
     try:
         _check_same(fd, path, layout)
     except BaseException:

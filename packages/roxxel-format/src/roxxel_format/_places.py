@@ -55,7 +55,8 @@ def find_shards(filepath: str | tuple[str, ...]) -> list[str]:
         if not filepath:
             raise FileNotFoundError("the list of shards is empty; name at least one")
         return [path for each in filepath for path in find_shards(each)]
-    if filepath.endswith(SUFFIX) and Path(filepath).is_file():
+    is_file = os.path.isfile
+    if filepath.endswith(SUFFIX) and is_file(filepath):
         return [filepath]  # one shard, and neither a folder nor a pattern
     found = _matching(filepath)
     _check_one_corpus(filepath, found)

@@ -22,23 +22,39 @@ if TYPE_CHECKING:
 
     from roxxel_format._dtypes import Tokens
     from roxxel_format._index import CorpusIndex
+    from roxxel_format._shard_map import ShardMap
 
 
-# Above this, one casting copy a row is quicker than one gather and one cast a batch.
-_LONG_WINDOW = 16384
+# From so many tokens of a window on, one casting copy a row is quicker than one gather
+# and one cast of all rows; unless all that is gathered stays in the processor's cache.
+_LONG_WINDOW = 1 << 14
+_CACHED_TOKENS = 1 << 16
 
 # So many of the windows that will be needed tell whether the corpus is in memory.
 _SAMPLED_WINDOWS = 16
 
 
 class OpenCorpus:
-    """An opened corpus: the index and the maps. Ranges given to it are valid."""
+    """An opened corpus: the index and the maps. Ranges given to it are valid.
 
-    def __init__(self, index: CorpusIndex, checked: bool, max_maps: int | None) -> None:
+    Args:
+        index: The shards.
+        checked: Whether reads compare blocks with their checksums.
+        max_maps: Maps to keep; None for a share of what the process may have.
+        first: The map of the first shard, where it was made already.
+    """
+
+    def __init__(
+        self,
+        index: CorpusIndex,
+        checked: bool,
+        max_maps: int | None,
+        first: ShardMap | None,
+    ) -> None:
         self.index = index
         self.checked = checked
         self.is_closed = False
-        self.maps = MapCache(index.shards, max_maps, keep_open=checked)
+        self.maps = MapCache(index.shards, max_maps, checked=checked, first=first)
         # Where many shards are mapped side by side; None where they cannot be.
         alone = checked or len(index.shards) == 1
         self.addresses: AddressRange | None = None if alone else reserve(index)
@@ -107,16 +123,18 @@ class OpenCorpus:
         is_usual = 0 < length <= self.index.num_tokens and self._limits[dtype] is None
         if not (is_alone and is_usual):
             return lambda starts, out: self.read(starts, length, dtype, out)
-        maps = self.maps
+        maps, as_stored = self.maps, dtype == self.index.dtype
 
         def gathered(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
             rows = maps[0].windows(length)[starts]
             if out is None:
-                return rows.astype(dtype, copy=False)
+                return rows if as_stored else rows.astype(dtype)
             out[...] = rows
             return out
 
         def copied(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
+            if not _is_long(starts.size, length):
+                return gathered(starts, out)
             rows = np.empty((starts.size, length), dtype) if out is None else out
             tokens = maps[0].tokens
             for row, start in enumerate(starts.tolist()):
@@ -132,7 +150,9 @@ class OpenCorpus:
 
         They are as stored, and checked to fit `dtype`.
         """
-        if self.checked or not starts.size or not 0 < length < _LONG_WINDOW:
+        if self.checked or not (starts.size and length):
+            return None
+        if _is_long(starts.size, length):
             return None
         if len(self.index.shards) == 1:
             rows = self.maps[0].windows(length)[starts]
@@ -320,6 +340,10 @@ class OpenCorpus:
             length -= stop - begin
             shard, begin = shard + 1, 0
         return parts
+
+
+def _is_long(num_windows: int, length: int) -> bool:
+    return length >= _LONG_WINDOW and num_windows * length > _CACHED_TOKENS
 
 
 def _tokenizer_of(shard: Shard) -> str | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
-from roxxel_format._opening import read_layout
+from roxxel_format._opening import open_checked, open_file, read_layout
 from roxxel_format._shard_map import ShardMap
 from roxxel_format.errors import ChecksumError, ShardError
 
@@ -22,7 +22,8 @@ class Shard:
     """One file of documents.
 
     Opening reads the head and the foot, checks them against the size of the file, and
-    closes the file again; `map()` opens it for reading.
+    closes the file again; `map()` opens it for reading, and `mapped()` does both at
+    once.
 
     Args:
         path: The file.
@@ -36,11 +37,35 @@ class Shard:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        fd = open_file(self.path)
         try:
             self.layout = read_layout(fd, self.path)
         finally:
             os.close(fd)
+
+    @classmethod
+    def mapped(
+        cls, path: str | os.PathLike[str], *, checked: bool
+    ) -> tuple[Self, ShardMap]:
+        """Open a shard and map it, by one descriptor.
+
+        Args:
+            path: The file.
+            checked: As for `ShardMap`.
+
+        Raises:
+            ShardError: As for opening.
+            OSError: It cannot be read or mapped.
+        """
+        shard = cls.__new__(cls)
+        shard.path = os.fspath(path)
+        fd = open_file(shard.path)
+        try:
+            shard.layout = read_layout(fd, shard.path)
+            return shard, ShardMap(shard.path, shard.layout, fd, checked=checked)
+        except BaseException:
+            os.close(fd)
+            raise
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -67,16 +92,21 @@ class Shard:
         """End of each document in items, separator included; checked, read-only."""
         return self.map().document_ends
 
-    def map(self, *, keep_open: bool = False) -> ShardMap:
+    def map(self, *, checked: bool = False) -> ShardMap:
         """Map the file.
 
         Args:
-            keep_open: Keep a descriptor for `ShardMap.read_checked`.
+            checked: As for `ShardMap`.
 
         Raises:
             ShardError: The file is not the one that was opened.
         """
-        return ShardMap(self.path, self.layout, keep_open=keep_open)
+        fd = open_checked(self.path, self.layout)
+        try:
+            return ShardMap(self.path, self.layout, fd, checked=checked)
+        except BaseException:
+            os.close(fd)
+            raise
 
     def read_metadata(self) -> dict[str, Any]:
         """Return the metadata.
@@ -85,7 +115,7 @@ class Shard:
             ShardError: It is damaged, or no JSON object.
         """
         at = self.layout.sections.metadata
-        fd = os.open(self.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        fd = open_file(self.path)
         try:
             data = os.pread(fd, self.layout.metadata_size, at)
         finally:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from roxxel_format._layout import HEAD_SIZE
-from roxxel_format._opening import changed, open_checked
+from roxxel_format._opening import changed
 from roxxel_format._windows import windows_of
 from roxxel_format.errors import ChecksumError, ShardError
 
@@ -29,10 +29,18 @@ class ShardMap:
 
     Touching a page behind the end of a file that was cut short ends the process, so
     every access to the map asks for the size of the file first.
+
+    Args:
+        path: Names the file in errors.
+        layout: What the file was found to hold.
+        fd: Of the file; closed with the map, unless that cannot be made.
+        checked: Whether `ends` and `ends_around` compare blocks with their checksums
+            each time.
     """
 
     __slots__ = (
         "__weakref__",
+        "_checked",
         "_checksums",
         "_ends",
         "_fd",
@@ -44,24 +52,19 @@ class ShardMap:
         "_windows",
     )
 
-    def __init__(self, path: str, layout: Layout, *, keep_open: bool) -> None:
+    def __init__(self, path: str, layout: Layout, fd: int, *, checked: bool) -> None:
         self._path = path
         self._layout = layout
+        self._checked = checked
         self._size = layout.sections.stop
         self._ends: npt.NDArray[np.int64] | None = None
         self._checksums: npt.NDArray[np.uint32] | None = None
         self._windows: Tokens | None = None
-        self._fd: int | None = None
-        fd = open_checked(path, layout)
-        try:
-            self._map = mmap.mmap(fd, self._size, access=mmap.ACCESS_READ)
-            if keep_open:
-                self._fd = os.dup(fd)
-        finally:
-            os.close(fd)
+        self._map = mmap.mmap(fd, self._size, access=mmap.ACCESS_READ)
         self._tokens: Tokens = np.frombuffer(
             self._map, layout.dtype, layout.num_tokens, layout.sections.tokens
         )
+        self._fd = fd
 
     def __del__(self) -> None:
         fd = getattr(self, "_fd", None)
@@ -87,7 +90,7 @@ class ShardMap:
         Raises:
             ShardError: The file was cut short after it was mapped.
         """
-        if self._map.size() != self._size:  # as by check_size, in less time
+        if os.lseek(self._fd, 0, os.SEEK_END) != self._size:  # as by check_size
             raise changed(self._path)
         windows = self._windows
         if windows is None or windows.shape[1] != length:
@@ -136,8 +139,8 @@ class ShardMap:
         Raises:
             ShardError: It has another.
         """
-        # The map's own descriptor: also of a file that lost its name since.
-        if self._map.size() != self._size:
+        # By a descriptor, also of a file that lost its name; the quickest way to ask.
+        if os.lseek(self._fd, 0, os.SEEK_END) != self._size:
             raise changed(self._path)
 
     def check_block(self, index: int, data: bytes | memoryview | None = None) -> None:
@@ -178,7 +181,6 @@ class ShardMap:
         Raises:
             ShardError: A block is damaged, or the file has shrunk.
         """
-        assert self._fd is not None  # noqa: S101 - mapped with keep_open
         layout = self._layout
         item_size, block_size = layout.head.item_size, layout.head.block_size
         if start >= stop:
@@ -220,13 +222,13 @@ class ShardMap:
     def ends(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Return the ends of documents `[first, last)`, in items.
 
-        Mapped with `keep_open`, a copy whose blocks have been checked just now.
+        Of a checked map, a copy whose blocks have been compared just now.
 
         Raises:
             ShardError: The section is damaged, or the file has shrunk.
         """
         ends = self.document_ends
-        if self._fd is None or first >= last:
+        if not self._checked or first >= last:
             return ends[first:last]
         layout, at = self._layout, self._layout.sections
         size = layout.head.block_size
@@ -258,7 +260,7 @@ class ShardMap:
         """
         low = int(np.searchsorted(self.document_ends, start, "right"))
         high = int(np.searchsorted(self.document_ends, stop, "left")) + 1
-        if self._fd is None:
+        if not self._checked:
             return low, self.document_ends[low:high]
         # The search saw the map as it is now; what it found is proved by checked ends.
         high = min(high, self._layout.num_documents)
@@ -291,7 +293,6 @@ class ShardMap:
         Raises:
             ShardError: The file has another size than when it was opened.
         """
-        assert self._fd is not None  # noqa: S101 - mapped with keep_open
         data = b""
         if os.fstat(self._fd).st_size == self._size:
             data = _pread_all(self._fd, stop - start, start)
