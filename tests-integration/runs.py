@@ -33,7 +33,8 @@ def all_said(
 ) -> list[tuple[str, str]]:
     """Wait for the processes of a program; return what each wrote, stdout and stderr.
 
-    They must write less than fills a pipe: one is listened to after the other.
+    None stands for what is no pipe. They must write less than fills one: one is
+    listened to after the other.
     """
     try:
         return [process.communicate(timeout=timeout) for process in processes]

@@ -3,7 +3,7 @@
 A system that gives memory back to its host may drop pages of the file cache that no
 process has mapped, even those that were read lately: after half a minute on the machine
 of docs/benchmarks.md, so that a loader met a warm corpus or a cold one as its turn
-came. So all of them are mapped.
+came. So those that are compared are mapped.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ class Held:
     def hold(self, folder: Path) -> None:
         """Bring what lies in a folder into memory, and keep it there."""
         for path in folder.rglob("*"):
-            if path in self._maps or not path.is_file() or not path.stat().st_size:
+            if not path.is_file() or not path.stat().st_size:
                 continue
-            with path.open("rb") as file:
-                pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            if path not in self._maps:
+                with path.open("rb") as file:
+                    self._maps[path] = mmap.mmap(
+                        file.fileno(), 0, access=mmap.ACCESS_READ
+                    )
+            pages = self._maps[path]
             for start in range(0, len(pages), mmap.PAGESIZE):
                 pages[start]
-            self._maps[path] = pages
 
     def release(self, folder: Path | None = None) -> None:
         """Let go of what lies, or lay, in a folder; None is of all."""

@@ -19,7 +19,7 @@ from roxxel_curriculum import (
     Sampler,
     StateMismatch,
 )
-from roxxel_format import ChecksumError, Roxxel
+from roxxel_format import ChecksumError, Roxxel, ShardError, ShardWriter
 from roxxel_format.foreign import FlatTokens
 
 FIELDS = ("tokens", "segment_ids", "positions", "source")
@@ -71,6 +71,19 @@ def test_rows_are_the_tokens_and_documents_of_the_shards(tmp_path: Path) -> None
             segment = np.searchsorted(ends, np.arange(tokens.size)) + 1
             assert np.array_equal(batch["segment_ids"][row], segment)
             assert len(location.documents) == segment[-1]
+
+
+def test_shards_of_two_tokenizers_are_no_source(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.rox" for name in "ab"]
+    for path in paths:
+        told = {"tokenizer": {"name": path.stem}}
+        with ShardWriter(path, np.uint16, metadata=told) as shard:
+            shard.append(np.arange(100, dtype=np.uint16))
+    phases = [Phase(1, 1, 9)]
+
+    assert Curriculum(Roxxel(paths[0]), phases).sampler(0).total_steps == 1
+    with pytest.raises(ShardError, match="written with tokenizer b, but"):
+        Curriculum(Roxxel(paths), phases)
 
 
 class Plain:

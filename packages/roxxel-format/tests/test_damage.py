@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import struct
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -167,6 +168,37 @@ def test_a_lone_shard_is_mapped_when_it_is_opened(tmp_path: Path) -> None:
     assert corpus.read([0], 2000)[0].tolist() == documents[0].tolist()
     corpus.close()
     assert corpus.read([0], 2000)[0].tolist() == documents[0][::-1].tolist()
+
+
+def test_a_shard_for_which_there_is_no_address_space_can_be_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(2000))
+
+    def refused(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("roxxel_format._shard_map.mmap.mmap", refused)
+        assert corpus.num_tokens == 2000
+        with pytest.raises(OSError, match="Cannot allocate memory"):
+            corpus.read([0], 5)
+    assert corpus.read([0], 2000)[0].tolist() == documents_of(2000)[0].tolist()
+
+
+def test_a_file_with_a_lease_on_it_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(2000))
+    real = os.open
+
+    def leased(path: str, flags: int, *more: Any, **options: Any) -> int:
+        if flags & os.O_NONBLOCK:
+            raise BlockingIOError(errno.EWOULDBLOCK, "Resource temporarily unavailable")
+        return real(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", leased)
+    assert corpus.num_tokens == 2000
 
 
 def test_a_pipe_is_no_shard(tmp_path: Path) -> None:

@@ -115,15 +115,19 @@ def test_windows_are_checked_when_a_reader_is_made(tmp_path: Path) -> None:
     assert corpus.window_reader([], 5000).read(0, 0).shape == (0, 5000)
 
 
-@pytest.mark.parametrize("length", [100, 20_000])
+# From 2**16 tokens on, long windows are copied one by one.
+@pytest.mark.parametrize("length", [100, 20_000, 32_768, 32_769])
 def test_parts_of_long_and_short_windows_fill_what_is_given(
     length: int, tmp_path: Path
 ) -> None:
-    corpus = corpus_of(tmp_path, documents_of(45_000))
+    corpus = corpus_of(tmp_path, documents_of(60_000))
     starts = [7, 20_001, 12]
     reader = corpus.window_reader(starts, length, np.int32)
-    expected = corpus.read(starts, length)
+    line = corpus.tokens[:]
+    expected = np.stack([line[start : start + length] for start in starts])
 
+    assert np.array_equal(corpus.read(starts, length), expected)
+    assert np.array_equal(reader.read(0, 1), expected[:1])
     assert np.array_equal(reader.read(1, 3), expected[1:])
     out = np.zeros((2, length), np.int32)
     assert np.array_equal(reader.read(0, 2, out), expected[:2])
@@ -472,12 +476,29 @@ def test_corpora_share_the_descriptors_that_a_process_may_have(
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     corpora = [Roxxel(tmp_path, check="blocks") for _ in range(12)]
     assert corpora[0].num_shards > 10
-    resource.setrlimit(resource.RLIMIT_NOFILE, (160, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
     try:
         for corpus in corpora:
             found = list(corpus.documents)
             assert all(map(np.array_equal, found, documents))
-        assert sum(len(corpus._open().maps) for corpus in corpora) <= 160 // 4
+        # Two descriptors each, and a quarter of all.
+        assert sum(len(corpus._open().maps) for corpus in corpora) <= 400 // 8
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_lone_shards_let_go_of_maps_where_descriptors_run_out(tmp_path: Path) -> None:
+    documents = documents_of(*[40] * 100)
+    for number, document in enumerate(documents):
+        Roxxel(tmp_path / f"{number}.rox").write([document])
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (160, hard))
+    try:
+        corpora = [Roxxel(tmp_path / f"{number}.rox") for number in range(100)]
+        assert {corpus.num_tokens for corpus in corpora} == {40}
+        for _ in range(2):
+            for corpus, document in zip(corpora, documents, strict=True):
+                assert np.array_equal(corpus.read([0], 40)[0], document)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

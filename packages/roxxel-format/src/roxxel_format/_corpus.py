@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -11,6 +12,7 @@ import numpy as np
 from roxxel_format import _dtypes
 from roxxel_format._compile import WriteOptions, write_corpus
 from roxxel_format._index import CorpusIndex
+from roxxel_format._maps import with_room
 from roxxel_format._places import (
     Filepath,
     absolute,
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._dtypes import Tokens
     from roxxel_format._lengths import Lengths
+    from roxxel_format._shard_map import ShardMap
     from roxxel_format._summary import WriteSummary
     from roxxel_format._verify import VerifyReport
 
@@ -41,9 +44,9 @@ class Roxxel:
     """A corpus: the shards that a path names, as one line of tokens.
 
     Constructing one touches no file: the shards are opened when they are first needed
-    (head and foot only), mapped when they are first read, and may not exist yet when
-    the corpus is going to be written. All methods may be called from many threads. A
-    pickled corpus opens the same shards by path.
+    (head and foot only; a lone one is mapped with that), mapped when they are first
+    read, and may not exist yet when the corpus is going to be written. All methods may
+    be called from many threads. A pickled corpus opens the same shards by path.
 
     Args:
         filepath: A shard, a folder of `*.rox`, a glob pattern, or a list of these.
@@ -473,12 +476,7 @@ class Roxxel:
             if self._opened is None:
                 checked = self._check == "blocks"
                 paths = find_shards(self._filepath)
-                first = None
-                if len(paths) == 1:  # mapped at once, and not to be opened again
-                    shard, first = Shard.mapped(paths[0], checked=checked)
-                    shards = [shard]
-                else:
-                    shards = [Shard(path) for path in paths]
+                shards, first = _opened(paths, checked=checked)
                 check_whole(self._filepath, shards)
                 index = CorpusIndex.of(shards)
                 self._opened = OpenCorpus(index, checked, self._max_maps, first)
@@ -494,6 +492,19 @@ def _integer(name: str, value: int) -> int:
 
 def _integer_or_none(name: str, value: int | None) -> int | None:
     return None if value is None else _integer(name, value)
+
+
+def _opened(paths: list[str], *, checked: bool) -> tuple[list[Shard], ShardMap | None]:
+    """Open shards; a lone one is mapped at once, so that it is opened only once."""
+    if len(paths) == 1:
+        try:
+            shard, first = with_room(lambda: Shard.mapped(paths[0], checked=checked))
+        except OSError as error:
+            if error.errno != errno.ENOMEM:
+                raise
+            return [Shard(paths[0])], None  # more than may be mapped: it can be asked
+        return [shard], first
+    return with_room(lambda: [Shard(path) for path in paths]), None
 
 
 def _reopened(

@@ -6,14 +6,16 @@ import errno
 import threading
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from roxxel_format._shard import Shard
     from roxxel_format._shard_map import ShardMap
 
+
+T = TypeVar("T")
 
 _LOCK = threading.Lock()
 # Descriptors belong to the process, so its corpora must know of one another.
@@ -23,8 +25,8 @@ _CACHES: weakref.WeakSet[MapCache] = weakref.WeakSet()
 def max_maps(num_corpora: int) -> int:
     """Return how many maps each of some corpora may keep.
 
-    Each map holds two descriptors. An eighth of those that the process may have,
-    and all corpora together a quarter; at most 4096, at least 2.
+    Each map holds two descriptors. They have an eighth of those that the process may
+    have, and all corpora together a quarter; at most 4096, at least 2.
     """
     try:
         import resource
@@ -33,7 +35,25 @@ def max_maps(num_corpora: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 4096
-    return max(2, min(4096, soft // 8, soft // 4 // max(1, num_corpora)))
+    return max(2, min(4096, soft // 16, soft // 8 // max(1, num_corpora)))
+
+
+def with_room(make: Callable[[], T]) -> T:
+    """Return what `make` returns; where no descriptor is left for it, let go of maps.
+
+    Raises:
+        OSError: There is no room even then, or something else is wrong.
+    """
+    try:
+        return make()
+    except OSError as error:
+        if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
+            raise
+    with _LOCK:
+        caches = list(_CACHES)
+    for cache in caches:
+        cache.let_go()
+    return make()
 
 
 class MapCache:
@@ -64,13 +84,13 @@ class MapCache:
         self._maps: OrderedDict[int, ShardMap] = OrderedDict()
         if first is not None:
             self._maps[0] = first
-        self._lock = threading.Lock()
-        if len(shards) == 1:
-            self._max_maps = 1  # has nothing to share with others
-            return
+        self._lock = threading.RLock()
         with _LOCK:
             _CACHES.add(self)
             caches = list(_CACHES)
+        if len(shards) == 1:
+            self._max_maps = 1  # has nothing to share
+            return
         for cache in caches:
             cache.share(len(caches))
 
@@ -102,13 +122,15 @@ class MapCache:
             self._maps.popitem(last=False)
 
     def _map(self, shard: int) -> ShardMap:
-        try:
-            return self._shards[shard].map(checked=self._checked)
-        except OSError as error:
-            if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
-                raise
-            self._maps.clear()  # others in this process need descriptors too
-            return self._shards[shard].map(checked=self._checked)
+        return with_room(lambda: self._shards[shard].map(checked=self._checked))
+
+    def let_go(self) -> None:
+        """Drop all maps, unless another thread is at work on them."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._maps.clear()
+            finally:
+                self._lock.release()
 
     def clear(self) -> None:
         """Drop all maps."""

@@ -9,7 +9,8 @@ from roxxel_format._gate import parse_layout
 from roxxel_format._layout import FOOT_SIZE, HEAD_SIZE, Layout
 from roxxel_format.errors import ShardError
 
-_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 
 
 def open_file(path: str) -> int:
@@ -18,7 +19,10 @@ def open_file(path: str) -> int:
     Raises:
         OSError: It cannot be read.
     """
-    return os.open(path, _FLAGS)
+    try:
+        return os.open(path, _FLAGS | _AT_ONCE)
+    except BlockingIOError:  # a file server has a lease on it, and will give it up
+        return os.open(path, _FLAGS)
 
 
 def read_layout(fd: int, path: str) -> Layout:

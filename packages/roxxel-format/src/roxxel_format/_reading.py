@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from roxxel_format._shard_map import ShardMap
 
 
-# From so many tokens of a window on, one casting copy a row is quicker than one gather
-# and one cast of all rows; unless all that is gathered stays in the processor's cache.
+# Of windows of so many tokens one casting copy a row is quicker than one gather and one
+# cast of all rows, unless they are few: then what is gathered stays in the cache.
 _LONG_WINDOW = 1 << 14
-_CACHED_TOKENS = 1 << 16
+_FEW_TOKENS = 1 << 16
 
 # So many of the windows that will be needed tell whether the corpus is in memory.
 _SAMPLED_WINDOWS = 16
@@ -132,7 +132,7 @@ class OpenCorpus:
             out[...] = rows
             return out
 
-        def copied(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
+        def long(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
             if not _is_long(starts.size, length):
                 return gathered(starts, out)
             rows = np.empty((starts.size, length), dtype) if out is None else out
@@ -141,7 +141,7 @@ class OpenCorpus:
                 rows[row] = tokens[start : start + length]
             return rows
 
-        return gathered if length < _LONG_WINDOW else copied
+        return gathered if length < _LONG_WINDOW else long
 
     def gather(
         self, starts: npt.NDArray[np.int64], length: int, dtype: np.dtype[Any]
@@ -343,7 +343,7 @@ class OpenCorpus:
 
 
 def _is_long(num_windows: int, length: int) -> bool:
-    return length >= _LONG_WINDOW and num_windows * length > _CACHED_TOKENS
+    return length >= _LONG_WINDOW and num_windows * length > _FEW_TOKENS
 
 
 def _tokenizer_of(shard: Shard) -> str | None:

@@ -62,10 +62,10 @@ class Shard:
         fd = open_file(shard.path)
         try:
             shard.layout = read_layout(fd, shard.path)
-            return shard, ShardMap(shard.path, shard.layout, fd, checked=checked)
         except BaseException:
             os.close(fd)
             raise
+        return shard, ShardMap(shard.path, shard.layout, fd, checked=checked)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -102,11 +102,7 @@ class Shard:
             ShardError: The file is not the one that was opened.
         """
         fd = open_checked(self.path, self.layout)
-        try:
-            return ShardMap(self.path, self.layout, fd, checked=checked)
-        except BaseException:
-            os.close(fd)
-            raise
+        return ShardMap(self.path, self.layout, fd, checked=checked)
 
     def read_metadata(self) -> dict[str, Any]:
         """Return the metadata.

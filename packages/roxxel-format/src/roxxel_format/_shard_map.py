@@ -33,7 +33,7 @@ class ShardMap:
     Args:
         path: Names the file in errors.
         layout: What the file was found to hold.
-        fd: Of the file; closed with the map, unless that cannot be made.
+        fd: Of the file; closed with the map, or where that cannot be made.
         checked: Whether `ends` and `ends_around` compare blocks with their checksums
             each time.
     """
@@ -53,6 +53,7 @@ class ShardMap:
     )
 
     def __init__(self, path: str, layout: Layout, fd: int, *, checked: bool) -> None:
+        self._fd = fd
         self._path = path
         self._layout = layout
         self._checked = checked
@@ -64,12 +65,9 @@ class ShardMap:
         self._tokens: Tokens = np.frombuffer(
             self._map, layout.dtype, layout.num_tokens, layout.sections.tokens
         )
-        self._fd = fd
 
     def __del__(self) -> None:
-        fd = getattr(self, "_fd", None)
-        if fd is not None:
-            os.close(fd)
+        os.close(self._fd)
 
     @property
     def tokens(self) -> Tokens:
@@ -293,9 +291,8 @@ class ShardMap:
         Raises:
             ShardError: The file has another size than when it was opened.
         """
-        data = b""
-        if os.fstat(self._fd).st_size == self._size:
-            data = _pread_all(self._fd, stop - start, start)
+        self.check_size()
+        data = _pread_all(self._fd, stop - start, start)
         if len(data) != stop - start:
             raise changed(self._path)
         return data
