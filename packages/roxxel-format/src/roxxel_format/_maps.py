@@ -67,6 +67,9 @@ class MapCache:
         max_maps: How many to keep; None for a share of what the process may have.
         checked: As for `ShardMap`.
         first: The map of the first shard, where it was made already.
+
+    Attributes:
+        kept: Returns the map of a shard if it is kept, without noting that it is used.
     """
 
     def __init__(
@@ -84,6 +87,7 @@ class MapCache:
         self._maps: OrderedDict[int, ShardMap] = OrderedDict()
         if first is not None:
             self._maps[0] = first
+        self.kept = self._maps.get
         self._lock = threading.RLock()
         with _LOCK:
             _CACHES.add(self)

@@ -123,10 +123,10 @@ class OpenCorpus:
         is_usual = 0 < length <= self.index.num_tokens and self._limits[dtype] is None
         if not (is_alone and is_usual):
             return lambda starts, out: self.read(starts, length, dtype, out)
-        maps, as_stored = self.maps, dtype == self.index.dtype
+        maps, kept, as_stored = self.maps, self.maps.kept, dtype == self.index.dtype
 
         def gathered(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
-            rows = maps[0].windows(length)[starts]
+            rows = (kept(0) or maps[0]).windows(length)[starts]
             if out is None:
                 return rows if as_stored else rows.astype(dtype)
             out[...] = rows

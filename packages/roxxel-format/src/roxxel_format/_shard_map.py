@@ -6,6 +6,7 @@ import contextlib
 import mmap
 import os
 import zlib
+from os import SEEK_END, lseek
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -88,7 +89,7 @@ class ShardMap:
         Raises:
             ShardError: The file was cut short after it was mapped.
         """
-        if os.lseek(self._fd, 0, os.SEEK_END) != self._size:  # as by check_size
+        if lseek(self._fd, 0, SEEK_END) != self._size:  # as by check_size
             raise changed(self._path)
         windows = self._windows
         if windows is None or windows.shape[1] != length:
@@ -138,7 +139,7 @@ class ShardMap:
             ShardError: It has another.
         """
         # By a descriptor, also of a file that lost its name; the quickest way to ask.
-        if os.lseek(self._fd, 0, os.SEEK_END) != self._size:
+        if lseek(self._fd, 0, SEEK_END) != self._size:
             raise changed(self._path)
 
     def check_block(self, index: int, data: bytes | memoryview | None = None) -> None:
