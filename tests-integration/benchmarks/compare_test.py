@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -11,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from roxxel_format._residency import are_resident
 
+from ._held import Held
 from .peers import delivered
 
 COMPARE = Path(__file__).parent / "compare.py"
@@ -59,6 +62,32 @@ def test_roxxel_a_peer_and_the_limits_are_compared(tmp_path: Path) -> None:
     assert checks["pieces"] == 1
     names = ("consecutive", "exactly_once", "resumes", "disjoint", "blended")
     assert {name: checks[name] for name in names} == dict.fromkeys(names, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="drops pages as Linux lets it")
+def test_held_files_stay_in_memory_until_they_are_let_go(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "corpus"
+    path.parent.mkdir()
+    path.write_bytes(bytes(range(256)) * 256)
+
+    with Held() as held:
+        held.hold(tmp_path)
+        assert is_in_memory_after_a_drop(path)
+        held.release(tmp_path / "other")
+        assert is_in_memory_after_a_drop(path)
+        held.release(path.parent)
+        assert not is_in_memory_after_a_drop(path)
+        held.hold(path.parent)
+        assert is_in_memory_after_a_drop(path)
+    assert not is_in_memory_after_a_drop(path)
+
+
+def is_in_memory_after_a_drop(path: Path) -> bool:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    tokens = np.asarray(np.memmap(path, np.uint8, "r"))
+    return are_resident(tokens, [(0, tokens.size)])
 
 
 def test_the_report_begins_with_where_roxxel_is_not_ahead(tmp_path: Path) -> None:
