@@ -55,8 +55,8 @@ class Roxxel:
         check: `"blocks"` compares every block that is read with its checksum, each
             time it is read, and hands out copies. `"headers"` checks heads, feet and
             indexes only; `verify()` then checks the tokens.
-        max_maps: Shards to keep mapped at a time. Default: an eighth of the
-            descriptors that the process may have, less where many corpora are open.
+        max_maps: Shards to keep mapped at a time. Default: as many as take an eighth of
+            the descriptors that the process may have, less where many corpora are open.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")

@@ -39,7 +39,9 @@ def max_maps(num_corpora: int) -> int:
 
 
 def with_room(make: Callable[[], T]) -> T:
-    """Return what `make` returns; where no descriptor is left for it, let go of maps.
+    """Return what `make` returns; let go of maps where it finds no room.
+
+    Room is descriptors, of the process and of the system, and addresses.
 
     Raises:
         OSError: There is no room even then, or something else is wrong.

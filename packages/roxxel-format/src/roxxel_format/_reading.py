@@ -150,9 +150,8 @@ class OpenCorpus:
 
         They are as stored, and checked to fit `dtype`.
         """
-        if self.checked or not (starts.size and length):
-            return None
-        if _is_long(starts.size, length):
+        is_empty = not (starts.size and length)
+        if self.checked or is_empty or _is_long(starts.size, length):
             return None
         if len(self.index.shards) == 1:
             rows = self.maps[0].windows(length)[starts]
@@ -343,6 +342,7 @@ class OpenCorpus:
 
 
 def _is_long(num_windows: int, length: int) -> bool:
+    """Return whether windows are quicker copied one by one than gathered."""
     return length >= _LONG_WINDOW and num_windows * length > _FEW_TOKENS
 
 

@@ -89,7 +89,7 @@ class ShardMap:
         Raises:
             ShardError: The file was cut short after it was mapped.
         """
-        if lseek(self._fd, 0, SEEK_END) != self._size:  # as by check_size
+        if lseek(self._fd, 0, SEEK_END) != self._size:  # check_size, without the call
             raise changed(self._path)
         windows = self._windows
         if windows is None or windows.shape[1] != length:
