@@ -8,6 +8,7 @@ larger than the file is.
 from __future__ import annotations
 
 import zlib
+from functools import lru_cache
 
 from roxxel_format import _dtypes
 from roxxel_format._layout import (
@@ -50,11 +51,6 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     Raises:
         ShardError: The file is no shard, is damaged, or of an unknown version.
     """
-    parsed = _parse_head(head, file_size, path)
-    return _parse_foot(parsed, head, foot, file_size, path)
-
-
-def _parse_head(head: bytes, file_size: int, path: str) -> Head:
     if not HEAD_MAGIC.startswith(head[: len(HEAD_MAGIC)]) or not head:
         raise ShardError(
             f"{path}: not a Roxxel shard, it begins with {head[:8]!r}; "
@@ -65,24 +61,31 @@ def _parse_head(head: bytes, file_size: int, path: str) -> Head:
             f"{path}: file has {file_size} bytes, fewer than the smallest shard "
             f"({HEAD_SIZE + FOOT_SIZE}); it was cut short, so write this shard again"
         )
+    parsed = _parse_head(head)
+    if isinstance(parsed, str):
+        raise ShardError(f"{path}: {parsed}")
+    return _parse_foot(parsed, head, foot, file_size, path)
+
+
+@lru_cache(maxsize=16)  # the shards of a corpus have the same head
+def _parse_head(head: bytes) -> Head | str:
+    """Return what the 4096 bytes of a head say, or what is wrong with them."""
     if zlib.crc32(head[: -CRC.size]) != crc_of_head(head):
-        raise ShardError(
-            f"{path}: the head (bytes 0 to {HEAD_SIZE}) does not match its checksum; "
+        return (
+            f"the head (bytes 0 to {HEAD_SIZE}) does not match its checksum; "
             "the file is damaged, so fetch or write this shard again"
         )
     _, version, size, raw_name, item_size, block_size, separator = HEAD.unpack_from(
         head
     )
     if version != FORMAT_VERSION:
-        raise ShardError(
-            f"{path}: format version {version}, but this reader knows version "
+        return (
+            f"format version {version}, but this reader knows version "
             f"{FORMAT_VERSION}; install a newer roxxel-format"
         )
     name = raw_name.rstrip(b"\0").decode("ascii", "replace")
     if name not in _dtypes.NAMES:
-        raise ShardError(
-            f"{path}: unknown item type {name!r}; install a newer roxxel-format"
-        )
+        return f"unknown item type {name!r}; install a newer roxxel-format"
     if (
         size != HEAD_SIZE
         or item_size != _dtypes.item_size(name)
@@ -92,8 +95,8 @@ def _parse_head(head: bytes, file_size: int, path: str) -> Head:
         or head[HEAD.size : -CRC.size].strip(b"\0")
         or raw_name != name.encode("ascii").ljust(16, b"\0")
     ):
-        raise ShardError(
-            f"{path}: the head contradicts itself (head size {size}, item size "
+        return (
+            f"the head contradicts itself (head size {size}, item size "
             f"{item_size} of {name}, block size {block_size}, separator length "
             f"{separator}); write this shard again"
         )

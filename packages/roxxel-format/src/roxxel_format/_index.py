@@ -56,18 +56,17 @@ class CorpusIndex:
                     f"{shard.path}: holds {layout.head.dtype_name}, but "
                     f"{shards[0].path} holds {name}; open them as two corpora"
                 )
-        bounds = [0, *accumulate(layout.num_tokens for layout in layouts)]
+        bounds = [0, *accumulate([layout.num_tokens for layout in layouts])]
         joined = [False]
         for before, layout in pairwise(layouts):
             joined.append(before.last_continues and layout.first_is_continued)
-        own = map(sub, (layout.num_documents for layout in layouts), joined)
+        own = map(sub, [layout.num_documents for layout in layouts], joined)
         first_own = [0, *accumulate(own)]
-        ranges = [layout.value_range for layout in layouts if layout.num_tokens]
-        known = [each for each in ranges if each is not None]
-        value_range = None
-        if layouts[0].value_range is not None:
-            low = min((each[0] for each in known), default=0)
-            high = max((each[1] for each in known), default=0)
+        value_range = layouts[0].value_range
+        if value_range is not None:
+            filled = [layout for layout in layouts if layout.num_tokens]
+            low = min([layout.min_value for layout in filled], default=0)
+            high = max([layout.max_value for layout in filled], default=0)
             value_range = low, high
         return cls(
             tuple(shards),

@@ -122,9 +122,10 @@ class Layout:
     sections: Sections = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        documents = HEAD_SIZE + self.num_token_blocks * self.head.block_size
+        num_token_blocks = self.num_token_blocks
+        documents = HEAD_SIZE + num_token_blocks * self.head.block_size
         checksums = documents + self.num_documents * 8
-        num_blocks = self.num_token_blocks + self.num_document_blocks
+        num_blocks = num_token_blocks + self.num_document_blocks
         metadata = checksums + num_blocks * 4
         foot = metadata + self.metadata_size
         sections = Sections(

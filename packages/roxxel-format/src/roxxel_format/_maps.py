@@ -84,7 +84,7 @@ class MapCache:
     ) -> None:
         self._shards = shards
         self._given = max_maps
-        self._max_maps = 0
+        self._max_maps = 1  # of several shards, a share is set below
         self._checked = checked
         self._maps: OrderedDict[int, ShardMap] = OrderedDict()
         if first is not None:
@@ -93,10 +93,7 @@ class MapCache:
         self._lock = threading.RLock()
         with _LOCK:
             _CACHES.add(self)
-            caches = list(_CACHES)
-        if len(shards) == 1:
-            self._max_maps = 1  # has nothing to share
-            return
+            caches = [] if len(shards) == 1 else list(_CACHES)
         for cache in caches:
             cache.share(len(caches))
 
