@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_curriculum import Permutation, make_key, permute
-from roxxel_curriculum._bijection import permute_groups
+from roxxel_curriculum._bijection import mix_keys, permute_groups
+from roxxel_curriculum._plain_bijection import mix_plainly, permute_plainly
 
 KEYS = st.integers(0, 2**64 - 1)
 
@@ -60,6 +61,21 @@ def test_groups_in_one_call_equal_groups_alone(
         for group, n, key in zip(groups, sizes, keys, strict=True)
     ]
     assert together.tolist() == np.concatenate(alone).tolist()
+
+
+@given(n=st.integers(1, 300) | st.integers(1, 2**60), key=KEYS, data=st.data())
+def test_plain_integers_give_the_same_as_arrays(
+    n: int, key: int, data: st.DataObject
+) -> None:
+    indices = data.draw(st.lists(st.integers(0, n - 1), max_size=9))
+    parts = data.draw(st.lists(st.integers(0, 2**64 - 1), max_size=4))
+
+    plain = permute_plainly(indices, n, key)
+    mixed = mix_plainly(key, *parts)
+
+    assert plain == permute(indices, n, key).tolist()
+    arrays = [np.array([part], np.uint64) for part in (key, *parts)]
+    assert [mixed] == mix_keys(*arrays).tolist()
 
 
 def test_shape_is_kept_and_empty_is_empty() -> None:

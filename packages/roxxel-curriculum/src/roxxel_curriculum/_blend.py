@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from fractions import Fraction
+from decimal import Decimal
 from math import gcd, lcm
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from fractions import Fraction
 
 MAX_DEAL = 2**15
 """Samples dealt in one call: beyond it 2**48 times the offset leaves 64 bits."""
@@ -65,13 +66,15 @@ def resolve_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
     Args:
         weights: Non-negative and finite, at least one above zero.
     """
-    exact = {
-        name: Fraction(repr(weight)) if isinstance(weight, float) else Fraction(weight)
+    ratios = {
+        name: (
+            Decimal(repr(weight)) if isinstance(weight, float) else weight
+        ).as_integer_ratio()
         for name, weight in weights.items()
         if weight
     }
-    scale = lcm(*(share.denominator for share in exact.values()))
-    whole = {name: int(share * scale) for name, share in exact.items()}
+    scale = lcm(*[below for _, below in ratios.values()])
+    whole = {name: above * (scale // below) for name, (above, below) in ratios.items()}
     divisor = gcd(*whole.values())
     return {name: weight // divisor for name, weight in sorted(whole.items())}
 

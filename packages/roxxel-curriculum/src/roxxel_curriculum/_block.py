@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +14,7 @@ from roxxel_curriculum._blend import MAX_DEAL
 from roxxel_curriculum._rounds import Draw, window_starts
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from roxxel_curriculum._solved import SolvedPhase
 
@@ -76,50 +78,68 @@ def make_block(
     batch_size = phase.piece.batch_size
     base = first * batch_size
     end = stop * batch_size
-    places: list[npt.NDArray[np.int64]] = []
-    draws: list[Draw] = []
-    which: list[int] = []
+    dealt: list[tuple[int, npt.NDArray[np.int64], Draw]] = []
     sample = base
     while sample < end:
-        leg_index = phase.leg_of(sample)
-        leg = phase.legs[leg_index]
+        leg = phase.legs[phase.leg_of(sample)]
         leg_stop = end if leg.stop is None else min(end, leg.stop)
         count = min(leg_stop - sample, MAX_DEAL)
         for source, at, rank in leg.blend.deal(sample - leg.start, count):
             number, key = sources[source]
             first_rank = phase.bases[source] + leg.given[source] + rank
-            places.append(at + (sample - base))
-            draws.append(Draw(phase.runs[source], key, first_rank, at.size))
-            which.append(number)
+            draw = Draw(phase.runs[source], key, first_rank, at.size)
+            dealt.append((number, at + (sample - base) if sample > base else at, draw))
         sample += count
-    starts = window_starts(draws)
-    num_steps, num_sources = stop - first, len(sources)
-    counts = np.zeros(num_steps * num_sources, np.int64)
-    if len(which) == 1:
-        rows = np.empty((num_steps, batch_size), np.int64)
-        rows[...] = np.arange(batch_size)
-        rows = rows.ravel()
-        counts[which[0] :: num_sources] = batch_size
-    else:
-        place = np.concatenate(places)
-        step = place // batch_size
-        source = np.repeat(np.array(which), [at.size for at in places])
-        group = step * num_sources + source
-        order = np.argsort(group, kind="stable")
-        rows, starts = (place - step * batch_size)[order], starts[order]
-        counts += np.bincount(group, minlength=counts.size)
-    bounds = np.zeros((num_steps, num_sources + 1), np.int64)
-    np.cumsum(counts.reshape(num_steps, num_sources), axis=1, out=bounds[:, 1:])
-    bounds += (np.arange(num_steps) * batch_size)[:, None]
+    dealt.sort(key=itemgetter(0))
+    starts = window_starts([draw for _, _, draw in dealt])
+    rows, starts, bounds = _by_step(
+        dealt, starts, stop - first, batch_size, len(sources)
+    )
     # Parts of these go to readers, and the block is used again.
     rows.flags.writeable = starts.flags.writeable = False
-    return Block(
-        index,
-        first,
-        stop,
-        batch_size,
-        rows,
-        starts,
-        bounds.tolist(),
-        which[0] if len({*which}) == 1 else None,
-    )
+    sole = dealt[0][0] if dealt[0][0] == dealt[-1][0] else None
+    return Block(index, first, stop, batch_size, rows, starts, bounds, sole)
+
+
+def _by_step(
+    dealt: Sequence[tuple[int, npt.NDArray[np.int64], Draw]],
+    starts: npt.NDArray[np.int64],
+    num_steps: int,
+    batch_size: int,
+    num_sources: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[list[int]]]:
+    """Return rows, starts and bounds of a block, of what lies source by source.
+
+    Args:
+        dealt: Index of the source, places in the block, and what is drawn for them.
+        starts: First token of every place.
+        num_steps: Steps of the block.
+        batch_size: Rows of a step.
+        num_sources: Sources of the run, given here or not.
+    """
+    places = [at for _, at, _ in dealt]
+    if num_steps == 1:
+        given = [0] * num_sources
+        for number, at, _ in dealt:
+            given[number] += at.size
+        return np.concatenate(places), starts, [[0, *accumulate(given)]]
+    if len(dealt) == 1:  # in order already
+        rows = np.empty((num_steps, batch_size), np.int64)
+        rows[...] = np.arange(batch_size)
+        [(before, _, _)] = dealt
+        after = num_sources - before
+        bounds = [
+            [at] * (before + 1) + [at + batch_size] * after
+            for at in range(0, num_steps * batch_size, batch_size)
+        ]
+        return rows.ravel(), starts, bounds
+    place = np.concatenate(places)
+    step = place // batch_size
+    source = np.repeat([number for number, _, _ in dealt], [at.size for at in places])
+    group = step * num_sources + source
+    order = np.argsort(group, kind="stable")
+    counts = np.bincount(group, minlength=num_steps * num_sources)
+    table = np.zeros((num_steps, num_sources + 1), np.int64)
+    np.cumsum(counts.reshape(num_steps, num_sources), axis=1, out=table[:, 1:])
+    table += (np.arange(num_steps) * batch_size)[:, None]
+    return (place - step * batch_size)[order], starts[order], table.tolist()

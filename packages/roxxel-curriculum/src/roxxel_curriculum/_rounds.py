@@ -18,9 +18,13 @@ import numpy as np
 import numpy.typing as npt
 
 from roxxel_curriculum._bijection import mix_keys, permute_groups
+from roxxel_curriculum._plain_bijection import mix_plainly, permute_plainly
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+_FEW = 16
+"""So many samples are worked out one by one in less time than by numpy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +214,26 @@ class Draw(NamedTuple):
 
 def window_starts(draws: Sequence[Draw]) -> npt.NDArray[np.int64]:
     """Return the first token of every sample drawn, draw after draw, int64."""
+    if sum([draw.size for draw in draws]) <= _FEW:
+        return np.array([*_one_by_one(draws)], np.int64)
+    return _all_at_once(draws)
+
+
+def _one_by_one(draws: Iterable[Draw]) -> Iterator[int]:
+    """Yield the first token of every sample drawn."""
+    for run, source_key, rank, count in draws:
+        spans, seq_len = run.spans, run.seq_len
+        stride = spans.stride(seq_len)
+        for epoch, depth, per_span, first, taken in run.rounds(rank, count):
+            key = mix_plainly(source_key, epoch, depth, seq_len)
+            indices = range(first, first + taken)
+            for place in permute_plainly(indices, spans.num_spans * per_span, key):
+                span, inside = divmod(place, per_span)
+                yield span * spans.span_tokens + depth + inside * stride
+
+
+def _all_at_once(draws: Iterable[Draw]) -> npt.NDArray[np.int64]:
+    """Return the same as `_one_by_one`, of one draw or more."""
     rows: list[tuple[int, ...]] = []
     keys: list[int] = []
     sizes: list[int] = []
@@ -224,8 +248,6 @@ def window_starts(draws: Sequence[Draw]) -> npt.NDArray[np.int64]:
             keys.append(key)
             sizes.append(spans.num_spans * per_span)
             counts.append(taken)
-    if not rows:
-        return np.empty(0, np.int64)
     table = np.array(rows, np.uint64).T
     group_keys = mix_keys(np.array(keys, np.uint64), table[0], table[1], table[2])
     per_group = np.array(counts)

@@ -76,9 +76,11 @@ class Solver:
             start=self.step,
             steps=0,
             skips=tuple(
-                Skip(skip.at - self.step, skip.steps)
-                for skip in self._skips
-                if skip.at >= self.step
+                [
+                    Skip(skip.at - self.step, skip.steps)
+                    for skip in self._skips
+                    if skip.at >= self.step
+                ]
             ),
             legs=tuple(self._legs(piece, runs)),
             runs={name: run for name, (run, _) in runs.items()},
@@ -90,8 +92,9 @@ class Solver:
         stopped_by = self._stopper(phase) if steps < wanted else None
         phase = replace(phase, steps=steps, skips=kept, stopped_by=stopped_by)
         total = phase.num_samples
-        legs = tuple(leg for leg in phase.legs if leg.start < total)
-        phase = replace(phase, legs=legs)
+        legs = tuple([leg for leg in phase.legs if leg.start < total])
+        if len(legs) < len(phase.legs):
+            phase = replace(phase, legs=legs)
         self._check_epochs(phase)
         return phase
 
