@@ -69,7 +69,7 @@ def sparse(
     folder.mkdir()
     format_open.make(folder, num_shards, mib)
     num_tokens = num_shards * mib * 2**19
-    todo = job([source(folder, num_tokens)], (16, 1025))
+    todo = job([source(folder, num_tokens)], (16, 1025)) | {"variant": "folder"}
     late = todo | {"start": num_tokens // 1025 // 16 * 9 // 10}
     with crew.another(ours) as peer:
         memory = peer.ask("memory", job=todo, num_batches=50)["bytes"]

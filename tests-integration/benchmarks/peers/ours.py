@@ -21,15 +21,14 @@ def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
     Roxxel(folder / NAME).write(corpus.documents(), dtype=corpus.line.dtype)
 
 
-def reader_of(source: Source) -> Roxxel:
+def reader_of(source: Source, variant: str) -> Roxxel:
     """Return what `write` wrote, or a folder of shards that others made."""
-    path = source.folder / NAME
-    return Roxxel(path if path.exists() else source.folder)
+    return Roxxel(source.folder if variant == "folder" else source.folder / NAME)
 
 
 def sampler_of(job: Job) -> Sampler:
     """Return the sampler of one epoch, or of a long run of a blend."""
-    readers = [reader_of(source) for source in job.sources]
+    readers = [reader_of(source, job.variant) for source in job.sources]
     size = job.batch_size, job.seq_len
     if len(readers) == 1:
         return Curriculum(readers[0], [Phase(None, *size, epochs=1)]).sampler(job.seed)

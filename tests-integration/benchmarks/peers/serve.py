@@ -196,11 +196,14 @@ class _Server:
         """Draw batches for so long, an epoch after the other.
 
         Opening and the first batch of an epoch have a time of their own; with 0 seconds
-        there is nothing else. Cold pages are drawn once at most.
+        there is nothing else. Cold pages are drawn once at most; before warm ones are,
+        some are drawn that do not count, for a process that was idle starts slowly.
         """
         todo = _job(job)
         if cold:
             _forget(todo)
+        elif seconds:
+            self._draw(todo, seconds / 2)
         first_s, drawn_s, tokens = self._draw(todo, seconds)
         while drawn_s < seconds and not cold:
             _, more_s, more = self._draw(todo, seconds - drawn_s)
