@@ -81,7 +81,7 @@ def test_one_cold_window_of_the_sample_asks_for_all(
     starts = np.arange(0, 40_000, 500)
 
     def all_but_one(_: Tokens, spans: list[tuple[int, int]]) -> bool:
-        return (int(starts[-5]), int(starts[-5]) + 64) not in spans
+        return (int(starts[-10]), int(starts[-10]) + 64) not in spans
 
     monkeypatch.setattr(_reading, "are_resident", all_but_one)
     tokens.will_need(starts, 64)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class Block:
     """Where every row of some consecutive steps of a phase is read.
 
-    Within a step, rows are grouped by source: group `s` of step `i` is
-    `[bounds[i][s], bounds[i][s + 1])` of `rows` and `starts`.
+    Within a step, rows are grouped by source: group `s` of step `i` of the block is
+    `[table[i, s], table[i, s + 1])` of `rows` and `starts`.
 
     Attributes:
         phase: Index of the phase.
@@ -33,7 +33,8 @@ class Block:
         batch_size: Rows of a step.
         rows: Row in its step, int64.
         starts: First token in its source, int64.
-        bounds: A list for each step, one more entry than there are sources.
+        table: Where the groups of each step begin, and where the last one ends; int64,
+            one more column than there are sources.
         sole: Index of the source of all rows; None where there are several.
     """
 
@@ -43,14 +44,19 @@ class Block:
     batch_size: int
     rows: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
-    bounds: list[list[int]]
+    table: npt.NDArray[np.int64]
     sole: int | None
+
+    def bounds(self, data_step: int) -> list[int]:
+        """Return where the groups of a step begin, and where the last one ends."""
+        bounds: list[int] = self.table[data_step - self.first].tolist()
+        return bounds
 
     def in_row_order(
         self, data_step: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return source index and first token of every row of a step."""
-        bounds = self.bounds[data_step - self.first]
+        bounds = self.bounds(data_step)
         rows = self.rows[bounds[0] : bounds[-1]]
         starts = np.empty(rows.size, np.int64)
         starts[rows] = self.starts[bounds[0] : bounds[-1]]
@@ -92,13 +98,13 @@ def make_block(
         sample += count
     dealt.sort(key=itemgetter(0))
     starts = window_starts([draw for _, _, draw in dealt])
-    rows, starts, bounds = _by_step(
+    rows, starts, table = _by_step(
         dealt, starts, stop - first, batch_size, len(sources)
     )
     # Parts of these go to readers, and the block is used again.
     rows.flags.writeable = starts.flags.writeable = False
     sole = dealt[0][0] if dealt[0][0] == dealt[-1][0] else None
-    return Block(index, first, stop, batch_size, rows, starts, bounds, sole)
+    return Block(index, first, stop, batch_size, rows, starts, table, sole)
 
 
 def _by_step(
@@ -107,8 +113,8 @@ def _by_step(
     num_steps: int,
     batch_size: int,
     num_sources: int,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], list[list[int]]]:
-    """Return rows, starts and bounds of a block, of what lies source by source.
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return rows, starts and table of a block, of what lies source by source.
 
     Args:
         dealt: Index of the source, places in the block, and what is drawn for them.
@@ -122,24 +128,25 @@ def _by_step(
         given = [0] * num_sources
         for number, at, _ in dealt:
             given[number] += at.size
-        return np.concatenate(places), starts, [[0, *accumulate(given)]]
+        return (
+            np.concatenate(places),
+            starts,
+            np.array([[0, *accumulate(given)]], np.int64),
+        )
+    base = (np.arange(num_steps) * batch_size)[:, None]
+    table = np.zeros((num_steps, num_sources + 1), np.int64)
     if len(dealt) == 1:  # in order already
         rows = np.empty((num_steps, batch_size), np.int64)
         rows[...] = np.arange(batch_size)
-        [(before, _, _)] = dealt
-        after = num_sources - before
-        bounds = [
-            [at] * (before + 1) + [at + batch_size] * after
-            for at in range(0, num_steps * batch_size, batch_size)
-        ]
-        return rows.ravel(), starts, bounds
+        table[:, dealt[0][0] + 1 :] = batch_size
+        table += base
+        return rows.ravel(), starts, table
     place = np.concatenate(places)
     step = place // batch_size
     source = np.repeat([number for number, _, _ in dealt], [at.size for at in places])
     group = step * num_sources + source
     order = np.argsort(group, kind="stable")
     counts = np.bincount(group, minlength=num_steps * num_sources)
-    table = np.zeros((num_steps, num_sources + 1), np.int64)
     np.cumsum(counts.reshape(num_steps, num_sources), axis=1, out=table[:, 1:])
-    table += (np.arange(num_steps) * batch_size)[:, None]
-    return (place - step * batch_size)[order], starts[order], table.tolist()
+    table += base
+    return (place - step * batch_size)[order], starts[order], table

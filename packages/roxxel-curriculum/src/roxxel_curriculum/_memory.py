@@ -20,17 +20,23 @@ _BYTE = np.dtype(np.uint8)
 _char_at = c_char.from_buffer
 
 
-def new_batch(
-    num_rows: int, num_columns: int, dtype: np.dtype[Any]
-) -> npt.NDArray[Any]:
-    """Return an uninitialised array `(num_rows, num_columns)`, aligned if it is large.
+def is_worth_aligning(shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
+    """Return whether a batch of this shape is to be aligned."""
+    return shape[0] * shape[1] * dtype.itemsize >= WORTH_ALIGNING_BYTES
+
+
+def new_batch(shape: tuple[int, int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Return an uninitialised array, aligned if it is large.
 
     It owns its memory, alone or through a base that nothing else refers to.
+
+    Args:
+        shape: Rows and columns.
+        dtype: Of an item.
     """
-    num_bytes = num_rows * num_columns * dtype.itemsize
-    if num_bytes < WORTH_ALIGNING_BYTES:
-        return np.empty((num_rows, num_columns), dtype)
-    raw = np.empty(num_bytes + ALIGNMENT, _BYTE)
+    if not is_worth_aligning(shape, dtype):
+        return np.empty(shape, dtype)
+    raw = np.empty(shape[0] * shape[1] * dtype.itemsize + ALIGNMENT, _BYTE)
     # A quarter of the time that numpy takes to tell it.
     byte_offset = -addressof(_char_at(cast("Any", raw))) % ALIGNMENT
-    return np.ndarray((num_rows, num_columns), dtype, raw, byte_offset)
+    return np.ndarray(shape, dtype, raw, byte_offset)

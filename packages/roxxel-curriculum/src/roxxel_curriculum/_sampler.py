@@ -14,7 +14,7 @@ import numpy.typing as npt
 from roxxel_curriculum._bijection import make_key
 from roxxel_curriculum._block import Block, make_block
 from roxxel_curriculum._fields import checked_fields, fill_fields
-from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES, new_batch
+from roxxel_curriculum._memory import new_batch
 from roxxel_curriculum._selection import checked_columns, checked_rows, is_every_row
 from roxxel_curriculum._sole_source import SoleSource, sole_source
 from roxxel_curriculum._source import batch_dtype, checking_reader
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum._selection import Rows
 
 _BLOCK_SAMPLES = 8192
-_KEPT_BLOCKS = 4
+_KEPT_BLOCKS = 8  # more than are told of ahead by `will_need`, as loaders do
 
 
 class Sampler:
@@ -140,7 +140,7 @@ class Sampler:
     def _whole(self, block: Block, data_step: int) -> Any:
         """Return every row of a step."""
         seq_len = self._phases[block.phase].piece.seq_len
-        bounds = block.bounds[data_step - block.first]
+        bounds = block.bounds(data_step)
         tokens = self._read_block(block, bounds, seq_len)
         if self.fields == ("tokens",):
             return tokens
@@ -260,7 +260,7 @@ class Sampler:
     ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         """Yield each source of a step and where its windows among some rows begin."""
         if rows is None or is_every_row(rows, block.batch_size):
-            bounds = block.bounds[data_step - block.first]
+            bounds = block.bounds(data_step)
             for index, (low, high) in enumerate(pairwise(bounds)):
                 if low < high:
                     yield index, block.starts[low:high]
@@ -410,7 +410,7 @@ class Sampler:
         for index, (low, high) in enumerate(ends):
             if high - low == block.batch_size:
                 return self._read(index, block.starts[low:high], seq_len)
-        tokens = new_batch(block.batch_size, seq_len, self.dtype)
+        tokens = new_batch((block.batch_size, seq_len), self.dtype)
         for index, (low, high) in enumerate(ends):
             if low < high:
                 part = self._read_part(index, block.starts[low:high], seq_len)
@@ -425,7 +425,7 @@ class Sampler:
         for index, rows in enumerate(by_source):
             if rows.size == source.size:
                 return self._read(index, starts, length)
-        tokens = new_batch(source.size, length, self.dtype)
+        tokens = new_batch((source.size, length), self.dtype)
         for index, rows in enumerate(by_source):
             if rows.size:
                 tokens[rows] = self._read_part(index, starts[rows], length)
@@ -436,9 +436,7 @@ class Sampler:
     ) -> npt.NDArray[Any]:
         """Return windows of one source as the batch's type."""
         reader = self._readers[index]
-        if starts.size * length * self.dtype.itemsize < WORTH_ALIGNING_BYTES:
-            return reader.read(starts, length, dtype=self.dtype)
-        out = new_batch(starts.size, length, self.dtype)
+        out = new_batch((starts.size, length), self.dtype)
         return reader.read(starts, length, out=out)
 
     def _read_part(

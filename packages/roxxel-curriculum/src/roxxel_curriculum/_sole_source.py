@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES, new_batch
+import numpy as np
+
+from roxxel_curriculum._memory import is_worth_aligning, new_batch
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from roxxel_format import TokenReader
 
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
 
 class _WindowReader(Protocol):
-    def read(
-        self, first: int, stop: int, out: npt.NDArray[Any] | None = None
-    ) -> npt.NDArray[Any]: ...
+    def read(self, first: int, stop: int) -> npt.NDArray[Any]: ...
 
 
 class SoleSource:
@@ -45,17 +44,13 @@ class SoleSource:
         starts: npt.NDArray[np.int64],
         steps: range,
         shape: tuple[int, int],
-        dtype: np.dtype[Any],
     ) -> None:
         self.source = source
         self.first = steps.start
         self.stop = steps.stop
         self.shape = self.batch_size, self.seq_len = shape
         self._starts = starts.reshape(-1, self.batch_size)
-        self._dtype = dtype
         self._windows = windows
-        num_bytes = self.batch_size * self.seq_len * dtype.itemsize
-        self._is_aligned = num_bytes >= WORTH_ALIGNING_BYTES
 
     def starts(self, first: int, stop: int) -> npt.NDArray[np.int64]:
         """Return where the rows of the steps `[first, stop)` begin, a line a step."""
@@ -64,10 +59,7 @@ class SoleSource:
     def batch(self, step: int) -> npt.NDArray[Any]:
         """Return the tokens of a step, `first <= step < stop`."""
         low = (step - self.first) * self.batch_size
-        out = None
-        if self._is_aligned:
-            out = new_batch(self.batch_size, self.seq_len, self._dtype)
-        return self._windows.read(low, low + self.batch_size, out)
+        return self._windows.read(low, low + self.batch_size)
 
 
 def sole_source(
@@ -90,12 +82,12 @@ def sole_source(
     prepare = getattr(readers[source], "window_reader", None)
     if prepare is None:
         return None
-    seq_len = phase.piece.seq_len
+    shape = block.batch_size, phase.piece.seq_len
+    empty = new_batch if is_worth_aligning(shape, dtype) else np.empty
     return SoleSource(
         source,
-        prepare(block.starts, seq_len, dtype),
+        prepare(block.starts, phase.piece.seq_len, dtype, empty),
         block.starts,
         range(phase.start + block.first, phase.start + min(block.stop, phase.steps)),
-        (block.batch_size, seq_len),
-        dtype,
+        shape,
     )

@@ -227,7 +227,11 @@ class Roxxel:
         return opened.read(begins, length, result, out)
 
     def window_reader(
-        self, starts: npt.ArrayLike, length: int, dtype: npt.DTypeLike | None = None
+        self,
+        starts: npt.ArrayLike,
+        length: int,
+        dtype: npt.DTypeLike | None = None,
+        empty: Callable[[tuple[int, int], np.dtype[Any]], Tokens] = np.empty,
     ) -> WindowReader:
         """Check windows now, to read them in parts.
 
@@ -238,6 +242,7 @@ class Roxxel:
             starts: First token of each window; integers, shape `(n,)`.
             length: Tokens of each window, at least 0.
             dtype: Of what is read. Default: the stored one.
+            empty: Makes the array of a read, of a shape and a dtype.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -248,19 +253,20 @@ class Roxxel:
         result = opened.index.dtype if dtype is None else np.dtype(dtype)
         opened.check_readable_as(result)
 
-        def read_anew(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
+        def read_anew(starts: npt.NDArray[np.int64]) -> Tokens:
             now = self._open()
             if now.fingerprint != opened.fingerprint:
                 raise ShardError(
                     f"{self._filepath}: another corpus lies there than when these "
                     "windows were named; name them anew, by a new sampler say"
                 )
-            return self.read(starts, length, result, out)
+            out = empty((starts.size, length), result)
+            return self.read(starts, length, out=out)
 
         # What a subclass makes of a read holds here too.
         is_plain = type(self).read is Roxxel.read
-        read = opened.reader(length, result) if is_plain else read_anew
-        return WindowReader(opened, read, read_anew, begins, length, result)
+        read = opened.reader(length, result, empty) if is_plain else read_anew
+        return WindowReader(opened, read, read_anew, begins)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a read-only view inside one shard.

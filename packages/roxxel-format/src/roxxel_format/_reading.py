@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from roxxel_format._index import CorpusIndex
     from roxxel_format._shard_map import ShardMap
 
+    Empty: TypeAlias = Callable[[tuple[int, int], np.dtype[Any]], Tokens]
+
 
 # Of windows of so many tokens one casting copy a row is quicker than one gather and one
 # cast of all rows, unless they are few: then what is gathered stays in the cache.
@@ -31,7 +33,7 @@ _LONG_WINDOW = 1 << 14
 _FEW_TOKENS = 1 << 16
 
 # So many of the windows that will be needed tell whether the corpus is in memory.
-_SAMPLED_WINDOWS = 16
+_SAMPLED_WINDOWS = 8
 
 
 class OpenCorpus:
@@ -113,34 +115,45 @@ class OpenCorpus:
         return out
 
     def reader(
-        self, length: int, dtype: np.dtype[Any]
-    ) -> Callable[[npt.NDArray[np.int64], Tokens | None], Tokens]:
-        """Return `read` for one length and dtype, to be called with starts and `out`.
+        self, length: int, dtype: np.dtype[Any], empty: Empty
+    ) -> Callable[[npt.NDArray[np.int64]], Tokens]:
+        """Return `read` for one length and dtype, to be called with starts.
 
         Of the windows of one shard nothing is looked up that stays the same.
+
+        Args:
+            length: Tokens of each window.
+            dtype: Of what is read, checked.
+            empty: Makes the array of a read, of a shape and a dtype.
         """
         is_alone = not self.checked and len(self.index.shards) == 1
         is_usual = 0 < length <= self.index.num_tokens and self._limits[dtype] is None
-        if not (is_alone and is_usual):
-            return lambda starts, out: self.read(starts, length, dtype, out)
-        maps, kept, as_stored = self.maps, self.maps.kept, dtype == self.index.dtype
+        maps, kept = self.maps, self.maps.kept
+        is_plain = empty is np.empty
 
-        def gathered(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
+        def read(starts: npt.NDArray[np.int64]) -> Tokens:
+            return self.read(starts, length, dtype, empty((starts.size, length), dtype))
+
+        def gathered(starts: npt.NDArray[np.int64]) -> Tokens:
             rows = (kept(0) or maps[0]).windows(length)[starts]
-            if out is None:
-                return rows if as_stored else rows.astype(dtype)
+            if is_plain:
+                return rows.astype(dtype, copy=False)
+            # Made after what it is filled with, it lies where memory was used last.
+            out = empty(rows.shape, dtype)
             out[...] = rows
             return out
 
-        def long(starts: npt.NDArray[np.int64], out: Tokens | None) -> Tokens:
+        def long(starts: npt.NDArray[np.int64]) -> Tokens:
             if not _is_long(starts.size, length):
-                return gathered(starts, out)
-            rows = np.empty((starts.size, length), dtype) if out is None else out
+                return gathered(starts)
+            out = empty((starts.size, length), dtype)
             tokens = maps[0].tokens
             for row, start in enumerate(starts.tolist()):
-                rows[row] = tokens[start : start + length]
-            return rows
+                out[row] = tokens[start : start + length]
+            return out
 
+        if not (is_alone and is_usual):
+            return read
         return gathered if length < _LONG_WINDOW else long
 
     def gather(

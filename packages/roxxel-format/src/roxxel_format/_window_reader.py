@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
-
-from roxxel_format._windows import result_dtype
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,55 +13,41 @@ if TYPE_CHECKING:
     from roxxel_format._dtypes import Tokens
     from roxxel_format._reading import OpenCorpus
 
-Read: TypeAlias = "Callable[[npt.NDArray[np.int64], Tokens | None], Tokens]"
-
 
 class WindowReader:
     """Reads some windows of a corpus by their numbers; made by `Roxxel.window_reader`.
 
     Args:
         opened: The corpus as it was when the windows were checked.
-        read: Of it: starts, and an array to fill or None, to windows.
+        read: Of it: starts to windows.
         read_anew: The same of the corpus opened again, once this one is closed.
         starts: First token of each window, checked; shape `(n,)`.
-        length: Tokens of each.
-        dtype: Of what is read.
     """
 
     def __init__(
         self,
         opened: OpenCorpus,
-        read: Read,
-        read_anew: Read,
+        read: Callable[[npt.NDArray[np.int64]], Tokens],
+        read_anew: Callable[[npt.NDArray[np.int64]], Tokens],
         starts: npt.NDArray[np.int64],
-        length: int,
-        dtype: np.dtype[Any],
     ) -> None:
         self._opened = opened
         self._read = read
         self._read_anew = read_anew
         self._starts = starts
-        self._length = length
-        self._dtype = dtype
 
-    def read(self, first: int, stop: int, out: Tokens | None = None) -> Tokens:
+    def read(self, first: int, stop: int) -> Tokens:
         """Return the windows `[first, stop)`.
 
         Args:
             first: Number of the first window.
             stop: One past the last.
-            out: Shape `(stop - first, length)`, of the reader's dtype; filled and
-                returned.
 
         Returns:
             Shape `(stop - first, length)`; owned by the caller.
 
         Raises:
             ShardError: As for `Roxxel.read`.
-            ValueError: `out` has another shape or dtype.
         """
-        starts = self._starts[first:stop]
-        if out is not None:
-            result_dtype((starts.size, self._length), self._dtype, out, self._dtype)
         read = self._read_anew if self._opened.is_closed else self._read
-        return read(starts, out)
+        return read(self._starts[first:stop])
