@@ -1,12 +1,17 @@
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_curriculum._block import make_block
+from roxxel_curriculum.testing import PositionReader
 from roxxel_loader._row_source import (
     ASKED_BYTES,
+    MAX_ASKED_ROWS,
     MAX_ASKED_STEPS,
     MAX_QUICKLY_ASKED_STEPS,
     QUICK_ASK_S,
@@ -17,8 +22,8 @@ from roxxel_loader.sharding._layout import Layout, default_sharding, make_layout
 from .helpers import CountingSource
 
 
-def layout_of(rows: int) -> Layout:
-    return make_layout((rows, 1024), default_sharding())
+def layout_of(rows: int, columns: int = 1024) -> Layout:
+    return make_layout((rows, columns), default_sharding())
 
 
 def asked(
@@ -83,3 +88,31 @@ def test_large_batches_are_asked_for_by_their_size(
     hints = asked(monkeypatch, [0.0], [rows], 100)
 
     assert hints[1][1] == ASKED_BYTES // (rows * 1024 * 4)
+
+
+@pytest.mark.parametrize("rows", [1, 64, 256, 3000])
+def test_what_is_asked_for_is_worked_out_once(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop = 3 + 150_000 // rows
+    sampler = Curriculum(PositionReader(4 << 20, "a"), [Phase(stop, rows, 8)]).sampler(
+        0
+    )
+    worked_out: list[tuple[int, int]] = []
+
+    def noted(phase: Any, index: int, first: int, last: int, sources: Any) -> Any:
+        worked_out.append((first, last))
+        return make_block(phase, index, first, last, sources)
+
+    monkeypatch.setattr("roxxel_curriculum._sampler.make_block", noted)
+    hints = Hints(sampler, 0, stop)
+    asked_steps: list[int] = []
+    for step in range(min(stop, 2000)):
+        if step >= hints.ask_at:
+            asked_steps.append(step)
+            hints.ask(step, layout_of(rows, 8))
+        sampler.rows(step, slice(0, rows))
+
+    assert len(worked_out) == len(set(worked_out)) > 1
+    gaps = [later - earlier for earlier, later in pairwise(asked_steps)]
+    assert max(gaps) * rows <= max(MAX_ASKED_ROWS, rows)

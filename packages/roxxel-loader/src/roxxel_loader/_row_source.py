@@ -24,6 +24,9 @@ MAX_QUICKLY_ASKED_STEPS = 256
 """The bound in steps where it is quick, as of pages that are in memory: the first ask
 after they are not takes four times as long as it had to."""
 
+MAX_ASKED_ROWS = 1 << 14
+"""The same bound in rows, for the source works out where each lies and keeps it."""
+
 QUICK_ASK_S = 2e-3
 """Time of a call of `will_need` up to which it is quick."""
 
@@ -87,8 +90,12 @@ class Hints:
         with self._lock:
             if step < self.ask_at:
                 return  # another thread has asked meanwhile
-            num_bytes = 4 * max(prod(layout.shape), 1)
-            num_steps = max(1, min(ASKED_BYTES // num_bytes, self._max_steps))
+            num_steps = min(
+                ASKED_BYTES // (4 * max(prod(layout.shape), 1)),
+                MAX_ASKED_ROWS // max(layout.shape[0], 1),
+                self._max_steps,
+            )
+            num_steps = max(1, num_steps)
             first = max(self._asked, step)
             stop = min(step + 2 * num_steps, self._stop)
             if first < stop:
