@@ -1,24 +1,38 @@
 from __future__ import annotations
 
+# pyright: reportPrivateUsage=false
 import gc
 import resource
 import signal
 import threading
 import tracemalloc
 from concurrent.futures import Future
+from io import FileIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Shard, ShardWriter
-from roxxel_format._output import Output
+from roxxel_format._output import _CHUNK, Output
 
 
 def our_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name.startswith("roxxel-format")]
+
+
+class Noted(FileIO):
+    """Remembers where each of its writes ended."""
+
+    ends: list[int]
+
+    def write(self, data: Any) -> int:
+        written = super().write(data)
+        self.ends.append(self.tell())
+        return written
 
 
 @settings(max_examples=20)
@@ -32,11 +46,16 @@ def test_pieces_lie_in_the_file_in_their_order(sizes: list[int]) -> None:
     pieces = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
     with TemporaryDirectory() as folder:
         output = Output(Path(folder) / "file", Path("name"))
+        output._file.close()
+        output._file = file = Noted(Path(folder) / "file", "wb")
+        file.ends = []
         for piece in pieces:
             output.write(memoryview(piece))
         output.finish()
 
         assert (Path(folder) / "file").read_bytes() == b"".join(pieces)
+    # Whole chunks at a time, so that the system keeps them in large pages.
+    assert [end % _CHUNK for end in file.ends[:-1]] == [0] * (len(file.ends) - 1)
     assert our_threads() == []
 
 
