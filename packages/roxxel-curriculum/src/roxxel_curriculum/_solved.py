@@ -112,6 +112,8 @@ class SolvedPhase:
         Args:
             step: Training step, counted from the start of the phase.
         """
+        if not self.skips:
+            return step
         return step + sum(skip.steps for skip in self.skips if skip.at <= step)
 
     def samples_before(self, steps: int) -> int:

@@ -165,7 +165,8 @@ class Solver:
         """Return the whole steps until the primary has given its epochs of samples."""
         piece = phase.piece
         spans = self.spans[PRIMARY]
-        wanted = int(piece.epochs * spans.windows_per_epoch(piece.seq_len))
+        epochs, parts = piece.epochs.as_integer_ratio()
+        wanted = epochs * spans.windows_per_epoch(piece.seq_len) // parts
         if PRIMARY not in piece.weights:
             raise CurriculumError(
                 f"{piece.label} lasts epochs={float(piece.epochs):g} of the primary, "
