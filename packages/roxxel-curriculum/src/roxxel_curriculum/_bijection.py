@@ -18,28 +18,34 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from roxxel_curriculum._plain_bijection import (
+    BITS_64,
+    GOLDEN,
+    HALF_ROUNDS,
+    MULTIPLY_1,
+    MULTIPLY_2,
+    SMALL,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MAX_SIZE = 2**60
 """The largest n: halves stay below 2**32, so products stay inside 64 bits."""
 
-_SMALL = 48
-_HALF_ROUNDS = 8
 # Rows of the parameters of a group of elements, one column a group.
 _N, _A, _K, _MASK, _FIRST_KEY = range(5)
 
 _U64: TypeAlias = npt.NDArray[np.uint64]
-_BITS_64 = 2**64 - 1
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN = np.uint64(GOLDEN)
+_MULTIPLY_1 = np.uint64(MULTIPLY_1)
+_MULTIPLY_2 = np.uint64(MULTIPLY_2)
 _SHIFT_27 = np.uint64(27)
 _SHIFT_30 = np.uint64(30)
 _SHIFT_31 = np.uint64(31)
 _SHIFT_32 = np.uint64(32)
-_ROUND_STEPS = np.arange(1, _HALF_ROUNDS + 1, dtype=np.uint64)[:, None] * _GOLDEN
-_SMALL_STEPS = np.arange(1, _SMALL + 1, dtype=np.uint64) * _GOLDEN
+_ROUND_STEPS = np.arange(1, HALF_ROUNDS + 1, dtype=np.uint64)[:, None] * _GOLDEN
+_SMALL_STEPS = np.arange(1, SMALL + 1, dtype=np.uint64) * _GOLDEN
 
 
 def permute(index: npt.ArrayLike, n: int, key: int) -> npt.NDArray[np.int64]:
@@ -99,13 +105,13 @@ class Permutation:
         self.key = operator.index(key)
         if not 0 <= self.n <= MAX_SIZE:
             raise ValueError(f"n must be in [0, 2**60], got {n}")
-        if not 0 <= self.key <= _BITS_64:
+        if not 0 <= self.key <= BITS_64:
             raise ValueError(
                 f"key must be in [0, 2**64), got {key}; make one with make_key"
             )
         keys = np.array([self.key], np.uint64)
         self._groups = _Groups.of([self.n], keys)
-        self._tables = _small_tables([self.n], keys) if self.n <= _SMALL else None
+        self._tables = _small_tables([self.n], keys) if self.n <= SMALL else None
 
     def __len__(self) -> int:
         return self.n
@@ -154,9 +160,9 @@ def permute_groups(
     Returns:
         uint64 array of the shape of `index`; each group is what `permute` gives.
     """
-    if min(sizes) > _SMALL:
+    if min(sizes) > SMALL:
         return _walk(index, _Groups.of(sizes, keys, counts), _forward)
-    small = np.array(sizes) <= _SMALL
+    small = np.array(sizes) <= SMALL
     of_small = np.repeat(small, counts)
     out = np.empty_like(index)
     rank, _ = _small_tables(
@@ -233,7 +239,7 @@ class _Groups:
         # Most often all groups are of one size, and only the keys differ.
         is_one = len(domains) == 1
         rows = domains.values() if is_one else [domains[n] for n in sizes]
-        parameters = np.empty((_FIRST_KEY + _HALF_ROUNDS, len(sizes)), np.uint64)
+        parameters = np.empty((_FIRST_KEY + HALF_ROUNDS, len(sizes)), np.uint64)
         parameters[:_FIRST_KEY] = np.array([*rows], np.uint64).T
         parameters[_FIRST_KEY:] = _mix(keys + _ROUND_STEPS)
         return cls(
@@ -266,11 +272,11 @@ def _small_tables(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return each small group's bijection and its inverse as rows of 48."""
     hashes = _mix(keys[:, None] + _SMALL_STEPS)
-    outside = np.arange(_SMALL) >= np.array(sizes)[:, None]
-    hashes[outside] = _BITS_64
+    outside = np.arange(SMALL) >= np.array(sizes)[:, None]
+    hashes[outside] = BITS_64
     order = np.argsort(hashes, axis=1, kind="stable")
     rank = np.empty_like(order)
-    np.put_along_axis(rank, order, np.arange(_SMALL)[None, :], axis=1)
+    np.put_along_axis(rank, order, np.arange(SMALL)[None, :], axis=1)
     return rank, order
 
 
@@ -292,7 +298,7 @@ def _forward(x: _U64, groups: _Groups) -> _U64:
     a, k, mask = groups.row(_A), groups.row(_K), groups.row(_MASK)
     left, right = x >> k, x & mask
     hashed, spare = np.empty_like(x), np.empty_like(x)
-    for i in range(_FIRST_KEY, _FIRST_KEY + _HALF_ROUNDS, 2):
+    for i in range(_FIRST_KEY, _FIRST_KEY + HALF_ROUNDS, 2):
         _hash(right, groups.row(i), hashed, spare)
         hashed *= a
         hashed >>= _SHIFT_32
@@ -311,7 +317,7 @@ def _backward(x: _U64, groups: _Groups) -> _U64:
     a, k, mask = groups.row(_A), groups.row(_K), groups.row(_MASK)
     left, right = x >> k, x & mask
     hashed, spare = np.empty_like(x), np.empty_like(x)
-    for i in range(_FIRST_KEY + _HALF_ROUNDS - 2, _FIRST_KEY - 1, -2):
+    for i in range(_FIRST_KEY + HALF_ROUNDS - 2, _FIRST_KEY - 1, -2):
         _hash(left, groups.row(i + 1), hashed, spare)
         right -= hashed
         right &= mask
