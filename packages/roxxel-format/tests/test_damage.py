@@ -64,6 +64,19 @@ def test_a_flipped_bit_is_found_or_harmless(
         Roxxel(broken).verify().raise_if_damaged()
 
 
+def test_shards_with_the_same_damaged_head_are_each_named(
+    whole: bytes, tmp_path: Path
+) -> None:
+    for name in ("one", "other"):
+        path = tmp_path / f"{name}.rox"
+        path.write_bytes(whole)
+        assert Roxxel(path).num_tokens == LINE.size
+        path.write_bytes(whole[:40] + b"!" + whole[41:])
+        for _ in range(2):
+            with pytest.raises(ShardError, match=rf"{name}\.rox: the head \(bytes 0"):
+                _ = Roxxel(path).num_tokens
+
+
 @given(data=st.data())
 def test_a_truncated_shard_names_the_file(
     data: st.DataObject, whole: bytes, broken: Path

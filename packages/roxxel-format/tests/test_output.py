@@ -38,7 +38,7 @@ class Noted(FileIO):
 @settings(max_examples=20)
 @given(
     sizes=st.lists(
-        st.sampled_from([0, 1, 5000, 1 << 18, (1 << 20) + 7, (1 << 23) + 1]),
+        st.sampled_from([0, 1, 5000, 1 << 18, _CHUNK - 1, _CHUNK, _CHUNK + 7, 1 << 24]),
         max_size=8,
     )
 )
@@ -157,6 +157,7 @@ def test_a_finished_writer_keeps_no_stage(tmp_path: Path) -> None:
             writers.append(ShardWriter(tmp_path / f"{number}.rox", "uint16"))
             for _ in range(8):
                 writers[-1].append(np.zeros(1 << 20, np.uint16))
+            writers[-1].append(np.zeros(1 << 19, np.uint16))  # less than a chunk
             writers[-1].close()
         held, _ = tracemalloc.get_traced_memory()
     finally:

@@ -60,15 +60,36 @@ def test_windows_are_runs_of_the_token_line(
     part = reader.read(first, last)
     assert part.dtype == np.int32
     assert np.array_equal(part, windows[first:last])
+
+
+@pytest.mark.parametrize("kind", ["one", "several", "checked", "closed", "subclass"])
+@pytest.mark.parametrize("length", [0, 4, 32_769])
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
+def test_every_read_lies_in_memory_that_was_made_for_it(
+    kind: str, length: int, dtype: Any, tmp_path: Path
+) -> None:
+    size = 90_000 if kind == "several" else None
+    corpus = corpus_of(tmp_path, documents_of(*[30_000] * 5), max_shard_bytes=size)
+    if kind == "checked":
+        corpus = corpus.with_check("blocks")
+    expected = corpus.read([5, 8, 70_000], length, dtype)
+    if kind == "subclass":
+        corpus, expected = Shifted(corpus.filepath), expected + 1
     made: list[Any] = []
 
-    def empty(shape: tuple[int, int], dtype: np.dtype[Any]) -> Any:
-        made.append(np.full(shape, 7, dtype))
+    def empty(shape: tuple[int, int], wanted: np.dtype[Any]) -> Any:
+        made.append(np.full(shape, 7, wanted))
         return made[-1]
 
-    part = corpus.window_reader(starts, length, np.int32, empty).read(first, last)
-    assert part is made[-1]
-    assert np.array_equal(part, windows[first:last])
+    reader = corpus.window_reader([5, 8, 70_000], length, dtype, empty)
+    if kind == "closed":
+        corpus.close()
+
+    for first, stop in ((0, 3), (1, 2), (2, 2)):
+        part = reader.read(first, stop)
+        assert part is made[-1]
+        assert part.dtype == dtype
+        assert np.array_equal(part, expected[first:stop])
 
 
 class Shifted(Roxxel):

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from roxxel_format._shard_map import ShardMap
     from roxxel_format._summary import WriteSummary
     from roxxel_format._verify import VerifyReport
+    from roxxel_format._window_reader import Empty
 
 
 class Roxxel:
@@ -224,14 +225,16 @@ class Roxxel:
         begins, length = parse_windows(starts, length, opened.index.num_tokens)
         result = result_dtype((begins.size, length), dtype, out, opened.index.dtype)
         opened.check_readable_as(result)
-        return opened.read(begins, length, result, out)
+        if out is None:
+            return opened.read(begins, length, result)
+        return opened.read(begins, length, result, lambda _shape, _dtype: out)
 
     def window_reader(
         self,
         starts: npt.ArrayLike,
         length: int,
         dtype: npt.DTypeLike | None = None,
-        empty: Callable[[tuple[int, int], np.dtype[Any]], Tokens] = np.empty,
+        empty: Empty | None = None,
     ) -> WindowReader:
         """Check windows now, to read them in parts.
 
@@ -242,11 +245,14 @@ class Roxxel:
             starts: First token of each window; integers, shape `(n,)`.
             length: Tokens of each window, at least 0.
             dtype: Of what is read. Default: the stored one.
-            empty: Makes the array of a read, of a shape and a dtype.
+            empty: Makes the memory of each read, as `numpy.empty` (the default) does: a
+                new array, of the shape `(n, length)` and the dtype that it is called
+                with, perhaps from many threads.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
             TypeError: Tokens of this corpus do not fit the dtype.
+            ShardError: The corpus cannot be opened.
         """
         opened = self._open()
         begins, length = parse_windows(starts, length, opened.index.num_tokens)
@@ -260,8 +266,8 @@ class Roxxel:
                     f"{self._filepath}: another corpus lies there than when these "
                     "windows were named; name them anew, by a new sampler say"
                 )
-            out = empty((starts.size, length), result)
-            return self.read(starts, length, out=out)
+            out = None if empty is None else empty((starts.size, length), result)
+            return self.read(starts, length, result, out)
 
         # What a subclass makes of a read holds here too.
         is_plain = type(self).read is Roxxel.read

@@ -61,17 +61,26 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
             f"{path}: file has {file_size} bytes, fewer than the smallest shard "
             f"({HEAD_SIZE + FOOT_SIZE}); it was cut short, so write this shard again"
         )
-    parsed = _parse_head(head)
-    if isinstance(parsed, str):
-        raise ShardError(f"{path}: {parsed}")
+    try:
+        parsed = _parse_head(head)
+    except _BadHeadError as error:
+        raise ShardError(f"{path}: {error}") from None
     return _parse_foot(parsed, head, foot, file_size, path)
 
 
+class _BadHeadError(ValueError):
+    """What is wrong with a head, whatever its file is called."""
+
+
 @lru_cache(maxsize=16)  # the shards of a corpus have the same head
-def _parse_head(head: bytes) -> Head | str:
-    """Return what the 4096 bytes of a head say, or what is wrong with them."""
+def _parse_head(head: bytes) -> Head:
+    """Return what the 4096 bytes of a head say.
+
+    Raises:
+        _BadHeadError: They are damaged, or of an unknown version.
+    """
     if zlib.crc32(head[: -CRC.size]) != crc_of_head(head):
-        return (
+        raise _BadHeadError(
             f"the head (bytes 0 to {HEAD_SIZE}) does not match its checksum; "
             "the file is damaged, so fetch or write this shard again"
         )
@@ -79,13 +88,15 @@ def _parse_head(head: bytes) -> Head | str:
         head
     )
     if version != FORMAT_VERSION:
-        return (
+        raise _BadHeadError(
             f"format version {version}, but this reader knows version "
             f"{FORMAT_VERSION}; install a newer roxxel-format"
         )
     name = raw_name.rstrip(b"\0").decode("ascii", "replace")
     if name not in _dtypes.NAMES:
-        return f"unknown item type {name!r}; install a newer roxxel-format"
+        raise _BadHeadError(
+            f"unknown item type {name!r}; install a newer roxxel-format"
+        )
     if (
         size != HEAD_SIZE
         or item_size != _dtypes.item_size(name)
@@ -95,7 +106,7 @@ def _parse_head(head: bytes) -> Head | str:
         or head[HEAD.size : -CRC.size].strip(b"\0")
         or raw_name != name.encode("ascii").ljust(16, b"\0")
     ):
-        return (
+        raise _BadHeadError(
             f"the head contradicts itself (head size {size}, item size "
             f"{item_size} of {name}, block size {block_size}, separator length "
             f"{separator}); write this shard again"

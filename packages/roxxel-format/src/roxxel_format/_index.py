@@ -56,6 +56,7 @@ class CorpusIndex:
                     f"{shard.path}: holds {layout.head.dtype_name}, but "
                     f"{shards[0].path} holds {name}; open them as two corpora"
                 )
+        # Lists: most often there is one shard, and a generator takes longer to make.
         bounds = [0, *accumulate([layout.num_tokens for layout in layouts])]
         joined = [False]
         for before, layout in pairwise(layouts):

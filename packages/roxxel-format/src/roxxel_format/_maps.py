@@ -84,7 +84,7 @@ class MapCache:
     ) -> None:
         self._shards = shards
         self._given = max_maps
-        self._max_maps = 1  # of several shards, a share is set below
+        self._max_maps = 1  # until `share`; of a lone shard it is all
         self._checked = checked
         self._maps: OrderedDict[int, ShardMap] = OrderedDict()
         if first is not None:
@@ -93,7 +93,8 @@ class MapCache:
         self._lock = threading.RLock()
         with _LOCK:
             _CACHES.add(self)
-            caches = [] if len(shards) == 1 else list(_CACHES)
+            # A lone shard leaves the shares of others as they are.
+            caches = list(_CACHES) if len(shards) > 1 else []
         for cache in caches:
             cache.share(len(caches))
 

@@ -28,8 +28,8 @@ _MAX_PENDING = 3
 """Pieces that wait to be written."""
 
 _CHUNK = 1 << 21
-"""Bytes of which whole multiples are written, so that the system can keep the file in
-pages of that size: windows read from such pages take a twentieth less time."""
+"""Bytes of which whole multiples are written, from the file's beginning on, so that the
+system can keep them in pages of that size; windows are read sooner from those."""
 
 _SYNC_EVERY = 1 << 23
 """Bytes after which the disk is given what is written."""
@@ -68,7 +68,8 @@ class Output:
             the piece must not change.
 
         Raises:
-            OSError: This piece, or one before it, cannot be written.
+            OSError: This piece, or one before it, cannot be written; of what is held
+                back that is found later.
         """
         with self.unless_broken():
             is_large = len(data) > _LARGE
@@ -95,6 +96,7 @@ class Output:
         with self.unless_broken():
             self._wait(until=0)
             self._put(self._held)
+            self._held = bytearray()
             began = time.perf_counter()
             if self._sync is not None:
                 self._sync.result()
@@ -103,7 +105,7 @@ class Output:
             self._end()
 
     def abort(self) -> None:
-        """Close the file as it is, once no thread is at work on it."""
+        """Close the file once no thread is at work on it; what is held back is lost."""
         self._is_broken = True
         for pending in self._pending:
             pending.cancel()
@@ -133,6 +135,7 @@ class Output:
         try:
             if self._writing is not None:
                 self._writing.shutdown()
+            self._held = bytearray()
             if self._syncing is not None:  # the last piece may have begun it
                 self._syncing.shutdown()
         finally:
@@ -154,6 +157,7 @@ class Output:
         self._held += rest[whole:]
 
     def _put(self, data: bytearray | memoryview) -> None:
+        """Write all of it, and have the disk begin where that is enough."""
         with memoryview(data) as whole, self._named():
             at = 0
             while at < len(whole):

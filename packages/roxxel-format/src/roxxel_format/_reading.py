@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,15 +16,14 @@ from roxxel_format._shard import Shard, as_table
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
     from roxxel_format._dtypes import Tokens
     from roxxel_format._index import CorpusIndex
     from roxxel_format._shard_map import ShardMap
-
-    Empty: TypeAlias = Callable[[tuple[int, int], np.dtype[Any]], Tokens]
+    from roxxel_format._window_reader import Empty, Read
 
 
 # Of windows of so many tokens one casting copy a row is quicker than one gather and one
@@ -32,7 +31,8 @@ if TYPE_CHECKING:
 _LONG_WINDOW = 1 << 14
 _FEW_TOKENS = 1 << 16
 
-# So many of the windows that will be needed tell whether the corpus is in memory.
+# So many of the windows that will be needed tell whether the corpus is in memory, or a
+# few more.
 _SAMPLED_WINDOWS = 8
 
 
@@ -101,59 +101,40 @@ class OpenCorpus:
         starts: npt.NDArray[np.int64],
         length: int,
         dtype: np.dtype[Any],
-        out: Tokens | None,
+        empty: Empty | None = None,
     ) -> Tokens:
-        """Return windows as a dtype that was checked, in `out` if there is one."""
+        """Return windows as a dtype that was checked, in memory that `empty` makes."""
         gathered = self.gather(starts, length, dtype)
-        if gathered is None:
-            rows = np.empty((starts.size, length), dtype) if out is None else out
-            self.copy_rows(starts, length, rows)
-            return rows
-        if out is None:
-            return gathered.astype(dtype, copy=False)
-        out[...] = gathered
-        return out
+        if gathered is not None:
+            return _as_batch(gathered, dtype, empty)
+        rows = (empty or np.empty)((starts.size, length), dtype)
+        self.copy_rows(starts, length, rows)
+        return rows
 
-    def reader(
-        self, length: int, dtype: np.dtype[Any], empty: Empty
-    ) -> Callable[[npt.NDArray[np.int64]], Tokens]:
+    def reader(self, length: int, dtype: np.dtype[Any], empty: Empty | None) -> Read:
         """Return `read` for one length and dtype, to be called with starts.
 
         Of the windows of one shard nothing is looked up that stays the same.
-
-        Args:
-            length: Tokens of each window.
-            dtype: Of what is read, checked.
-            empty: Makes the array of a read, of a shape and a dtype.
         """
         is_alone = not self.checked and len(self.index.shards) == 1
         is_usual = 0 < length <= self.index.num_tokens and self._limits[dtype] is None
+        if not (is_alone and is_usual):
+            return lambda starts: self.read(starts, length, dtype, empty)
         maps, kept = self.maps, self.maps.kept
-        is_plain = empty is np.empty
-
-        def read(starts: npt.NDArray[np.int64]) -> Tokens:
-            return self.read(starts, length, dtype, empty((starts.size, length), dtype))
 
         def gathered(starts: npt.NDArray[np.int64]) -> Tokens:
             rows = (kept(0) or maps[0]).windows(length)[starts]
-            if is_plain:
-                return rows.astype(dtype, copy=False)
-            # Made after what it is filled with, it lies where memory was used last.
-            out = empty(rows.shape, dtype)
-            out[...] = rows
-            return out
+            return _as_batch(rows, dtype, empty)
 
         def long(starts: npt.NDArray[np.int64]) -> Tokens:
             if not _is_long(starts.size, length):
                 return gathered(starts)
-            out = empty((starts.size, length), dtype)
+            out = (empty or np.empty)((starts.size, length), dtype)
             tokens = maps[0].tokens
             for row, start in enumerate(starts.tolist()):
                 out[row] = tokens[start : start + length]
             return out
 
-        if not (is_alone and is_usual):
-            return read
         return gathered if length < _LONG_WINDOW else long
 
     def gather(
@@ -352,6 +333,16 @@ class OpenCorpus:
             length -= stop - begin
             shard, begin = shard + 1, 0
         return parts
+
+
+def _as_batch(gathered: Tokens, dtype: np.dtype[Any], empty: Empty | None) -> Tokens:
+    """Return windows as a dtype, in memory that `empty` makes."""
+    if empty is None:
+        return gathered.astype(dtype, copy=False)
+    # Made after what it is filled with, it lies where memory was used last.
+    out = empty(gathered.shape, dtype)
+    out[...] = gathered
+    return out
 
 
 def _is_long(num_windows: int, length: int) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from roxxel_format._dtypes import Tokens
     from roxxel_format._reading import OpenCorpus
 
+Empty: TypeAlias = "Callable[[tuple[int, int], np.dtype[Any]], Tokens]"
+"""Makes the memory of a read, of a shape and a dtype."""
+
+Read: TypeAlias = "Callable[[npt.NDArray[np.int64]], Tokens]"
+"""Reads windows from where they start."""
+
 
 class WindowReader:
     """Reads some windows of a corpus by their numbers; made by `Roxxel.window_reader`.
 
     Args:
         opened: The corpus as it was when the windows were checked.
-        read: Of it: starts to windows.
+        read: Reads windows of it.
         read_anew: The same of the corpus opened again, once this one is closed.
         starts: First token of each window, checked; shape `(n,)`.
     """
@@ -27,8 +33,8 @@ class WindowReader:
     def __init__(
         self,
         opened: OpenCorpus,
-        read: Callable[[npt.NDArray[np.int64]], Tokens],
-        read_anew: Callable[[npt.NDArray[np.int64]], Tokens],
+        read: Read,
+        read_anew: Read,
         starts: npt.NDArray[np.int64],
     ) -> None:
         self._opened = opened
@@ -44,10 +50,12 @@ class WindowReader:
             stop: One past the last.
 
         Returns:
-            Shape `(stop - first, length)`; owned by the caller.
+            Shape `(stop - first, length)`, of the length and dtype that the reader was
+            made for, in memory that its `empty` made; owned by the caller.
 
         Raises:
-            ShardError: As for `Roxxel.read`.
+            ShardError: As for `Roxxel.read`; or the corpus was closed, and another lies
+                there now.
         """
         read = self._read_anew if self._opened.is_closed else self._read
         return read(self._starts[first:stop])
