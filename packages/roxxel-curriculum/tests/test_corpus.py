@@ -19,6 +19,7 @@ from roxxel_curriculum import (
     Sampler,
     StateMismatch,
 )
+from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES
 from roxxel_format import ChecksumError, Roxxel, ShardError, ShardWriter
 from roxxel_format.foreign import FlatTokens
 
@@ -52,6 +53,29 @@ def test_the_shape_of_a_step_is_that_of_its_batch(tmp_path: Path) -> None:
 
     for step in range(sampler.total_steps):
         assert sampler.batch(step).shape == sampler.shape(step)
+
+
+@pytest.mark.parametrize("lone", [True, False])
+@pytest.mark.parametrize("mix", [None, {"self": 1, "code": 1}])
+def test_large_batches_begin_on_64_byte_boundaries(
+    tmp_path: Path, lone: bool, mix: dict[str, float] | None
+) -> None:
+    whole = {"max_shard_bytes": None} if lone else {}
+    web = write(tmp_path / "web", 300, 1, **whole)
+    rows = WORTH_ALIGNING_BYTES // (64 * 4)
+    phases = [Phase(3, rows - 1, 64, mix), Phase(9, rows, 64, mix)]
+    sampler = Curriculum(
+        web, phases, {"code": write(tmp_path / "code", 300, 2, **whole)}
+    ).sampler(0)
+
+    for step in range(sampler.total_steps):
+        batch = sampler.batch(step)
+        assert batch.nbytes < WORTH_ALIGNING_BYTES or batch.ctypes.data % 64 == 0
+        assert np.array_equal(sampler.rows(step, slice(1, 9)), batch[1:9])
+        if step >= 3:
+            part = sampler.rows(step, np.arange(rows)[::-1])
+            assert np.array_equal(part, batch[::-1])
+            assert part.ctypes.data % 64 == 0
 
 
 def test_rows_are_the_tokens_and_documents_of_the_shards(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, Phase, Sampler
+from roxxel_curriculum._rounds import Draw, Run, _all_at_once, _one_by_one, cut_spans
 from roxxel_curriculum.testing import PositionReader
 
 from .helpers import coverage, curricula, delivered, digest
@@ -147,3 +148,23 @@ def test_many_threads_get_the_same_batches() -> None:
 
     assert steps_in_threads(shared, steps) == [expected[step] for step in steps]
     assert steps_in_threads(shared, list(range(300))) == expected
+
+
+@given(data=st.data(), overlap=st.sampled_from([0, 1]))
+def test_samples_worked_out_one_by_one_are_those_worked_out_together(
+    data: st.DataObject, overlap: int
+) -> None:
+    draws: list[Draw] = []
+    for key in range(data.draw(st.integers(1, 4))):
+        longest = data.draw(st.integers(4, 40))
+        spans = cut_spans(data.draw(st.integers(100, 10**13)), longest, overlap)
+        seq_len = data.draw(st.integers(2, longest))
+        run = Run(spans, seq_len, data.draw(st.integers(0, 3)), 0)
+        epoch = spans.windows_per_epoch(seq_len)
+        rank = data.draw(st.integers(0, 5) | st.integers(max(0, epoch - 9), epoch + 9))
+        draws.append(Draw(run, key << 60, rank, data.draw(st.integers(1, 17))))
+
+    together = _all_at_once(draws)
+
+    assert together.dtype == np.int64
+    assert together.tolist() == [*_one_by_one(draws)]

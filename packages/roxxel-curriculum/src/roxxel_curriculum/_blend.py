@@ -66,6 +66,7 @@ def resolve_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
     Args:
         weights: Non-negative and finite, at least one above zero.
     """
+    # Decimals, for a fraction takes three times as long to be made of text.
     ratios = {
         name: (
             Decimal(repr(weight)) if isinstance(weight, float) else weight
@@ -73,8 +74,11 @@ def resolve_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
         for name, weight in weights.items()
         if weight
     }
-    scale = lcm(*[below for _, below in ratios.values()])
-    whole = {name: above * (scale // below) for name, (above, below) in ratios.items()}
+    scale = lcm(*(denominator for _, denominator in ratios.values()))
+    whole = {
+        name: numerator * (scale // denominator)
+        for name, (numerator, denominator) in ratios.items()
+    }
     divisor = gcd(*whole.values())
     return {name: weight // divisor for name, weight in sorted(whole.items())}
 

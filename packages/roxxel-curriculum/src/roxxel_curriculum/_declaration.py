@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -124,7 +125,7 @@ def start_solver(declaration: Declaration, longest: int) -> Solver:
     return Solver(
         {
             source.name: cut_spans(
-                source.reader.num_tokens, longest, declaration.overlap
+                operator.index(source.reader.num_tokens), longest, declaration.overlap
             )
             for source in declaration.sources
         },

@@ -22,21 +22,22 @@ _char_at = c_char.from_buffer
 
 def is_worth_aligning(shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
     """Return whether a batch of this shape is to be aligned."""
-    return shape[0] * shape[1] * dtype.itemsize >= WORTH_ALIGNING_BYTES
+    return _num_bytes(shape, dtype) >= WORTH_ALIGNING_BYTES
 
 
 def new_batch(shape: tuple[int, int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an uninitialised array, aligned if it is large.
+    """Return an uninitialised array of `shape`, on a 64-byte boundary if it is large.
 
     It owns its memory, alone or through a base that nothing else refers to.
-
-    Args:
-        shape: Rows and columns.
-        dtype: Of an item.
     """
-    if not is_worth_aligning(shape, dtype):
+    num_bytes = _num_bytes(shape, dtype)
+    if num_bytes < WORTH_ALIGNING_BYTES:
         return np.empty(shape, dtype)
-    raw = np.empty(shape[0] * shape[1] * dtype.itemsize + ALIGNMENT, _BYTE)
+    raw = np.empty(num_bytes + ALIGNMENT, _BYTE)
     # A quarter of the time that numpy takes to tell it.
     byte_offset = -addressof(_char_at(cast("Any", raw))) % ALIGNMENT
     return np.ndarray(shape, dtype, raw, byte_offset)
+
+
+def _num_bytes(shape: tuple[int, int], dtype: np.dtype[Any]) -> int:
+    return shape[0] * shape[1] * dtype.itemsize

@@ -29,6 +29,10 @@ def permute_plainly(indices: Iterable[int], n: int, key: int) -> list[int]:
         indices: Each in `[0, n)`; trusted.
         n: Size of the set, `1 <= n <= 2**60`.
         key: Which bijection, `0 <= key < 2**64`.
+
+    Returns:
+        A place in `[0, n)` for each index, in their order. All are Python's own
+        integers, for numpy's would overflow.
     """
     if n <= SMALL:
         hashes = [_mix(key + step * GOLDEN) for step in range(1, n + 1)]

@@ -214,7 +214,7 @@ class Draw(NamedTuple):
 
 def window_starts(draws: Sequence[Draw]) -> npt.NDArray[np.int64]:
     """Return the first token of every sample drawn, draw after draw, int64."""
-    if sum([draw.size for draw in draws]) <= _FEW:
+    if sum(draw.size for draw in draws) <= _FEW:
         return np.array([*_one_by_one(draws)], np.int64)
     return _all_at_once(draws)
 

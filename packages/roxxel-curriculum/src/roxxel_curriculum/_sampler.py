@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from roxxel_curriculum._selection import Rows
 
 _BLOCK_SAMPLES = 8192
-_KEPT_BLOCKS = 8  # more than are told of ahead by `will_need`, as loaders do
+# A loader tells `will_need` of up to 2**15 samples ahead, which lie in six blocks.
+_KEPT_BLOCKS = 8
 
 
 class Sampler:

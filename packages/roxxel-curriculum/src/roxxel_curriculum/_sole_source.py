@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from roxxel_curriculum._memory import is_worth_aligning, new_batch
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
     from roxxel_format import TokenReader
 
@@ -83,7 +82,7 @@ def sole_source(
     if prepare is None:
         return None
     shape = block.batch_size, phase.piece.seq_len
-    empty = new_batch if is_worth_aligning(shape, dtype) else np.empty
+    empty = new_batch if is_worth_aligning(shape, dtype) else None
     return SoleSource(
         source,
         prepare(block.starts, phase.piece.seq_len, dtype, empty),

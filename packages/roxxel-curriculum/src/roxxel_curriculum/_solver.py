@@ -76,11 +76,9 @@ class Solver:
             start=self.step,
             steps=0,
             skips=tuple(
-                [
-                    Skip(skip.at - self.step, skip.steps)
-                    for skip in self._skips
-                    if skip.at >= self.step
-                ]
+                Skip(skip.at - self.step, skip.steps)
+                for skip in self._skips
+                if skip.at >= self.step
             ),
             legs=tuple(self._legs(piece, runs)),
             runs={name: run for name, (run, _) in runs.items()},
@@ -92,7 +90,7 @@ class Solver:
         stopped_by = self._stopper(phase) if steps < wanted else None
         phase = replace(phase, steps=steps, skips=kept, stopped_by=stopped_by)
         total = phase.num_samples
-        legs = tuple([leg for leg in phase.legs if leg.start < total])
+        legs = tuple(leg for leg in phase.legs if leg.start < total)
         if len(legs) < len(phase.legs):
             phase = replace(phase, legs=legs)
         self._check_epochs(phase)
@@ -165,8 +163,9 @@ class Solver:
         """Return the whole steps until the primary has given its epochs of samples."""
         piece = phase.piece
         spans = self.spans[PRIMARY]
-        epochs, parts = piece.epochs.as_integer_ratio()
-        wanted = epochs * spans.windows_per_epoch(piece.seq_len) // parts
+        numerator, denominator = piece.epochs.as_integer_ratio()
+        windows = spans.windows_per_epoch(piece.seq_len)
+        wanted = numerator * windows // denominator
         if PRIMARY not in piece.weights:
             raise CurriculumError(
                 f"{piece.label} lasts epochs={float(piece.epochs):g} of the primary, "
