@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-from itertools import chain, pairwise
-from typing import Any
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_curriculum import Curriculum, Phase
-from roxxel_curriculum._block import make_block
-from roxxel_curriculum.testing import PositionReader
 from roxxel_loader._row_source import (
     ASKED_BYTES,
     MAX_ASKED_ROWS,
@@ -22,12 +18,16 @@ from roxxel_loader.sharding._layout import Layout, default_sharding, make_layout
 from .helpers import CountingSource
 
 
-def layout_of(rows: int, columns: int = 1024) -> Layout:
+def layout_of(rows: int, columns: int) -> Layout:
     return make_layout((rows, columns), default_sharding())
 
 
 def asked(
-    monkeypatch: pytest.MonkeyPatch, taken_s: list[float], rows: list[int], stop: int
+    monkeypatch: pytest.MonkeyPatch,
+    taken_s: list[float],
+    rows: list[int],
+    stop: int,
+    columns: int = 1024,
 ) -> list[tuple[int, int]]:
     """Return what is asked for by a loop over steps whose batches change in size."""
     clock = 0.0
@@ -41,7 +41,7 @@ def asked(
     monkeypatch.setattr("roxxel_loader._row_source.perf_counter", now)
     source = CountingSource()
     hints = Hints(source, 3, stop)
-    layouts = [layout_of(count) for count in rows]
+    layouts = [layout_of(count, columns) for count in rows]
     for step in range(3, stop):
         if step >= hints.ask_at:
             hints.ask(step, layouts[step % len(layouts)])
@@ -90,29 +90,11 @@ def test_large_batches_are_asked_for_by_their_size(
     assert hints[1][1] == ASKED_BYTES // (rows * 1024 * 4)
 
 
-@pytest.mark.parametrize("rows", [1, 64, 256, 3000])
-def test_what_is_asked_for_is_worked_out_once(
-    rows: int, monkeypatch: pytest.MonkeyPatch
+def test_batches_of_many_short_rows_are_asked_for_by_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stop = 3 + 150_000 // rows
-    sampler = Curriculum(PositionReader(4 << 20, "a"), [Phase(stop, rows, 8)]).sampler(
-        0
-    )
-    worked_out: list[tuple[int, int]] = []
+    rows = 2048
 
-    def noted(phase: Any, index: int, first: int, last: int, sources: Any) -> Any:
-        worked_out.append((first, last))
-        return make_block(phase, index, first, last, sources)
+    hints = asked(monkeypatch, [0.0], [rows], 100, columns=8)
 
-    monkeypatch.setattr("roxxel_curriculum._sampler.make_block", noted)
-    hints = Hints(sampler, 0, stop)
-    asked_steps: list[int] = []
-    for step in range(min(stop, 2000)):
-        if step >= hints.ask_at:
-            asked_steps.append(step)
-            hints.ask(step, layout_of(rows, 8))
-        sampler.rows(step, slice(0, rows))
-
-    assert len(worked_out) == len(set(worked_out)) > 1
-    gaps = [later - earlier for earlier, later in pairwise(asked_steps)]
-    assert max(gaps) * rows <= max(MAX_ASKED_ROWS, rows)
+    assert hints[1][1] == MAX_ASKED_ROWS // rows

@@ -22,7 +22,7 @@ def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
 
 
 def reader_of(source: Source, variant: str) -> Roxxel:
-    """Return what `write` wrote, or a folder of shards that others made."""
+    """Return what `write` wrote; in the variant "folder", the shards that lie there."""
     return Roxxel(source.folder if variant == "folder" else source.folder / NAME)
 
 

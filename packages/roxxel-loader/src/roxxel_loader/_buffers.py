@@ -12,20 +12,20 @@ from __future__ import annotations
 import sys
 from ctypes import addressof, c_char
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-_char_at = c_char.from_buffer
-
 ALIGNMENT = 64
 """Bytes; what XLA asks of memory it takes over."""
 
 ALIAS_BYTES = 100 << 10
 """From this size on an alias costs less than the copy that the usual call makes."""
+
+_char_at: Any = c_char.from_buffer
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
@@ -90,7 +90,7 @@ def _address(array: npt.NDArray[Any]) -> int:
     """Return where a C-ordered array begins in memory."""
     try:
         # A quarter of the time that numpy takes to tell it.
-        return addressof(_char_at(cast("Any", array)))
+        return addressof(_char_at(array))
     except (TypeError, ValueError):  # read-only, or of a dtype that numpy did not make
         return int(array.__array_interface__["data"][0])
 

@@ -25,7 +25,8 @@ MAX_QUICKLY_ASKED_STEPS = 256
 after they are not takes four times as long as it had to."""
 
 MAX_ASKED_ROWS = 1 << 14
-"""The same bound in rows, for the source works out where each lies and keeps it."""
+"""The bound in rows, however quick: a source works out where each lies, and a sampler
+keeps that of twice so many, which may have been asked for and not been read yet."""
 
 QUICK_ASK_S = 2e-3
 """Time of a call of `will_need` up to which it is quick."""
