@@ -59,6 +59,31 @@ def test_pieces_lie_in_the_file_in_their_order(sizes: list[int]) -> None:
     assert our_threads() == []
 
 
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("size", [1 << 19, 3 << 20])
+def test_a_thread_that_does_not_start_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int, size: int
+) -> None:
+    pieces = [bytes([number]) * size for number in range(20)]
+    start, num_starts = threading.Thread.start, 0
+
+    def started(thread: threading.Thread) -> None:
+        nonlocal num_starts
+        num_starts += 1
+        if num_starts == failing + 1:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
+    output = Output(tmp_path / "file", Path("name"))
+    for piece in pieces:
+        output.write(piece)
+    output.finish()
+
+    assert num_starts >= 2
+    assert (tmp_path / "file").read_bytes() == b"".join(pieces)
+
+
 @pytest.mark.parametrize("size", [1000, 1 << 19, (1 << 23) + 1])
 def test_a_piece_that_finds_no_room_is_an_error_at_the_latest_at_the_end(
     tmp_path: Path, size: int

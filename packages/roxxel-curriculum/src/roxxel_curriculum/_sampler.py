@@ -438,7 +438,7 @@ class Sampler:
         """Return windows of one source as the batch's type."""
         reader = self._readers[index]
         out = new_batch((starts.size, length), self.dtype)
-        return reader.read(starts, length, out=out)
+        return reader.read(starts, length, self.dtype, out)
 
     def _read_part(
         self, index: int, starts: npt.NDArray[np.int64], length: int

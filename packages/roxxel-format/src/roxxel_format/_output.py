@@ -82,6 +82,8 @@ class Output:
             piece = _submitted(self._writing, self._write, data)
             if piece is None:
                 self._wait(until=0)
+                self._writing.shutdown(cancel_futures=True)
+                self._writing = None
                 self._write(data)
             else:
                 self._pending.append(piece)
@@ -171,6 +173,9 @@ class Output:
             if self._syncing is None:
                 self._syncing = ThreadPoolExecutor(1, "roxxel-format-sync")
             self._sync = _submitted(self._syncing, self._bring_to_disk)
+            if self._sync is None:
+                self._syncing.shutdown(cancel_futures=True)
+                self._syncing = None
 
     def _bring_to_disk(self) -> None:
         with self._named():
@@ -193,7 +198,11 @@ class Output:
 def _submitted(
     threads: ThreadPoolExecutor, work: Callable[..., None], *arguments: Any
 ) -> Future[None] | None:
-    """Have work done by a thread; None where the program ends and starts no more."""
+    """Have work done by a thread.
+
+    None where none is started, as when the program ends or has too many; then the
+    executor may hold the work all the same, and must be shut down without it.
+    """
     try:
         return threads.submit(work, *arguments)
     except RuntimeError:
