@@ -20,6 +20,7 @@ from roxxel_curriculum import (
     StateMismatch,
 )
 from roxxel_curriculum._memory import WORTH_ALIGNING_BYTES
+from roxxel_curriculum.testing import PositionReader
 from roxxel_format import ChecksumError, Roxxel, ShardError, ShardWriter
 from roxxel_format.foreign import FlatTokens
 
@@ -76,6 +77,30 @@ def test_large_batches_begin_on_64_byte_boundaries(
             part = sampler.rows(step, np.arange(rows)[::-1])
             assert np.array_equal(part, batch[::-1])
             assert part.ctypes.data % 64 == 0
+
+
+class Wide(PositionReader):
+    """Holds tokens that int32 cannot, and refuses to read them as such."""
+
+    def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
+        if dtype is not None and np.dtype(dtype) == np.int32:
+            raise TypeError("int64 tokens do not fit int32")
+        tokens = super().read(starts, length) + 2**33
+        if out is None:
+            return tokens
+        out[...] = tokens
+        return out
+
+
+@pytest.mark.parametrize("rows", [2, WORTH_ALIGNING_BYTES // 4])
+def test_a_reader_is_told_the_type_of_a_batch(rows: int) -> None:
+    wide = Wide(10_000_000, dtype=np.int64)
+    sampler = Curriculum(wide, [Phase(2, rows, 8)]).sampler(0)
+
+    with pytest.raises(TypeError, match="do not fit int32"):
+        sampler.batch(0)
+    with pytest.raises(TypeError, match="do not fit int32"):
+        sampler.rows(0, slice(0, 1))
 
 
 def test_rows_are_the_tokens_and_documents_of_the_shards(tmp_path: Path) -> None:
