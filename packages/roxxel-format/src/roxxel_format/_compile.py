@@ -149,10 +149,8 @@ class _Job:
         )
 
     def _add_all(self, data: Iterable[object]) -> None:
-        array = self._intake.array
-        numbered = enumerate(_documents(data))
         # A generator, which is not asked again after its end, as the data must not be.
-        arrays = (array(document, number) for number, document in numbered)
+        arrays = self._intake.arrays(_documents(data))
         for document in arrays:
             self._add(document)
             self._num_documents += 1

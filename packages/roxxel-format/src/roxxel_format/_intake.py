@@ -13,6 +13,8 @@ from roxxel_format import _dtypes
 from roxxel_format._tokenizers import Tokenizer, TokenizerInfo, encoded_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from roxxel_format._dtypes import Tokens
 
 
@@ -81,6 +83,19 @@ class Intake:
     def __post_init__(self) -> None:
         if self.dtype is None and self.vocab_size is not None:
             self.dtype = _dtypes.vocabulary_name(self.vocab_size)
+
+    def arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
+        """Yield the items of each document; errors are those of `array`."""
+        for number, document in enumerate(documents):
+            # An array as those before it were: nothing is left to find out.
+            if (
+                type(document) is np.ndarray
+                and document.ndim == 1
+                and self._family == "tokens"
+            ):
+                yield document
+            else:
+                yield self.array(document, number)
 
     def array(self, document: object, number: int) -> Tokens:
         """Return the items of a document, shape `(n,)`.
