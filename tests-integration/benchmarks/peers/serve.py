@@ -196,9 +196,9 @@ class _Server:
         """Draw batches for so long, an epoch after the other.
 
         Opening and the first batch of an epoch have a time of their own; with 0 seconds
-        there is nothing else. Cold pages are drawn once at most. Before warm ones are
-        drawn, so many are for half the time that do not count, their opening included:
-        a process that was idle starts slowly.
+        there is nothing else. Cold pages are drawn once at most. Warm ones are
+        opened and drawn for half the time before anything counts, for a process that
+        was idle starts slowly.
         """
         todo = _job(job)
         if cold:
