@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -180,7 +179,7 @@ def pieces(declaration: Declaration) -> list[Piece]:
                 phase.seq_len,
                 weights,
                 phase.declared_steps,
-                Fraction(0) if phase.epochs is None else exact(phase.epochs),
+                0 if phase.epochs is None else exact(phase.epochs),
             )
         )
     return result

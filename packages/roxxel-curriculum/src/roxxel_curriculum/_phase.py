@@ -105,11 +105,9 @@ class ResolvedPhase:
         return self.start + self.steps
 
 
-def exact(number: float) -> Fraction:
+def exact(number: float | Fraction) -> int | Fraction:
     """Return a number as its shortest decimal: 0.2 is a fifth."""
-    return (
-        Fraction(repr(float(number))) if isinstance(number, float) else Fraction(number)
-    )
+    return Fraction(repr(float(number))) if isinstance(number, float) else number
 
 
 def _positive_integer(name: str, value: Any) -> int:

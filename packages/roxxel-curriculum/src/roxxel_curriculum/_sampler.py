@@ -75,9 +75,6 @@ class Sampler:
         self.source_names = tuple(source.name for source in sources)
         self.total_steps = schedule.total_steps
         self.dtype = batch_dtype(self._readers)
-        self._is_safe = tuple(
-            np.can_cast(reader.dtype, self.dtype, "safe") for reader in self._readers
-        )
         self.fields = checked_fields(fields)
         self._sources = {
             name: (index, make_key(ARITHMETIC_VERSION, seed, name))
@@ -342,6 +339,13 @@ class Sampler:
     @cached_property
     def _tally(self) -> Tally:
         return Tally(self._phases, self.source_names)
+
+    @cached_property
+    def _is_safe(self) -> tuple[bool, ...]:
+        """For each source, whether every token of its type fits the batch's."""
+        return tuple(
+            np.can_cast(reader.dtype, self.dtype, "safe") for reader in self._readers
+        )
 
     def _done(self, step: int) -> int:
         """Return a number of steps that can be done."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from fractions import Fraction
 
     from roxxel_curriculum._blend import Blend
     from roxxel_curriculum._rounds import Run
@@ -36,7 +36,7 @@ class Piece:
     seq_len: int
     weights: Mapping[str, int]
     steps: int | None
-    epochs: Fraction = Fraction(0)
+    epochs: int | Fraction = 0
     is_split: bool = False
 
     @property

@@ -7,7 +7,7 @@ Python integers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -86,13 +86,17 @@ class Solver:
         )
         wanted = piece.steps if piece.steps is not None else self._by_epochs(phase)
         steps = self._within_supply(phase, wanted)
-        kept = tuple(skip for skip in phase.skips if skip.at < steps)
-        stopped_by = self._stopper(phase) if steps < wanted else None
-        phase = replace(phase, steps=steps, skips=kept, stopped_by=stopped_by)
-        total = phase.num_samples
-        legs = tuple(leg for leg in phase.legs if leg.start < total)
-        if len(legs) < len(phase.legs):
-            phase = replace(phase, legs=legs)
+        total = phase.samples_before(steps)
+        phase = SolvedPhase(
+            piece=piece,
+            start=self.step,
+            steps=steps,
+            skips=tuple(skip for skip in phase.skips if skip.at < steps),
+            legs=tuple(leg for leg in phase.legs if leg.start < total),
+            runs=phase.runs,
+            bases=phase.bases,
+            stopped_by=self._stopper(phase) if steps < wanted else None,
+        )
         self._check_epochs(phase)
         return phase
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import accumulate, pairwise
-from operator import sub
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,34 +46,34 @@ class CorpusIndex:
         Raises:
             ShardError: They hold items of different types.
         """
-        layouts = [shard.layout for shard in shards]
-        name = layouts[0].head.dtype_name
-        for shard, layout in zip(shards, layouts, strict=True):
+        first = shards[0].layout
+        name = first.head.dtype_name
+        bounds, first_own = [0], [0]
+        joined: list[bool] = []
+        seen: list[int] = []
+        goes_on = False
+        for shard in shards:
+            layout = shard.layout
             if layout.head.dtype_name != name:
                 raise ShardError(
                     f"{shard.path}: holds {layout.head.dtype_name}, but "
                     f"{shards[0].path} holds {name}; open them as two corpora"
                 )
-        # Lists: most often there is one shard, and a generator takes longer to make.
-        bounds = [0, *accumulate([layout.num_tokens for layout in layouts])]
-        joined = [False]
-        for before, layout in pairwise(layouts):
-            joined.append(before.last_continues and layout.first_is_continued)
-        own = map(sub, [layout.num_documents for layout in layouts], joined)
-        first_own = [0, *accumulate(own)]
-        value_range = layouts[0].value_range
-        if value_range is not None:
-            filled = [layout for layout in layouts if layout.num_tokens]
-            low = min([layout.min_value for layout in filled], default=0)
-            high = max([layout.max_value for layout in filled], default=0)
-            value_range = low, high
+            is_joined = goes_on and layout.first_is_continued
+            goes_on = layout.last_continues
+            joined.append(is_joined)
+            bounds.append(bounds[-1] + layout.num_tokens)
+            first_own.append(first_own[-1] + layout.num_documents - is_joined)
+            if layout.num_tokens:
+                seen += layout.min_value, layout.max_value
+        is_integer = first.value_range is not None
         return cls(
             tuple(shards),
             np.array(bounds, np.int64),
             np.array(joined, np.bool_),
             np.array(first_own, np.int64),
-            layouts[0].dtype,
-            value_range,
+            first.dtype,
+            (min(seen, default=0), max(seen, default=0)) if is_integer else None,
         )
 
     @property

@@ -91,10 +91,13 @@ class OpenCorpus:
         """Check that the tokens can be read as a dtype, as far as the feet tell."""
         if wanted not in self._limits:
             name = self.index.shards[0].layout.head.dtype_name
+            if _dtypes.holds_all(name, wanted):
+                self._limits[wanted] = None
+                return
             values = self.index.value_range
             _dtypes.check_readable_as(name, values, wanted)
-            is_narrow = values is not None and not _dtypes.holds_all(name, wanted)
-            self._limits[wanted] = _dtypes.exact_range(wanted) if is_narrow else None
+            is_integer = values is not None
+            self._limits[wanted] = _dtypes.exact_range(wanted) if is_integer else None
 
     def read(
         self,
