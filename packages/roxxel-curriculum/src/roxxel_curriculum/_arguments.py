@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum._errors import CurriculumError
@@ -13,6 +13,8 @@ from roxxel_curriculum._solved import PRIMARY, Skip
 from roxxel_curriculum._source import Source, check_sources
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from roxxel_format import TokenReader
 
     from roxxel_curriculum._policy import Policy
@@ -39,9 +41,10 @@ def checked_sources(
         CurriculumError: A name is taken or unknown, a policy is none, or the sources
             do not belong together.
     """
-    mix = {} if mix is None else mix
-    policies = {} if policies is None else policies
-    if not isinstance(cast("Any", mix), Mapping):
+    # An empty dict is one: only what a caller gives is looked at.
+    if mix is None:
+        mix = {}
+    elif not isinstance(cast("Any", mix), Mapping):
         raise TypeError(
             f"mix_streamers must map names to token readers, got {type(mix).__name__}"
         )
@@ -54,7 +57,9 @@ def checked_sources(
         if not isinstance(cast("Any", name), str) or not name:
             raise TypeError(f"a source's name must be a non-empty str, got {name!r}")
     names = [PRIMARY, *mix]
-    if not isinstance(cast("Any", policies), Mapping):
+    if policies is None:
+        policies = {}
+    elif not isinstance(cast("Any", policies), Mapping):
         raise TypeError(
             f"policies must map source names to policies, got {type(policies).__name__}"
         )
@@ -82,12 +87,14 @@ def checked_phases(phases: Iterable[Phase]) -> tuple[Phase, ...]:
         TypeError: They are not phases.
         CurriculumError: There is none.
     """
-    if not isinstance(cast("Any", phases), Iterable):
+    try:
+        each = iter(phases)
+    except TypeError:
         raise TypeError(
             f"phases must be a list of Phase, got {type(phases).__name__}; "
             "write [Phase(steps, batch_size, seq_len)]"
-        )
-    checked = tuple(phases)
+        ) from None
+    checked = tuple(each)
     if not checked:
         raise CurriculumError("a curriculum needs at least one phase, got none")
     for index, phase in enumerate(checked):
@@ -134,10 +141,13 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
         TypeError: They are not pairs of integers.
         CurriculumError: A step is negative, or nothing is passed over.
     """
-    if not isinstance(skips, Iterable):
-        raise TypeError(f"skips must be a list of pairs (at, count), got {skips!r}")
+    try:
+        each: Iterator[Any] = iter(skips)
+    except TypeError:
+        message = f"skips must be a list of pairs (at, count), got {skips!r}"
+        raise TypeError(message) from None
     merged: dict[int, int] = {}
-    for skip in cast("Iterable[Any]", skips):
+    for skip in each:
         at, count = _skip_pair(skip)
         if at < 0 or count < 1:
             raise CurriculumError(

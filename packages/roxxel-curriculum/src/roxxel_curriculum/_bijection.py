@@ -77,13 +77,13 @@ def make_key(*parts: int | str) -> int:
     Raises:
         TypeError: A part is neither.
     """
-    digest = hashlib.blake2b(digest_size=8)
+    text = ""
     for part in parts:
         if isinstance(part, str):
-            text = f"s{len(part)}:{part}"
+            text += f"s{len(part)}:{part}"
         else:
-            text = f"i{operator.index(part)}:"
-        digest.update(text.encode("utf-8", "surrogatepass"))
+            text += f"i{operator.index(part)}:"
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(digest.digest(), "little")
 
 

@@ -29,7 +29,8 @@ MAX_DEAL = 2**15
 _BITS = 48
 _ONE = 1 << _BITS
 _HALF = _ONE >> 1
-_OFFSETS = np.arange(MAX_DEAL + 1, dtype=np.uint64)
+_PLACES = np.arange(MAX_DEAL + 1, dtype=np.int64)
+_OFFSETS = _PLACES.view(np.uint64)
 _SHIFT = np.uint64(_BITS)
 
 
@@ -153,9 +154,8 @@ class Blend:
             One entry for each source that gives any, places counted from `first`.
         """
         dealt: list[Dealt] = []
-        everywhere = _OFFSETS[:num_samples].view(np.int64)
         stack: list[tuple[_Node, int, npt.NDArray[np.int64]]] = [
-            (self._root, first, everywhere)
+            (self._root, first, _PLACES[:num_samples])
         ]
         while stack:
             node, start, places = stack.pop()

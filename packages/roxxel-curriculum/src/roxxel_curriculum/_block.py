@@ -133,7 +133,7 @@ def _by_step(
     batch_size: int,
     num_sources: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return `rows`, `starts` and `group_bounds` of a block, which nobody else holds.
+    """Return `rows`, `starts` and `group_bounds` of a block.
 
     Args:
         shares: By source.
@@ -148,7 +148,8 @@ def _by_step(
         for share in shares:
             given[share.source] += share.places.size
         bounds = np.array([[0, *accumulate(given)]], np.int64)
-        return np.concatenate(places), starts, bounds
+        rows = places[0] if len(places) == 1 else np.concatenate(places)
+        return rows, starts, bounds
     bounds = np.zeros((num_steps, num_sources + 1), np.int64)
     first_row = (np.arange(num_steps) * batch_size)[:, None]
     if len(shares) == 1:  # in order already

@@ -64,16 +64,16 @@ class AddressRange:
     def __init__(self, index: CorpusIndex) -> None:
         page = mmap.PAGESIZE
         # The head is mapped too, for offsets must be whole pages of any size.
-        num_tokens = np.diff(index.bounds)
+        self._bounds = np.array(index.bounds, np.int64)
+        num_tokens = np.diff(self._bounds)
         sizes = -(-(HEAD_SIZE + num_tokens * index.dtype.itemsize) // page) * page
         self._places = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
         self._shards = index.shards
         self._memory = _Memory(int(self._places[-1]), len(index.shards))
         self._array = self._memory.array().view(index.dtype)
         firsts = (self._places[:-1] + HEAD_SIZE) // index.dtype.itemsize
-        self._bounds = index.bounds
-        self._shifts = firsts - index.bounds[:-1]
-        self._stops = index.bounds[1:] + self._shifts
+        self._shifts = firsts - self._bounds[:-1]
+        self._stops = self._bounds[1:] + self._shifts
         # The same as Python's integers, which are quicker one at a time.
         self._spans: list[tuple[int, int]] = list(
             zip(firsts.tolist(), self._stops.tolist(), strict=True)

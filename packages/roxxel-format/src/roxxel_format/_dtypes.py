@@ -33,6 +33,12 @@ _ITEM_SIZES[BFLOAT16] = 2
 NAMES = (*_CODES, BFLOAT16)
 
 
+def _integers(item_size: int, *, signed: bool) -> tuple[int, int]:
+    """Return the least and greatest integer; numpy's `iinfo` takes far longer."""
+    values = 1 << 8 * item_size
+    return (-values // 2, values // 2 - 1) if signed else (0, values - 1)
+
+
 def stored_dtype(name: str) -> np.dtype[Any]:
     """Return the little-endian dtype of a stored name.
 
@@ -80,14 +86,12 @@ def stored_name(dtype: Any) -> str:
     return name
 
 
-@cache
 def value_range(name: str) -> tuple[int, int] | None:
     """Return the least and greatest value of an integer or bool dtype, else None."""
     if name == "bool":
         return 0, 1
     if name.startswith(("int", "uint")):
-        limits = np.iinfo(_CODES[name])
-        return int(limits.min), int(limits.max)
+        return _integers(_ITEM_SIZES[name], signed=name.startswith("int"))
     return None
 
 
@@ -109,8 +113,7 @@ def exact_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     None where it holds no integers, or is no numpy dtype of its own.
     """
     if dtype.kind in "iu":
-        limits = np.iinfo(dtype)
-        return int(limits.min), int(limits.max)
+        return _integers(dtype.itemsize, signed=dtype.kind == "i")
     if dtype.kind in "fc":
         exact = 2 ** (np.finfo(dtype).nmant + 1)
         return -exact, exact

@@ -68,6 +68,9 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     return _parse_foot(parsed, head, foot, file_size, path)
 
 
+_HEAD_ZEROS = bytes(HEAD_SIZE - HEAD.size - CRC.size)
+
+
 class _BadHeadError(ValueError):
     """What is wrong with a head, whatever its file is called."""
 
@@ -103,7 +106,7 @@ def _parse_head(head: bytes) -> Head:
         or not MIN_BLOCK_SIZE <= block_size <= MAX_BLOCK_SIZE
         or block_size & (block_size - 1)
         or separator > MAX_SEPARATOR_LENGTH
-        or head[HEAD.size : -CRC.size].strip(b"\0")
+        or head[HEAD.size : -CRC.size] != _HEAD_ZEROS
         or raw_name != name.encode("ascii").ljust(16, b"\0")
     ):
         raise _BadHeadError(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy.typing as npt
+    import numpy as np
 
     from roxxel_format._shard import Shard
 
@@ -24,18 +23,18 @@ class CorpusIndex:
 
     Attributes:
         shards: In order.
-        bounds: First token of each shard, then the number of tokens; int64.
+        bounds: First token of each shard, then the number of tokens.
         joined: For each shard, whether its first document began in the shard before.
         first_own: For each shard, the first document that begins in it or later; then
-            the number of documents; int64.
+            the number of documents.
         dtype: Item type of all shards.
         value_range: Least and greatest token of integer dtypes, else None.
     """
 
     shards: tuple[Shard, ...]
-    bounds: npt.NDArray[np.int64]
-    joined: npt.NDArray[np.bool_]
-    first_own: npt.NDArray[np.int64]
+    bounds: list[int]
+    joined: list[bool]
+    first_own: list[int]
     dtype: np.dtype[Any]
     value_range: tuple[int, int] | None
 
@@ -69,9 +68,9 @@ class CorpusIndex:
         is_integer = first.value_range is not None
         return cls(
             tuple(shards),
-            np.array(bounds, np.int64),
-            np.array(joined, np.bool_),
-            np.array(first_own, np.int64),
+            bounds,
+            joined,
+            first_own,
             first.dtype,
             (min(seen, default=0), max(seen, default=0)) if is_integer else None,
         )
@@ -79,21 +78,21 @@ class CorpusIndex:
     @property
     def num_tokens(self) -> int:
         """Tokens of the corpus."""
-        return int(self.bounds[-1])
+        return self.bounds[-1]
 
     @property
     def num_documents(self) -> int:
         """Documents of the corpus; one that was split over shards counts once."""
-        return int(self.first_own[-1])
+        return self.first_own[-1]
 
     def shard_of(self, token: int) -> int:
         """Return the shard that holds a token, `0 <= token < num_tokens`."""
-        return int(np.searchsorted(self.bounds, token, "right")) - 1
+        return bisect_right(self.bounds, token) - 1
 
     def shard_of_document(self, document: int) -> tuple[int, int]:
         """Return where a document begins: shard, and document of that shard."""
-        shard = int(np.searchsorted(self.first_own, document, "right")) - 1
-        local = document - int(self.first_own[shard]) + int(self.joined[shard])
+        shard = bisect_right(self.first_own, document) - 1
+        local = document - self.first_own[shard] + self.joined[shard]
         return shard, local
 
     def fingerprint(self) -> str:

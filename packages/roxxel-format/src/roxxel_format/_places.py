@@ -7,7 +7,7 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from roxxel_format._writer import PARTIAL_SUFFIX, partial_path
 from roxxel_format.errors import ShardError
@@ -30,10 +30,12 @@ def absolute(filepath: Filepath) -> str | tuple[str, ...]:
         TypeError: It is no path, and no list of paths.
         ValueError: A path is empty.
     """
-    if isinstance(filepath, (str, os.PathLike)):
-        return _absolute_path(filepath)
     try:
-        return tuple(_absolute_path(path) for path in filepath)
+        if isinstance(filepath, str) or hasattr(filepath, "__fspath__"):
+            return _absolute_path(cast("OnePath", filepath))
+        return tuple(
+            _absolute_path(path) for path in cast("Sequence[OnePath]", filepath)
+        )
     except TypeError:
         raise TypeError(
             f"filepath is {filepath!r}; pass a path, a pattern, or a list of them"

@@ -60,8 +60,6 @@ class OpenCorpus:
         # Where many shards are mapped side by side; None where they cannot be.
         alone = checked or len(index.shards) == 1
         self.addresses: AddressRange | None = None if alone else reserve(index)
-        # Python's own integers: quicker than numpy's, one at a time.
-        self._bounds: list[int] = index.bounds.tolist()
         self._mapped: dict[int, Tokens] = {}
         self._is_told: dict[int, bool] = {}
         # What a token must not exceed, by the dtype that is asked for; None: nothing.
@@ -166,7 +164,7 @@ class OpenCorpus:
         """Fill each row with its window."""
         if not length:
             return
-        bounds, is_narrow = self._bounds, self._limits[out.dtype] is not None
+        bounds, is_narrow = self.index.bounds, self._limits[out.dtype] is not None
         for row, start in enumerate(starts.tolist()):
             shard = bisect_right(bounds, start) - 1
             first, stop = bounds[shard], start + length
@@ -190,21 +188,21 @@ class OpenCorpus:
             for touched in range(shard, self.index.shard_of(stop - 1) + 1):
                 self.addresses.check_size(touched)
         if stop <= self.index.bounds[shard + 1]:
-            first = int(self.index.bounds[shard])
+            first = self.index.bounds[shard]
             return self._shard_tokens(shard, start - first, stop - first)
         return np.concatenate(self._parts(start, shard, stop - start))
 
     def document_range(self, document: int) -> tuple[int, int, int]:
         index = self.index
         shard, local = index.shard_of_document(document)
-        first = int(index.bounds[shard])
+        first = index.bounds[shard]
         ends = self.maps[shard].ends(max(0, local - 1), local + 1)
         start = first + (int(ends[0]) if local else 0)
         stop = first + int(ends[-1])
         while self._goes_on(shard, local):
             shard, local = shard + 1, 0
             (end,) = self.maps[shard].ends(0, 1).tolist()
-            stop = int(index.bounds[shard]) + end
+            stop = index.bounds[shard] + end
         layout = index.shards[shard].layout
         cut_off = layout.last_continues and local == layout.num_documents - 1
         return start, stop, 0 if cut_off else layout.head.separator_length
@@ -215,11 +213,11 @@ class OpenCorpus:
         at = start
         while at < stop:
             shard = index.shard_of(at)
-            first, after = int(index.bounds[shard]), int(index.bounds[shard + 1])
+            first, after = index.bounds[shard], index.bounds[shard + 1]
             until = min(stop, after)
             low, ends = self.maps[shard].ends_around(at - first, until - first)
             rows = np.empty((ends.size, 3), np.int64)
-            number = int(index.first_own[shard]) - int(index.joined[shard]) + low
+            number = index.first_own[shard] - index.joined[shard] + low
             rows[:, 0] = np.arange(number, number + ends.size)
             rows[:, 2] = ends
             rows[:, 2] += first
@@ -273,7 +271,7 @@ class OpenCorpus:
         self, starts: Iterable[int], length: int
     ) -> Iterator[tuple[int, int, int]]:
         """Yield the shard, start and stop in it, of every part of the windows."""
-        bounds = self._bounds
+        bounds = self.index.bounds
         for start in starts:
             shard = bisect_right(bounds, start) - 1
             begin, left = start - bounds[shard], length
@@ -327,7 +325,7 @@ class OpenCorpus:
 
     def _parts(self, start: int, shard: int, length: int) -> list[Tokens]:
         """Return the pieces of a range, of which `shard` holds the first token."""
-        bounds = self._bounds
+        bounds = self.index.bounds
         parts: list[Tokens] = []
         begin = start - bounds[shard]
         while length:
