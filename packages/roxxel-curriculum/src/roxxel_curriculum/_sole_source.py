@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roxxel_curriculum._memory import is_worth_aligning, new_batch
+from roxxel_curriculum._memory import aligned_batch, is_worth_aligning
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,7 +82,7 @@ def sole_source(
     if prepare is None:
         return None
     shape = block.batch_size, phase.piece.seq_len
-    empty = new_batch if is_worth_aligning(shape, dtype) else None
+    empty = aligned_batch if is_worth_aligning(shape, dtype) else None
     return SoleSource(
         source,
         prepare(block.starts, phase.piece.seq_len, dtype, empty),

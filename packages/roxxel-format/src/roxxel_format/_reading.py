@@ -128,7 +128,7 @@ class OpenCorpus:
             return _as_batch(rows, dtype, empty)
 
         def long(starts: npt.NDArray[np.int64]) -> Tokens:
-            if not _is_long(starts.size, length):
+            if starts.size * length <= _FEW_TOKENS:
                 return gathered(starts)
             out = (empty or np.empty)((starts.size, length), dtype)
             tokens = maps[0].tokens

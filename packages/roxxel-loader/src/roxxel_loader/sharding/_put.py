@@ -11,7 +11,7 @@ usual call would alias, so large batches gain nothing by it.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from jax.sharding import Sharding
+
+_config: Any = jax.config
 
 _WORTH_COMPILING = 64
 """Calls after which a program is compiled, which takes about 10 ms."""
@@ -59,7 +61,7 @@ class Put:
         if program is None:
             if self._may_compile:
                 self._count(piece)
-        elif not cast("Any", jax.config).jax_disable_jit:  # else JAX refuses to call it
+        elif not _config.jax_disable_jit:  # else JAX refuses to call it
             return program(piece)
         return jax.make_array_from_callback(
             self._shape, self._sharding, lambda _: piece
@@ -102,7 +104,7 @@ def _may_be_traced(sharding: Sharding) -> bool:
     They are set by `jax.set_mesh`, and matter only while a program is compiled; so does
     `jax.no_tracing`.
     """
-    if cast("Any", jax.config).jax_no_tracing:
+    if _config.jax_no_tracing:
         return False
     mesh = jax.sharding.get_mesh()
     return mesh.empty or set(mesh.devices.flat) == sharding.device_set
