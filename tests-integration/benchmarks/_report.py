@@ -273,11 +273,11 @@ def _figures(name: str, records: list[Record], scale: float, digits: int) -> lis
         rest = {key: value for key, value in record.items() if key != "shape"}
         parts.setdefault(label(rest), []).append(record)
     for part, members in parts.items():
-        shapes = list(dict.fromkeys(record["shape"] for record in members))
+        shapes = list(dict.fromkeys(map(column, members)))
         rows: dict[str, dict[str, str]] = {}
         for record in members:
             text = spread(record["values"], scale, digits)
-            rows.setdefault(record["adapter"], {})[record["shape"]] = text
+            rows.setdefault(record["adapter"], {})[column(record)] = text
         lines += [f"### {name}; {part}", ""]
         lines += table(
             ["", *shapes],
@@ -285,6 +285,11 @@ def _figures(name: str, records: list[Record], scale: float, digits: int) -> lis
         )
         lines += [""]
     return lines
+
+
+def column(record: Record) -> str:
+    """Return which column of a table a record belongs in."""
+    return record.get("shape", "documents")
 
 
 CHECKS: tuple[tuple[str, str], ...] = (

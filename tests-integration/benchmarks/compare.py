@@ -134,17 +134,14 @@ def rounds(
 def compare(
     crew: Crew, setting: Setting, options: argparse.Namespace, held: Held
 ) -> list[Record]:
-    """Measure one corpus and shape: writing, throughput, opening, resuming, memory."""
+    """Measure one corpus and shape: throughput, opening, resuming, memory."""
     labels = setting.labels()
     loaders = [adapter for adapter in crew.adapters if adapter.kind != "limit"]
 
-    def write(adapter: Adapter, number: int) -> dict[str, float]:
+    def prepare(adapter: Adapter, number: int) -> dict[str, float]:
         del number
-        folder = setting.home / adapter.script
-        held.release(folder)
-        figures = write_corpus(crew, setting, adapter)
-        held.hold(folder)
-        return figures
+        write_corpus(crew, setting, adapter, setting.shape[1])
+        return {}
 
     def throughput(adapter: Adapter, number: int) -> dict[str, float]:
         job = setting.job(adapter, seed=number, to=to)
@@ -173,8 +170,8 @@ def compare(
             answer = peer.ask("memory", job=setting.job(adapter), num_batches=50)
         return {"memory": answer["bytes"]}
 
-    writers = list({a.script: a for a in loaders if crew.writes(a)}.values())
-    records = rounds(crew, writers, labels, write, options.write_rounds)
+    rounds(crew, writers(crew), labels, prepare, 1)
+    records: list[Record] = []
     for to in options.to:
         asked = [adapter for adapter in crew.adapters if to in adapter.to]
         for pages in options.pages:
@@ -189,30 +186,59 @@ def compare(
     blending = [adapter for adapter in loaders if adapter.blends]
     records += rounds(crew, blending, labels, blended, options.rounds)
     records += rounds(crew, loaders, labels, memory, 1)
-    for adapter in writers:
+    for adapter in writers(crew):
         held.release(setting.home / adapter.script)
         shutil.rmtree(setting.home / adapter.script, ignore_errors=True)
     return records
 
 
-def write_corpus(crew: Crew, setting: Setting, adapter: Adapter) -> dict[str, float]:
-    """Let an adapter write its corpus, in place of one that stands."""
+def writing(crew: Crew, setting: Setting, num_rounds: int) -> list[Record]:
+    """Measure how documents are written, each kept as one, whatever is read later."""
+
+    def write(adapter: Adapter, number: int) -> dict[str, float]:
+        del number
+        answer = write_corpus(crew, setting, adapter, None)
+        return {
+            "write": answer["tokens"] / answer["seconds"],
+            "write, synced": answer["tokens"] / answer["synced_seconds"],
+            "bytes a token": answer["bytes"] / answer["tokens"],
+        }
+
+    labels = setting.labels()
+    del labels["shape"]
+    records = rounds(crew, writers(crew), labels, write, num_rounds)
+    for adapter in writers(crew):
+        shutil.rmtree(setting.home / adapter.script, ignore_errors=True)
+    return records
+
+
+def writers(crew: Crew) -> list[Adapter]:
+    """Return an adapter of each script that writes a corpus of its own."""
+    return list({a.script: a for a in crew.adapters if crew.writes(a)}.values())
+
+
+def write_corpus(
+    crew: Crew, setting: Setting, adapter: Adapter, seq_len: int | None
+) -> Record:
+    """Let an adapter write its corpus, in place of one that stands.
+
+    Args:
+        crew: The processes.
+        setting: What is written.
+        adapter: Who writes.
+        seq_len: Tokens of the samples to be read; None where only writing counts.
+    """
     folder = setting.home / adapter.script
     shutil.rmtree(folder, ignore_errors=True)
-    answer = crew.ask(
+    return crew.ask(
         adapter,
         "write",
         flat=str(setting.home / "flat"),
         ends=str(setting.home / "ends.npy"),
         dtype=setting.dtype,
         folder=str(folder),
-        seq_len=setting.shape[1],
+        seq_len=seq_len,
     )
-    return {
-        "write": answer["tokens"] / answer["seconds"],
-        "write, synced": answer["tokens"] / answer["synced_seconds"],
-        "bytes a token": answer["bytes"] / answer["tokens"],
-    }
 
 
 def check(crew: Crew, home: Path) -> list[Record]:
@@ -232,7 +258,7 @@ def check(crew: Crew, home: Path) -> list[Record]:
         try:
             if crew.writes(adapter):
                 for setting in settings:
-                    write_corpus(crew, setting, adapter)
+                    write_corpus(crew, setting, adapter, setting.shape[1])
             first, second = (setting.source(adapter) for setting in settings)
             blend = [first | {"weight": 0.7}, second | {"weight": 0.3}]
             job = settings[0].job(adapter)
@@ -300,7 +326,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--to", nargs="+", default=["numpy", "jax"])
     parser.add_argument("--pages", nargs="+", default=["warm", "cold"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write-rounds", type=int, default=2)
+    parser.add_argument("--write-rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each draw")
     parser.add_argument(
         "--adapters",
@@ -342,11 +368,13 @@ def measure(options: argparse.Namespace) -> Record:
                 home = folder / f"{mib}-{dtype}"
                 home.mkdir()
                 num_tokens = write_flat(home, mib, dtype)
-                for shape in options.shapes:
-                    print(
-                        f"{mib:g} MiB of {dtype}, {shape}", file=sys.stderr, flush=True
-                    )
-                    setting = Setting(mib, dtype, num_tokens, shape, home)
+                settings = [
+                    Setting(mib, dtype, num_tokens, shape, home)
+                    for shape in options.shapes
+                ]
+                records += writing(crew, settings[0], options.write_rounds)
+                for setting in settings:
+                    print(*setting.labels().values(), file=sys.stderr, flush=True)
                     records += compare(crew, setting, options, held)
                 held.release(home)
                 shutil.rmtree(home)

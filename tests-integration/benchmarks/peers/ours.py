@@ -16,7 +16,7 @@ NAME = "corpus.rox"
 BLEND_STEPS = 1 << 20
 
 
-def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
+def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
     del seq_len
     Roxxel(folder / NAME).write(corpus.documents(), dtype=corpus.line.dtype)
 

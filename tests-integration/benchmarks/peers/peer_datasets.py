@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 datasets.disable_progress_bars()
 
 
-def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
-    line = pa.array(corpus.samples(seq_len).ravel())
-    column = pa.FixedSizeListArray.from_arrays(line, seq_len)
+def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
+    if seq_len is None:
+        ends = pa.array(np.append(0, corpus.ends))
+        column = pa.LargeListArray.from_arrays(ends, pa.array(corpus.line))
+    else:
+        line = pa.array(corpus.samples(seq_len).ravel())
+        column = pa.FixedSizeListArray.from_arrays(line, seq_len)
     table = pa.table({"tokens": column})
     datasets.Dataset(table).save_to_disk(str(folder / "arrow"))
 

@@ -35,10 +35,10 @@ class Windows:
         return self._line[start : start + self._length].astype(np.int32)
 
 
-def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
+def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
     writer = ArrayRecordWriter(str(folder / NAME), "group_size:1,uncompressed")
-    for sample in corpus.samples(seq_len):
-        writer.write(sample.tobytes())
+    for record in corpus.records(seq_len):
+        writer.write(record.tobytes())
     writer.close()
 
 

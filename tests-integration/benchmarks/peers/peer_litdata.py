@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
+def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
     del seq_len
     chunks = folder / "chunks"
     chunks.mkdir()

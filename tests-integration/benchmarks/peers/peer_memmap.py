@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 NAME = "tokens.bin"
 
 
-def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
+def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
     del seq_len
     with (folder / NAME).open("wb") as file:
         for document in corpus.documents():

@@ -22,7 +22,7 @@ def path_of(source: Source) -> str:
     return str(source.folder / "corpus.rox")
 
 
-def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
+def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
     del seq_len
     name = str(corpus.line.dtype)
     Roxxel(str(folder / "corpus.rox")).write(corpus.documents(), dtype=name)

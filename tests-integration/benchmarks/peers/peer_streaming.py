@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def write(corpus: Corpus, folder: Path, seq_len: int) -> None:
-    columns = {"tokens": f"ndarray:{corpus.line.dtype}:{seq_len}"}
+def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
+    shape = "" if seq_len is None else f":{seq_len}"
+    columns = {"tokens": f"ndarray:{corpus.line.dtype}{shape}"}
     with MDSWriter(out=str(folder / "mds"), columns=columns) as writer:
-        for sample in corpus.samples(seq_len):
-            writer.write({"tokens": sample})
+        for record in corpus.records(seq_len):
+            writer.write({"tokens": record})
 
 
 def batches(job: Job) -> Iterator[np.ndarray]:

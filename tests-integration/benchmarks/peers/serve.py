@@ -106,8 +106,14 @@ class Corpus:
         count = len(self.line) // seq_len
         return self.line[: count * seq_len].reshape(count, seq_len)
 
+    def records(self, seq_len: int | None) -> Iterator[np.ndarray]:
+        """Yield samples, or with None the documents as they are."""
+        yield from self.documents() if seq_len is None else self.samples(seq_len)
 
-Write = Callable[[Corpus, Path, int], None]
+
+Write = Callable[[Corpus, Path, int | None], None]
+"""Writes a corpus to a folder: such that samples of a length can be read from it, or
+with None for the length only such that each document is kept as one."""
 
 
 def flat_tokens(job: Job) -> np.ndarray:
@@ -127,7 +133,7 @@ def serve(
 
     Args:
         batches: Opens what was written and yields batches from `job.start` on.
-        write: Writes a corpus to a folder, for one length of sample.
+        write: Writes a corpus to a folder.
         packages: Distributions whose versions count.
         gives: What batches are: `"jax"`, `"numpy"`, or `"both"`, whichever the job
             wants. Those of numpy are put on the device here, by `job.put`.
@@ -169,7 +175,7 @@ class _Server:
         return {"versions": versions, "writes": self._write is not None}
 
     def do_write(
-        self, flat: str, ends: str, dtype: str, folder: str, seq_len: int
+        self, flat: str, ends: str, dtype: str, folder: str, seq_len: int | None
     ) -> dict[str, Any]:
         """Write a corpus that is in memory; bytes on disk, and seconds."""
         assert self._write is not None
