@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import pickle
 import resource
+import subprocess
+import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -537,6 +539,27 @@ def test_the_range_of_addresses_is_given_back(tmp_path: Path) -> None:
     assert np.array_equal(view, documents_of(3000)[0][5:9])
     del view
     assert not mapped()
+
+
+@pytest.mark.parametrize("num_shards", [1, 3])
+def test_a_corpus_that_outlives_the_modules_is_given_up_silently(
+    tmp_path: Path, num_shards: int
+) -> None:
+    """As one of a program does whose functions JAX keeps until the end."""
+    path = tmp_path / "a_*.rox"
+    for _ in range(num_shards):
+        Roxxel(path).write(documents_of(9), exist="append")
+    program = f"""
+import os
+from roxxel_format import Roxxel
+os.corpus = Roxxel({str(path)!r})
+os.corpus.read([0, 3], 4)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stderr == ""
 
 
 def test_a_closed_corpus_opens_again_and_views_outlive_it(tmp_path: Path) -> None:

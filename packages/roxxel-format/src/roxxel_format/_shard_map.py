@@ -17,6 +17,8 @@ from roxxel_format._windows import windows_of
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
     from roxxel_format._dtypes import Tokens
@@ -67,8 +69,9 @@ class ShardMap:
             self._map, layout.dtype, layout.num_tokens, layout.sections.tokens
         )
 
-    def __del__(self) -> None:
-        os.close(self._fd)
+    # Kept by itself: when a program ends, the module may be taken apart before.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._fd)
 
     @property
     def tokens(self) -> Tokens:
