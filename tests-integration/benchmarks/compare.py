@@ -30,7 +30,15 @@ from typing import Any
 import _report
 import _scaling
 import numpy as np
-from _adapters import ADAPTERS, Adapter, Crew, NotOfferedError, PeerError, chosen
+from _adapters import (
+    ADAPTERS,
+    GATHER,
+    Adapter,
+    Crew,
+    NotOfferedError,
+    PeerError,
+    chosen,
+)
 from _held import Held
 from _report import Record
 
@@ -145,10 +153,7 @@ def compare(
 
     def throughput(adapter: Adapter, number: int) -> dict[str, float]:
         job = setting.job(adapter, seed=number, to=to)
-        cold = pages == "cold"
-        answer = crew.ask(
-            adapter, "measure", job=job, seconds=options.seconds, cold=cold
-        )
+        answer = draw(crew, adapter, job, options.seconds, cold=pages == "cold")
         return {"throughput": answer["tokens"] / answer["seconds"]}
 
     def opening(adapter: Adapter, number: int) -> dict[str, float]:
@@ -190,6 +195,19 @@ def compare(
         held.release(setting.home / adapter.script)
         shutil.rmtree(setting.home / adapter.script, ignore_errors=True)
     return records
+
+
+def draw(
+    crew: Crew, adapter: Adapter, job: Record, seconds: float, *, cold: bool
+) -> Record:
+    """Let an adapter draw batches for so long."""
+    todo: Record = {"job": job, "seconds": seconds, "cold": cold}
+    if adapter.name == GATHER and job["to"] == "jax":
+        # JAX takes these arrays over or copies them as they happen to lie in memory,
+        # so that one process may be quicker than another: each round is a new one.
+        with crew.another(adapter) as peer:
+            return peer.ask("measure", **todo)
+    return crew.ask(adapter, "measure", **todo)
 
 
 def writing(crew: Crew, setting: Setting, num_rounds: int) -> list[Record]:
