@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import Roxxel, ShardError, TokenReader
+from roxxel_format import Roxxel, ShardError, TokenReader, _dtypes
 
 from .helpers import corpus_of, documents_of, line_of
 
@@ -282,6 +282,34 @@ def test_windows_outside_the_corpus_are_refused(tmp_path: Path) -> None:
         corpus.read([0], -1)
 
 
+@pytest.mark.parametrize("num_windows", [1, 2, 32, 33, 100])
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i4", "u4", "i8", "u8"])
+def test_one_window_outside_is_found_among_many(
+    num_windows: int, dtype: str, tmp_path: Path
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(100))
+    starts = np.full(num_windows, 90).astype(dtype)
+    assert corpus.read(starts, 10).shape == (num_windows, 10)
+
+    starts[num_windows // 2] = 91
+    with pytest.raises(IndexError, match=r"window \[91, 101\) leaves the corpus"):
+        corpus.read(starts, 10)
+    starts[num_windows // 2] = np.array(-1).astype(dtype)
+    with pytest.raises(IndexError, match="leaves the corpus of 100 tokens"):
+        corpus.read(starts, 10)
+
+
+@pytest.mark.parametrize(
+    "name", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+)
+def test_ranges_of_integers_are_those_of_numpy(name: str) -> None:
+    limits = int(np.iinfo(name).min), int(np.iinfo(name).max)
+
+    assert _dtypes.value_range(name) == limits
+    assert _dtypes.exact_range(np.dtype(name)) == limits
+    assert _dtypes.exact_range(np.dtype(name).newbyteorder()) == limits
+
+
 def test_no_value_is_changed_on_the_way_to_another_dtype(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, [np.array([1, 2**31], np.uint32)])
 
@@ -325,8 +353,9 @@ def test_arguments_of_wrong_types_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
             call()
-    with pytest.raises(TypeError, match="filepath is 5; pass a path, a pattern, or"):
-        constructor(5)
+    for wrong in (5, Path, b"a.rox", [5]):
+        with pytest.raises(TypeError, match=r"filepath is .*; pass a path, a pattern"):
+            constructor(wrong)
     with pytest.raises(ValueError, match="filepath is empty"):
         constructor("")
     with pytest.raises(ValueError, match="check must be"):
@@ -545,7 +574,7 @@ def test_the_range_of_addresses_is_given_back(tmp_path: Path) -> None:
 def test_a_corpus_that_outlives_the_modules_is_given_up_silently(
     tmp_path: Path, num_shards: int
 ) -> None:
-    """As one of a program does whose functions JAX keeps until the end."""
+    """JAX keeps a program's functions, and what they hold, until modules are gone."""
     path = tmp_path / "a_*.rox"
     for _ in range(num_shards):
         Roxxel(path).write(documents_of(9), exist="append")

@@ -63,8 +63,8 @@ class AddressRange:
 
     def __init__(self, index: CorpusIndex) -> None:
         page = mmap.PAGESIZE
-        # The head is mapped too, for offsets must be whole pages of any size.
         self._bounds = np.array(index.bounds, np.int64)
+        # The head is mapped too, for offsets must be whole pages of any size.
         num_tokens = np.diff(self._bounds)
         sizes = -(-(HEAD_SIZE + num_tokens * index.dtype.itemsize) // page) * page
         self._places = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))

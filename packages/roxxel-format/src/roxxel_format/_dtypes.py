@@ -33,12 +33,6 @@ _ITEM_SIZES[BFLOAT16] = 2
 NAMES = (*_CODES, BFLOAT16)
 
 
-def _integers(item_size: int, *, signed: bool) -> tuple[int, int]:
-    """Return the least and greatest integer; numpy's `iinfo` takes far longer."""
-    values = 1 << 8 * item_size
-    return (-values // 2, values // 2 - 1) if signed else (0, values - 1)
-
-
 def stored_dtype(name: str) -> np.dtype[Any]:
     """Return the little-endian dtype of a stored name.
 
@@ -91,7 +85,7 @@ def value_range(name: str) -> tuple[int, int] | None:
     if name == "bool":
         return 0, 1
     if name.startswith(("int", "uint")):
-        return _integers(_ITEM_SIZES[name], signed=name.startswith("int"))
+        return _integer_range(_ITEM_SIZES[name], signed=name.startswith("int"))
     return None
 
 
@@ -113,7 +107,7 @@ def exact_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     None where it holds no integers, or is no numpy dtype of its own.
     """
     if dtype.kind in "iu":
-        return _integers(dtype.itemsize, signed=dtype.kind == "i")
+        return _integer_range(dtype.itemsize, signed=dtype.kind == "i")
     if dtype.kind in "fc":
         exact = 2 ** (np.finfo(dtype).nmant + 1)
         return -exact, exact
@@ -165,3 +159,10 @@ def check_readable_as(
 def _is_number(dtype: np.dtype[Any]) -> bool:
     # The dtypes of ml_dtypes are of kind V, as bare bytes and structures are.
     return dtype.kind in "iufcV" and dtype.type is not np.void
+
+
+def _integer_range(item_size: int, *, signed: bool) -> tuple[int, int]:
+    """Return the least and greatest integer of so many bytes."""
+    # As numpy's iinfo, which takes as long as to open a shard when it is first asked.
+    values = 1 << 8 * item_size
+    return (-values // 2, values // 2 - 1) if signed else (0, values - 1)

@@ -36,6 +36,9 @@ from roxxel_format._layout import (
 )
 from roxxel_format.errors import ShardError
 
+_HEAD_PADDING = bytes(HEAD_SIZE - HEAD.size - CRC.size)
+_FOOT_PADDING = bytes(FOOT_CRC - FOOT_ZEROS)
+
 
 def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     """Check a file's head and foot against its size, and return what they say.
@@ -66,9 +69,6 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     except _BadHeadError as error:
         raise ShardError(f"{path}: {error}") from None
     return _parse_foot(parsed, head, foot, file_size, path)
-
-
-_HEAD_ZEROS = bytes(HEAD_SIZE - HEAD.size - CRC.size)
 
 
 class _BadHeadError(ValueError):
@@ -106,7 +106,7 @@ def _parse_head(head: bytes) -> Head:
         or not MIN_BLOCK_SIZE <= block_size <= MAX_BLOCK_SIZE
         or block_size & (block_size - 1)
         or separator > MAX_SEPARATOR_LENGTH
-        or head[HEAD.size : -CRC.size] != _HEAD_ZEROS
+        or head[HEAD.size : -CRC.size] != _HEAD_PADDING
         or raw_name != name.encode("ascii").ljust(16, b"\0")
     ):
         raise _BadHeadError(
@@ -158,7 +158,7 @@ def _parse_foot(
         num_tokens * head.item_size + num_documents * 8 + metadata_size > file_size
         or layout.fields(crc_of_head(head_bytes)) != foot[:FOOT_CONTENT]
         or layout.sections.stop != file_size
-        or foot[FOOT_ZEROS:FOOT_CRC].strip(b"\0")
+        or foot[FOOT_ZEROS:FOOT_CRC] != _FOOT_PADDING
         or metadata_size > MAX_METADATA_SIZE
         or not _is_consistent(layout)
     ):

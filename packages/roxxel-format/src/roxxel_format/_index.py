@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class CorpusIndex:
     """What is known of a corpus from the heads and feet of its shards.
 
+    Numbers are Python's own, which are quicker than numpy's one at a time.
+
     Attributes:
         shards: In order.
         bounds: First token of each shard, then the number of tokens.
@@ -32,9 +34,9 @@ class CorpusIndex:
     """
 
     shards: tuple[Shard, ...]
-    bounds: list[int]
-    joined: list[bool]
-    first_own: list[int]
+    bounds: tuple[int, ...]
+    joined: tuple[bool, ...]
+    first_own: tuple[int, ...]
     dtype: np.dtype[Any]
     value_range: tuple[int, int] | None
 
@@ -68,9 +70,9 @@ class CorpusIndex:
         is_integer = first.value_range is not None
         return cls(
             tuple(shards),
-            bounds,
-            joined,
-            first_own,
+            tuple(bounds),
+            tuple(joined),
+            tuple(first_own),
             first.dtype,
             (min(seen, default=0), max(seen, default=0)) if is_integer else None,
         )

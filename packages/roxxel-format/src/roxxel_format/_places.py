@@ -31,6 +31,7 @@ def absolute(filepath: Filepath) -> str | tuple[str, ...]:
         ValueError: A path is empty.
     """
     try:
+        # os.PathLike is an abstract class, slow when it is first asked.
         if isinstance(filepath, str) or hasattr(filepath, "__fspath__"):
             return _absolute_path(cast("OnePath", filepath))
         return tuple(

@@ -87,15 +87,15 @@ class OpenCorpus:
 
     def check_readable_as(self, wanted: np.dtype[Any]) -> None:
         """Check that the tokens can be read as a dtype, as far as the feet tell."""
-        if wanted not in self._limits:
-            name = self.index.shards[0].layout.head.dtype_name
-            if _dtypes.holds_all(name, wanted):
-                self._limits[wanted] = None
-                return
+        if wanted in self._limits:
+            return
+        name = self.index.shards[0].layout.head.dtype_name
+        limits = None
+        if not _dtypes.holds_all(name, wanted):
             values = self.index.value_range
             _dtypes.check_readable_as(name, values, wanted)
-            is_integer = values is not None
-            self._limits[wanted] = _dtypes.exact_range(wanted) if is_integer else None
+            limits = None if values is None else _dtypes.exact_range(wanted)
+        self._limits[wanted] = limits
 
     def read(
         self,
@@ -128,7 +128,7 @@ class OpenCorpus:
             return _as_batch(rows, dtype, empty)
 
         def long(starts: npt.NDArray[np.int64]) -> Tokens:
-            if starts.size * length <= _FEW_TOKENS:
+            if starts.size * length <= _FEW_TOKENS:  # _is_long, without the call
                 return gathered(starts)
             out = (empty or np.empty)((starts.size, length), dtype)
             tokens = maps[0].tokens
@@ -307,7 +307,7 @@ class OpenCorpus:
     def _goes_on(self, shard: int, local: int) -> bool:
         shards, joined = self.index.shards, self.index.joined
         last = local == shards[shard].layout.num_documents - 1
-        return last and shard + 1 < len(shards) and bool(joined[shard + 1])
+        return last and shard + 1 < len(shards) and joined[shard + 1]
 
     def _shard_tokens(self, shard: int, start: int, stop: int) -> Tokens:
         if self.checked:

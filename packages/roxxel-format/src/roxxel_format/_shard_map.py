@@ -69,7 +69,7 @@ class ShardMap:
             self._map, layout.dtype, layout.num_tokens, layout.sections.tokens
         )
 
-    # Kept by itself: when a program ends, the module may be taken apart before.
+    # Bound here: when a program ends, `os` may be gone before the map is.
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         close(self._fd)
 
