@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,9 @@ from roxxel_curriculum import (
     repeat,
 )
 from roxxel_curriculum.testing import PositionReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SMALL: dict[str, Any] = {"batch_size": 4, "seq_len": 65}
 
@@ -200,6 +203,18 @@ def test_an_argument_of_a_wrong_type_is_named(
     given: dict[str, Any] = {"phases": [Phase(1, 1, 9)], **arguments}
 
     with pytest.raises(TypeError, match=message):
+        Curriculum(reader(), **given)
+
+
+@pytest.mark.parametrize("name", ["phases", "skips"])
+def test_an_error_of_what_gives_an_argument_stays_its_own(name: str) -> None:
+    def broken() -> Iterator[Any]:
+        yield from ()
+        raise TypeError("its own")
+
+    given: dict[str, Any] = {"phases": [Phase(1, 1, 9)], name: broken()}
+
+    with pytest.raises(TypeError, match=r"^its own$"):
         Curriculum(reader(), **given)
 
 

@@ -41,7 +41,7 @@ def checked_sources(
         CurriculumError: A name is taken or unknown, a policy is none, or the sources
             do not belong together.
     """
-    # An empty dict is one: only what a caller gives is looked at.
+    # A default is not looked at: an abstract class is slow when it is first asked.
     if mix is None:
         mix = {}
     elif not isinstance(cast("Any", mix), Mapping):
@@ -144,8 +144,9 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
     try:
         each: Iterator[Any] = iter(skips)
     except TypeError:
-        message = f"skips must be a list of pairs (at, count), got {skips!r}"
-        raise TypeError(message) from None
+        raise TypeError(
+            f"skips must be a list of pairs (at, count), got {skips!r}"
+        ) from None
     merged: dict[int, int] = {}
     for skip in each:
         at, count = _skip_pair(skip)

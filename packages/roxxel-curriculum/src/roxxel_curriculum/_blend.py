@@ -30,6 +30,7 @@ _BITS = 48
 _ONE = 1 << _BITS
 _HALF = _ONE >> 1
 _PLACES = np.arange(MAX_DEAL + 1, dtype=np.int64)
+_PLACES.flags.writeable = False  # parts of it are handed out
 _OFFSETS = _PLACES.view(np.uint64)
 _SHIFT = np.uint64(_BITS)
 
@@ -39,7 +40,7 @@ class Dealt(NamedTuple):
 
     Attributes:
         source: Name of the source.
-        places: Places in the stretch, ascending, int64.
+        places: Places in the stretch, ascending, int64; may be shared.
         rank: How many samples the source had given before the first of them.
     """
 

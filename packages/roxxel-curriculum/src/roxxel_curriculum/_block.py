@@ -136,7 +136,7 @@ def _by_step(
     """Return `rows`, `starts` and `group_bounds` of a block.
 
     Args:
-        shares: By source.
+        shares: By source; the places of a lone one may be returned.
         starts: First token of every sample, share after share; may be returned.
         num_steps: Steps of the block.
         batch_size: Rows of a step.

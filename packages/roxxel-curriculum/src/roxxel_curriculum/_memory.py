@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 ALIGNMENT = 64
+"""Bytes."""
+
 WORTH_ALIGNING_BYTES = 100 << 10
 """A smaller batch is copied in less time than aligning it takes."""
 
@@ -26,10 +28,7 @@ def is_worth_aligning(shape: tuple[int, int], dtype: np.dtype[Any]) -> bool:
 
 
 def new_batch(shape: tuple[int, int], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Return an uninitialised array of `shape`, on a 64-byte boundary if it is large.
-
-    It owns its memory, alone or through a base that nothing else refers to.
-    """
+    """Return an uninitialised array of `shape`, aligned if that is worth it."""
     if is_worth_aligning(shape, dtype):
         return aligned_batch(shape, dtype)
     return np.empty(shape, dtype)

@@ -106,7 +106,7 @@ class ResolvedPhase:
 
 
 def exact(number: float | Fraction) -> int | Fraction:
-    """Return a number as its shortest decimal: 0.2 is a fifth."""
+    """Return a number as it is, a float as the decimal it prints as: 0.2 is a fifth."""
     return Fraction(repr(float(number))) if isinstance(number, float) else number
 
 

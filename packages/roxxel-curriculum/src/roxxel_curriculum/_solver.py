@@ -71,7 +71,8 @@ class Solver:
         """
         self._check_lengths(piece)
         runs = {name: self._run(name, piece.seq_len) for name in piece.weights}
-        phase = SolvedPhase(
+        # As long as its sources last, to be cut to its steps.
+        draft = SolvedPhase(
             piece=piece,
             start=self.step,
             steps=0,
@@ -84,18 +85,18 @@ class Solver:
             runs={name: run for name, (run, _) in runs.items()},
             bases={name: given for name, (_, given) in runs.items()},
         )
-        wanted = piece.steps if piece.steps is not None else self._by_epochs(phase)
-        steps = self._within_supply(phase, wanted)
-        total = phase.samples_before(steps)
+        wanted = piece.steps if piece.steps is not None else self._by_epochs(draft)
+        steps = self._within_supply(draft, wanted)
+        total = draft.samples_before(steps)
         phase = SolvedPhase(
             piece=piece,
             start=self.step,
             steps=steps,
-            skips=tuple(skip for skip in phase.skips if skip.at < steps),
-            legs=tuple(leg for leg in phase.legs if leg.start < total),
-            runs=phase.runs,
-            bases=phase.bases,
-            stopped_by=self._stopper(phase) if steps < wanted else None,
+            skips=tuple(skip for skip in draft.skips if skip.at < steps),
+            legs=tuple(leg for leg in draft.legs if leg.start < total),
+            runs=draft.runs,
+            bases=draft.bases,
+            stopped_by=self._stopper(draft) if steps < wanted else None,
         )
         self._check_epochs(phase)
         return phase

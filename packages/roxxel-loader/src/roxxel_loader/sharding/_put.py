@@ -3,7 +3,7 @@
 Where the one device is the host, `jax.make_array_from_callback` takes longest of all
 that is done for a small batch: 13 us for one of 4 KiB. A compiled program takes numpy
 arrays too, along a path of JAX that is not written in Python: one that only returns its
-argument makes the same array in 7. It runs after what has been dispatched before, as
+argument makes the same array in 7 us. It runs after what has been dispatched before, as
 whatever uses the batch does. It copies, perhaps after the call has returned, what the
 usual call would alias, so large batches gain nothing by it.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from jax.sharding import Sharding
 
-_config: Any = jax.config
+_config: Any = jax.config  # untyped in JAX
 
 _WORTH_COMPILING = 64
 """Calls after which a program is compiled, which takes about 10 ms."""
