@@ -40,7 +40,7 @@ class Target:
 
 
 def targets() -> list[Target]:
-    """Return what Roxxel promises, for every shape."""
+    """Return what Roxxel promises."""
     warm = {"pages": "warm"}
     found: list[Target] = []
     for shape, peers, gather in (
@@ -266,7 +266,10 @@ def _targets(judged: list[Verdict]) -> list[str]:
 
 
 def _figures(name: str, records: list[Record], scale: float, digits: int) -> list[str]:
-    """Return a table for each corpus and target: a row an adapter, a column a shape."""
+    """Return a table for each corpus and target: a row an adapter, a column a shape.
+
+    Figures of writing have one column, for documents have no shape.
+    """
     lines: list[str] = []
     parts: dict[str, list[Record]] = {}
     for record in records:

@@ -1,9 +1,10 @@
 """Compares Roxxel with other loaders and with the limits of the machine, in one run.
 
-All do the same: documents of log-normal length are written, and int32 batches of
-shuffled samples come back, as numpy or as jax.Array; what comes back is checked.
-Loaders are asked in turn, round after round, so that a change of the machine's speed
-meets all alike; ratios are those of the same round. Small by default; for the record:
+All do the same: documents of log-normal length are written, which is timed once for a
+corpus. Then each writes it as it reads best, and int32 batches of shuffled samples come
+back, as numpy or as jax.Array; what comes back is checked. Loaders are asked in turn,
+round after round, so that a change of the machine's speed meets all alike; ratios are
+those of the same round. Small by default; for the record:
 
     compare.py --mib 64 --rounds 5 --seconds 0.5
     compare.py --mib 1024 --dtypes uint16 --rounds 5 --seconds 1 --scale full
@@ -70,10 +71,13 @@ class Setting:
         """The batch at 90 % of an epoch."""
         return self.num_tokens // self.shape[1] // self.shape[0] * 9 // 10
 
+    def corpus_labels(self) -> Record:
+        """Return what a figure of the corpus, in whatever shape, is a figure of."""
+        return {"mib": self.mib, "dtype": self.dtype}
+
     def labels(self) -> Record:
         """Return what a figure is a figure of."""
-        shape = "x".join(map(str, self.shape))
-        return {"mib": self.mib, "dtype": self.dtype, "shape": shape}
+        return self.corpus_labels() | {"shape": "x".join(map(str, self.shape))}
 
     def source(self, adapter: Adapter) -> Record:
         """Return where an adapter's corpus lies."""
@@ -142,18 +146,18 @@ def rounds(
 def compare(
     crew: Crew, setting: Setting, options: argparse.Namespace, held: Held
 ) -> list[Record]:
-    """Measure one corpus and shape: throughput, opening, resuming, memory."""
+    """Let all write one corpus for one shape; measure how it is opened and read."""
     labels = setting.labels()
     loaders = [adapter for adapter in crew.adapters if adapter.kind != "limit"]
 
     def prepare(adapter: Adapter, number: int) -> dict[str, float]:
         del number
         write_corpus(crew, setting, adapter, setting.shape[1])
-        return {}
+        return {}  # nothing is measured: `rounds` notes who fails
 
     def throughput(adapter: Adapter, number: int) -> dict[str, float]:
         job = setting.job(adapter, seed=number, to=to)
-        answer = draw(crew, adapter, job, options.seconds, cold=pages == "cold")
+        answer = measured(crew, adapter, job, options.seconds, cold=pages == "cold")
         return {"throughput": answer["tokens"] / answer["seconds"]}
 
     def opening(adapter: Adapter, number: int) -> dict[str, float]:
@@ -197,21 +201,32 @@ def compare(
     return records
 
 
-def draw(
+def measured(
     crew: Crew, adapter: Adapter, job: Record, seconds: float, *, cold: bool
 ) -> Record:
-    """Let an adapter draw batches for so long."""
+    """Let an adapter draw batches.
+
+    Args:
+        crew: The processes.
+        adapter: Who draws.
+        job: What it draws.
+        seconds: How long, opening not counted.
+        cold: Whether pages are to be out of memory.
+
+    Returns:
+        `first_s` to the first batch, and `seconds` and `tokens` of those after it.
+    """
     todo: Record = {"job": job, "seconds": seconds, "cold": cold}
     if adapter.name == GATHER and job["to"] == "jax":
-        # JAX takes these arrays over or copies them as they happen to lie in memory,
-        # so that one process may be quicker than another: each round is a new one.
+        # The limit that others are judged by: JAX takes its arrays over or copies them
+        # as they happen to lie, for a process's whole life; so each round has its own.
         with crew.another(adapter) as peer:
             return peer.ask("measure", **todo)
     return crew.ask(adapter, "measure", **todo)
 
 
 def writing(crew: Crew, setting: Setting, num_rounds: int) -> list[Record]:
-    """Measure how documents are written, each kept as one, whatever is read later."""
+    """Measure how fast documents are written, the same ones by all."""
 
     def write(adapter: Adapter, number: int) -> dict[str, float]:
         del number
@@ -222,8 +237,8 @@ def writing(crew: Crew, setting: Setting, num_rounds: int) -> list[Record]:
             "bytes a token": answer["bytes"] / answer["tokens"],
         }
 
-    labels = setting.labels()
-    del labels["shape"]
+    labels = setting.corpus_labels()
+    print(f"{_report.label(labels)}, writing", file=sys.stderr, flush=True)
     records = rounds(crew, writers(crew), labels, write, num_rounds)
     for adapter in writers(crew):
         shutil.rmtree(setting.home / adapter.script, ignore_errors=True)
@@ -245,6 +260,9 @@ def write_corpus(
         setting: What is written.
         adapter: Who writes.
         seq_len: Tokens of the samples to be read; None where only writing counts.
+
+    Returns:
+        `seconds` to write, `synced_seconds` with the sync, `bytes` on disk, `tokens`.
     """
     folder = setting.home / adapter.script
     shutil.rmtree(folder, ignore_errors=True)
@@ -392,7 +410,8 @@ def measure(options: argparse.Namespace) -> Record:
                 ]
                 records += writing(crew, settings[0], options.write_rounds)
                 for setting in settings:
-                    print(*setting.labels().values(), file=sys.stderr, flush=True)
+                    told = _report.label(setting.labels())
+                    print(told, file=sys.stderr, flush=True)
                     records += compare(crew, setting, options, held)
                 held.release(home)
                 shutil.rmtree(home)

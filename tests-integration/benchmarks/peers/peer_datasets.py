@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["datasets==5.2.0", "jax", "numpy"]
 # ///
-"""Hugging Face datasets: samples of fixed length in Arrow files, shuffled by index."""
+"""Hugging Face datasets: samples in Arrow files, shuffled by index."""
 
 from __future__ import annotations
 

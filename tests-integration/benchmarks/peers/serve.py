@@ -107,13 +107,13 @@ class Corpus:
         return self.line[: count * seq_len].reshape(count, seq_len)
 
     def records(self, seq_len: int | None) -> Iterator[np.ndarray]:
-        """Yield samples, or with None the documents as they are."""
+        """Yield samples, or the documents where there is no length."""
         yield from self.documents() if seq_len is None else self.samples(seq_len)
 
 
 Write = Callable[[Corpus, Path, int | None], None]
-"""Writes a corpus to a folder: such that samples of a length can be read from it, or
-with None for the length only such that each document is kept as one."""
+"""Writes a corpus to a folder: with a length, so that samples of it can be read; with
+None, document by document, as far as the format knows documents."""
 
 
 def flat_tokens(job: Job) -> np.ndarray:
@@ -133,7 +133,7 @@ def serve(
 
     Args:
         batches: Opens what was written and yields batches from `job.start` on.
-        write: Writes a corpus to a folder.
+        write: See `Write`; None where the flat file is read.
         packages: Distributions whose versions count.
         gives: What batches are: `"jax"`, `"numpy"`, or `"both"`, whichever the job
             wants. Those of numpy are put on the device here, by `job.put`.
