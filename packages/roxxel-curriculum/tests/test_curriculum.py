@@ -20,6 +20,14 @@ from roxxel_curriculum.testing import PositionReader
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+
+class Endless:
+    """Has items as a corpus has, and no end of them."""
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
 SMALL: dict[str, Any] = {"batch_size": 4, "seq_len": 65}
 
 
@@ -184,11 +192,13 @@ def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
     [
         ({"phases": None}, "phases must be a list of Phase, got NoneType"),
         ({"phases": Phase(1, 1, 9)}, "phases must be a list of Phase, got Phase"),
+        ({"phases": Endless()}, "phases must be a list of Phase, got Endless"),
         ({"mix_streamers": [1]}, "mix_streamers must map names to token readers"),
         ({"mix_streamers": {"": 1}}, "name must be a non-empty str"),
         ({"policies": ["drop"]}, "policies must map source names"),
         ({"policies": {"self": 1.5}}, "policy of source 'self' is a float"),
         ({"skips": 3}, "skips must be a list of pairs"),
+        ({"skips": Endless()}, "skips must be a list of pairs"),
         ({"skips": [(True, 1)]}, "a skip is a pair of integers"),
         ({"overlap": 1.0}, "overlap must be 0 or 1 tokens, got 1.0"),
         ({"skips": [3]}, "a skip is a pair of integers"),

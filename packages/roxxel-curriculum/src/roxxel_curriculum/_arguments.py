@@ -13,7 +13,7 @@ from roxxel_curriculum._solved import PRIMARY, Skip
 from roxxel_curriculum._source import Source, check_sources
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from roxxel_format import TokenReader
 
@@ -41,7 +41,6 @@ def checked_sources(
         CurriculumError: A name is taken or unknown, a policy is none, or the sources
             do not belong together.
     """
-    # A default is not looked at: an abstract class is slow when it is first asked.
     if mix is None:
         mix = {}
     elif not isinstance(cast("Any", mix), Mapping):
@@ -87,14 +86,12 @@ def checked_phases(phases: Iterable[Phase]) -> tuple[Phase, ...]:
         TypeError: They are not phases.
         CurriculumError: There is none.
     """
-    try:
-        each = iter(phases)
-    except TypeError:
+    if not _is_iterable(phases):
         raise TypeError(
             f"phases must be a list of Phase, got {type(phases).__name__}; "
             "write [Phase(steps, batch_size, seq_len)]"
-        ) from None
-    checked = tuple(each)
+        )
+    checked = tuple(phases)
     if not checked:
         raise CurriculumError("a curriculum needs at least one phase, got none")
     for index, phase in enumerate(checked):
@@ -141,14 +138,10 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
         TypeError: They are not pairs of integers.
         CurriculumError: A step is negative, or nothing is passed over.
     """
-    try:
-        each: Iterator[Any] = iter(skips)
-    except TypeError:
-        raise TypeError(
-            f"skips must be a list of pairs (at, count), got {skips!r}"
-        ) from None
+    if not _is_iterable(skips):
+        raise TypeError(f"skips must be a list of pairs (at, count), got {skips!r}")
     merged: dict[int, int] = {}
-    for skip in each:
+    for skip in skips:
         at, count = _skip_pair(skip)
         if at < 0 or count < 1:
             raise CurriculumError(
@@ -156,6 +149,14 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
             )
         merged[at] = merged.get(at, 0) + count
     return tuple(Skip(at, count) for at, count in sorted(merged.items()))
+
+
+def _is_iterable(value: object) -> bool:
+    """Return whether a value is an `Iterable`; that class is slow when first asked.
+
+    A corpus is none, though it has items: `iter` would read all of it.
+    """
+    return hasattr(type(value), "__iter__")
 
 
 def _skip_pair(skip: Any) -> tuple[int, int]:

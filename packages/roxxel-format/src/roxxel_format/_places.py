@@ -30,10 +30,10 @@ def absolute(filepath: Filepath) -> str | tuple[str, ...]:
         TypeError: It is no path, and no list of paths.
         ValueError: A path is empty.
     """
+    # As os.PathLike tells it, which is slow when it is first asked.
+    if isinstance(filepath, str) or hasattr(type(filepath), "__fspath__"):
+        return _absolute_path(cast("OnePath", filepath))
     try:
-        # os.PathLike is an abstract class, slow when it is first asked.
-        if isinstance(filepath, str) or hasattr(filepath, "__fspath__"):
-            return _absolute_path(cast("OnePath", filepath))
         return tuple(
             _absolute_path(path) for path in cast("Sequence[OnePath]", filepath)
         )
