@@ -320,6 +320,7 @@ def write_flat(folder: Path, mib: float, dtype: str) -> int:
             count = min(1 << 24, num_tokens - start)
             tokens = rng.integers(1, 50_000, count, np.uint16)
             file.write(tokens.astype(dtype).tobytes())
+        os.fsync(file.fileno())  # else the disk is still at it when the first writes
     write_ends(folder, num_tokens)
     return num_tokens
 
@@ -362,7 +363,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--to", nargs="+", default=["numpy", "jax"])
     parser.add_argument("--pages", nargs="+", default=["warm", "cold"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--write-rounds", type=int, default=3)
+    parser.add_argument("--write-rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each draw")
     parser.add_argument(
         "--adapters",
