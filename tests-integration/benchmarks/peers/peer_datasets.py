@@ -22,7 +22,7 @@ datasets.disable_progress_bars()
 
 def write(corpus: Corpus, folder: Path, seq_len: int | None) -> None:
     if seq_len is None:
-        ends = pa.array(np.append(0, corpus.ends))
+        ends = pa.array(np.append(0, corpus.ends))  # 64 bits, so "large"
         column = pa.LargeListArray.from_arrays(ends, pa.array(corpus.line))
     else:
         line = pa.array(corpus.samples(seq_len).ravel())

@@ -39,6 +39,7 @@ def aligned_batch(shape: tuple[int, int], dtype: np.dtype[Any]) -> npt.NDArray[A
 
     Nothing but the array refers to its base, which owns the memory.
     """
+    # The bytes as above, without a call.
     raw = np.empty(shape[0] * shape[1] * dtype.itemsize + ALIGNMENT, _BYTE)
     # A quarter of the time that numpy takes to tell it.
     byte_offset = -addressof(_char_at(raw)) % ALIGNMENT
