@@ -80,6 +80,7 @@ def stored_name(dtype: Any) -> str:
     return name
 
 
+@cache
 def value_range(name: str) -> tuple[int, int] | None:
     """Return the least and greatest value of an integer or bool dtype, else None."""
     if name == "bool":

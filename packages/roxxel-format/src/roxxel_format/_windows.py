@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._dtypes import Tokens
 
-_FEW_WINDOWS = 32
+_FEW_WINDOWS = 16
 """Of so many, Python's `min` and `max` are quicker than numpy's."""
 
 
@@ -72,19 +72,25 @@ def parse_windows(
         begins = begins.astype(np.int64)
     if length < 0:
         raise ValueError(f"length must not be negative, got {length}")
-    if begins.size:
-        if begins.size <= _FEW_WINDOWS:
-            few: list[int] = begins.tolist()
-            low, high = min(few), max(few)
-        else:
-            low, high = int(begins.min()), int(begins.max())
-        if low < 0 or high + length > num_tokens:
-            wrong = low if low < 0 else high
-            raise IndexError(
-                f"window [{wrong}, {wrong + length}) leaves the corpus of "
-                f"{num_tokens} tokens"
-            )
+    if begins.size and not _are_inside(begins, num_tokens - length):
+        low, high = int(begins.min()), int(begins.max())
+        wrong = low if low < 0 else high
+        raise IndexError(
+            f"window [{wrong}, {wrong + length}) leaves the corpus of "
+            f"{num_tokens} tokens"
+        )
     return begins.astype(np.int64, copy=False), length
+
+
+def _are_inside(starts: npt.NDArray[np.integer[Any]], last: int) -> bool:
+    """Return whether all of some starts, at least one, are in `[0, last]`."""
+    if starts.size <= _FEW_WINDOWS:
+        few: list[int] = starts.tolist()
+        return min(few) >= 0 and max(few) <= last
+    if starts.dtype == np.int64:
+        # As unsigned numbers, negative ones are greater than all others.
+        return int(np.maximum.reduce(starts.view(np.uint64))) <= last
+    return int(starts.min()) >= 0 and int(starts.max()) <= last
 
 
 def result_dtype(
