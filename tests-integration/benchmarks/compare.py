@@ -320,6 +320,7 @@ def write_flat(folder: Path, mib: float, dtype: str) -> int:
             count = min(1 << 24, num_tokens - start)
             tokens = rng.integers(1, 50_000, count, np.uint16)
             file.write(tokens.astype(dtype).tobytes())
+        file.flush()
         os.fsync(file.fileno())  # else the disk is still at it when the first writes
     write_ends(folder, num_tokens)
     return num_tokens
