@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel, _reading
+from roxxel_format import Roxxel, _read_ahead, _reading
 from roxxel_format._residency import are_resident, is_told
 from roxxel_format._shard_map import ShardMap
 
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return the token ranges of which pages are asked for."""
+    """Return the token ranges of which pages are asked for, none around windows."""
+    monkeypatch.setattr(_read_ahead, "SHARE_OF_MEMORY", 1 << 60)
+    monkeypatch.setattr(_read_ahead, "GAP_BYTES", 0)
     ranges: list[tuple[int, int]] = []
 
     def ask(_: ShardMap, start: int, stop: int) -> None:

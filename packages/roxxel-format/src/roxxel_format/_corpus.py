@@ -272,7 +272,7 @@ class Roxxel:
         # What a subclass makes of a read holds here too.
         is_plain = type(self).read is Roxxel.read
         read = opened.reader(length, result, empty) if is_plain else read_anew
-        return WindowReader(opened, read, read_anew, begins)
+        return WindowReader(opened, read, read_anew, begins, length)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a read-only view inside one shard.

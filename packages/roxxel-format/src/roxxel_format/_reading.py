@@ -11,12 +11,13 @@ import numpy as np
 from roxxel_format import _dtypes
 from roxxel_format._addresses import AddressRange, reserve
 from roxxel_format._maps import MapCache
+from roxxel_format._read_ahead import block_of, stretches
 from roxxel_format._residency import are_resident, is_told
 from roxxel_format._shard import Shard, as_table
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
@@ -122,13 +123,15 @@ class OpenCorpus:
         if not (is_alone and is_usual):
             return lambda starts: self.read(starts, length, dtype, empty)
         maps, kept = self.maps, self.maps.kept
+        # Where nothing is cast, a row is copied once as it is, but twice by a gather.
+        few_tokens = 0 if dtype == self.index.dtype else _FEW_TOKENS
 
         def gathered(starts: npt.NDArray[np.int64]) -> Tokens:
             rows = (kept(0) or maps[0]).windows(length)[starts]
             return _as_batch(rows, dtype, empty)
 
         def long(starts: npt.NDArray[np.int64]) -> Tokens:
-            if starts.size * length <= _FEW_TOKENS:  # _is_long, without the call
+            if starts.size * length <= few_tokens:  # _is_long, without the call
                 return gathered(starts)
             out = (empty or np.empty)((starts.size, length), dtype)
             tokens = maps[0].tokens
@@ -234,24 +237,28 @@ class OpenCorpus:
         return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
 
     def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
-        if not length:
+        if not (starts.size and length):
             return
         # To ask for pages that are there costs more than to read them.
         stride = max(1, len(starts) // _SAMPLED_WINDOWS)
         sample: dict[int, list[tuple[int, int]]] = {}
-        for shard, begin, stop in self._places(starts[::stride].tolist(), length):
-            sample.setdefault(shard, []).append((begin, stop))
+        for start in starts[::stride].tolist():
+            for shard, begin, stop in self._places(start, start + length):
+                sample.setdefault(shard, []).append((begin, stop))
         if all(self._are_resident(*part) for part in sample.items()):
             return
         seen: set[int] = set()
-        for shard, begin, stop in self._places(starts.tolist(), length):
-            if self.addresses is None:
-                self.maps[shard].will_need(begin, stop)
-                continue
-            if shard not in seen:
-                seen.add(shard)
-                self.addresses.check_size(shard)
-            self.addresses.will_need(shard, begin, stop)
+        num_tokens, item_size = self.index.num_tokens, self.index.dtype.itemsize
+        block = block_of(num_tokens, item_size)
+        for first, last in stretches(starts, length, item_size, block):
+            for shard, begin, stop in self._places(first, min(last, num_tokens)):
+                if self.addresses is None:
+                    self.maps[shard].will_need(begin, stop)
+                    continue
+                if shard not in seen:
+                    seen.add(shard)
+                    self.addresses.check_size(shard)
+                self.addresses.will_need(shard, begin, stop)
 
     def _are_resident(self, shard: int, spans: list[tuple[int, int]]) -> bool:
         """Return whether stretches of a shard are known to be in memory.
@@ -267,19 +274,14 @@ class OpenCorpus:
             told = self._is_told[shard] = is_told(path)
         return told and are_resident(tokens, spans)
 
-    def _places(
-        self, starts: Iterable[int], length: int
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield the shard, start and stop in it, of every part of the windows."""
+    def _places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield the shard, start and stop in it, of every part of a range."""
         bounds = self.index.bounds
-        for start in starts:
-            shard = bisect_right(bounds, start) - 1
-            begin, left = start - bounds[shard], length
-            while left:
-                stop = min(begin + left, bounds[shard + 1] - bounds[shard])
-                yield shard, begin, stop
-                left -= stop - begin
-                shard, begin = shard + 1, 0
+        shard = bisect_right(bounds, start) - 1
+        while start < stop:
+            first, until = bounds[shard], min(stop, bounds[shard + 1])
+            yield shard, start - first, until - first
+            start, shard = until, shard + 1
 
     def _check_values(
         self, rows: Tokens, starts: npt.NDArray[np.int64], dtype: np.dtype[Any]
