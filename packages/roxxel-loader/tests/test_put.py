@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from jax.sharding import Sharding
 
 SHAPE = (4, 6)
-BEFORE_AND_AFTER = range(_put._WORTH_COMPILING + 6)  # pyright: ignore[reportPrivateUsage] - the place where it changes
+BEFORE_AND_AFTER = range(70)
+
+
+@pytest.fixture(autouse=True)
+def compiled_after_64_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_put, "_WORTH_COMPILING", 64)
 
 
 def one_device() -> Sharding:

@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
 _config: Any = jax.config  # untyped in JAX
 
-_WORTH_COMPILING = 64
-"""Calls after which a program is compiled, which takes about 10 ms."""
+_WORTH_COMPILING = 4096
+"""Calls after which a program is compiled: that takes as long as some thousand calls
+gain, and ten times as long where it is the first program of a process."""
 
 _COMPILED_BYTES = 256 << 10
 """Below this size the program's copy costs less than the usual call's Python."""
