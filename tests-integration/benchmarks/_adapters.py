@@ -237,7 +237,7 @@ class Crew:
         self.not_run: dict[str, str] = {}
         self._interpreters = interpreters
         self._folder = folder
-        self._peers: dict[str, Peer] = {}
+        self._running: dict[str, Peer] = {}
         self._writers: set[str] = set()
         for script in dict.fromkeys(adapter.script for adapter in adapters):
             try:
@@ -245,17 +245,18 @@ class Crew:
             except PeerError as error:
                 self.not_run[script] = str(error)
 
-    def _start(self, script: str) -> None:
+    def _start(self, script: str) -> Peer:
         peer = self._new(script)
         try:
             hello = peer.ask("hello")
         except PeerError:
             peer.close()
             raise
-        self._peers[script] = peer
+        self._running[script] = peer
         self.versions[script] = hello["versions"]
         if hello["writes"]:
             self._writers.add(script)
+        return peer
 
     def _new(self, script: str) -> Peer:
         try:
@@ -264,16 +265,17 @@ class Crew:
             raise PeerError(str(error)) from error
 
     def has(self, adapter: Adapter) -> bool:
-        """Return whether its process is at work."""
-        return adapter.script in self._peers
+        """Return whether its process could be started."""
+        return adapter.script in self.versions
 
     def writes(self, adapter: Adapter) -> bool:
         """Return whether it writes a corpus of its own."""
         return adapter.script in self._writers
 
     def ask(self, adapter: Adapter, do: str, **fields: Any) -> dict[str, Any]:
-        """Ask an adapter's process, and return the answer."""
-        return self._peers[adapter.script].ask(do, **fields)
+        """Ask an adapter's process, started if none runs, and return the answer."""
+        peer = self._running.get(adapter.script) or self._start(adapter.script)
+        return peer.ask(do, **fields)
 
     def another(self, adapter: Adapter) -> Peer:
         """Return another process of an adapter; the caller closes it."""
@@ -282,17 +284,19 @@ class Crew:
         return peer
 
     def failed(self, adapter: Adapter, what: str, error: PeerError) -> None:
-        """Note what an adapter could not do, and start its process anew."""
+        """Note what an adapter could not do, and end its process."""
         self.not_run.setdefault(f"{adapter.name}, {what}", str(error))
-        self._peers.pop(adapter.script).close()
-        try:
-            self._start(adapter.script)
-        except PeerError as again:
-            self.not_run.setdefault(adapter.script, str(again))
+        if adapter.script in self._running:
+            self._running.pop(adapter.script).close()
+
+    def end(self) -> None:
+        """End all processes; one that is asked again starts anew."""
+        while self._running:
+            _, peer = self._running.popitem()
+            peer.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for peer in self._peers.values():
-            peer.close()
+        self.end()

@@ -188,6 +188,7 @@ def compare(
                 held.hold(setting.home)
             else:
                 held.release()
+                crew.end()  # whoever has mapped a corpus keeps it in memory
             told = labels | {"to": to, "pages": pages}
             records += rounds(crew, asked, told, throughput, options.rounds)
     held.hold(setting.home)
@@ -204,7 +205,7 @@ def compare(
 def measured(
     crew: Crew, adapter: Adapter, job: Record, seconds: float, *, cold: bool
 ) -> Record:
-    """Let an adapter draw batches.
+    """Let an adapter draw batches: by a process of its own where that matters.
 
     Args:
         crew: The processes.
@@ -217,9 +218,9 @@ def measured(
         `first_s` to the first batch, and `seconds` and `tokens` of those after it.
     """
     todo: Record = {"job": job, "seconds": seconds, "cold": cold}
-    if adapter.name == GATHER and job["to"] == "jax":
-        # The limit that others are judged by: JAX takes its arrays over or copies them
-        # as they happen to lie, for a process's whole life; so each round has its own.
+    # The gather is the limit that others are judged by: JAX takes its arrays over or
+    # copies them as they happen to lie, for a process's whole life.
+    if cold or (adapter.name == GATHER and job["to"] == "jax"):
         with crew.another(adapter) as peer:
             return peer.ask("measure", **todo)
     return crew.ask(adapter, "measure", **todo)

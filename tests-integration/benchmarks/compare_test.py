@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -12,10 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_format._residency import are_resident
 
 from ._held import Held
-from .peers import delivered
+from .peers import cold, delivered
 
 COMPARE = Path(__file__).parent / "compare.py"
 MACHINE = {
@@ -84,11 +82,9 @@ def test_held_files_stay_in_memory_until_they_are_let_go(tmp_path: Path) -> None
 
 
 def is_in_memory_after_a_drop(path: Path) -> bool:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    tokens = np.asarray(np.memmap(path, np.uint8, "r"))
-    return are_resident(tokens, [(0, tokens.size)])
+    share = cold.drop([path])
+    assert share in {0, 1}
+    return share == 1
 
 
 def test_the_report_begins_with_where_roxxel_is_not_ahead(tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ between them, once plainly and once asking for pages a few batches ahead.
 from __future__ import annotations
 
 import argparse
-import ctypes
-import mmap
 import os
 import platform
 import statistics
@@ -20,6 +18,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from peers import cold
 from roxxel_format import Roxxel
 
 AHEAD = 4
@@ -93,31 +92,7 @@ def drop(corpus: Roxxel) -> float:
     """Drop the corpus from the page cache; return the share of pages that stay."""
     paths = corpus.paths
     corpus.close()
-    for path in paths:
-        fd = os.open(path, os.O_RDONLY)
-        os.fsync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(fd)
-    return resident(paths)
-
-
-def resident(paths: list[str]) -> float:
-    """Return the share of the files' pages that are in memory."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    pages = found = 0
-    for path in paths:
-        size = Path(path).stat().st_size
-        count = -(-size // mmap.PAGESIZE)
-        with Path(path).open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
-            states = (ctypes.c_ubyte * count)()
-            start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-            result = libc.mincore(
-                ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.byref(states)
-            )
-            assert result == 0
-            found += sum(state & 1 for state in states)
-        pages += count
-    return found / pages
+    return cold.drop(map(Path, paths))
 
 
 if __name__ == "__main__":

@@ -22,8 +22,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import cold as cold_pages
 import delivered
 import numpy as np
+
+MOST_STAYING = 0.02
+"""Share of the pages that may stay in memory where they are to be cold."""
 
 
 @dataclass(frozen=True)
@@ -205,6 +209,9 @@ class _Server:
         there is nothing else. Cold pages are drawn once at most. Warm ones are
         opened and drawn for half the time before anything counts, for a process that
         was idle starts slowly.
+
+        Raises:
+            OSError: The pages are to be cold, and stay in memory.
         """
         todo = _job(job)
         if cold:
@@ -336,12 +343,14 @@ def _sync(path: Path) -> None:
 
 def _forget(job: Job) -> None:
     """Drop the pages of the corpora from the system's cache."""
-    for source in job.sources:
-        for path in (source.flat, *source.folder.rglob("*")):
-            if path.is_file():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    share = cold_pages.drop(
+        path
+        for source in job.sources
+        for path in (source.flat, *source.folder.rglob("*"))
+        if path.is_file()
+    )
+    if share > MOST_STAYING:
+        raise OSError(f"{share:.0%} of the pages stay in memory; is this a disk?")
 
 
 def _anonymous_bytes() -> int:

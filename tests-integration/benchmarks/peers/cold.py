@@ -1,0 +1,50 @@
+"""Files whose pages are dropped from memory, and what share of them stays there.
+
+The system keeps the pages that any process has mapped, and all of a file system that
+lies in memory; so whoever measures cold pages must look whether they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+def drop(paths: Iterable[Path]) -> float:
+    """Drop files from the page cache; return the share of their pages that stays."""
+    pages = stay = 0
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        states = residency(path)
+        pages += len(states)
+        stay += sum(state & 1 for state in states)
+    return stay / max(pages, 1)
+
+
+def residency(path: Path) -> bytes:
+    """Return a byte for each page of a file, odd where it is in memory."""
+    size = path.stat().st_size
+    if not size:
+        return b""
+    libc = ctypes.CDLL(None, use_errno=True)
+    states = (ctypes.c_ubyte * -(-size // mmap.PAGESIZE))()
+    # To be told of a map, `ctypes` wants one that could be written to.
+    with path.open("rb") as file:
+        pages = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+        start = ctypes.c_char.from_buffer(pages)
+        failed = libc.mincore(
+            ctypes.c_void_p(ctypes.addressof(start)), ctypes.c_size_t(size), states
+        )
+        del start
+        pages.close()
+    if failed:
+        raise OSError(ctypes.get_errno(), "mincore", str(path))
+    return bytes(states)
