@@ -17,6 +17,7 @@ from roxxel_format._shard_map import ShardMap
 from .helpers import corpus_of, documents_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 # A token of so many bytes makes gaps and calls a few tokens long.
@@ -64,24 +65,49 @@ def test_what_is_read_first_is_asked_for_first() -> None:
     ]
 
 
-def test_around_windows_is_asked_for_where_memory_holds_the_corpus_with_ease(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Have a machine of 1000 pages; return the file of a container's limit."""
+    limit = tmp_path / "memory.max"
     values = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", values.__getitem__)
+    monkeypatch.setattr(_read_ahead, "_CONTAINER_LIMIT", limit)
+    _read_ahead._memory.cache_clear()
+    yield limit
+    _read_ahead._memory.cache_clear()
+
+
+def test_around_windows_is_asked_for_where_memory_holds_the_corpus_with_ease(
+    machine: Path,
+) -> None:
+    assert not machine.exists()
 
     assert block_of(128_000, 2) == CALL_BYTES // 2
     assert block_of(128_001, 2) == 1
-    assert block_of(1000, 1 << 20) == 1
+    assert block_of(1, 1 << 18) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "num_tokens"),
+    [("max\n", 128_000), ("1600\n", 50), ("99999999999\n", 128_000)],
+)
+def test_memory_is_what_a_container_may_have_of_it(
+    text: str, num_tokens: int, machine: Path
+) -> None:
+    machine.write_text(text)
+
+    assert block_of(num_tokens, 2) > 1
+    assert block_of(num_tokens + 1, 2) == 1
 
 
 @pytest.mark.parametrize("error", [AttributeError, OSError, ValueError])
 def test_only_windows_are_asked_for_where_memory_is_not_known(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+    error: type[Exception], machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unknown(_: str) -> int:
         raise error
 
+    assert not machine.exists()
     monkeypatch.setattr(os, "sysconf", unknown)
 
     assert block_of(1, 2) == 1

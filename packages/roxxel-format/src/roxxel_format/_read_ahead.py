@@ -9,6 +9,8 @@ memory holds with ease, what surrounds them is too: it is read some time in the 
 from __future__ import annotations
 
 import os
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +28,9 @@ CALL_BYTES = 128 << 10
 ahead, which is so much by default, and around a page that is missing too."""
 
 SHARE_OF_MEMORY = 16
-"""One part in so many of the machine's memory holds a corpus with ease."""
+"""One part in so many of the memory holds a corpus with ease."""
+
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def block_of(num_tokens: int, item_size: int) -> int:
@@ -36,13 +40,22 @@ def block_of(num_tokens: int, item_size: int) -> int:
         num_tokens: Of the corpus.
         item_size: Bytes of a token.
     """
-    try:
-        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):  # not known, or no such system
-        return 1
-    if num_tokens * item_size > memory // SHARE_OF_MEMORY:
+    if num_tokens * item_size > _memory() // SHARE_OF_MEMORY:
         return 1
     return max(1, CALL_BYTES // item_size)
+
+
+@cache
+def _memory() -> int:
+    """Return the bytes of memory this process may have, 0 where that is not known."""
+    try:
+        machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+    try:  # what a container may have, with the pages of files counted in
+        return min(machine, int(_CONTAINER_LIMIT.read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no container, or no limit
+        return machine
 
 
 def stretches(
