@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import _read_ahead, _reading, _window_reader
-from roxxel_format._read_ahead import CALL_BYTES, GAP_BYTES, block_of, stretches
+from roxxel_format._addresses import AddressRange
+from roxxel_format._read_ahead import (
+    CALL_BYTES,
+    GAP_BYTES,
+    blocks_around,
+    is_read_around,
+    stretches,
+)
 from roxxel_format._reading import OpenCorpus
 from roxxel_format._shard_map import ShardMap
 
@@ -18,51 +27,58 @@ from .helpers import corpus_of, documents_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
-# A token of so many bytes makes gaps and calls a few tokens long.
+# Of such tokens a call is for 16, and a gap is of 4 at most.
 ITEM_SIZE = CALL_BYTES // 16
+GAP = GAP_BYTES // ITEM_SIZE
+
+WINDOWS = {
+    "starts": st.lists(st.integers(0, 500), min_size=1, max_size=40),
+    "length": st.integers(1, 60),
+}
 
 
-@given(
-    starts=st.lists(st.integers(0, 500), min_size=1, max_size=40),
-    length=st.integers(1, 60),
-    block=st.sampled_from([1, 7, 16]),
-)
-def test_stretches_hold_every_window_once_in_calls_that_are_done_in_full(
-    starts: list[int], length: int, block: int
+@given(**WINDOWS)
+def test_a_stretch_is_of_near_windows_and_asked_for_in_calls_that_are_done_in_full(
+    starts: list[int], length: int
 ) -> None:
-    found = list(stretches(np.array(starts), length, ITEM_SIZE, block))
+    found = list(stretches(np.array(starts), length, ITEM_SIZE))
 
-    asked = [token for begin, stop in found for token in range(begin, stop)]
+    assert all(0 < stop - start <= 16 for start, stop in found)
+    asked = [token for start, stop in found for token in range(start, stop)]
     assert len(set(asked)) == len(asked)
-    assert all(0 < stop - begin <= 16 for begin, stop in found)
     wanted = {token for start in starts for token in range(start, start + length)}
-    assert wanted <= set(asked)
-    # No more than the rest of blocks, and gaps that are worth no call of their own.
-    near = {token + step for token in wanted for step in range(-block + 1, block)}
-    gap = GAP_BYTES // ITEM_SIZE
-    runs = np.split(far := np.array(sorted(set(asked) - near)), cuts(far))
-    assert all(run.size <= gap for run in runs)
+    tokens = np.array(sorted(wanted))
+    gaps = [
+        range(int(before) + 1, int(after))
+        for before, after in pairwise(tokens)
+        if after - before - 1 <= GAP
+    ]
+    assert set(asked) == wanted.union(*gaps)
 
 
-def cuts(tokens: np.ndarray[Any, Any]) -> Any:
-    return np.flatnonzero(np.diff(tokens) != 1) + 1
+@given(**WINDOWS)
+def test_around_windows_whole_blocks_are_asked_for_in_the_order_of_need(
+    starts: list[int], length: int
+) -> None:
+    num_tokens = max(starts) + length
+
+    found = list(blocks_around(np.array(starts), length, ITEM_SIZE, num_tokens))
+
+    needed = [(start + i) // 16 for start in starts for i in range(length)]
+    expected = [
+        (block * 16, min(block * 16 + 16, num_tokens))
+        for block in dict.fromkeys(needed)
+    ]
+    assert found == expected
 
 
-def test_what_is_read_first_is_asked_for_first() -> None:
+def test_stretches_are_asked_for_in_the_order_of_need() -> None:
     starts = np.array([900, 100, 905, 500])
 
-    assert list(stretches(starts, 4, ITEM_SIZE, 1)) == [
-        (900, 909),
-        (100, 104),
-        (500, 504),
-    ]
-    assert list(stretches(starts, 4, ITEM_SIZE, 16)) == [
-        (896, 912),
-        (96, 112),
-        (496, 512),
-    ]
+    found = list(stretches(starts, 4, ITEM_SIZE))
+
+    assert found == [(900, 909), (100, 104), (500, 504)]
 
 
 @pytest.fixture
@@ -77,27 +93,26 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     _read_ahead._memory.cache_clear()
 
 
-def test_around_windows_is_asked_for_where_memory_holds_the_corpus_with_ease(
+def test_a_corpus_is_read_around_its_windows_where_it_is_small_beside_the_memory(
     machine: Path,
 ) -> None:
     assert not machine.exists()
 
-    assert block_of(128_000, 2) == CALL_BYTES // 2
-    assert block_of(128_001, 2) == 1
-    assert block_of(1, 1 << 18) == 1
+    assert is_read_around(256_000)
+    assert not is_read_around(256_001)
 
 
 @pytest.mark.parametrize(
-    ("text", "num_tokens"),
-    [("max\n", 128_000), ("1600\n", 50), ("99999999999\n", 128_000)],
+    ("text", "num_bytes"),
+    [("max\n", 256_000), ("1600\n", 100), ("99999999999\n", 256_000)],
 )
 def test_memory_is_what_a_container_may_have_of_it(
-    text: str, num_tokens: int, machine: Path
+    text: str, num_bytes: int, machine: Path
 ) -> None:
     machine.write_text(text)
 
-    assert block_of(num_tokens, 2) > 1
-    assert block_of(num_tokens + 1, 2) == 1
+    assert is_read_around(num_bytes)
+    assert not is_read_around(num_bytes + 1)
 
 
 @pytest.mark.parametrize("error", [AttributeError, OSError, ValueError])
@@ -110,35 +125,40 @@ def test_only_windows_are_asked_for_where_memory_is_not_known(
     assert not machine.exists()
     monkeypatch.setattr(os, "sysconf", unknown)
 
-    assert block_of(1, 2) == 1
+    assert not is_read_around(1)
 
 
-def test_stretches_end_with_the_corpus_and_go_on_in_the_next_shard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("mapped", ["side by side", "alone"])
+def test_what_is_asked_for_goes_on_in_the_next_shard_and_ends_with_the_corpus(
+    mapped: str, machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cold(*_: object) -> bool:
-        return False
-
     asked: list[tuple[int, int]] = []
 
-    def ask(_: ShardMap, start: int, stop: int) -> None:
+    def ask_alone(_: ShardMap, start: int, stop: int) -> None:
         asked.append((start, stop))
 
-    monkeypatch.setattr(_reading, "are_resident", cold)
-    monkeypatch.setattr(_reading, "reserve", cold_reserve)
-    monkeypatch.setattr(ShardMap, "will_need", ask)
-    corpus = corpus_of(tmp_path, documents_of(900, 900, 900))
+    def ask(_: AddressRange, shard: int, start: int, stop: int) -> None:
+        del shard
+        asked.append((start, stop))
+
+    monkeypatch.setattr(_reading, "are_resident", no)
+    monkeypatch.setattr(ShardMap, "will_need", ask_alone)
+    monkeypatch.setattr(AddressRange, "will_need", ask)
+    if mapped == "alone":
+        monkeypatch.setattr(_reading, "reserve", no)
+    corpus = corpus_of(tmp_path, documents_of(900, 900, 900))  # shards of 1800 and 900
 
     corpus.will_need([2600, 5], 10)
     assert asked == [(0, 1800), (0, 900)]
 
     asked.clear()
-    monkeypatch.setattr(_read_ahead, "SHARE_OF_MEMORY", 1 << 60)
+    machine.write_text("0")
+    _read_ahead._memory.cache_clear()
     corpus.will_need([1795], 10)
     assert asked == [(1795, 1800), (0, 5)]
 
 
-def cold_reserve(_: object) -> None:
+def no(*_: object) -> None:
     return None
 
 
@@ -152,23 +172,72 @@ def asked_windows(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         calls.append(starts.tolist())
 
     monkeypatch.setattr(OpenCorpus, "will_need", ask)
-    monkeypatch.setattr(_window_reader, "_ASKED_BYTES", 8 * 10 * 2)
+    monkeypatch.setattr(_window_reader, "_MOST_BYTES_AHEAD", 8 * 10 * 2)
     return calls
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 4, 5, 30])
 def test_windows_that_are_read_in_order_are_asked_for_ahead_and_once(
-    tmp_path: Path, asked_windows: list[list[int]]
+    at_once: int, tmp_path: Path, asked_windows: list[list[int]]
 ) -> None:
     starts = np.arange(0, 890, 10)
     reader = corpus_of(tmp_path, documents_of(900)).window_reader(starts, 10)
 
-    for first in range(0, starts.size, 2):
-        reader.read(first, first + 2)
+    for first in range(0, starts.size, at_once):
+        reader.read(first, first + at_once)
         asked = [start for starts_asked in asked_windows for start in starts_asked]
         assert asked == starts[: len(asked)].tolist()
-        assert min(first + 4, starts.size) <= len(asked) <= first + 8
+        # Those that the next read is of, where half as many as are asked for are read.
+        assert len(asked) >= min(first + at_once + min(at_once, 4), starts.size)
+        assert len(asked) <= first + max(8, 2 * at_once)
 
-    assert len(asked_windows) == -(-starts.size // 4)
+
+def test_of_very_short_windows_only_some_are_asked_for(
+    tmp_path: Path, asked_windows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_window_reader, "_MOST_AHEAD", 3)
+    starts = np.arange(0, 890, 10)
+
+    corpus_of(tmp_path, documents_of(900)).window_reader(starts, 10).read(0, 1)
+
+    assert asked_windows == [[0, 10, 20]]
+
+
+def test_few_windows_are_asked_for_at_first_and_more_each_time(
+    tmp_path: Path, asked_windows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_window_reader, "_FIRST_AHEAD", 2)
+    starts = np.arange(0, 890, 10)
+    reader = corpus_of(tmp_path, documents_of(900)).window_reader(starts, 10)
+
+    for first in range(9):
+        reader.read(first, first + 1)
+
+    # Each time from what is read on: 2 from 0, 4 from 1, 8 from 3, 8 from 7.
+    assert [len(each) for each in asked_windows] == [2, 3, 6, 4]
+
+
+def test_nothing_is_asked_for_ahead_where_the_system_does_not_tell_what_is_there(
+    tmp_path: Path, asked_windows: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_reading, "is_told", no)
+
+    corpus_of(tmp_path, documents_of(900)).window_reader([0, 500], 10).read(0, 1)
+
+    assert asked_windows == []
+
+
+def test_a_shard_that_is_gone_fails_who_reads_it_and_nobody_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_reading, "are_resident", no)
+    corpus = corpus_of(tmp_path, documents_of(900, 900, 900))
+    reader = corpus.window_reader([0, 1790, 1795], 10)
+    Path(corpus.paths[1]).unlink()
+
+    assert np.array_equal(reader.read(0, 2), corpus.read([0, 1790], 10))
+    with pytest.raises(FileNotFoundError, match=r"c_00001\.rox"):
+        reader.read(2, 3)
 
 
 def test_windows_read_from_the_middle_on_are_asked_for_from_there(

@@ -142,21 +142,22 @@ def test_windows_are_checked_when_a_reader_is_made(tmp_path: Path) -> None:
     assert corpus.window_reader([], 5000).read(0, 0).shape == (0, 5000)
 
 
-# From 2**16 tokens on, long windows are copied one by one.
+# Long windows are copied one by one, those that are cast from 2**16 tokens on.
 @pytest.mark.parametrize("length", [100, 20_000, 32_768, 32_769])
+@pytest.mark.parametrize("dtype", [np.uint16, np.int32])
 def test_parts_of_long_and_short_windows_are_those_of_a_read(
-    length: int, tmp_path: Path
+    length: int, dtype: Any, tmp_path: Path
 ) -> None:
     corpus = corpus_of(tmp_path, documents_of(60_000))
     starts = [7, 20_001, 12]
-    reader = corpus.window_reader(starts, length, np.int32)
+    reader = corpus.window_reader(starts, length, dtype, np.empty)
     line = corpus.tokens[:]
     expected = np.stack([line[start : start + length] for start in starts])
 
     assert np.array_equal(corpus.read(starts, length), expected)
     assert np.array_equal(reader.read(0, 1), expected[:1])
     assert np.array_equal(reader.read(1, 3), expected[1:])
-    assert reader.read(0, 3).dtype == np.int32
+    assert reader.read(0, 3).dtype == dtype
 
 
 @given(

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """Return the token ranges of which pages are asked for, none around windows."""
-    monkeypatch.setattr(_read_ahead, "SHARE_OF_MEMORY", 1 << 60)
+    """Return the token ranges that are asked for: the windows, each by a call."""
+    monkeypatch.setattr(_read_ahead, "MEMORY_PARTS", 1 << 60)
     monkeypatch.setattr(_read_ahead, "GAP_BYTES", 0)
     ranges: list[tuple[int, int]] = []
 

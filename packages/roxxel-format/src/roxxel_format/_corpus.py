@@ -239,7 +239,8 @@ class Roxxel:
         """Check windows now, to read them in parts.
 
         `window_reader(starts, length).read(a, b)` is `read(starts[a:b], length)`, in
-        less time where the windows are few and short.
+        less time where the windows are few and short. Reads in order, `a` no less than
+        before, ask the system for the pages of the next windows ahead.
 
         Args:
             starts: First token of each window; integers, shape `(n,)`.
@@ -317,8 +318,9 @@ class Roxxel:
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         """Ask the system to read the pages of these windows ahead.
 
-        Nothing is asked where a sample of the windows is in memory already; give many
-        windows in one call.
+        Windows near each other are asked for together; of a corpus of at most a
+        sixteenth of the memory, some 100 KiB around each too. Nothing is asked where a
+        sample of the windows is in memory already; give many windows in one call.
 
         Args:
             starts: First token of each window; integers, shape `(n,)`.

@@ -1,13 +1,14 @@
 """Which stretches to ask the system for, so that windows are in memory when read.
 
-To ask takes microseconds a call on the caller's own thread, and a disk answers a few
-large requests sooner than many small ones, of which many can do only some thousands a
-second. So windows near each other are asked for as one stretch. Of a corpus that
-memory holds with ease, what surrounds them is too: it is read some time in the epoch.
+Each call takes the caller some microseconds, and a disk serves a few large requests
+sooner than many small ones. So windows near each other are asked for in one call. Of a
+corpus that is small beside the memory, what lies around each window is asked for too:
+most of it is read later in the epoch.
 """
 
 from __future__ import annotations
 
+import mmap
 import os
 from functools import cache
 from pathlib import Path
@@ -21,28 +22,21 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 GAP_BYTES = 32 << 10
-"""What lies between two windows is asked for as well if it is no more."""
+"""Greatest gap between two windows that are asked for together."""
 
-CALL_BYTES = 128 << 10
-"""What is asked for in one call. Linux reads no more of one than it is set to read
-ahead, which is so much by default, and around a page that is missing too."""
+CALL_BYTES = (128 << 10) - mmap.PAGESIZE
+"""Most that is asked for in one call. Linux reads no more of one than its read-ahead
+setting, 128 KiB by default, counted in whole pages; a call may begin inside one."""
 
-SHARE_OF_MEMORY = 16
-"""One part in so many of the memory holds a corpus with ease."""
+MEMORY_PARTS = 16
+"""A corpus of at most one such part of the memory is read around its windows."""
 
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def block_of(num_tokens: int, item_size: int) -> int:
-    """Return the tokens that are asked for together, from a multiple of them on.
-
-    Args:
-        num_tokens: Of the corpus.
-        item_size: Bytes of a token.
-    """
-    if num_tokens * item_size > _memory() // SHARE_OF_MEMORY:
-        return 1
-    return max(1, CALL_BYTES // item_size)
+def is_read_around(num_bytes: int) -> bool:
+    """Return whether a corpus is small beside the memory."""
+    return num_bytes <= _memory() // MEMORY_PARTS
 
 
 @cache
@@ -54,35 +48,58 @@ def _memory() -> int:
         return 0
     try:  # what a container may have, with the pages of files counted in
         return min(machine, int(_CONTAINER_LIMIT.read_text(encoding="ascii")))
-    except (OSError, ValueError):  # no container, or no limit
+    except (OSError, ValueError):  # none that can be seen from here
         return machine
 
 
-def stretches(
-    starts: npt.NDArray[np.int64], length: int, item_size: int, block: int
+def blocks_around(
+    starts: npt.NDArray[np.int64], length: int, item_size: int, num_tokens: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield first token and one past the last of what to ask for, a call each.
+    """Yield the blocks of `CALL_BYTES` that windows touch, in the order of need.
 
     Args:
         starts: First token of each window, in the order they will be read in;
             shape `(n,)`, n at least 1.
         length: Tokens of each, at least 1.
         item_size: Bytes of a token.
-        block: Tokens that are asked for together; the last stretch may end up to so
-            many behind the last window.
+        num_tokens: Tokens of the corpus, where its last block ends.
 
     Yields:
-        Stretches in the order of the first windows in them.
+        First token and one past the last of what to ask for in one call.
+    """
+    size = max(1, CALL_BYTES // item_size)
+    first, last = starts // size, (starts + (length - 1)) // size
+    width = int((last - first).max()) + 1
+    touched = np.minimum(first[:, None] + np.arange(width), last[:, None])
+    blocks, need = np.unique(touched, return_index=True)
+    for block in blocks[np.argsort(need)].tolist():
+        yield block * size, min((block + 1) * size, num_tokens)
+
+
+def stretches(
+    starts: npt.NDArray[np.int64], length: int, item_size: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of near windows in parts of `CALL_BYTES`.
+
+    Args:
+        starts: First token of each window, in the order they will be read in;
+            shape `(n,)`, n at least 1.
+        length: Tokens of each, at least 1.
+        item_size: Bytes of a token.
+
+    Yields:
+        First token and one past the last of what to ask for in one call; stretches are
+        in the order of the first windows in them.
     """
     order = np.argsort(starts, kind="stable")
-    begins = starts[order] // block * block
-    stops = -((starts[order] + length) // -block) * block
+    begins = starts[order]
+    stops = begins + length
     is_far = begins[1:] - stops[:-1] > GAP_BYTES // item_size
-    lasts = np.append(np.flatnonzero(is_far), begins.size - 1)
-    firsts = np.append(0, lasts[:-1] + 1)
-    by_need = np.argsort(np.minimum.reduceat(order, firsts))
-    call = max(1, CALL_BYTES // item_size)
-    for first, last in zip(firsts[by_need], lasts[by_need], strict=True):
+    cuts = np.flatnonzero(is_far) + 1
+    groups = np.concatenate(([0], cuts)), np.concatenate((cuts, [order.size])) - 1
+    by_need = np.argsort(np.minimum.reduceat(order, groups[0]))
+    size = max(1, CALL_BYTES // item_size)
+    for first, last in zip(groups[0][by_need], groups[1][by_need], strict=True):
         stop = int(stops[last])
-        for begin in range(int(begins[first]), stop, call):
-            yield begin, min(begin + call, stop)
+        for start in range(int(begins[first]), stop, size):
+            yield start, min(start + size, stop)

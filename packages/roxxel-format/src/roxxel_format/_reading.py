@@ -11,7 +11,7 @@ import numpy as np
 from roxxel_format import _dtypes
 from roxxel_format._addresses import AddressRange, reserve
 from roxxel_format._maps import MapCache
-from roxxel_format._read_ahead import block_of, stretches
+from roxxel_format._read_ahead import blocks_around, is_read_around, stretches
 from roxxel_format._residency import are_resident, is_told
 from roxxel_format._shard import Shard, as_table
 from roxxel_format.errors import ShardError
@@ -62,7 +62,7 @@ class OpenCorpus:
         alone = checked or len(index.shards) == 1
         self.addresses: AddressRange | None = None if alone else reserve(index)
         self._mapped: dict[int, Tokens] = {}
-        self._is_told: dict[int, bool] = {}
+        self._told: dict[int, bool] = {}
         # What a token must not exceed, by the dtype that is asked for; None: nothing.
         self._limits: dict[np.dtype[Any], tuple[int, int] | None] = {}
 
@@ -123,15 +123,17 @@ class OpenCorpus:
         if not (is_alone and is_usual):
             return lambda starts: self.read(starts, length, dtype, empty)
         maps, kept = self.maps, self.maps.kept
-        # Where nothing is cast, a row is copied once as it is, but twice by a gather.
-        few_tokens = 0 if dtype == self.index.dtype else _FEW_TOKENS
+        # Into memory of `empty` a gather copies twice, out of the map and into it; a
+        # row that is not cast is copied once.
+        is_copied_twice = empty is not None and dtype == self.index.dtype
+        few_tokens = 0 if is_copied_twice else _FEW_TOKENS
 
         def gathered(starts: npt.NDArray[np.int64]) -> Tokens:
             rows = (kept(0) or maps[0]).windows(length)[starts]
             return _as_batch(rows, dtype, empty)
 
         def long(starts: npt.NDArray[np.int64]) -> Tokens:
-            if starts.size * length <= few_tokens:  # _is_long, without the call
+            if starts.size * length <= few_tokens:
                 return gathered(starts)
             out = (empty or np.empty)((starts.size, length), dtype)
             tokens = maps[0].tokens
@@ -237,28 +239,44 @@ class OpenCorpus:
         return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
 
     def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
-        if not (starts.size and length):
-            return
         # To ask for pages that are there costs more than to read them.
-        stride = max(1, len(starts) // _SAMPLED_WINDOWS)
-        sample: dict[int, list[tuple[int, int]]] = {}
-        for start in starts[::stride].tolist():
-            for shard, begin, stop in self._places(start, start + length):
-                sample.setdefault(shard, []).append((begin, stop))
-        if all(self._are_resident(*part) for part in sample.items()):
+        if not (starts.size and length) or self._is_sample_resident(starts, length):
             return
-        seen: set[int] = set()
         num_tokens, item_size = self.index.num_tokens, self.index.dtype.itemsize
-        block = block_of(num_tokens, item_size)
-        for first, last in stretches(starts, length, item_size, block):
-            for shard, begin, stop in self._places(first, min(last, num_tokens)):
+        calls = (
+            blocks_around(starts, length, item_size, num_tokens)
+            if is_read_around(num_tokens * item_size)
+            else stretches(starts, length, item_size)
+        )
+        seen: set[int] = set()
+        for call in calls:
+            for shard, start, stop in self._places(*call):
                 if self.addresses is None:
-                    self.maps[shard].will_need(begin, stop)
+                    self.maps[shard].will_need(start, stop)
                     continue
                 if shard not in seen:
                     seen.add(shard)
                     self.addresses.check_size(shard)
-                self.addresses.will_need(shard, begin, stop)
+                self.addresses.will_need(shard, start, stop)
+
+    def read_ahead(self, starts: npt.NDArray[np.int64], length: int) -> None:
+        """Do as `will_need`, for a caller who did not ask for it.
+
+        So only where the system tells what is in memory: to ask for windows that are
+        there takes longer than to read them.
+        """
+        is_empty = not (starts.size and length)
+        if not is_empty and self._is_told(self.index.shard_of(int(starts[0]))):
+            self.will_need(starts, length)
+
+    def _is_sample_resident(self, starts: npt.NDArray[np.int64], length: int) -> bool:
+        """Return whether some of the windows are known to be in memory."""
+        stride = max(1, len(starts) // _SAMPLED_WINDOWS)
+        sample: dict[int, list[tuple[int, int]]] = {}
+        for first in starts[::stride].tolist():
+            for shard, start, stop in self._places(first, first + length):
+                sample.setdefault(shard, []).append((start, stop))
+        return all(self._are_resident(*part) for part in sample.items())
 
     def _are_resident(self, shard: int, spans: list[tuple[int, int]]) -> bool:
         """Return whether stretches of a shard are known to be in memory.
@@ -268,11 +286,14 @@ class OpenCorpus:
         """
         addresses = self.addresses
         tokens = addresses.tokens(shard) if addresses else self.maps[shard].tokens
-        told = self._is_told.get(shard)
+        return self._is_told(shard) and are_resident(tokens, spans)
+
+    def _is_told(self, shard: int) -> bool:
+        """Return whether the system tells which pages of a shard are in memory."""
+        told = self._told.get(shard)
         if told is None:
-            path = self.index.shards[shard].path
-            told = self._is_told[shard] = is_told(path)
-        return told and are_resident(tokens, spans)
+            told = self._told[shard] = is_told(self.index.shards[shard].path)
+        return told
 
     def _places(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         """Yield the shard, start and stop in it, of every part of a range."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,14 +22,21 @@ Empty: TypeAlias = "Callable[[tuple[int, int], np.dtype[Any]], Tokens]"
 Read: TypeAlias = "Callable[[npt.NDArray[np.int64]], Tokens]"
 """Reads windows from where they start."""
 
-_ASKED_BYTES = 8 << 20
-"""Stored tokens that are asked for ahead; the next are when half of them were read."""
+_FIRST_AHEAD = 64
+"""Windows asked for ahead at first; twice as many each time after, up to the most."""
+
+_MOST_BYTES_AHEAD = 8 << 20
+"""Most bytes of windows asked for ahead, if no read is of half as many."""
+
+_MOST_AHEAD = 4096
+"""The same in windows, for to ask for many takes long."""
 
 
 class WindowReader:
     """Reads some windows of a corpus by their numbers; made by `Roxxel.window_reader`.
 
-    They are read in order most often, so the system is asked for the next ones ahead.
+    It expects to be read in order, and asks the system for the next windows ahead; not
+    for those before the last that were read.
 
     Args:
         opened: The corpus as it was when the windows were checked.
@@ -49,8 +59,10 @@ class WindowReader:
         self._read_anew = read_anew
         self._starts = starts
         self._length = length
-        window_bytes = length * opened.index.dtype.itemsize
-        self._num_ahead = max(2, _ASKED_BYTES // max(window_bytes, 1))
+        window_bytes = max(1, length * opened.index.dtype.itemsize)
+        self._most_ahead = min(_MOST_BYTES_AHEAD // window_bytes, _MOST_AHEAD)
+        self._num_ahead = min(_FIRST_AHEAD, self._most_ahead)
+        # Threads that meet here ask twice, no more.
         self._asked = 0
         self._ask_at = 0
 
@@ -72,12 +84,14 @@ class WindowReader:
         if self._opened.is_closed:
             return self._read_anew(self._starts[first:stop])
         if first >= self._ask_at:
-            self._ask(first)
+            self._ask(first, max(self._num_ahead, 2 * (stop - first)))
         return self._read(self._starts[first:stop])
 
-    def _ask(self, first: int) -> None:
+    def _ask(self, first: int, num_ahead: int) -> None:
         """Ask for the windows from `first` on that were not asked for yet."""
-        begin, stop = max(first, self._asked), first + self._num_ahead
-        self._asked = stop
-        self._ask_at = first + self._num_ahead // 2
-        self._opened.will_need(self._starts[begin:stop], self._length)
+        begin, self._asked = max(first, self._asked), first + num_ahead
+        self._ask_at = first + max(1, num_ahead // 2)
+        self._num_ahead = min(2 * self._num_ahead, self._most_ahead)
+        # What is wrong with windows to come, who reads them is told.
+        with suppress(OSError, ShardError):
+            self._opened.read_ahead(self._starts[begin : self._asked], self._length)
