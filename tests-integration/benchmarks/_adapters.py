@@ -246,17 +246,26 @@ class Crew:
                 self.not_run[script] = str(error)
 
     def _start(self, script: str) -> Peer:
-        peer = self._new(script)
+        """Start a process, and keep it; who cannot be started takes part no longer."""
         try:
-            hello = peer.ask("hello")
+            peer, hello = self._greeted(script)
         except PeerError:
-            peer.close()
+            self.versions.pop(script, None)
             raise
         self._running[script] = peer
         self.versions[script] = hello["versions"]
         if hello["writes"]:
             self._writers.add(script)
         return peer
+
+    def _greeted(self, script: str) -> tuple[Peer, dict[str, Any]]:
+        """Return a new process, and what it says of itself."""
+        peer = self._new(script)
+        try:
+            return peer, peer.ask("hello")
+        except PeerError:
+            peer.close()
+            raise
 
     def _new(self, script: str) -> Peer:
         try:
@@ -279,9 +288,7 @@ class Crew:
 
     def another(self, adapter: Adapter) -> Peer:
         """Return another process of an adapter; the caller closes it."""
-        peer = self._new(adapter.script)
-        peer.ask("hello")
-        return peer
+        return self._greeted(adapter.script)[0]
 
     def failed(self, adapter: Adapter, what: str, error: PeerError) -> None:
         """Note what an adapter could not do, and end its process."""

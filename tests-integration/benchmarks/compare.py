@@ -190,7 +190,8 @@ def compare(
                 held.release()
                 crew.end()  # whoever has mapped a corpus keeps it in memory
             told = labels | {"to": to, "pages": pages}
-            records += rounds(crew, asked, told, throughput, options.rounds)
+            num_rounds = options.rounds if pages == "warm" else options.cold_rounds
+            records += rounds(crew, asked, told, throughput, num_rounds)
     held.hold(setting.home)
     records += rounds(crew, loaders, labels, opening, options.rounds)
     blending = [adapter for adapter in loaders if adapter.blends]
@@ -205,7 +206,7 @@ def compare(
 def measured(
     crew: Crew, adapter: Adapter, job: Record, seconds: float, *, cold: bool
 ) -> Record:
-    """Let an adapter draw batches: by a process of its own where that matters.
+    """Let an adapter draw batches; cold pages, and the gather to JAX, in a new process.
 
     Args:
         crew: The processes.
@@ -218,7 +219,8 @@ def measured(
         `first_s` to the first batch, and `seconds` and `tokens` of those after it.
     """
     todo: Record = {"job": job, "seconds": seconds, "cold": cold}
-    # The gather is the limit that others are judged by: JAX takes its arrays over or
+    # A process that had cold pages mapped before would have kept them in memory. And
+    # the gather is the limit that others are judged by: JAX takes its arrays over or
     # copies them as they happen to lie, for a process's whole life.
     if cold or (adapter.name == GATHER and job["to"] == "jax"):
         with crew.another(adapter) as peer:
@@ -365,6 +367,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--to", nargs="+", default=["numpy", "jax"])
     parser.add_argument("--pages", nargs="+", default=["warm", "cold"])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--cold-rounds", type=int, default=1, help="each with new processes, so slow"
+    )
     parser.add_argument("--write-rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=0.1, help="of each draw")
     parser.add_argument(

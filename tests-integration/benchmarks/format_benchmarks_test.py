@@ -43,7 +43,7 @@ def test_opening(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @on_linux
 def test_cold_pages(tmp_path: Path) -> None:
-    script = Path(format_fuzz.__file__).with_name("format_cold.py")
+    script = Path(__file__).with_name("format_cold.py")
     options = ("--mib", "2", "--batches", "3", "--rounds", "1", "--work-ms", "0")
 
     done = subprocess.run(

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from jax.sharding import Sharding
 
 SHAPE = (4, 6)
-BEFORE_AND_AFTER = range(70)
+USUAL_CALLS = 64
+BEFORE_AND_AFTER = range(USUAL_CALLS + 6)
 
 
 @pytest.fixture(autouse=True)
-def compiled_after_64_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_put, "_WORTH_COMPILING", 64)
+def few_usual_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_put, "_WORTH_COMPILING", USUAL_CALLS)
 
 
 def one_device() -> Sharding:

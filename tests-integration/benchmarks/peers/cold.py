@@ -1,7 +1,7 @@
 """Files whose pages are dropped from memory, and what share of them stays there.
 
-The system keeps the pages that any process has mapped, and all of a file system that
-lies in memory; so whoever measures cold pages must look whether they are.
+Linux drops no page that a process has mapped, nor those of a tmpfs, so a measurement of
+cold pages must look. It tells of one's own files only.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def drop(paths: Iterable[Path]) -> float:
         with path.open("rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        states = residency(path)
+        states = _residency(path)
         pages += len(states)
         stay += sum(state & 1 for state in states)
     return stay / max(pages, 1)
 
 
-def residency(path: Path) -> bytes:
-    """Return a byte for each page of a file, odd where it is in memory."""
+def _residency(path: Path) -> bytes:
+    """Return a byte for each page of a file; its lowest bit tells if it is there."""
     size = path.stat().st_size
     if not size:
         return b""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _config: Any = jax.config  # untyped in JAX
 
 _WORTH_COMPILING = 4096
-"""Calls after which a program is compiled: that takes as long as some thousand calls
-gain, and ten times as long where it is the first program of a process."""
+"""Calls after which a program is compiled. That takes 10 ms, which 1700 calls gain, and
+130 ms where it is the first of a process; most short runs end before."""
 
 _COMPILED_BYTES = 256 << 10
 """Below this size the program's copy costs less than the usual call's Python."""
