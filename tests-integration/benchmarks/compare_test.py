@@ -72,6 +72,8 @@ def test_held_files_stay_in_memory_until_they_are_let_go(tmp_path: Path) -> None
     with Held() as held:
         held.hold(tmp_path)
         assert is_in_memory_after_a_drop(path)
+        with pytest.raises(OSError, match="100% of the pages stay in memory"):
+            cold.drop_all([path])
         held.release(tmp_path / "other")
         assert is_in_memory_after_a_drop(path)
         held.release(path.parent)

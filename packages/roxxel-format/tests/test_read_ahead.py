@@ -16,9 +16,9 @@ from roxxel_format._addresses import AddressRange
 from roxxel_format._read_ahead import (
     CALL_BYTES,
     GAP_BYTES,
-    blocks_around,
-    is_read_around,
-    stretches,
+    _blocks_around,
+    _stretches,
+    calls,
 )
 from roxxel_format._reading import OpenCorpus
 from roxxel_format._shard_map import ShardMap
@@ -42,7 +42,7 @@ WINDOWS = {
 def test_a_stretch_is_of_near_windows_and_asked_for_in_calls_that_are_done_in_full(
     starts: list[int], length: int
 ) -> None:
-    found = list(stretches(np.array(starts), length, ITEM_SIZE))
+    found = list(_stretches(np.array(starts), length, ITEM_SIZE))
 
     assert all(0 < stop - start <= 16 for start, stop in found)
     asked = [token for start, stop in found for token in range(start, stop)]
@@ -63,7 +63,7 @@ def test_around_windows_whole_blocks_are_asked_for_in_the_order_of_need(
 ) -> None:
     num_tokens = max(starts) + length
 
-    found = list(blocks_around(np.array(starts), length, ITEM_SIZE, num_tokens))
+    found = list(_blocks_around(np.array(starts), length, ITEM_SIZE, num_tokens))
 
     needed = [(start + i) // 16 for start in starts for i in range(length)]
     expected = [
@@ -76,7 +76,7 @@ def test_around_windows_whole_blocks_are_asked_for_in_the_order_of_need(
 def test_stretches_are_asked_for_in_the_order_of_need() -> None:
     starts = np.array([900, 100, 905, 500])
 
-    found = list(stretches(starts, 4, ITEM_SIZE))
+    found = list(_stretches(starts, 4, ITEM_SIZE))
 
     assert found == [(900, 909), (100, 104), (500, 504)]
 
@@ -91,6 +91,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     _read_ahead._memory.cache_clear()
     yield limit
     _read_ahead._memory.cache_clear()
+
+
+def is_read_around(num_bytes: int) -> bool:
+    return list(calls(np.array([1]), 1, 1, num_bytes)) != [(1, 2)]
 
 
 def test_a_corpus_is_read_around_its_windows_where_it_is_small_beside_the_memory(
@@ -125,7 +129,7 @@ def test_only_windows_are_asked_for_where_memory_is_not_known(
     assert not machine.exists()
     monkeypatch.setattr(os, "sysconf", unknown)
 
-    assert not is_read_around(1)
+    assert not is_read_around(100)
 
 
 @pytest.mark.parametrize("mapped", ["side by side", "alone"])

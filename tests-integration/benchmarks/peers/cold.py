@@ -16,6 +16,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+MOST_STAYING = 0.02
+"""Share of the pages that may stay where they are to be cold."""
+
+
+def drop_all(paths: Iterable[Path]) -> None:
+    """Drop files from the page cache.
+
+    Raises:
+        OSError: Their pages stay in memory.
+    """
+    share = drop(paths)
+    if share > MOST_STAYING:
+        raise OSError(
+            f"{share:.0%} of the pages stay in memory; end who has mapped the files, "
+            "and use a disk, not a tmpfs"
+        )
+
+
 def drop(paths: Iterable[Path]) -> float:
     """Drop files from the page cache; return the share of their pages that stays."""
     pages = stay = 0

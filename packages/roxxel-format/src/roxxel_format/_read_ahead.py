@@ -34,9 +34,21 @@ MEMORY_PARTS = 16
 _CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def is_read_around(num_bytes: int) -> bool:
-    """Return whether a corpus is small beside the memory."""
-    return num_bytes <= _memory() // MEMORY_PARTS
+def calls(
+    starts: npt.NDArray[np.int64], length: int, item_size: int, num_tokens: int
+) -> Iterator[tuple[int, int]]:
+    """Yield first token and one past the last of what to ask for, call by call.
+
+    Args:
+        starts: First token of each window, in the order they will be read in;
+            shape `(n,)`, n at least 1.
+        length: Tokens of each, at least 1.
+        item_size: Bytes of a token.
+        num_tokens: Tokens of the corpus, where all windows lie.
+    """
+    if num_tokens * item_size <= _memory() // MEMORY_PARTS:
+        return _blocks_around(starts, length, item_size, num_tokens)
+    return _stretches(starts, length, item_size)
 
 
 @cache
@@ -52,21 +64,10 @@ def _memory() -> int:
         return machine
 
 
-def blocks_around(
+def _blocks_around(
     starts: npt.NDArray[np.int64], length: int, item_size: int, num_tokens: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the blocks of `CALL_BYTES` that windows touch, in the order of need.
-
-    Args:
-        starts: First token of each window, in the order they will be read in;
-            shape `(n,)`, n at least 1.
-        length: Tokens of each, at least 1.
-        item_size: Bytes of a token.
-        num_tokens: Tokens of the corpus, where its last block ends.
-
-    Yields:
-        First token and one past the last of what to ask for in one call.
-    """
+    """Yield the blocks of `CALL_BYTES` that windows touch, in the order of need."""
     size = max(1, CALL_BYTES // item_size)
     first, last = starts // size, (starts + (length - 1)) // size
     width = int((last - first).max()) + 1
@@ -76,20 +77,12 @@ def blocks_around(
         yield block * size, min((block + 1) * size, num_tokens)
 
 
-def stretches(
+def _stretches(
     starts: npt.NDArray[np.int64], length: int, item_size: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the stretches of near windows in parts of `CALL_BYTES`.
+    """Yield the stretches of near windows, in parts of `CALL_BYTES`.
 
-    Args:
-        starts: First token of each window, in the order they will be read in;
-            shape `(n,)`, n at least 1.
-        length: Tokens of each, at least 1.
-        item_size: Bytes of a token.
-
-    Yields:
-        First token and one past the last of what to ask for in one call; stretches are
-        in the order of the first windows in them.
+    Stretches are in the order of the first windows in them.
     """
     order = np.argsort(starts, kind="stable")
     begins = starts[order]

@@ -11,7 +11,7 @@ import numpy as np
 from roxxel_format import _dtypes
 from roxxel_format._addresses import AddressRange, reserve
 from roxxel_format._maps import MapCache
-from roxxel_format._read_ahead import blocks_around, is_read_around, stretches
+from roxxel_format._read_ahead import calls
 from roxxel_format._residency import are_resident, is_told
 from roxxel_format._shard import Shard, as_table
 from roxxel_format.errors import ShardError
@@ -243,13 +243,8 @@ class OpenCorpus:
         if not (starts.size and length) or self._is_sample_resident(starts, length):
             return
         num_tokens, item_size = self.index.num_tokens, self.index.dtype.itemsize
-        calls = (
-            blocks_around(starts, length, item_size, num_tokens)
-            if is_read_around(num_tokens * item_size)
-            else stretches(starts, length, item_size)
-        )
         seen: set[int] = set()
-        for call in calls:
+        for call in calls(starts, length, item_size, num_tokens):
             for shard, start, stop in self._places(*call):
                 if self.addresses is None:
                     self.maps[shard].will_need(start, stop)
