@@ -171,9 +171,10 @@ def asked_windows(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Return the starts of the windows that were asked for, a list for each time."""
     calls: list[list[int]] = []
 
-    def ask(_: OpenCorpus, starts: Any, length: int) -> None:
+    def ask(_: OpenCorpus, starts: Any, length: int) -> bool:
         assert length == 10
         calls.append(starts.tolist())
+        return True
 
     monkeypatch.setattr(OpenCorpus, "will_need", ask)
     monkeypatch.setattr(_window_reader, "_MOST_BYTES_AHEAD", 8 * 10 * 2)
@@ -219,6 +220,28 @@ def test_few_windows_are_asked_for_at_first_and_more_each_time(
 
     # Each time from what is read on: 2 from 0, 4 from 1, 8 from 3, 8 from 7.
     assert [len(each) for each in asked_windows] == [2, 3, 6, 4]
+
+
+def test_windows_that_are_in_memory_are_looked_at_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+
+    def look(_: OpenCorpus, starts: Any, length: int) -> bool:
+        del length
+        looked_at.append(int(starts[0]) // 10)
+        return len(looked_at) == 2  # then alone some were not there
+
+    monkeypatch.setattr(OpenCorpus, "will_need", look)
+    monkeypatch.setattr(_window_reader, "_MOST_BYTES_AHEAD", 8 * 10 * 2)
+    starts = np.arange(0, 890, 10)
+    reader = corpus_of(tmp_path, documents_of(900)).window_reader(starts, 10)
+
+    for first in range(starts.size):
+        reader.read(first, first + 1)
+
+    # Four times the 8 windows ahead, but where some were not there.
+    assert looked_at == [0, 32, 40, 68]
 
 
 def test_nothing_is_asked_for_ahead_where_the_system_does_not_tell_what_is_there(

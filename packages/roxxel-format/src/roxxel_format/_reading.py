@@ -238,10 +238,11 @@ class OpenCorpus:
             at = until
         return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
 
-    def will_need(self, starts: npt.NDArray[np.int64], length: int) -> None:
+    def will_need(self, starts: npt.NDArray[np.int64], length: int) -> bool:
+        """Ask the system for windows; return whether some were not in memory."""
         # To ask for pages that are there costs more than to read them.
         if not (starts.size and length) or self._is_sample_resident(starts, length):
-            return
+            return False
         num_tokens, item_size = self.index.num_tokens, self.index.dtype.itemsize
         seen: set[int] = set()
         for call in calls(starts, length, item_size, num_tokens):
@@ -253,16 +254,18 @@ class OpenCorpus:
                     seen.add(shard)
                     self.addresses.check_size(shard)
                 self.addresses.will_need(shard, start, stop)
+        return True
 
-    def read_ahead(self, starts: npt.NDArray[np.int64], length: int) -> None:
+    def read_ahead(self, starts: npt.NDArray[np.int64], length: int) -> bool:
         """Do as `will_need`, for a caller who did not ask for it.
 
         So only where the system tells what is in memory: to ask for windows that are
         there takes longer than to read them.
         """
         is_empty = not (starts.size and length)
-        if not is_empty and self._is_told(self.index.shard_of(int(starts[0]))):
-            self.will_need(starts, length)
+        if is_empty or not self._is_told(self.index.shard_of(int(starts[0]))):
+            return False
+        return self.will_need(starts, length)
 
     def _is_sample_resident(self, starts: npt.NDArray[np.int64], length: int) -> bool:
         """Return whether some of the windows are known to be in memory."""

@@ -31,6 +31,9 @@ _MOST_BYTES_AHEAD = 8 << 20
 _MOST_AHEAD = 4096
 """The same in windows, for to ask for many takes long."""
 
+_LOOK_AGAIN = 4
+"""Where windows are in memory, it is looked again after so many times the most."""
+
 
 class WindowReader:
     """Reads some windows of a corpus by their numbers; made by `Roxxel.window_reader`.
@@ -94,4 +97,7 @@ class WindowReader:
         self._num_ahead = min(2 * self._num_ahead, self._most_ahead)
         # What is wrong with windows to come, who reads them is told.
         with suppress(OSError, ShardError):
-            self._opened.read_ahead(self._starts[begin : self._asked], self._length)
+            starts = self._starts[begin : self._asked]
+            if not self._opened.read_ahead(starts, self._length):
+                most = max(num_ahead, self._most_ahead)
+                self._ask_at = first + _LOOK_AGAIN * most
