@@ -8,8 +8,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
-from roxxel_loader import DeviceStream, RowSource, device_stream
+from roxxel_loader import (
+    DeviceStream,
+    RowSource,
+    _prefetch,
+    _step_batches,
+    device_stream,
+)
 from roxxel_loader.sharding._layout import make_layout
+from roxxel_loader.sharding._put import Put
 
 from .helpers import CountingSource, join_threads, make_mesh, sharded, threads
 
@@ -219,6 +226,112 @@ def test_an_error_names_the_step_and_keeps_its_traceback(workers: int | None) ->
     ]
     assert list(stream) == []
     join_threads()
+
+
+class Changing(CountingSource):
+    """Gives int32, then float32, then a dict, then rows that JAX must narrow."""
+
+    def shape(self, step: int) -> tuple[int, int]:
+        return (16, 24) if step % 4 < 2 else (8, 48)
+
+    def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+        self.reads.append((step, rows, columns))
+        whole = np.full(self.shape(step), step, np.int32)[rows]
+        return (
+            whole,
+            whole.astype(np.float32),
+            {"tokens": whole, "mask": whole > 0},
+            whole.astype(np.int64),
+        )[step // 5 % 4]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2, 3, 30])
+@pytest.mark.parametrize("sharding", [None, sharded((8,), "a")])
+def test_batches_made_together_may_differ_and_are_read_once(
+    sharding: Sharding | None, prefetch: int
+) -> None:
+    source = Changing()
+
+    batches = list(device_stream(source, 0, 40, sharding, prefetch, workers=0))
+
+    for step, batch in enumerate(batches):
+        expected = source.rows(step, slice(None))
+        assert jax.tree.structure(batch) == jax.tree.structure(expected)
+        for leaf, values in zip(
+            jax.tree.leaves(batch), jax.tree.leaves(expected), strict=True
+        ):
+            assert leaf.shape == values.shape
+            assert leaf.dtype == jax.dtypes.canonicalize_dtype(values.dtype)
+            assert (np.asarray(leaf) == values).all()
+    assert [step for step, *_ in source.reads[:40]] == [*range(40)]
+
+
+@pytest.mark.parametrize("broken", range(9))
+def test_batches_before_one_that_cannot_be_read_are_delivered(broken: int) -> None:
+    class Broken(CountingSource):
+        def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+            if step == broken:
+                raise OSError("disk on fire")
+            return super().rows(step, rows, columns)
+
+    source = Broken()
+    stream = device_stream(source, 0, 9, prefetch=3, workers=0)
+
+    for step in range(broken):
+        assert (np.asarray(next(stream)) == source.whole(step)).all()
+    with pytest.raises(OSError, match="disk on fire") as caught:
+        next(stream)
+    assert caught.value.__notes__ == [f"while making the batch of step {broken}"]
+
+
+def test_an_error_of_the_transfer_names_the_first_of_its_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise MemoryError("device is full")
+
+    stream = device_stream(CountingSource(), 0, 9, prefetch=3, workers=0)
+    next(stream)
+    monkeypatch.setattr(Put, "__call__", fail)
+
+    with pytest.raises(MemoryError, match="device is full") as caught:
+        next(stream)
+    assert caught.value.__notes__ == ["while making the batch of step 1"]
+
+
+def test_an_interrupt_of_reading_loses_no_step() -> None:
+    interrupts = [6]  # the second of four that are made together
+
+    class Interrupted(CountingSource):
+        def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+            if step in interrupts:
+                interrupts.remove(step)
+                raise KeyboardInterrupt
+            return super().rows(step, rows, columns)
+
+    source = Interrupted()
+    stream = device_stream(source, 0, 9, prefetch=3, workers=0)
+    batches = [np.asarray(next(stream)) for _ in range(5)]
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    batches += [np.asarray(batch) for batch in stream]
+
+    assert len(batches) == 9
+    for step, batch in enumerate(batches):
+        assert (batch == source.whole(step)).all()
+
+
+def test_nobody_waits_for_a_step_that_is_read_slowly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_step_batches, "SLOW_S", -1.0)
+    monkeypatch.setattr(_prefetch, "SLOW_S", -1.0)
+    source = CountingSource()
+
+    stream = device_stream(source, 0, 6, prefetch=4, workers=0)
+    for number in range(6):
+        next(stream)
+        assert len(source.reads) == number + 1
 
 
 def test_a_source_that_gives_another_shape_is_an_error() -> None:

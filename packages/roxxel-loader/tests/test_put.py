@@ -31,6 +31,11 @@ def usual(piece: Any, sharding: Sharding) -> jax.Array:
     return jax.make_array_from_callback(SHAPE, sharding, lambda _: piece)
 
 
+def put_one(put: Put, piece: Any) -> jax.Array:
+    [array] = put(piece)
+    return array
+
+
 def is_compiled(put: Put) -> bool:
     return bool(put._programs)  # pyright: ignore[reportPrivateUsage] - no user can tell
 
@@ -43,7 +48,7 @@ def test_arrays_are_those_of_the_usual_call_before_and_after_it_compiles(
     sharding: Sharding, dtype: Any
 ) -> None:
     put = Put(SHAPE, sharding)
-    made = [put(np.full(SHAPE, n, dtype)) for n in BEFORE_AND_AFTER]
+    made = [put_one(put, np.full(SHAPE, n, dtype)) for n in BEFORE_AND_AFTER]
 
     for number, array in enumerate(made):
         expected = usual(np.full(SHAPE, number, dtype), sharding)
@@ -55,13 +60,26 @@ def test_arrays_are_those_of_the_usual_call_before_and_after_it_compiles(
     assert is_compiled(put) == (compiles and jax.default_backend() == "cpu")
 
 
+@pytest.mark.parametrize("num_pieces", [1, 2, 3, 9])
+def test_pieces_that_come_together_become_an_array_each(num_pieces: int) -> None:
+    put = Put(SHAPE, one_device())
+
+    for first in range(0, 2 * USUAL_CALLS + 20, num_pieces):
+        numbers = range(first, first + num_pieces)
+        arrays = put(*[np.full(SHAPE, number, np.int32) for number in numbers])
+        assert [int(array.max()) for array in arrays] == [*numbers]
+        assert [int(array.min()) for array in arrays] == [*numbers]
+        assert {array.sharding for array in arrays} == {one_device()}
+    assert is_compiled(put) == (jax.__version_info__ >= (0, 9))
+
+
 def test_steps_that_are_running_hold_no_batch_up_and_change_none() -> None:
     put = put_for(SHAPE, one_device())
     step = jax.jit(lambda state, batch: state + batch.sum())
     state = jax.numpy.zeros((), np.int32)
 
     for number in BEFORE_AND_AFTER:
-        state = step(state, put(np.full(SHAPE, number, np.int32)))
+        state = step(state, put_one(put, np.full(SHAPE, number, np.int32)))
 
     assert state == sum(BEFORE_AND_AFTER) * 24
     assert put_for(SHAPE, one_device()) is put
@@ -73,7 +91,7 @@ def test_a_program_is_left_aside_where_jit_is_disabled() -> None:
         put(np.full(SHAPE, number, np.int32))
 
     with jax.disable_jit():
-        array = put(np.full(SHAPE, 7, np.int32))
+        array = put_one(put, np.full(SHAPE, 7, np.int32))
 
     assert isinstance(array, jax.Array)
     assert array.sharding == one_device()
@@ -85,7 +103,7 @@ def test_a_mesh_of_other_devices_that_is_set_stops_no_batch() -> None:
 
     with jax.set_mesh(Mesh(np.asarray(jax.devices()[:2]), ("data",))):
         for number in BEFORE_AND_AFTER:
-            array = put(np.full(SHAPE, number, np.int32))
+            array = put_one(put, np.full(SHAPE, number, np.int32))
             np.testing.assert_array_equal(array, np.full(SHAPE, number))
 
 
@@ -94,7 +112,7 @@ def test_where_jax_is_told_not_to_trace_the_usual_call_goes_on() -> None:
 
     with jax.no_tracing():
         for number in BEFORE_AND_AFTER:
-            array = put(np.full(SHAPE, number, np.int32))
+            array = put_one(put, np.full(SHAPE, number, np.int32))
             np.testing.assert_array_equal(array, np.full(SHAPE, number))
 
     assert not is_compiled(put)
@@ -107,7 +125,8 @@ def test_several_devices_and_large_arrays_go_the_usual_way() -> None:
     everywhere, large = Put(SHAPE, replicated), Put((4, 1 << 14), one_device())
 
     for number in BEFORE_AND_AFTER:
-        assert len(everywhere(np.full(SHAPE, number, np.int32)).devices()) == 2
+        array = put_one(everywhere, np.full(SHAPE, number, np.int32))
+        assert len(array.devices()) == 2
         large(np.full((4, 1 << 14), number, np.int32))
 
     assert not is_compiled(everywhere)
@@ -122,7 +141,7 @@ def test_another_memory_than_the_usual_goes_the_usual_way() -> None:
         sharding = SingleDeviceSharding(device, memory_kind=kind)
         put = Put(SHAPE, sharding)
         for number in BEFORE_AND_AFTER:
-            array = put(np.full(SHAPE, number, np.int32))
+            array = put_one(put, np.full(SHAPE, number, np.int32))
             assert array.sharding.memory_kind == kind
         assert not is_compiled(put)
     assert kinds

@@ -107,6 +107,7 @@ def device_stream(
         stop,
         ahead=prefetch,
         workers=workers,
+        make_some=batches.make_some,
         settings=settings_here,
     )
     return DeviceStream(prefetcher, start, stop)

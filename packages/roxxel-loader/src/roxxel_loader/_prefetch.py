@@ -13,12 +13,24 @@ import weakref
 from collections import deque
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Self, TypeVar, cast
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    Self,
+    TypeAlias,
+    TypeVar,
+    cast,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 T = TypeVar("T")
+
+MakeSome: TypeAlias = "Callable[[int, int, Callable[[T], None]], None]"
 
 Mode = Literal["inline", "thread"]
 
@@ -52,6 +64,10 @@ class Prefetcher(Generic[T]):
             None measures, and takes one thread where results are slow.
         executor: Makes the results instead of own threads; it is left open.
         submit: Has a result made by an executor; by default all of it by one call.
+        make_some: Makes results on the consumer's thread, where several cost less
+            together: given a number, how many from there on may be made, and what to
+            call with each, in order. It makes one or more, and gives those before an
+            error first. By default it makes one by `make`.
         settings: Called on the consumer's thread before own threads begin; gives what
             each of them calls first.
 
@@ -71,9 +87,11 @@ class Prefetcher(Generic[T]):
         workers: int | None = None,
         executor: Executor | None = None,
         submit: Callable[[int, Executor], Future[T]] | None = None,
+        make_some: MakeSome[T] | None = None,
         settings: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
         self._make = make
+        self._make_some = make_some or (lambda number, _, add: add(make(number)))
         self._submit = submit
         self._next = start
         self._stop = stop
@@ -141,28 +159,32 @@ class Prefetcher(Generic[T]):
         One right after the other, for what has just run is still in the processor's
         caches: between two steps of training it is not, and takes several times as
         long. A slow one gains nothing by that, so nobody is kept waiting for the next.
-        Only the place moves on after each, so an interrupt of `make` loses nothing.
         """
-        pending, stop = self._pending, self._stop
         # The very first is not kept waiting for a second.
-        budget = 1 if self._num_slow < 0 else self._ahead + 1
-        number, began = self._next, perf_counter()
-        while budget and number != stop:
+        last = self._next + (1 if self._num_slow < 0 else self._ahead + 1)
+        if self._stop is not None:
+            last = min(last, self._stop)
+        began = perf_counter()
+        while self._next < last:
+            number = self._next
             try:
-                pending.append(self._make(number))
+                self._make_some(number, last - number, self._add)
             except Exception as error:  # noqa: BLE001 - raised when its turn comes
                 self._fail(error)
                 return
-            self._next = number = number + 1
-            budget -= 1
+            made = self._next - number
             ended = perf_counter()
             taken_s, began = ended - began, ended
             self.waited_s += taken_s
-            if taken_s > SLOW_S:
+            if taken_s > SLOW_S * made:
                 self._learn_slow()
                 return
-            if self._num_slow:
-                self._num_slow -= 1 if self._num_slow > 0 else -1
+            self._num_slow = max(0, self._num_slow - made)
+
+    def _add(self, result: T) -> None:
+        """Keep a result; the place moves on only here, so an interrupt loses none."""
+        self._pending.append(result)
+        self._next += 1
 
     def _learn_slow(self) -> None:
         """Move to a thread when slow results outnumber quick ones by three."""

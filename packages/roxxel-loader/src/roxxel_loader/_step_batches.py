@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from ._buffers import to_hand_over
+from ._prefetch import SLOW_S
 from ._row_source import Hints
 from .sharding._layout import Layouts, index_of
 from .sharding._transfer import assemble, transfer
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from ._row_source import RowSource
     from .sharding._layout import Box, Layout, Shape, ShardingLike
+    from .sharding._put import Put
 
 PLAIN_DTYPES = frozenset(
     np.dtype(kind)
@@ -52,6 +54,16 @@ class StepBatches(Protocol):
         """Return the batch of a step."""
         ...
 
+    def make_some(self, step: int, most: int, add: Callable[[Made], None]) -> None:
+        """Make the batch of a step, and of at most `most` together with those after it.
+
+        Args:
+            step: The first step.
+            most: Batches that may be made, 1 or more.
+            add: Called with each, in order; also with those before an error.
+        """
+        ...
+
 
 class BatchesOfRows:
     """Batches of a source whose parts can be read alone.
@@ -72,7 +84,29 @@ class BatchesOfRows:
             self._plan(start)
 
     def make(self, step: int) -> Made:
-        """Return the batch of a step, after asking for the pages of those to come.
+        """Return the batch of a step, after asking for the pages of those to come."""
+        made: list[Made] = []
+        self.make_some(step, 1, made.append)
+        return made[0]
+
+    def make_some(self, step: int, most: int, add: Callable[[Made], None]) -> None:
+        """Make batches of steps in order, until one was slow to read.
+
+        All are read before the first is transferred, so that each of the two runs from
+        the processor's caches.
+        """
+        group = _Group(add)
+        try:
+            for number in range(step, step + most):
+                if self._read(number, group) > SLOW_S:
+                    break
+        except Exception:
+            group.transfer()  # those before it
+            raise
+        group.transfer()
+
+    def _read(self, step: int, group: _Group) -> float:
+        """Read the batch of a step, add it to a group and return the seconds it took.
 
         The common case, plain rows for one device or the same for all, is spelled out:
         it runs on the consumer's thread, where every call of a function counts.
@@ -93,23 +127,21 @@ class BatchesOfRows:
                     only = to_hand_over(parts, 0, plan.alias_bytes)
                     if only is not parts[0]:
                         assembled = perf_counter()
-                    return (
-                        step,
-                        plan.put(only),
-                        was_read - began,
-                        assembled - was_read,
-                        perf_counter() - assembled,
+                    group.take(
+                        step, plan.put, only, was_read - began, assembled - was_read
                     )
+                    return assembled - began
             else:
                 parts = [
                     self._rows(step, one.rows, one.columns) for one in plan.requests
                 ]
                 was_read = perf_counter()
             leaves = self._leaves(step, plan, parts)
-            return _transferred(step, leaves, began, was_read)
+            group.add(_transferred(step, leaves, began, was_read))
         except Exception as error:
             _note_step(error, step)
             raise
+        return perf_counter() - began
 
     def _plan(self, step: int) -> _Plan:
         """Return, and keep, where a step's batch goes and what to ask the source."""
@@ -166,6 +198,11 @@ class BatchesOfFunction:
             _note_step(error, step)
             raise
 
+    def make_some(self, step: int, most: int, add: Callable[[Made], None]) -> None:
+        """Make the batch of a step, which no other would make any quicker."""
+        del most
+        add(self.make(step))
+
     def _assemble(
         self, step: int, name: str, values: list[npt.NDArray[Any]]
     ) -> tuple[Layout, list[npt.NDArray[Any]]]:
@@ -174,6 +211,58 @@ class BatchesOfFunction:
         if layout.reads != (tuple((0, size) for size in shape),):
             values = [values[0][index_of(read)] for read in layout.reads]
         return layout, assemble(layout, values, name)
+
+
+class _Group:
+    """Batches that were read and are transferred together.
+
+    Args:
+        add: Called with each that is made, in order.
+    """
+
+    def __init__(self, add: Callable[[Made], None]) -> None:
+        self._add = add
+        self._put: Put | None = None
+        self._pieces: list[npt.NDArray[Any]] = []
+        self._read: list[tuple[int, float, float]] = []
+
+    def take(
+        self,
+        step: int,
+        put: Put,
+        piece: npt.NDArray[Any],
+        read_s: float,
+        assemble_s: float,
+    ) -> None:
+        """Take the one piece of a batch, which `put` is to place."""
+        pieces = self._pieces
+        if pieces and (put is not self._put or piece.dtype != pieces[0].dtype):
+            self.transfer()
+        self._put = put
+        pieces.append(piece)
+        self._read.append((step, read_s, assemble_s))
+
+    def add(self, made: Made) -> None:
+        """Take a batch that was transferred already, after those before it."""
+        self.transfer()
+        self._add(made)
+
+    def transfer(self) -> None:
+        """Make the arrays of the pieces."""
+        if self._put is None or not self._pieces:
+            return
+        began = perf_counter()
+        try:
+            arrays = self._put(*self._pieces)
+        except Exception as error:
+            _note_step(error, self._read[0][0])
+            raise
+        finally:
+            self._pieces.clear()
+        each_s = (perf_counter() - began) / len(arrays)
+        for (step, read_s, assemble_s), array in zip(self._read, arrays, strict=True):
+            self._add((step, array, read_s, assemble_s, each_s))
+        self._read.clear()
 
 
 class _Plan:

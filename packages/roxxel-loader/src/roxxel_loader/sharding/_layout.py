@@ -49,7 +49,7 @@ class Layout:
             in exactly one.
         cuts: For each piece the number of its read, and where it lies in that.
         alias_bytes: Bytes from which on the devices do better to take a piece over.
-        put: Makes the array, where one read is at once the only piece; else None.
+        put: Makes such arrays, where one read is at once the only piece; else None.
     """
 
     shape: Shape

@@ -68,7 +68,7 @@ def assemble(
 def transfer(layout: Layout, pieces: Sequence[npt.NDArray[Any]]) -> jax.Array:
     """Return the global array of pieces, which must not be written to again."""
     if layout.put is not None:
-        return layout.put(pieces[0])
+        return layout.put(pieces[0])[0]
     by_box = dict(zip(layout.pieces, pieces, strict=True))
     return jax.make_array_from_callback(
         layout.shape,
