@@ -13,6 +13,7 @@ import jax
 
 from ._arguments import check_at_least, check_callable, check_integers
 from ._batches import Batches
+from ._buffers import keep_freed_memory
 from ._checks import (
     check_batches,
     check_indexed,
@@ -267,6 +268,7 @@ class Dataloader(Generic[B]):
             rows = batches.rows(self._batch_size)
             num_items = max(sum(stop - start for start, stop in rows.spans), 1)
             ahead = max(ahead, ceil(2 * workers / num_items))
+        keep_freed_memory()
         return Prefetcher(
             batches.make,
             self._start,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from ._arguments import check_at_least, check_callable, check_integers
+from ._buffers import keep_freed_memory
 from ._prefetch import Mode, Prefetcher
 from ._row_source import RowSource
 from ._step_batches import BatchesOfFunction, BatchesOfRows, StepBatches
@@ -101,6 +102,7 @@ def device_stream(
         if isinstance(source, RowSource)
         else BatchesOfFunction(source, sharding)
     )
+    keep_freed_memory()
     prefetcher = Prefetcher(
         batches.make,
         start,
