@@ -228,6 +228,13 @@ def test_an_error_names_the_step_and_keeps_its_traceback(workers: int | None) ->
     join_threads()
 
 
+@pytest.fixture
+def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have as many batches made together as may be, however slow the machine."""
+    monkeypatch.setattr(_step_batches, "SLOW_S", 60.0)
+    monkeypatch.setattr(_prefetch, "SLOW_S", 60.0)
+
+
 class Changing(CountingSource):
     """Gives int32, then float32, then a dict, then rows that JAX must narrow."""
 
@@ -266,20 +273,26 @@ def test_batches_made_together_may_differ_and_are_read_once(
     assert [step for step, *_ in source.reads[:40]] == [*range(40)]
 
 
+@pytest.mark.parametrize("given", ["nothing", "another shape", "a dict of it"])
 @pytest.mark.parametrize("broken", range(9))
-def test_batches_before_one_that_cannot_be_read_are_delivered(broken: int) -> None:
+def test_batches_before_one_that_cannot_be_made_are_delivered(
+    broken: int, given: str
+) -> None:
     class Broken(CountingSource):
         def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
-            if step == broken:
+            whole = super().rows(step, rows, columns)
+            if step != broken:
+                return whole
+            if given == "nothing":
                 raise OSError("disk on fire")
-            return super().rows(step, rows, columns)
+            return {"tokens": whole[1:]} if "dict" in given else whole[1:]
 
     source = Broken()
     stream = device_stream(source, 0, 9, prefetch=3, workers=0)
 
     for step in range(broken):
         assert (np.asarray(next(stream)) == source.whole(step)).all()
-    with pytest.raises(OSError, match="disk on fire") as caught:
+    with pytest.raises((OSError, ValueError), match=r"on fire|must begin") as caught:
         next(stream)
     assert caught.value.__notes__ == [f"while making the batch of step {broken}"]
 
@@ -299,6 +312,7 @@ def test_an_error_of_the_transfer_names_the_first_of_its_steps(
     assert caught.value.__notes__ == ["while making the batch of step 1"]
 
 
+@pytest.mark.usefixtures("never_slow")
 def test_an_interrupt_of_reading_loses_no_step() -> None:
     interrupts = [6]  # the second of four that are made together
 
@@ -319,6 +333,58 @@ def test_an_interrupt_of_reading_loses_no_step() -> None:
     assert len(batches) == 9
     for step, batch in enumerate(batches):
         assert (batch == source.whole(step)).all()
+
+
+@pytest.mark.usefixtures("never_slow")
+def test_an_interrupt_of_the_transfer_loses_no_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = Put.__call__
+    calls: list[int] = []
+
+    def interrupted(put: Put, *pieces: Any) -> Any:
+        calls.append(len(pieces))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return usual(put, *pieces)
+
+    monkeypatch.setattr(Put, "__call__", interrupted)
+    source = CountingSource()
+    stream = device_stream(source, 0, 12, prefetch=3, workers=0)
+    batches = [np.asarray(next(stream)) for _ in range(5)]
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    batches += [np.asarray(batch) for batch in stream]
+
+    assert calls == [1, 4, 4, 4, 3]
+    assert len(batches) == 12
+    for step, batch in enumerate(batches):
+        assert (batch == source.whole(step)).all()
+
+
+@pytest.mark.usefixtures("never_slow")
+@pytest.mark.parametrize(
+    ("shape", "together"),
+    [((16, 24), [1, 8, 8, 4, 8, 1]), ((128, 2048), [1, *[2] * 10, *[2] * 4, 1])],
+)
+def test_few_batches_are_transferred_together_and_not_many_bytes(
+    shape: tuple[int, int], together: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Put.__call__
+    calls: list[int] = []
+
+    def counted(put: Put, *pieces: Any) -> Any:
+        calls.append(len(pieces))
+        return usual(put, *pieces)
+
+    monkeypatch.setattr(Put, "__call__", counted)
+    source = CountingSource(shape)
+
+    batches = list(device_stream(source, 0, 30, prefetch=19, workers=0))
+
+    assert calls == together
+    for step, batch in enumerate(batches):
+        assert (np.asarray(batch) == source.whole(step)).all()
 
 
 def test_nobody_waits_for_a_step_that_is_read_slowly(

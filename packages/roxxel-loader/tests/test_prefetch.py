@@ -233,6 +233,25 @@ def test_nobody_waits_for_a_slow_result_that_is_not_theirs(
             assert made == [*range(number + 1)]
 
 
+def test_a_slow_result_among_quick_ones_ends_the_run_and_moves_to_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(_prefetch, "perf_counter", clock)
+    made: list[int] = []
+
+    def some_slow(n: int) -> None:
+        clock.now += 9e-3 if n % 4 == 3 else 1e-4
+        made.append(n)
+
+    with Prefetcher(some_slow, 0, 80, ahead=8) as results:
+        for number in range(80):
+            next(results)
+            # All up to the next slow one.
+            assert made == [*range(number + 4 - number % 4 if number else 1)]
+        assert results.mode == "inline"
+
+
 def test_slow_jobs_move_to_a_thread_and_quick_ones_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

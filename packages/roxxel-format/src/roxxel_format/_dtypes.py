@@ -14,28 +14,26 @@ if TYPE_CHECKING:
 Tokens: TypeAlias = "npt.NDArray[Any]"
 
 BFLOAT16 = "bfloat16"
-_DTYPES: dict[str, np.dtype[Any]] = {
-    name: np.dtype(code)
-    for name, code in {
-        "bool": "?",
-        "int8": "i1",
-        "int16": "<i2",
-        "int32": "<i4",
-        "int64": "<i8",
-        "uint8": "u1",
-        "uint16": "<u2",
-        "uint32": "<u4",
-        "uint64": "<u8",
-        "float16": "<f2",
-        "float32": "<f4",
-        "float64": "<f8",
-    }.items()
+_CODES = {
+    "bool": "?",
+    "int8": "i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint8": "u1",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "uint64": "<u8",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
 }
-_ITEM_SIZES = {name: dtype.itemsize for name, dtype in _DTYPES.items()}
+_ITEM_SIZES = {name: np.dtype(code).itemsize for name, code in _CODES.items()}
 _ITEM_SIZES[BFLOAT16] = 2
-NAMES = (*_DTYPES, BFLOAT16)
+NAMES = (*_CODES, BFLOAT16)
 
 
+@cache
 def stored_dtype(name: str) -> np.dtype[Any]:
     """Return the little-endian dtype of a stored name.
 
@@ -51,7 +49,7 @@ def stored_dtype(name: str) -> np.dtype[Any]:
         except ModuleNotFoundError:
             return np.dtype("<u2")
         return np.dtype(ml_dtypes.bfloat16)
-    return _DTYPES[name]
+    return np.dtype(_CODES[name])
 
 
 def item_size(name: str) -> int:

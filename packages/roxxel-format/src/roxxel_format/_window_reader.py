@@ -31,15 +31,17 @@ _MOST_BYTES_AHEAD = 8 << 20
 _MOST_AHEAD = 4096
 """The same in windows, for to ask for many takes long."""
 
-_LOOK_AGAIN = 4
-"""Where windows are in memory, it is looked again after so many times the most."""
+_NOT_LOOKED_AT = 4
+"""Times the most windows that are asked for ahead: so many are read without a look,
+once those ahead were found in memory."""
 
 
 class WindowReader:
     """Reads some windows of a corpus by their numbers; made by `Roxxel.window_reader`.
 
     It expects to be read in order, and asks the system for the next windows ahead; not
-    for those before the last that were read.
+    for those before the last that were read. Where some of them are found in memory, it
+    takes all for that, and those of the next 32 MiB too.
 
     Args:
         opened: The corpus as it was when the windows were checked.
@@ -65,7 +67,7 @@ class WindowReader:
         window_bytes = max(1, length * opened.index.dtype.itemsize)
         self._most_ahead = min(_MOST_BYTES_AHEAD // window_bytes, _MOST_AHEAD)
         self._num_ahead = min(_FIRST_AHEAD, self._most_ahead)
-        # Threads that meet here ask twice, no more.
+        # Threads that meet here ask twice, or for some windows not at all.
         self._asked = 0
         self._ask_at = 0
 
@@ -91,7 +93,10 @@ class WindowReader:
         return self._read(self._starts[first:stop])
 
     def _ask(self, first: int, num_ahead: int) -> None:
-        """Ask for the windows from `first` on that were not asked for yet."""
+        """Ask for the windows from `first` on that were not asked for yet.
+
+        Where they are in memory, put the next look off.
+        """
         begin, self._asked = max(first, self._asked), first + num_ahead
         self._ask_at = first + max(1, num_ahead // 2)
         self._num_ahead = min(2 * self._num_ahead, self._most_ahead)
@@ -100,4 +105,4 @@ class WindowReader:
             starts = self._starts[begin : self._asked]
             if not self._opened.read_ahead(starts, self._length):
                 most = max(num_ahead, self._most_ahead)
-                self._ask_at = first + _LOOK_AGAIN * most
+                self._ask_at = first + _NOT_LOOKED_AT * most

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from ctypes import addressof, c_char
-from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -26,23 +25,7 @@ ALIGNMENT = 64
 ALIAS_BYTES = 100 << 10
 """From this size on an alias costs less than the copy that the usual call makes."""
 
-_LARGE_BLOCK = 31 << 20
-"""Bytes; the largest block that glibc takes as a measure is one of 32 MiB."""
-
 _char_at: Any = c_char.from_buffer
-
-
-@cache
-def keep_freed_memory() -> None:
-    """Let the C library keep what batches leave, up to 62 MiB, for those to come.
-
-    Several batches are freed before as many are made, and glibc gives memory at the end
-    of its heap back to the system: then every page of the next ones is a fault, which
-    takes longer than filling it. It keeps twice the largest block that it ever mapped
-    alone and freed (mallopt(3), `M_MMAP_THRESHOLD`), and one that nobody touches costs
-    nothing. Who has set that himself is not overruled, and other libraries do not mind.
-    """
-    np.empty(_LARGE_BLOCK, np.uint8)
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

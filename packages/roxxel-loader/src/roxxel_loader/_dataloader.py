@@ -13,7 +13,6 @@ import jax
 
 from ._arguments import check_at_least, check_callable, check_integers
 from ._batches import Batches
-from ._buffers import keep_freed_memory
 from ._checks import (
     check_batches,
     check_indexed,
@@ -22,6 +21,7 @@ from ._checks import (
     check_stream,
 )
 from ._finisher import Finisher
+from ._heap import keep_freed_memory
 from ._iteration import DataloaderIterator
 from ._prefetch import EndOfWorkError, Prefetcher
 from ._process_rows import process_rows, sharded_rows

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from ._arguments import check_at_least, check_callable, check_integers
-from ._buffers import keep_freed_memory
+from ._heap import keep_freed_memory
 from ._prefetch import Mode, Prefetcher
 from ._row_source import RowSource
-from ._step_batches import BatchesOfFunction, BatchesOfRows, StepBatches
+from ._step_batches import BatchesOfFunction, BatchesOfRows
 from ._thread_settings import settings_here
 
 if TYPE_CHECKING:
@@ -95,13 +95,13 @@ def device_stream(
     check_at_least(0, prefetch=prefetch)
     if workers is not None:
         check_at_least(0, workers=workers)
-    if not isinstance(source, RowSource):
+    if isinstance(source, RowSource):
+        batches = BatchesOfRows(source, sharding, start, stop)
+        make_some = batches.make_some
+    else:
         check_callable(source=source)
-    batches: StepBatches = (
-        BatchesOfRows(source, sharding, start, stop)
-        if isinstance(source, RowSource)
-        else BatchesOfFunction(source, sharding)
-    )
+        batches = BatchesOfFunction(source, sharding)
+        make_some = None
     keep_freed_memory()
     prefetcher = Prefetcher(
         batches.make,
@@ -109,7 +109,7 @@ def device_stream(
         stop,
         ahead=prefetch,
         workers=workers,
-        make_some=batches.make_some,
+        make_some=make_some,
         settings=settings_here,
     )
     return DeviceStream(prefetcher, start, stop)

@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections import deque
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
 from typing import (
     TYPE_CHECKING,
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MakeSome: TypeAlias = "Callable[[int, int, Callable[[T], None]], None]"
+MakeSome: TypeAlias = "Callable[[int, int, Callable[[T], None]], bool]"
+"""Makes results from a number on, at most so many and not past one that was slow; calls
+the third argument with each, in order, with those before an error too; returns whether
+the last was slow."""
 
 Mode = Literal["inline", "thread"]
 
@@ -50,9 +54,10 @@ class Prefetcher(Generic[T]):
 
     An exception is raised at the result it belongs to, with the traceback of the thread
     it came from, and ends the iteration. So does an interrupt that meets it waiting for
-    a thread; one that meets `make` on the consumer's thread loses nothing, but one
-    between two results may lose or repeat one. `close()` (also by `with`) waits for
-    what is being made; an abandoned prefetcher lets that finish and its threads go.
+    a thread; one that meets `make` on the consumer's thread loses nothing, for what was
+    not finished is made again, but one between two results may lose or repeat one.
+    `close()` (also by `with`) waits for what is being made; an abandoned prefetcher
+    lets that finish and its threads go.
 
     Args:
         make: Makes the result of a number. Where it raises `EndOfWorkError`, the
@@ -64,10 +69,8 @@ class Prefetcher(Generic[T]):
             None measures, and takes one thread where results are slow.
         executor: Makes the results instead of own threads; it is left open.
         submit: Has a result made by an executor; by default all of it by one call.
-        make_some: Makes results on the consumer's thread, where several cost less
-            together: given a number, how many from there on may be made, and what to
-            call with each, in order. It makes one or more, and gives those before an
-            error first. By default it makes one by `make`.
+        make_some: Makes results on the consumer's thread instead of `make`, where
+            several cost less together.
         settings: Called on the consumer's thread before own threads begin; gives what
             each of them calls first.
 
@@ -91,7 +94,7 @@ class Prefetcher(Generic[T]):
         settings: Callable[[], Callable[[], None]] | None = None,
     ) -> None:
         self._make = make
-        self._make_some = make_some or (lambda number, _, add: add(make(number)))
+        self._make_some = make_some or partial(_one_by_one, make)
         self._submit = submit
         self._next = start
         self._stop = stop
@@ -160,29 +163,29 @@ class Prefetcher(Generic[T]):
         caches: between two steps of training it is not, and takes several times as
         long. A slow one gains nothing by that, so nobody is kept waiting for the next.
         """
-        # The very first is not kept waiting for a second.
-        last = self._next + (1 if self._num_slow < 0 else self._ahead + 1)
+        is_first = self._num_slow < 0  # not kept waiting for a second, and not judged
+        first, num = self._next, 1 if is_first else self._ahead + 1
         if self._stop is not None:
-            last = min(last, self._stop)
+            num = min(num, self._stop - first)
+        if num < 1:
+            return
         began = perf_counter()
-        while self._next < last:
-            number = self._next
-            try:
-                self._make_some(number, last - number, self._add)
-            except Exception as error:  # noqa: BLE001 - raised when its turn comes
-                self._fail(error)
-                return
-            made = self._next - number
-            ended = perf_counter()
-            taken_s, began = ended - began, ended
-            self.waited_s += taken_s
-            if taken_s > SLOW_S * made:
-                self._learn_slow()
-                return
-            self._num_slow = max(0, self._num_slow - made)
+        try:
+            is_slow = self._make_some(first, num, self._add)
+        except Exception as error:  # noqa: BLE001 - raised when its turn comes
+            self._fail(error)
+            return
+        self.waited_s += perf_counter() - began
+        if is_first:
+            self._num_slow = 0
+            return
+        num_quick = self._next - first - is_slow
+        self._num_slow = max(0, self._num_slow - num_quick)
+        if is_slow:
+            self._learn_slow()
 
     def _add(self, result: T) -> None:
-        """Keep a result; the place moves on only here, so an interrupt loses none."""
+        """Keep a result; the place moves on only now, so an interrupt loses none."""
         self._pending.append(result)
         self._next += 1
 
@@ -254,6 +257,18 @@ class Prefetcher(Generic[T]):
             raise
         self.close()
         raise _told(failure)
+
+
+def _one_by_one(
+    make: Callable[[int], T], number: int, num: int, add: Callable[[T], None]
+) -> bool:
+    """Make results each by itself; see `MakeSome`."""
+    for at in range(number, number + num):
+        began = perf_counter()
+        add(make(at))
+        if perf_counter() - began > SLOW_S:
+            return True
+    return False
 
 
 def _told(error: Exception) -> Exception:

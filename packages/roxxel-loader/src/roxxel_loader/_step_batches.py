@@ -7,7 +7,7 @@ function gives whole batches, of which the parts are taken.
 from __future__ import annotations
 
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -47,22 +47,12 @@ Made: TypeAlias = tuple[int, Any, float, float, float]
 transferring."""
 
 
-class StepBatches(Protocol):
-    """Batches by step."""
+_GROUP_BATCHES = 8
+"""Batches that are transferred together at most: each number of them that comes often
+has a compiled program of its own."""
 
-    def make(self, step: int) -> Made:
-        """Return the batch of a step."""
-        ...
-
-    def make_some(self, step: int, most: int, add: Callable[[Made], None]) -> None:
-        """Make the batch of a step, and of at most `most` together with those after it.
-
-        Args:
-            step: The first step.
-            most: Batches that may be made, 1 or more.
-            add: Called with each, in order; also with those before an error.
-        """
-        ...
+_GROUP_BYTES = 2 << 20
+"""The same bound in bytes of them all, for no more stays in a core's cache."""
 
 
 class BatchesOfRows:
@@ -89,59 +79,63 @@ class BatchesOfRows:
         self.make_some(step, 1, made.append)
         return made[0]
 
-    def make_some(self, step: int, most: int, add: Callable[[Made], None]) -> None:
-        """Make batches of steps in order, until one was slow to read.
+    def make_some(self, step: int, num: int, add: Callable[[Made], None]) -> bool:
+        """Make the batches of a step and those after it.
 
-        All are read before the first is transferred, so that each of the two runs from
-        the processor's caches.
+        Plain arrays of one piece are read before any of them is transferred, so that
+        each of the two runs from the processor's caches.
+
+        Args:
+            step: First step.
+            num: Batches to make, if none is slow to read.
+            add: Called with each, in order; with those read before an error too.
+
+        Returns:
+            Whether the last was slow.
         """
         group = _Group(add)
-        try:
-            for number in range(step, step + most):
-                if self._read(number, group) > SLOW_S:
-                    break
-        except Exception:
-            group.transfer()  # those before it
-            raise
-        group.transfer()
+        is_slow = False
+        for at in range(step, step + num):
+            began = perf_counter()
+            try:
+                batch = self._read(at, began)
+            except Exception as error:
+                _note_step(error, at)
+                group.transfer()
+                raise
+            group.take(batch)
+            if perf_counter() - began > SLOW_S:
+                is_slow = True
+                break
+        return group.transfer() > SLOW_S or is_slow
 
-    def _read(self, step: int, group: _Group) -> float:
-        """Read the batch of a step, add it to a group and return the seconds it took.
+    def _read(self, step: int, began: float) -> _Piece | Made:
+        """Read the batch of a step; transfer it too, unless it is one plain piece.
 
-        The common case, plain rows for one device or the same for all, is spelled out:
-        it runs on the consumer's thread, where every call of a function counts.
+        That common case, rows for one device or the same for all, is spelled out: it
+        runs on the consumer's thread, where every call of a function counts.
         """
-        began = perf_counter()
-        try:
-            plan = self._plans.get(self._shape(step)) or self._plan(step)
-            if step >= self._hints.ask_at:
-                self._hints.ask(step, plan.layout)
-            if plan.put is not None:
-                parts = [self._rows(step, plan.rows, plan.columns)]
-                was_read = assembled = perf_counter()
-                if (
-                    type(parts[0]) is np.ndarray
-                    and parts[0].dtype in PLAIN_DTYPES
-                    and parts[0].shape == plan.wanted
-                ):
-                    only = to_hand_over(parts, 0, plan.alias_bytes)
-                    if only is not parts[0]:
-                        assembled = perf_counter()
-                    group.take(
-                        step, plan.put, only, was_read - began, assembled - was_read
-                    )
-                    return assembled - began
-            else:
-                parts = [
-                    self._rows(step, one.rows, one.columns) for one in plan.requests
-                ]
-                was_read = perf_counter()
-            leaves = self._leaves(step, plan, parts)
-            group.add(_transferred(step, leaves, began, was_read))
-        except Exception as error:
-            _note_step(error, step)
-            raise
-        return perf_counter() - began
+        plan = self._plans.get(self._shape(step)) or self._plan(step)
+        if step >= self._hints.ask_at:
+            self._hints.ask(step, plan.layout)
+        if plan.put is not None:
+            parts = [self._rows(step, plan.rows, plan.columns)]
+            was_read = assembled = perf_counter()
+            if (
+                type(parts[0]) is np.ndarray
+                and parts[0].dtype in PLAIN_DTYPES
+                and parts[0].shape == plan.wanted
+            ):
+                only = to_hand_over(parts, 0, plan.alias_bytes)
+                if only is not parts[0]:
+                    assembled = perf_counter()
+                return _Piece(
+                    step, plan.put, only, was_read - began, assembled - was_read
+                )
+        else:
+            parts = [self._rows(step, one.rows, one.columns) for one in plan.requests]
+            was_read = perf_counter()
+        return _transferred(step, self._leaves(step, plan, parts), began, was_read)
 
     def _plan(self, step: int) -> _Plan:
         """Return, and keep, where a step's batch goes and what to ask the source."""
@@ -198,11 +192,6 @@ class BatchesOfFunction:
             _note_step(error, step)
             raise
 
-    def make_some(self, step: int, most: int, add: Callable[[Made], None]) -> None:
-        """Make the batch of a step, which no other would make any quicker."""
-        del most
-        add(self.make(step))
-
     def _assemble(
         self, step: int, name: str, values: list[npt.NDArray[Any]]
     ) -> tuple[Layout, list[npt.NDArray[Any]]]:
@@ -213,8 +202,26 @@ class BatchesOfFunction:
         return layout, assemble(layout, values, name)
 
 
+class _Piece(NamedTuple):
+    """A batch that was read, to be transferred as one piece.
+
+    Attributes:
+        step: Its step.
+        put: Makes its array.
+        values: What it holds; nobody may write to it.
+        read_s: Seconds of reading it.
+        assemble_s: Seconds of copying it.
+    """
+
+    step: int
+    put: Put
+    values: npt.NDArray[Any]
+    read_s: float
+    assemble_s: float
+
+
 class _Group:
-    """Batches that were read and are transferred together.
+    """Batches on their way to the devices, of which alike pieces go together.
 
     Args:
         add: Called with each that is made, in order.
@@ -222,47 +229,42 @@ class _Group:
 
     def __init__(self, add: Callable[[Made], None]) -> None:
         self._add = add
-        self._put: Put | None = None
-        self._pieces: list[npt.NDArray[Any]] = []
-        self._read: list[tuple[int, float, float]] = []
+        self._pieces: list[_Piece] = []
 
-    def take(
-        self,
-        step: int,
-        put: Put,
-        piece: npt.NDArray[Any],
-        read_s: float,
-        assemble_s: float,
-    ) -> None:
-        """Take the one piece of a batch, which `put` is to place."""
+    def take(self, batch: _Piece | Made) -> None:
+        """Take the next batch; one that was made already goes on at once."""
         pieces = self._pieces
-        if pieces and (put is not self._put or piece.dtype != pieces[0].dtype):
+        if not isinstance(batch, _Piece):
             self.transfer()
-        self._put = put
-        pieces.append(piece)
-        self._read.append((step, read_s, assemble_s))
-
-    def add(self, made: Made) -> None:
-        """Take a batch that was transferred already, after those before it."""
-        self.transfer()
-        self._add(made)
-
-    def transfer(self) -> None:
-        """Make the arrays of the pieces."""
-        if self._put is None or not self._pieces:
+            self._add(batch)
             return
+        if pieces and (
+            batch.put is not pieces[0].put
+            or batch.values.dtype != pieces[0].values.dtype
+            or len(pieces) == _GROUP_BATCHES
+            or (len(pieces) + 1) * batch.values.nbytes > _GROUP_BYTES
+        ):
+            self.transfer()
+        self._pieces.append(batch)
+
+    def transfer(self) -> float:
+        """Make the arrays of the pieces; return the seconds that each took.
+
+        An error is that of the first of them.
+        """
+        pieces, self._pieces = self._pieces, []
+        if not pieces:
+            return 0.0
         began = perf_counter()
         try:
-            arrays = self._put(*self._pieces)
+            arrays = pieces[0].put(*[piece.values for piece in pieces])
         except Exception as error:
-            _note_step(error, self._read[0][0])
+            _note_step(error, pieces[0].step)
             raise
-        finally:
-            self._pieces.clear()
-        each_s = (perf_counter() - began) / len(arrays)
-        for (step, read_s, assemble_s), array in zip(self._read, arrays, strict=True):
+        each_s = (perf_counter() - began) / len(pieces)
+        for (step, _, _, read_s, assemble_s), array in zip(pieces, arrays, strict=True):
             self._add((step, array, read_s, assemble_s, each_s))
-        self._read.clear()
+        return each_s
 
 
 class _Plan:

@@ -49,7 +49,7 @@ class Layout:
             in exactly one.
         cuts: For each piece the number of its read, and where it lies in that.
         alias_bytes: Bytes from which on the devices do better to take a piece over.
-        put: Makes such arrays, where one read is at once the only piece; else None.
+        put: Makes arrays of such a piece, where one read is the only one; else None.
     """
 
     shape: Shape

@@ -3,10 +3,9 @@
 Where the one device is the host, `jax.make_array_from_callback` takes longest of all
 that is done for a small batch: 13 us for one of 4 KiB. A compiled program takes numpy
 arrays too, along a path of JAX that is not written in Python: one that only returns its
-arguments makes the same array in 7 us, and three arrays at once in less than that each.
-It runs after what has been dispatched before, as whatever uses the batch does. It
-copies, perhaps after the call has returned, what the usual call would alias, so large
-batches gain nothing by it.
+arguments makes the same array in 7 us, and three of them in 14. It runs after what has
+been dispatched before, as whatever uses the batch does. It copies, perhaps after the
+call has returned, what the usual call would alias, so large batches gain nothing by it.
 """
 
 from __future__ import annotations
@@ -28,8 +27,9 @@ if TYPE_CHECKING:
 _config: Any = jax.config  # untyped in JAX
 
 _WORTH_COMPILING = 4096
-"""Arrays after which a program is compiled. That takes 10 ms, which 1700 of them gain,
-and 130 ms where it is the first of a process; most short runs end before."""
+"""Arrays, made so many at a time, after which a program for that number is compiled.
+It takes 10 ms, which 1700 calls gain, and 130 ms where it is the first of a process;
+most short runs end before."""
 
 _COMPILED_BYTES = 256 << 10
 """Below this size the program's copy costs less than the usual call's Python."""
@@ -49,18 +49,19 @@ class Put:
         self._shape = shape
         self._sharding = sharding
         # By dtype and number of pieces.
-        self._made: dict[tuple[np.dtype[Any], int], int] = {}
+        self._num_made: dict[tuple[np.dtype[Any], int], int] = {}
         self._programs: dict[tuple[np.dtype[Any], int], _Program] = {}
         self._may_compile = jax.__version_info__ >= _CALLS_WAIT_BEFORE and _is_host(
             sharding
         )
 
     def __call__(self, *pieces: npt.NDArray[Any]) -> Sequence[jax.Array]:
-        """Return an array of each piece.
+        """Return an array of each piece, in their order.
 
         Args:
-            pieces: All values that this process holds of each array. They are of one
-                dtype, which devices hold; nobody may write to them afterwards.
+            *pieces: One or more: all values that this process holds of an array. They
+                are of one dtype, which devices hold; nobody may write to them
+                afterwards.
         """
         kind = pieces[0].dtype, len(pieces)
         program = self._programs.get(kind)
@@ -79,11 +80,11 @@ class Put:
     def _count(self, kind: tuple[np.dtype[Any], int], piece_bytes: int) -> None:
         """Compile a program for so many such pieces once enough of them have come."""
         dtype, num_pieces = kind
-        made = self._made[kind] = self._made.get(kind, 0) + num_pieces
+        num_made = self._num_made[kind] = self._num_made.get(kind, 0) + num_pieces
         # Floats go the usual way: JAX can be told to look for NaN in what a program
         # returns, and data may hold them.
         if (
-            made > _WORTH_COMPILING
+            num_made > _WORTH_COMPILING
             and dtype.kind in "iu"
             and piece_bytes < _COMPILED_BYTES
             and _may_be_traced(self._sharding)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -41,6 +42,7 @@ def test_large_batches_use_the_memory_of_those_before(batches: str) -> None:
         check=True,
         capture_output=True,
         text=True,
+        env={k: v for k, v in os.environ.items() if not k.startswith("MALLOC_")},
     )
 
     # Of 1536 pages, or where pages are large, of two such and the rest.
