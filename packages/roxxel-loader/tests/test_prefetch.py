@@ -112,6 +112,16 @@ def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
     assert list(results) == []
 
 
+def test_what_is_closed_while_it_hands_work_over_ends_without_an_error() -> None:
+    def close_first(n: int, executor: Executor) -> Future[int]:
+        results.close()
+        return executor.submit(square, n)
+
+    results = Prefetcher(square, 0, 9, ahead=2, workers=1, submit=close_first)
+
+    assert list(results) == []
+
+
 def test_leaving_with_after_a_break_leaves_no_thread() -> None:
     with squares(1000, ahead=8, workers=4) as results:
         for n in results:

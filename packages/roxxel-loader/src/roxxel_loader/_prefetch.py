@@ -131,8 +131,9 @@ class Prefetcher(Generic[T]):
             if pending:
                 return pending.popleft()
             failure, self._failure = self._failure, None
+            was_closed = self._closed  # by another thread: what failed was due to that
             self.close()
-            raise StopIteration if failure is None else _told(failure)
+            raise StopIteration if failure is None or was_closed else _told(failure)
 
     def __enter__(self) -> Self:
         return self
