@@ -297,19 +297,29 @@ def test_batches_before_one_that_cannot_be_made_are_delivered(
     assert caught.value.__notes__ == [f"while making the batch of step {broken}"]
 
 
-def test_an_error_of_the_transfer_names_the_first_of_its_steps(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.usefixtures("never_slow")
+@pytest.mark.parametrize("broken", range(1, 9))
+def test_batches_before_one_that_cannot_be_transferred_are_delivered(
+    broken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
-        raise MemoryError("device is full")
+    usual = Put.__call__
 
-    stream = device_stream(CountingSource(), 0, 9, prefetch=3, workers=0)
-    next(stream)
-    monkeypatch.setattr(Put, "__call__", fail)
+    def fail_once_full(put: Put, *pieces: Any) -> Any:
+        if any(piece.flat[0] == 10_000 * broken for piece in pieces):
+            raise MemoryError("device is full")
+        return usual(put, *pieces)
 
+    monkeypatch.setattr(Put, "__call__", fail_once_full)
+    source = CountingSource()
+    stream = device_stream(source, 0, 9, prefetch=3, workers=0)
+
+    for step in range(broken):
+        assert (np.asarray(next(stream)) == source.whole(step)).all()
     with pytest.raises(MemoryError, match="device is full") as caught:
         next(stream)
-    assert caught.value.__notes__ == ["while making the batch of step 1"]
+    assert caught.value.__notes__ == [f"while making the batch of step {broken}"]
+    stats = stream.stats
+    assert stats.read_s + stats.assemble_s + stats.transfer_s <= stats.waited_s
 
 
 @pytest.mark.usefixtures("never_slow")

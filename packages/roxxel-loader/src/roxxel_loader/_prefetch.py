@@ -176,7 +176,8 @@ class Prefetcher(Generic[T]):
         except Exception as error:  # noqa: BLE001 - raised when its turn comes
             self._fail(error)
             return
-        self.waited_s += perf_counter() - began
+        finally:
+            self.waited_s += perf_counter() - began
         if is_first:
             self._num_slow = 0
             return

@@ -250,7 +250,8 @@ class _Group:
     def transfer(self) -> float:
         """Make the arrays of the pieces; return the seconds that each took.
 
-        An error is that of the first of them.
+        Where that fails, they are made one by one: those before the one that cannot be
+        are delivered, and the error is of its step.
         """
         pieces, self._pieces = self._pieces, []
         if not pieces:
@@ -259,12 +260,18 @@ class _Group:
         try:
             arrays = pieces[0].put(*[piece.values for piece in pieces])
         except Exception as error:
-            _note_step(error, pieces[0].step)
-            raise
+            if len(pieces) == 1:
+                _note_step(error, pieces[0].step)
+                raise
+            return max([self._transfer_one(piece) for piece in pieces])
         each_s = (perf_counter() - began) / len(pieces)
         for (step, _, _, read_s, assemble_s), array in zip(pieces, arrays, strict=True):
             self._add((step, array, read_s, assemble_s, each_s))
         return each_s
+
+    def _transfer_one(self, piece: _Piece) -> float:
+        self._pieces = [piece]
+        return self.transfer()
 
 
 class _Plan:
