@@ -322,6 +322,19 @@ def test_batches_before_one_that_cannot_be_transferred_are_delivered(
     assert stats.read_s + stats.assemble_s + stats.transfer_s <= stats.waited_s
 
 
+def check_interrupted_after_five(source: CountingSource) -> None:
+    """Check that one interrupt after five batches loses and repeats no step."""
+    stream = device_stream(source, 0, 12, prefetch=3, workers=0)
+    batches = [np.asarray(next(stream)) for _ in range(5)]
+    with pytest.raises(KeyboardInterrupt):
+        next(stream)
+    batches += [np.asarray(batch) for batch in stream]
+
+    assert len(batches) == 12
+    for step, batch in enumerate(batches):
+        assert (batch == source.whole(step)).all()
+
+
 @pytest.mark.usefixtures("never_slow")
 def test_an_interrupt_of_reading_loses_no_step() -> None:
     interrupts = [6]  # the second of four that are made together
@@ -333,16 +346,7 @@ def test_an_interrupt_of_reading_loses_no_step() -> None:
                 raise KeyboardInterrupt
             return super().rows(step, rows, columns)
 
-    source = Interrupted()
-    stream = device_stream(source, 0, 9, prefetch=3, workers=0)
-    batches = [np.asarray(next(stream)) for _ in range(5)]
-    with pytest.raises(KeyboardInterrupt):
-        next(stream)
-    batches += [np.asarray(batch) for batch in stream]
-
-    assert len(batches) == 9
-    for step, batch in enumerate(batches):
-        assert (batch == source.whole(step)).all()
+    check_interrupted_after_five(Interrupted())
 
 
 @pytest.mark.usefixtures("never_slow")
@@ -359,17 +363,9 @@ def test_an_interrupt_of_the_transfer_loses_no_step(
         return usual(put, *pieces)
 
     monkeypatch.setattr(Put, "__call__", interrupted)
-    source = CountingSource()
-    stream = device_stream(source, 0, 12, prefetch=3, workers=0)
-    batches = [np.asarray(next(stream)) for _ in range(5)]
-    with pytest.raises(KeyboardInterrupt):
-        next(stream)
-    batches += [np.asarray(batch) for batch in stream]
+    check_interrupted_after_five(CountingSource())
 
     assert calls == [1, 4, 4, 4, 3]
-    assert len(batches) == 12
-    for step, batch in enumerate(batches):
-        assert (batch == source.whole(step)).all()
 
 
 @pytest.mark.usefixtures("never_slow")
