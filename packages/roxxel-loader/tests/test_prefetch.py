@@ -214,11 +214,16 @@ class Clock:
         return self.now
 
 
-def test_quick_jobs_stay_on_the_consumers_thread(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(_prefetch, "perf_counter", clock)
+    return clock
+
+
+def test_quick_jobs_stay_on_the_consumers_thread(
+    clock: Clock,
+) -> None:
 
     def quick(n: int) -> int:
         clock.now += 1e-4
@@ -244,10 +249,8 @@ def test_nobody_waits_for_a_slow_result_that_is_not_theirs(
 
 
 def test_a_slow_result_among_quick_ones_ends_the_run_and_moves_to_no_thread(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(_prefetch, "perf_counter", clock)
     made: list[int] = []
 
     def some_slow(n: int) -> None:
@@ -263,10 +266,8 @@ def test_a_slow_result_among_quick_ones_ends_the_run_and_moves_to_no_thread(
 
 
 def test_slow_jobs_move_to_a_thread_and_quick_ones_back(
-    monkeypatch: pytest.MonkeyPatch,
+    clock: Clock,
 ) -> None:
-    clock = Clock()
-    monkeypatch.setattr(_prefetch, "perf_counter", clock)
     modes: list[str] = []
 
     def slow_then_quick(n: int) -> int:

@@ -239,7 +239,7 @@ class OpenCorpus:
         return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
 
     def will_need(self, starts: npt.NDArray[np.int64], length: int) -> bool:
-        """Ask the system for windows, unless they are in memory; return whether."""
+        """Ask for windows, unless they are in memory; return whether it asked."""
         # To ask for pages that are there costs more than to read them.
         if not (starts.size and length) or self._is_sample_resident(starts, length):
             return False

@@ -41,7 +41,7 @@ class WindowReader:
 
     It expects to be read in order, and asks the system for the next windows ahead; not
     for those before the last that were read. Where some of them are found in memory, it
-    takes all for that, and those of the next 32 MiB too.
+    takes it that all are, and those of at most the next 32 MiB too.
 
     Args:
         opened: The corpus as it was when the windows were checked.
