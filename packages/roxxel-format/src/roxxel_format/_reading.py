@@ -129,7 +129,7 @@ class OpenCorpus:
         few_tokens = 0 if is_copied_twice else _FEW_TOKENS
 
         def gathered(starts: npt.NDArray[np.int64]) -> Tokens:
-            rows = (kept(0) or maps[0]).windows(length)[starts]
+            rows = (kept(0) or maps[0]).gather(starts, length)
             return _as_batch(rows, dtype, empty)
 
         def long(starts: npt.NDArray[np.int64]) -> Tokens:
@@ -154,7 +154,7 @@ class OpenCorpus:
         if self.checked or is_empty or _is_long(starts.size, length):
             return None
         if len(self.index.shards) == 1:
-            rows = self.maps[0].windows(length)[starts]
+            rows = self.maps[0].gather(starts, length)
         elif self.addresses is None:
             return None
         else:

@@ -13,7 +13,7 @@ import numpy as np
 
 from roxxel_format._layout import HEAD_SIZE
 from roxxel_format._opening import changed
-from roxxel_format._windows import windows_of
+from roxxel_format._windows import gather_windows, windows_of
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
@@ -83,11 +83,15 @@ class ShardMap:
         self.check_size()
         return self._tokens
 
-    def windows(self, length: int) -> Tokens:
-        """Return all windows of some length, a view that is kept for the next call.
+    def gather(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
+        """Return copies of windows.
 
         Args:
+            starts: First item of each, shape `(n,)`; windows stay inside.
             length: Items of each, from 1 to those of the shard.
+
+        Returns:
+            Shape `(n, length)`.
 
         Raises:
             ShardError: The file was cut short after it was mapped.
@@ -97,7 +101,7 @@ class ShardMap:
         windows = self._windows
         if windows is None or windows.shape[1] != length:
             windows = self._windows = windows_of(self._tokens, length)
-        return windows
+        return gather_windows(self._tokens, windows, starts)
 
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:

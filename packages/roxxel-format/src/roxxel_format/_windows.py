@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mmap import PAGESIZE
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 _FEW_WINDOWS = 16
 """Of so many, Python's `min` and `max` are quicker than numpy's."""
+
+_MANY_WINDOWS = 8
+"""Of fewer, nothing is gained by reading a token of each before."""
 
 
 def gather_rows(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> Tokens:
@@ -29,7 +33,30 @@ def gather_rows(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> T
     """
     if not starts.size or not length:
         return np.empty((starts.size, length), tokens.dtype)
-    return windows_of(tokens, length)[starts]
+    return gather_windows(tokens, windows_of(tokens, length), starts)
+
+
+def gather_windows(
+    tokens: Tokens, windows: Tokens, starts: npt.NDArray[np.int64]
+) -> Tokens:
+    """Return copies of some of all windows of an array.
+
+    The first token of each is read before, and the last where that lies in another
+    page: the processor fetches many single tokens from memory at a time, and looks up
+    their pages, but waits at each window that it copies. Of a corpus larger than its
+    caches that takes up to a quarter of the time.
+
+    Args:
+        tokens: The array.
+        windows: Its `windows_of`.
+        starts: First item of each.
+    """
+    if starts.size >= _MANY_WINDOWS:
+        tokens[starts]
+        last = windows.shape[1] - 1
+        if last * tokens.itemsize >= PAGESIZE:
+            tokens[last:][starts]
+    return windows[starts]
 
 
 def windows_of(tokens: Tokens, length: int) -> Tokens:
