@@ -63,13 +63,13 @@ class Put:
                 are of one dtype, which devices hold; nobody may write to them
                 afterwards.
         """
-        kind = pieces[0].dtype, len(pieces)
-        program = self._programs.get(kind)
-        if program is None:
-            if self._may_compile:
-                self._count(kind, pieces[0].nbytes)
-        elif not _config.jax_disable_jit:  # else JAX refuses to call it
-            return program(*pieces)
+        if self._may_compile and pieces[0].nbytes < _COMPILED_BYTES:
+            kind = pieces[0].dtype, len(pieces)
+            program = self._programs.get(kind)
+            if program is None:
+                self._count(kind)
+            elif not _config.jax_disable_jit:  # else JAX refuses to call it
+                return program(*pieces)
         return [self._usual(piece) for piece in pieces]
 
     def _usual(self, piece: npt.NDArray[Any]) -> jax.Array:
@@ -77,7 +77,7 @@ class Put:
             self._shape, self._sharding, lambda _: piece
         )
 
-    def _count(self, kind: tuple[np.dtype[Any], int], piece_bytes: int) -> None:
+    def _count(self, kind: tuple[np.dtype[Any], int]) -> None:
         """Compile a program for so many such pieces once enough of them have come."""
         dtype, num_pieces = kind
         num_made = self._num_made[kind] = self._num_made.get(kind, 0) + num_pieces
@@ -86,7 +86,6 @@ class Put:
         if (
             num_made > _WORTH_COMPILING
             and dtype.kind in "iu"
-            and piece_bytes < _COMPILED_BYTES
             and _may_be_traced(self._sharding)
         ):
             # Donated, for what it returns would else be a second copy.
