@@ -57,8 +57,8 @@ def check_sources(sources: Sequence[Source]) -> None:
                 f"source {source.name!r} holds {reader.num_tokens} tokens; "
                 "a source needs at least 1 and at most 2**60"
             )
-        # One shard by itself has nothing to agree with; asking would open it again.
-        if len(sources) > 1 or not _is_one_shard(reader):
+        # The primary by itself agrees with itself, if its shards do with one another.
+        if source is not primary or not (len(sources) > 1 or _is_one_shard(reader)):
             _check_alike(primary, source)
 
 

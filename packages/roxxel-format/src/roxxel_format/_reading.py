@@ -77,7 +77,10 @@ class OpenCorpus:
 
     @cached_property
     def tokenizer(self) -> str | None:
-        found = {_tokenizer_of(shard): shard.path for shard in self.index.shards}
+        found = {
+            _tokenizer_of(shard, self.maps.kept(number)): shard.path
+            for number, shard in enumerate(self.index.shards)
+        }
         if len(found) > 1:
             (one, first), (other, second), *_ = found.items()
             raise ShardError(
@@ -372,8 +375,8 @@ def _is_long(num_windows: int, length: int) -> bool:
     return length >= _LONG_WINDOW and num_windows * length > _FEW_TOKENS
 
 
-def _tokenizer_of(shard: Shard) -> str | None:
-    recorded = as_table(shard.read_metadata().get("tokenizer"))
+def _tokenizer_of(shard: Shard, mapped: ShardMap | None) -> str | None:
+    recorded = as_table(shard.read_metadata(mapped).get("tokenizer"))
     name, digest = recorded.get("name"), recorded.get("hash")
     if not isinstance(name, str):
         return None

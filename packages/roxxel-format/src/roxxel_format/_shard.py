@@ -104,18 +104,24 @@ class Shard:
         fd = open_checked(self.path, self.layout)
         return ShardMap(self.path, self.layout, fd, checked=checked)
 
-    def read_metadata(self) -> dict[str, Any]:
+    def read_metadata(self, mapped: ShardMap | None = None) -> dict[str, Any]:
         """Return the metadata.
+
+        Args:
+            mapped: The shard's map, if there is one: the file is not opened again.
 
         Raises:
             ShardError: It is damaged, or no JSON object.
         """
         at = self.layout.sections.metadata
-        fd = open_file(self.path)
-        try:
-            data = os.pread(fd, self.layout.metadata_size, at)
-        finally:
-            os.close(fd)
+        if mapped is not None:
+            data = mapped.read_metadata()
+        else:
+            fd = open_file(self.path)
+            try:
+                data = os.pread(fd, self.layout.metadata_size, at)
+            finally:
+                os.close(fd)
         if zlib.crc32(data) != self.layout.metadata_crc:
             raise ChecksumError(
                 f"{self.path}: the metadata (byte {at} on) does not match its "

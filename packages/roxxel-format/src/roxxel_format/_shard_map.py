@@ -225,6 +225,15 @@ class ShardMap:
         start, _ = self.block_span(first)
         return self._read(start, start + (last - first) * self._layout.head.block_size)
 
+    def read_metadata(self) -> bytes:
+        """Return a copy of the bytes of the metadata, unchecked.
+
+        Raises:
+            ShardError: The file has shrunk.
+        """
+        at = self._layout.sections
+        return self._read(at.metadata, at.foot)
+
     def ends(self, first: int, last: int) -> npt.NDArray[np.int64]:
         """Return the ends of documents `[first, last)`, in items.
 
