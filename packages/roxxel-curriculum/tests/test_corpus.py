@@ -133,6 +133,10 @@ def test_shards_of_two_tokenizers_are_no_source(tmp_path: Path) -> None:
     assert Curriculum(Roxxel(paths[0]), phases).sampler(0).total_steps == 1
     with pytest.raises(ShardError, match="written with tokenizer b, but"):
         Curriculum(Roxxel(paths), phases)
+    with pytest.raises(ShardError, match="written with tokenizer b, but"):
+        Curriculum(Roxxel(paths), phases, {"code": Roxxel(paths[0])})
+    with pytest.raises(ShardError, match="written with tokenizer b, but"):
+        Curriculum(Roxxel(paths[0]), phases, {"code": Roxxel(paths)})
 
 
 class Plain:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import ChecksumError, Roxxel, Shard, ShardError
+from roxxel_format import ChecksumError, Roxxel, Shard, ShardError, ShardWriter
 
 from .helpers import corpus_of, documents_of, line_of
 
@@ -44,6 +44,7 @@ def read_everything(path: Path) -> None:
             assert np.array_equal(found, given_)
         corpus.document_spans(0, corpus.num_tokens)
         assert corpus.metadata["separator"] == [5]
+        assert corpus.tokenizer is None
     except ShardError:
         return
     assert corpus.verify().ok
@@ -175,10 +176,15 @@ def test_a_lone_shard_is_mapped_when_it_is_opened(tmp_path: Path) -> None:
     documents = documents_of(2000)
     corpus = corpus_of(tmp_path / "a", documents)
     assert corpus.num_tokens == 2000
-    other = corpus_of(tmp_path / "b", [documents[0][::-1].copy()])
-    Path(other.paths[0]).replace(corpus.paths[0])
+    told = {"tokenizer": {"name": "another"}}
+    other = ShardWriter(tmp_path / "b.rox", np.uint16, metadata=told)
+    with other:
+        other.append(documents[0][::-1])
+    (tmp_path / "b.rox").replace(corpus.paths[0])
 
     assert corpus.read([0], 2000)[0].tolist() == documents[0].tolist()
+    assert corpus.tokenizer is None
+    assert "tokenizer" not in corpus.metadata
     corpus.close()
     assert corpus.read([0], 2000)[0].tolist() == documents[0][::-1].tolist()
 
@@ -292,9 +298,12 @@ accesses = {
     "will_need": lambda: corpus.will_need([0], tokens),
     "tokens": lambda: corpus.tokens[:],
     "read": lambda: corpus.read([0], tokens),
+    "metadata": lambda: corpus.metadata,
+    "tokenizer": lambda: corpus.tokenizer,
 }
 if sys.argv[3] == "many":
-    del accesses["read"]  # asks for no sizes: see the limits in the README
+    # The one asks for no sizes, see the limits in the README; the others open by path.
+    del accesses["read"], accesses["metadata"], accesses["tokenizer"]
 for name, access in accesses.items():
     try:
         access()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError, TokenReader, _dtypes
+from roxxel_format.foreign import FlatTokens
 
 from .helpers import corpus_of, documents_of, line_of
 
@@ -129,6 +131,29 @@ def test_windows_of_a_corpus_that_was_opened_again_are_the_same_or_refused(
     corpus.close()
     with pytest.raises(ShardError, match="another corpus lies there than when"):
         reader.read(0, 2)
+
+
+# Of eight windows and more one token is read before they are copied, and of those that
+# are longer than a page another.
+@pytest.mark.parametrize("num_windows", [7, 8, 9])
+@pytest.mark.parametrize("length", [1, PAGESIZE // 2, PAGESIZE // 2 + 1])
+@pytest.mark.parametrize("room", [20_000, 10**6])
+def test_many_windows_up_to_the_last_token_are_runs_of_the_line(
+    num_windows: int, length: int, room: int, tmp_path: Path
+) -> None:
+    line = np.arange(20_000, dtype=np.uint16)
+    corpus = corpus_of(tmp_path, np.split(line, 20), max_shard_bytes=room)
+    assert (corpus.num_shards > 1) == (room == 20_000)
+    starts = np.linspace(0, line.size - length, num_windows).astype(np.int64)
+    expected = line[starts[:, None] + np.arange(length)]
+    np.save(tmp_path / "flat.npy", line)
+    flat = FlatTokens(tmp_path / "flat.npy")
+
+    assert np.array_equal(corpus.read(starts, length), expected)
+    assert np.array_equal(
+        corpus.window_reader(starts, length).read(0, num_windows), expected
+    )
+    assert np.array_equal(flat.read(starts, length), expected)
 
 
 def test_windows_are_checked_when_a_reader_is_made(tmp_path: Path) -> None:

@@ -144,6 +144,16 @@ def test_several_devices_and_large_arrays_go_the_usual_way() -> None:
     assert not is_compiled(large)
 
 
+def test_arrays_just_below_the_bound_are_made_by_a_program() -> None:
+    put = Put((4, 1 << 14), one_device())
+
+    for number in BEFORE_AND_AFTER:
+        array = put_one(put, np.full((4, 1 << 14), number % 9, np.uint16))
+        assert int(array[0, 0]) == number % 9
+
+    assert is_compiled(put)
+
+
 def test_another_memory_than_the_usual_goes_the_usual_way() -> None:
     device = jax.devices()[0]
     usual = device.default_memory().kind

@@ -36,6 +36,7 @@ def check_sources(sources: Sequence[Source]) -> None:
     Raises:
         TypeError: A source is not a reader.
         CurriculumError: A source is empty, too large, or of another kind or tokenizer.
+        ShardError: The shards of a source were written with different tokenizers.
     """
     primary = sources[0]
     for source in sources:
@@ -57,9 +58,10 @@ def check_sources(sources: Sequence[Source]) -> None:
                 f"source {source.name!r} holds {reader.num_tokens} tokens; "
                 "a source needs at least 1 and at most 2**60"
             )
-        # The primary by itself agrees with itself, if its shards do with one another.
-        if source is not primary or not (len(sources) > 1 or _is_one_shard(reader)):
+        if source is not primary:
             _check_alike(primary, source)
+        elif len(sources) == 1 and not _is_one_shard(reader):
+            _ = reader.tokenizer  # an error where its shards disagree
 
 
 def checking_reader(source: Source) -> TokenReader:

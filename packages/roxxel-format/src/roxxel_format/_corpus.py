@@ -166,7 +166,7 @@ class Roxxel:
     @property
     def metadata(self) -> dict[str, Any]:
         """Metadata of the first shard: tokenizer, separator, source, free fields."""
-        return self._open().index.shards[0].read_metadata()
+        return self._open().metadata(0)
 
     # Reading.
 

@@ -13,7 +13,7 @@ from roxxel_format._addresses import AddressRange, reserve
 from roxxel_format._maps import MapCache
 from roxxel_format._read_ahead import calls
 from roxxel_format._residency import are_resident, is_told
-from roxxel_format._shard import Shard, as_table
+from roxxel_format._shard import as_table
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class OpenCorpus:
     @cached_property
     def tokenizer(self) -> str | None:
         found = {
-            _tokenizer_of(shard, self.maps.kept(number)): shard.path
+            _tokenizer_in(self.metadata(number)): shard.path
             for number, shard in enumerate(self.index.shards)
         }
         if len(found) > 1:
@@ -88,6 +88,10 @@ class OpenCorpus:
                 "open them as two corpora"
             )
         return next(iter(found))
+
+    def metadata(self, number: int) -> dict[str, Any]:
+        """Return the metadata of a shard, of the file that is open if one is."""
+        return self.index.shards[number].read_metadata(self.maps.kept(number))
 
     def check_readable_as(self, wanted: np.dtype[Any]) -> None:
         """Check that the tokens can be read as a dtype, as far as the feet tell."""
@@ -375,8 +379,8 @@ def _is_long(num_windows: int, length: int) -> bool:
     return length >= _LONG_WINDOW and num_windows * length > _FEW_TOKENS
 
 
-def _tokenizer_of(shard: Shard, mapped: ShardMap | None) -> str | None:
-    recorded = as_table(shard.read_metadata(mapped).get("tokenizer"))
+def _tokenizer_in(metadata: dict[str, Any]) -> str | None:
+    recorded = as_table(metadata.get("tokenizer"))
     name, digest = recorded.get("name"), recorded.get("hash")
     if not isinstance(name, str):
         return None

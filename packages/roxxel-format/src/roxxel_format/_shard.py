@@ -108,14 +108,17 @@ class Shard:
         """Return the metadata.
 
         Args:
-            mapped: The shard's map, if there is one: the file is not opened again.
+            mapped: A map of the shard, to read the file that it holds open. Default:
+                the file is opened by its path.
 
         Raises:
-            ShardError: It is damaged, or no JSON object.
+            ShardError: It is damaged, or no JSON object; or the mapped file has another
+                size than when it was opened.
+            OSError: It cannot be opened.
         """
         at = self.layout.sections.metadata
         if mapped is not None:
-            data = mapped.read_metadata()
+            data = mapped.metadata_bytes()
         else:
             fd = open_file(self.path)
             try:

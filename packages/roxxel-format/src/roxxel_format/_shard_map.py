@@ -13,7 +13,7 @@ import numpy as np
 
 from roxxel_format._layout import HEAD_SIZE
 from roxxel_format._opening import changed
-from roxxel_format._windows import gather_windows, windows_of
+from roxxel_format._windows import gather_some, windows_of
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
@@ -84,14 +84,16 @@ class ShardMap:
         return self._tokens
 
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
-        """Return copies of windows.
+        """Return copies of the windows that begin at `starts`.
+
+        The view of all windows of one length is kept for the next call.
 
         Args:
             starts: First item of each, shape `(n,)`; windows stay inside.
             length: Items of each, from 1 to those of the shard.
 
         Returns:
-            Shape `(n, length)`.
+            Shape `(n, length)`, of the stored dtype; owned by the caller.
 
         Raises:
             ShardError: The file was cut short after it was mapped.
@@ -101,7 +103,7 @@ class ShardMap:
         windows = self._windows
         if windows is None or windows.shape[1] != length:
             windows = self._windows = windows_of(self._tokens, length)
-        return gather_windows(self._tokens, windows, starts)
+        return gather_some(windows, starts)
 
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:
@@ -220,16 +222,16 @@ class ShardMap:
         """Return a copy of the bytes of token blocks `[first, last)`, unchecked.
 
         Raises:
-            ShardError: The file has shrunk.
+            ShardError: The file has another size than when it was opened.
         """
         start, _ = self.block_span(first)
         return self._read(start, start + (last - first) * self._layout.head.block_size)
 
-    def read_metadata(self) -> bytes:
+    def metadata_bytes(self) -> bytes:
         """Return a copy of the bytes of the metadata, unchecked.
 
         Raises:
-            ShardError: The file has shrunk.
+            ShardError: The file has another size than when it was opened.
         """
         at = self._layout.sections
         return self._read(at.metadata, at.foot)

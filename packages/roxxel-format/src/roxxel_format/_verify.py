@@ -106,7 +106,8 @@ def _verify_shard(
     for damage, values in runs:
         errors.extend(damage)
         seen.append(values)
-    for section in (lambda: mapped.document_ends, shard.read_metadata):
+    sections = (lambda: mapped.document_ends, partial(shard.read_metadata, mapped))
+    for section in sections:
         try:
             section()
         except ShardError as error:

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
     from roxxel_format._dtypes import Tokens
 
-_FEW_WINDOWS = 16
+_FEW_STARTS = 16
 """Of so many, Python's `min` and `max` are quicker than numpy's."""
 
-_MANY_WINDOWS = 8
-"""Of fewer, nothing is gained by reading a token of each before."""
+_READ_BEFORE = 8
+"""From so many windows on it pays to read a token of each before they are copied."""
 
 
 def gather_rows(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> Tokens:
@@ -33,29 +33,30 @@ def gather_rows(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> T
     """
     if not starts.size or not length:
         return np.empty((starts.size, length), tokens.dtype)
-    return gather_windows(tokens, windows_of(tokens, length), starts)
+    return gather_some(windows_of(tokens, length), starts)
 
 
-def gather_windows(
-    tokens: Tokens, windows: Tokens, starts: npt.NDArray[np.int64]
-) -> Tokens:
-    """Return copies of some of all windows of an array.
+def gather_some(windows: Tokens, starts: npt.NDArray[np.int64]) -> Tokens:
+    """Return copies of the windows that begin at `starts`, out of all windows.
 
-    The first token of each is read before, and the last where that lies in another
-    page: the processor fetches many single tokens from memory at a time, and looks up
-    their pages, but waits at each window that it copies. Of a corpus larger than its
-    caches that takes up to a quarter of the time.
+    The first token of each is read before, and the last of windows longer than a page,
+    where it lies in another: the processor fetches many single tokens from memory at a
+    time, and looks up their pages, but waits at each window that it copies. Of a corpus
+    larger than its caches that takes up to a quarter of the time.
 
     Args:
-        tokens: The array.
-        windows: Its `windows_of`.
-        starts: First item of each.
+        windows: All windows of an array, as `windows_of` gives them; shape
+            `(m, length)`.
+        starts: Which of them, each in `[0, m)`; shape `(n,)`.
+
+    Returns:
+        Shape `(n, length)`.
     """
-    if starts.size >= _MANY_WINDOWS:
-        tokens[starts]
-        last = windows.shape[1] - 1
-        if last * tokens.itemsize >= PAGESIZE:
-            tokens[last:][starts]
+    if starts.size >= _READ_BEFORE:
+        # What these return is of no use: it is in the caches then.
+        windows[:, 0][starts]
+        if (windows.shape[1] - 1) * windows.itemsize >= PAGESIZE:
+            windows[:, -1][starts]
     return windows[starts]
 
 
@@ -111,7 +112,7 @@ def parse_windows(
 
 def _are_inside(starts: npt.NDArray[np.integer[Any]], last: int) -> bool:
     """Return whether all of some starts, at least one, are in `[0, last]`."""
-    if starts.size <= _FEW_WINDOWS:
+    if starts.size <= _FEW_STARTS:
         few: list[int] = starts.tolist()
         return min(few) >= 0 and max(few) <= last
     if starts.dtype == np.int64:

@@ -63,7 +63,13 @@ class Put:
                 are of one dtype, which devices hold; nobody may write to them
                 afterwards.
         """
-        if self._may_compile and pieces[0].nbytes < _COMPILED_BYTES:
+        # Floats go the usual way: JAX can be told to look for NaN in what a program
+        # returns, and data may hold them.
+        if (
+            self._may_compile
+            and pieces[0].nbytes < _COMPILED_BYTES
+            and pieces[0].dtype.kind in "iu"
+        ):
             kind = pieces[0].dtype, len(pieces)
             program = self._programs.get(kind)
             if program is None:
@@ -81,13 +87,7 @@ class Put:
         """Compile a program for so many such pieces once enough of them have come."""
         dtype, num_pieces = kind
         num_made = self._num_made[kind] = self._num_made.get(kind, 0) + num_pieces
-        # Floats go the usual way: JAX can be told to look for NaN in what a program
-        # returns, and data may hold them.
-        if (
-            num_made > _WORTH_COMPILING
-            and dtype.kind in "iu"
-            and _may_be_traced(self._sharding)
-        ):
+        if num_made > _WORTH_COMPILING and _may_be_traced(self._sharding):
             # Donated, for what it returns would else be a second copy.
             returns = jax.jit(
                 lambda *pieces: pieces,
