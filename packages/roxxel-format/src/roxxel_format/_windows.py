@@ -52,11 +52,13 @@ def gather_some(windows: Tokens, starts: npt.NDArray[np.int64]) -> Tokens:
     Returns:
         Shape `(n, length)`.
     """
-    if starts.size >= _READ_BEFORE:
-        # What these return is of no use: it is in the caches then.
-        windows[:, 0][starts]
+    # `take` copies a whole array that is not aligned.
+    if starts.size >= _READ_BEFORE and windows.flags.aligned:
+        # What these return is of no use: it is in the caches then. An index in brackets
+        # would hold Python's lock while it waits for pages that are not in memory.
+        windows[:, 0].take(starts)
         if (windows.shape[1] - 1) * windows.itemsize >= PAGESIZE:
-            windows[:, -1][starts]
+            windows[:, -1].take(starts)
     return windows[starts]
 
 
