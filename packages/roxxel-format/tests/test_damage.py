@@ -177,8 +177,7 @@ def test_a_lone_shard_is_mapped_when_it_is_opened(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path / "a", documents)
     assert corpus.num_tokens == 2000
     told = {"tokenizer": {"name": "another"}}
-    other = ShardWriter(tmp_path / "b.rox", np.uint16, metadata=told)
-    with other:
+    with ShardWriter(tmp_path / "b.rox", np.uint16, metadata=told) as other:
         other.append(documents[0][::-1])
     (tmp_path / "b.rox").replace(corpus.paths[0])
 

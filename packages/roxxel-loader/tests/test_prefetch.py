@@ -221,10 +221,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_quick_jobs_stay_on_the_consumers_thread(
-    clock: Clock,
-) -> None:
-
+def test_quick_jobs_stay_on_the_consumers_thread(clock: Clock) -> None:
     def quick(n: int) -> int:
         clock.now += 1e-4
         return n
