@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +19,57 @@ if TYPE_CHECKING:
     from roxxel_curriculum._solved import SolvedPhase
 
 
+class Group(NamedTuple):
+    """The rows of a step that one source gives.
+
+    Attributes:
+        source: Its index.
+        rows: Which rows of the step, int64, or all of them.
+        starts: First token of each in the source, int64.
+    """
+
+    source: int
+    rows: npt.NDArray[np.int64] | slice
+    starts: npt.NDArray[np.int64]
+
+
+_ALL_ROWS = slice(None)
+
+
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Where every row of some consecutive steps of a phase is read.
+class SoleBlock:
+    """Where every row of some consecutive steps of a phase is read, in one source.
+
+    Attributes:
+        phase: Index of the phase.
+        first: First step, counted in steps' worth of data from the phase's start.
+        stop: One past the last.
+        batch_size: Rows of a step.
+        source: Index of the source.
+        starts: First token of each row, step after step; int64, read-only.
+    """
+
+    phase: int
+    first: int
+    stop: int
+    batch_size: int
+    source: int
+    starts: npt.NDArray[np.int64]
+
+    def groups(self, data_step: int) -> list[Group]:
+        """Return the rows of a step by source, the one there is."""
+        low = (data_step - self.first) * self.batch_size
+        starts = self.starts[low : low + self.batch_size]
+        return [Group(self.source, _ALL_ROWS, starts)]
+
+
+@dataclass(frozen=True, slots=True)
+class BlendBlock:
+    """Where every row of some consecutive steps of a phase is read, in many sources.
 
     Within a step, rows are grouped by source: group `s` of step `i` of the block is
-    `[group_bounds[i, s], group_bounds[i, s + 1])` of `rows` and `starts`. None of the
-    arrays can be written to.
+    `[bounds[i, s], bounds[i, s + 1])` of `rows` and `starts`. None of the arrays can
+    be written to.
 
     Attributes:
         phase: Index of the phase.
@@ -34,9 +78,8 @@ class Block:
         batch_size: Rows of a step.
         rows: Row in its step, int64.
         starts: First token in its source, int64.
-        group_bounds: Where the groups of each step begin, and where the last one ends;
-            int64, shape `(stop - first, sources + 1)`.
-        sole: Index of the source of all rows; None where there are several.
+        bounds: Where the groups of each step begin, and where the last one ends; int64,
+            shape `(stop - first, sources + 1)`.
     """
 
     phase: int
@@ -45,25 +88,32 @@ class Block:
     batch_size: int
     rows: npt.NDArray[np.int64]
     starts: npt.NDArray[np.int64]
-    group_bounds: npt.NDArray[np.int64]
-    sole: int | None
+    bounds: npt.NDArray[np.int64]
 
-    def bounds(self, data_step: int) -> list[int]:
-        """Return where the groups of a step begin, and where the last one ends."""
-        bounds: list[int] = self.group_bounds[data_step - self.first].tolist()
-        return bounds
+    def groups(self, data_step: int) -> list[Group]:
+        """Return the rows of a step by source, of those that give any."""
+        bounds: list[int] = self.bounds[data_step - self.first].tolist()
+        return [
+            Group(source, self.rows[low:high], self.starts[low:high])
+            for source, (low, high) in enumerate(pairwise(bounds))
+            if low < high
+        ]
 
-    def in_row_order(
-        self, data_step: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Return source index and first token of every row of a step."""
-        bounds = self.bounds(data_step)
-        rows = self.rows[bounds[0] : bounds[-1]]
-        starts = np.empty(rows.size, np.int64)
-        starts[rows] = self.starts[bounds[0] : bounds[-1]]
-        source = np.empty(rows.size, np.int64)
-        source[rows] = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-        return source, starts
+
+Block: TypeAlias = SoleBlock | BlendBlock
+"""The samples of consecutive steps."""
+
+
+def in_row_order(
+    block: Block, data_step: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return source index and first token of every row of a step."""
+    source = np.empty(block.batch_size, np.int64)
+    starts = np.empty(block.batch_size, np.int64)
+    for group in block.groups(data_step):
+        source[group.rows] = group.source
+        starts[group.rows] = group.starts
+    return source, starts
 
 
 class _Share(NamedTuple):
@@ -115,15 +165,15 @@ def make_block(
         sample += count
     shares.sort(key=attrgetter("source"))
     starts = window_starts([share.draw for share in shares])
-    rows, starts, group_bounds = _by_step(
-        shares, starts, stop - first, batch_size, len(sources)
-    )
-    # Parts of these go to readers, and the block is used again.
-    for array in (rows, starts, group_bounds):
+    # Parts of the arrays go to readers, and the block is used again.
+    source = shares[0].source
+    if source == shares[-1].source:  # then they are in order
+        starts.flags.writeable = False
+        return SoleBlock(index, first, stop, batch_size, source, starts)
+    arrays = _by_step(shares, starts, stop - first, batch_size, len(sources))
+    for array in arrays:
         array.flags.writeable = False
-    only = shares[0].source
-    sole = only if only == shares[-1].source else None
-    return Block(index, first, stop, batch_size, rows, starts, group_bounds, sole)
+    return BlendBlock(index, first, stop, batch_size, *arrays)
 
 
 def _by_step(
@@ -133,37 +183,28 @@ def _by_step(
     batch_size: int,
     num_sources: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return `rows`, `starts` and `group_bounds` of a block.
+    """Return `rows`, `starts` and `bounds` of a block.
 
     Args:
-        shares: By source; the places of a lone one may be returned.
+        shares: By source.
         starts: First token of every sample, share after share; may be returned.
         num_steps: Steps of the block.
         batch_size: Rows of a step.
         num_sources: Sources of the run, given here or not.
     """
     places = [share.places for share in shares]
+    place = np.concatenate(places)
     if num_steps == 1:
         given = [0] * num_sources
         for share in shares:
             given[share.source] += share.places.size
-        bounds = np.array([[0, *accumulate(given)]], np.int64)
-        rows = places[0] if len(places) == 1 else np.concatenate(places)
-        return rows, starts, bounds
-    bounds = np.zeros((num_steps, num_sources + 1), np.int64)
-    first_row = (np.arange(num_steps) * batch_size)[:, None]
-    if len(shares) == 1:  # in order already
-        rows = np.empty((num_steps, batch_size), np.int64)
-        rows[...] = np.arange(batch_size)
-        bounds[:, shares[0].source + 1 :] = batch_size
-        bounds += first_row
-        return rows.ravel(), starts, bounds
-    place = np.concatenate(places)
+        return place, starts, np.array([[0, *accumulate(given)]], np.int64)
     step = place // batch_size
     source = np.repeat([share.source for share in shares], [at.size for at in places])
     group = step * num_sources + source
     order = np.argsort(group, kind="stable")
     counts = np.bincount(group, minlength=num_steps * num_sources)
+    bounds = np.zeros((num_steps, num_sources + 1), np.int64)
     np.cumsum(counts.reshape(num_steps, num_sources), axis=1, out=bounds[:, 1:])
-    bounds += first_row
+    bounds += (np.arange(num_steps) * batch_size)[:, None]
     return (place - step * batch_size)[order], starts[order], bounds

@@ -5,14 +5,13 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from functools import cached_property
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from roxxel_curriculum._bijection import make_key
-from roxxel_curriculum._block import Block, make_block
+from roxxel_curriculum._block import in_row_order, make_block
 from roxxel_curriculum._fields import checked_fields, fill_fields
 from roxxel_curriculum._memory import new_batch
 from roxxel_curriculum._selection import checked_columns, checked_rows, is_every_row
@@ -25,10 +24,11 @@ from roxxel_curriculum._version import ARITHMETIC_VERSION
 from roxxel_curriculum._windows import Location, Upcoming, Windows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from roxxel_format import TokenReader
 
+    from roxxel_curriculum._block import Block, Group
     from roxxel_curriculum._declaration import SolvedRun
     from roxxel_curriculum._fields import Field
     from roxxel_curriculum._phase import ResolvedPhase
@@ -138,11 +138,10 @@ class Sampler:
     def _whole(self, block: Block, data_step: int) -> Any:
         """Return every row of a step."""
         seq_len = self._phases[block.phase].piece.seq_len
-        bounds = block.bounds(data_step)
-        tokens = self._read_block(block, bounds, seq_len)
+        tokens = self._read_groups(block.groups(data_step), block.batch_size, seq_len)
         if self.fields == ("tokens",):
             return tokens
-        source, starts = block.in_row_order(data_step)
+        source, starts = in_row_order(block, data_step)
         return fill_fields(self.fields, tokens, source, starts, self._readers)
 
     def rows(self, step: int, rows: Rows, columns: slice | None = None) -> Any:
@@ -176,7 +175,7 @@ class Sampler:
         if length == seq_len and is_every_row(rows, block.batch_size):
             return self._whole(block, data_step)
         chosen = checked_rows(rows, block.batch_size)
-        source, starts = block.in_row_order(data_step)
+        source, starts = in_row_order(block, data_step)
         source, starts = source[chosen], starts[chosen]
         tokens = self._gather(source, starts + first, length)
         if self.fields == ("tokens",):
@@ -188,7 +187,7 @@ class Sampler:
     def windows(self, step: int) -> Windows:
         """Return source and tokens of every row of a step, without reading any."""
         block, data_step = self._block(step)
-        source, start = block.in_row_order(data_step)
+        source, start = in_row_order(block, data_step)
         stop = start + self._phases[block.phase].piece.seq_len
         return Windows(source, start, stop)
 
@@ -258,12 +257,10 @@ class Sampler:
     ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
         """Yield each source of a step and where its windows among some rows begin."""
         if rows is None or is_every_row(rows, block.batch_size):
-            bounds = block.bounds(data_step)
-            for index, (low, high) in enumerate(pairwise(bounds)):
-                if low < high:
-                    yield index, block.starts[low:high]
+            for index, _, starts in block.groups(data_step):
+                yield index, starts
             return
-        source, starts = block.in_row_order(data_step)
+        source, starts = in_row_order(block, data_step)
         chosen = checked_rows(rows, block.batch_size)
         source, starts = source[chosen], starts[chosen]
         for index in range(len(self._readers)):
@@ -407,19 +404,16 @@ class Sampler:
         self._blocks = ((made, near), *blocks[: _KEPT_BLOCKS - 1])
         return made, data_step
 
-    def _read_block(
-        self, block: Block, bounds: list[int], seq_len: int
+    def _read_groups(
+        self, groups: Sequence[Group], batch_size: int, seq_len: int
     ) -> npt.NDArray[Any]:
-        """Return the tokens of a step whose rows lie at `bounds` in a block."""
-        ends = tuple(pairwise(bounds))
-        for index, (low, high) in enumerate(ends):
-            if high - low == block.batch_size:
-                return self._read(index, block.starts[low:high], seq_len)
-        tokens = new_batch((block.batch_size, seq_len), self.dtype)
-        for index, (low, high) in enumerate(ends):
-            if low < high:
-                part = self._read_part(index, block.starts[low:high], seq_len)
-                tokens[block.rows[low:high]] = part
+        """Return the tokens of a step of these groups."""
+        if len(groups) == 1:  # whose rows are in order
+            index, _, starts = groups[0]
+            return self._read(index, starts, seq_len)
+        tokens = new_batch((batch_size, seq_len), self.dtype)
+        for index, rows, starts in groups:
+            tokens[rows] = self._read_part(index, starts, seq_len)
         return tokens
 
     def _gather(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from roxxel_curriculum._block import SoleBlock
 from roxxel_curriculum._memory import aligned_batch, is_worth_aligning
 
 if TYPE_CHECKING:
@@ -75,16 +76,15 @@ def sole_source(
         readers: Of all sources.
         dtype: Of a batch.
     """
-    source = block.sole
-    if source is None or phase.skips:
+    if not isinstance(block, SoleBlock) or phase.skips:
         return None
-    prepare = getattr(readers[source], "window_reader", None)
+    prepare = getattr(readers[block.source], "window_reader", None)
     if prepare is None:
         return None
     shape = block.batch_size, phase.piece.seq_len
     empty = aligned_batch if is_worth_aligning(shape, dtype) else None
     return SoleSource(
-        source,
+        block.source,
         prepare(block.starts, phase.piece.seq_len, dtype, empty),
         block.starts,
         range(phase.start + block.first, phase.start + min(block.stop, phase.steps)),
