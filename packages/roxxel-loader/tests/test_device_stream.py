@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import traceback
+from itertools import count
 from typing import Any
 
 import jax
@@ -28,6 +29,7 @@ SHARDINGS: list[Sharding | None] = [
     sharded((2, 4), None, "b"),
     sharded((8,)),
 ]
+LARGE = (128, 512)  # whose batches gain nothing by going together
 
 
 @pytest.mark.parametrize("workers", [None, 0, 1, 3])
@@ -298,19 +300,21 @@ def test_batches_before_one_that_cannot_be_made_are_delivered(
 
 
 @pytest.mark.usefixtures("never_slow")
+@pytest.mark.parametrize("shape", [(16, 24), LARGE])
 @pytest.mark.parametrize("broken", range(1, 9))
 def test_batches_before_one_that_cannot_be_transferred_are_delivered(
-    broken: int, monkeypatch: pytest.MonkeyPatch
+    broken: int, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    usual = Put.__call__
+    usual = Put.one
+    source = CountingSource(shape)
+    first = source.whole(broken).flat[0]
 
-    def fail_once_full(put: Put, *pieces: Any) -> Any:
-        if any(piece.flat[0] == 10_000 * broken for piece in pieces):
+    def fail_once_full(put: Put, piece: Any) -> Any:
+        if piece.flat[0] == first:
             raise MemoryError("device is full")
-        return usual(put, *pieces)
+        return usual(put, piece)
 
-    monkeypatch.setattr(Put, "__call__", fail_once_full)
-    source = CountingSource()
+    monkeypatch.setattr(Put, "one", fail_once_full)
     stream = device_stream(source, 0, 9, prefetch=3, workers=0)
 
     for step in range(broken):
@@ -369,11 +373,28 @@ def test_an_interrupt_of_the_transfer_loses_no_step(
 
 
 @pytest.mark.usefixtures("never_slow")
+def test_an_interrupt_of_a_large_transfer_loses_no_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = Put.one
+    calls = count(1)
+
+    def interrupted(put: Put, piece: Any) -> Any:
+        if next(calls) == 7:
+            raise KeyboardInterrupt
+        return usual(put, piece)
+
+    monkeypatch.setattr(Put, "one", interrupted)
+    check_interrupted_after_five(CountingSource(LARGE))
+
+    assert next(calls) == 14
+
+
+@pytest.mark.usefixtures("never_slow")
 @pytest.mark.parametrize(
-    ("shape", "together"),
-    [((16, 24), [1, 8, 8, 4, 8, 1]), ((128, 2048), [1, *[2] * 10, *[2] * 4, 1])],
+    ("shape", "together"), [((16, 24), [1, 8, 8, 4, 8, 1]), (LARGE, [])]
 )
-def test_few_batches_are_transferred_together_and_not_many_bytes(
+def test_few_small_batches_are_transferred_together(
     shape: tuple[int, int], together: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = Put.__call__

@@ -166,7 +166,8 @@ class Sampler:
             and columns is None
             and type(step) is int
             and near.first <= step < near.stop
-            and is_every_row(rows, near.batch_size)
+            and type(rows) is slice
+            and rows == near.every_row
         ):
             return near.batch(step)
         block, data_step = self._block(step)

@@ -34,6 +34,7 @@ class SoleSource:
         shape: Rows of a step, and tokens of a row.
         batch_size: Rows of a step.
         seq_len: Tokens of a row.
+        every_row: All rows of a step, in the usual form.
         source: Index of the source.
     """
 
@@ -49,6 +50,7 @@ class SoleSource:
         self.first = steps.start
         self.stop = steps.stop
         self.shape = self.batch_size, self.seq_len = shape
+        self.every_row = slice(0, self.batch_size)
         self._starts = starts.reshape(-1, self.batch_size)
         self._windows = windows
 

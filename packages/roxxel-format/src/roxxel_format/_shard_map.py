@@ -13,7 +13,7 @@ import numpy as np
 
 from roxxel_format._layout import HEAD_SIZE
 from roxxel_format._opening import changed
-from roxxel_format._windows import gather_some, windows_of
+from roxxel_format._windows import AllWindows
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class ShardMap:
         self._size = layout.sections.stop
         self._ends: npt.NDArray[np.int64] | None = None
         self._checksums: npt.NDArray[np.uint32] | None = None
-        self._windows: Tokens | None = None
+        self._windows: AllWindows | None = None
         self._map = mmap.mmap(fd, self._size, access=mmap.ACCESS_READ)
         self._tokens: Tokens = np.frombuffer(
             self._map, layout.dtype, layout.num_tokens, layout.sections.tokens
@@ -86,7 +86,7 @@ class ShardMap:
     def gather(self, starts: npt.NDArray[np.int64], length: int) -> Tokens:
         """Return copies of the windows that begin at `starts`.
 
-        The view of all windows of one length is kept for the next call.
+        All windows of one length are kept, as a view, for the next call.
 
         Args:
             starts: First item of each, shape `(n,)`; windows stay inside.
@@ -101,9 +101,9 @@ class ShardMap:
         if lseek(self._fd, 0, SEEK_END) != self._size:  # check_size, without the call
             raise changed(self._path)
         windows = self._windows
-        if windows is None or windows.shape[1] != length:
-            windows = self._windows = windows_of(self._tokens, length)
-        return gather_some(windows, starts)
+        if windows is None or windows.length != length:
+            windows = self._windows = AllWindows(self._tokens, length)
+        return windows.gather(starts)
 
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:

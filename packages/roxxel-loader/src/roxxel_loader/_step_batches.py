@@ -51,9 +51,6 @@ _GROUP_BATCHES = 8
 """Batches that are transferred together at most: each number of them that comes often
 has a compiled program of its own."""
 
-_GROUP_BYTES = 2 << 20
-"""The same bound in bytes of them all, for no more stays in a core's cache."""
-
 
 class BatchesOfRows:
     """Batches of a source whose parts can be read alone.
@@ -82,8 +79,8 @@ class BatchesOfRows:
     def make_some(self, step: int, num: int, add: Callable[[Made], None]) -> bool:
         """Make the batches of a step and those after it.
 
-        Plain arrays of one piece are read before any of them is transferred, so that
-        each of the two runs from the processor's caches.
+        Small arrays of one piece are read before any of them is transferred, where
+        several are transferred sooner than one by one.
 
         Args:
             step: First step.
@@ -95,8 +92,8 @@ class BatchesOfRows:
         """
         group = _Group(add)
         is_slow = False
+        began = perf_counter()
         for at in range(step, step + num):
-            began = perf_counter()
             try:
                 batch = self._read(at, began)
             except Exception as error:
@@ -104,13 +101,15 @@ class BatchesOfRows:
                 group.transfer()
                 raise
             group.take(batch)
-            if perf_counter() - began > SLOW_S:
+            now = perf_counter()
+            if now - began > SLOW_S:
                 is_slow = True
                 break
+            began = now
         return group.transfer() > SLOW_S or is_slow
 
     def _read(self, step: int, began: float) -> _Piece | Made:
-        """Read the batch of a step; transfer it too, unless it is one plain piece.
+        """Read the batch of a step; transfer it too, unless it is one small piece.
 
         That common case, rows for one device or the same for all, is spelled out: it
         runs on the consumer's thread, where every call of a function counts.
@@ -129,9 +128,11 @@ class BatchesOfRows:
                 only = to_hand_over(parts, 0, plan.alias_bytes)
                 if only is not parts[0]:
                     assembled = perf_counter()
-                return _Piece(
-                    step, plan.put, only, was_read - began, assembled - was_read
-                )
+                read_s, assemble_s = was_read - began, assembled - was_read
+                if only.nbytes < plan.together_bytes:
+                    return _Piece(step, plan.put, only, read_s, assemble_s)
+                array = plan.put.one(only)
+                return step, array, read_s, assemble_s, perf_counter() - assembled
         else:
             parts = [self._rows(step, one.rows, one.columns) for one in plan.requests]
             was_read = perf_counter()
@@ -235,14 +236,14 @@ class _Group:
         """Take the next batch; one that was made already goes on at once."""
         pieces = self._pieces
         if not isinstance(batch, _Piece):
-            self.transfer()
+            if pieces:
+                self.transfer()
             self._add(batch)
             return
         if pieces and (
             batch.put is not pieces[0].put
             or batch.values.dtype != pieces[0].values.dtype
             or len(pieces) == _GROUP_BATCHES
-            or (len(pieces) + 1) * batch.values.nbytes > _GROUP_BYTES
         ):
             self.transfer()
         self._pieces.append(batch)
@@ -281,6 +282,7 @@ class _Plan:
         self.layout = layout
         self.requests = [_Request(layout.shape, read) for read in layout.reads]
         self.put = layout.put
+        self.together_bytes = 0 if layout.put is None else layout.put.together_bytes
         self.alias_bytes = layout.alias_bytes
         self.rows = self.requests[0].rows
         self.columns = self.requests[0].columns

@@ -43,6 +43,9 @@ class Put:
 
     The first are made by the usual call, as are all where no program would be quicker
     or JAX would not let it run. Several threads may make arrays at once.
+
+    Attributes:
+        together_bytes: Size of a piece below which several may be quicker together.
     """
 
     def __init__(self, shape: tuple[int, ...], sharding: Sharding) -> None:
@@ -51,9 +54,8 @@ class Put:
         # By dtype and number of pieces.
         self._num_made: dict[tuple[np.dtype[Any], int], int] = {}
         self._programs: dict[tuple[np.dtype[Any], int], _Program] = {}
-        self._may_compile = jax.__version_info__ >= _CALLS_WAIT_BEFORE and _is_host(
-            sharding
-        )
+        may_compile = jax.__version_info__ >= _CALLS_WAIT_BEFORE and _is_host(sharding)
+        self.together_bytes = _COMPILED_BYTES if may_compile else 0
 
     def __call__(self, *pieces: npt.NDArray[Any]) -> Sequence[jax.Array]:
         """Return an array of each piece, in their order.
@@ -65,20 +67,17 @@ class Put:
         """
         # Floats go the usual way: JAX can be told to look for NaN in what a program
         # returns, and data may hold them.
-        if (
-            self._may_compile
-            and pieces[0].nbytes < _COMPILED_BYTES
-            and pieces[0].dtype.kind in "iu"
-        ):
+        if pieces[0].nbytes < self.together_bytes and pieces[0].dtype.kind in "iu":
             kind = pieces[0].dtype, len(pieces)
             program = self._programs.get(kind)
             if program is None:
                 self._count(kind)
             elif not _config.jax_disable_jit:  # else JAX refuses to call it
                 return program(*pieces)
-        return [self._usual(piece) for piece in pieces]
+        return [self.one(piece) for piece in pieces]
 
-    def _usual(self, piece: npt.NDArray[Any]) -> jax.Array:
+    def one(self, piece: npt.NDArray[Any]) -> jax.Array:
+        """Return the array of one piece, made by the usual call."""
         return jax.make_array_from_callback(
             self._shape, self._sharding, lambda _: piece
         )
