@@ -34,9 +34,10 @@ if TYPE_CHECKING:
     from roxxel_curriculum._phase import ResolvedPhase
     from roxxel_curriculum._selection import Rows
 
-_BLOCK_SAMPLES = 8192
-# A loader tells `will_need` of up to 2**15 samples ahead, which lie in six blocks.
-_KEPT_BLOCKS = 8
+# Of fewer, numpy's calls take longer than its work; of more, arrays leave the caches.
+_BLOCK_SAMPLES = 16384
+# A loader tells `will_need` of up to 2**15 samples ahead, which lie in four blocks.
+_KEPT_BLOCKS = 6
 
 
 class Sampler:
