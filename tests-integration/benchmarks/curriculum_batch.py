@@ -61,7 +61,7 @@ def compare(
     corpora: dict[str, Roxxel], batch_size: int, seq_len: int, rounds: int
 ) -> None:
     """Print the ratio for one shape of batch."""
-    stretch = 8192 // batch_size
+    stretch = 16384 // batch_size  # so many samples are worked out at a time
     curriculum = Curriculum(
         corpora["self"],
         [Phase(stretch * (rounds + 1), batch_size, seq_len, weights_of(corpora))],
