@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+GO_TOGETHER = jax.__version_info__ >= (0, 9) and jax.default_backend() == "cpu"
+"""Whether small batches of integers for one device are made by a compiled program."""
 
 
 def threads() -> list[threading.Thread]:
@@ -41,8 +47,11 @@ def sharded(shape: tuple[int, ...], *spec: Any) -> NamedSharding:
 class CountingSource:
     """Rows whose values tell step, row and column; remembers what was asked for."""
 
-    def __init__(self, shape: tuple[int, int] = (16, 24)) -> None:
+    def __init__(
+        self, shape: tuple[int, int] = (16, 24), dtype: npt.DTypeLike = np.int32
+    ) -> None:
         self._shape = shape
+        self._dtype = np.dtype(dtype)
         self.reads: list[tuple[int, slice, slice | None]] = []
         self.num_items = 0
         self.hints: list[tuple[int, int]] = []
@@ -53,7 +62,7 @@ class CountingSource:
 
     def whole(self, step: int) -> np.ndarray:
         num_rows, num_columns = self._shape
-        values = np.arange(num_rows * num_columns, dtype=np.int32)
+        values = np.arange(num_rows * num_columns, dtype=self._dtype)
         return values.reshape(self._shape) + 10_000 * step
 
     def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:

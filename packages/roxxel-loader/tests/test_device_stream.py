@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 import traceback
 from itertools import count
 from typing import Any
@@ -19,7 +20,14 @@ from roxxel_loader import (
 from roxxel_loader.sharding._layout import make_layout
 from roxxel_loader.sharding._put import Put
 
-from .helpers import CountingSource, join_threads, make_mesh, sharded, threads
+from .helpers import (
+    GO_TOGETHER,
+    CountingSource,
+    join_threads,
+    make_mesh,
+    sharded,
+    threads,
+)
 
 SHARDINGS: list[Sharding | None] = [
     None,
@@ -366,6 +374,7 @@ def test_an_interrupt_of_the_transfer_loses_no_step(
             raise KeyboardInterrupt
         return usual(put, *pieces)
 
+    monkeypatch.setattr(Put, "goes_together", lambda *_: True)  # in any version
     monkeypatch.setattr(Put, "__call__", interrupted)
     check_interrupted_after_five(CountingSource())
 
@@ -392,10 +401,15 @@ def test_an_interrupt_of_a_large_transfer_loses_no_step(
 
 @pytest.mark.usefixtures("never_slow")
 @pytest.mark.parametrize(
-    ("shape", "together"), [((16, 24), [1, 8, 8, 4, 8, 1]), (LARGE, [])]
+    ("source", "together"),
+    [
+        (CountingSource((16, 24)), [1, 8, 8, 4, 8, 1] if GO_TOGETHER else []),
+        (CountingSource((16, 24), np.float32), []),
+        (CountingSource(LARGE), []),
+    ],
 )
 def test_few_small_batches_are_transferred_together(
-    shape: tuple[int, int], together: list[int], monkeypatch: pytest.MonkeyPatch
+    source: CountingSource, together: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usual = Put.__call__
     calls: list[int] = []
@@ -405,13 +419,34 @@ def test_few_small_batches_are_transferred_together(
         return usual(put, *pieces)
 
     monkeypatch.setattr(Put, "__call__", counted)
-    source = CountingSource(shape)
 
     batches = list(device_stream(source, 0, 30, prefetch=19, workers=0))
 
     assert calls == together
     for step, batch in enumerate(batches):
         assert (np.asarray(batch) == source.whole(step)).all()
+
+
+def test_a_step_is_not_slow_for_the_transfer_of_those_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    usual = Put.__call__
+    calls: list[int] = []
+
+    def delayed(put: Put, *pieces: Any) -> Any:
+        calls.append(len(pieces))
+        if len(calls) == 2:
+            time.sleep(0.8)
+        return usual(put, *pieces)
+
+    monkeypatch.setattr(_step_batches, "SLOW_S", 0.4)
+    monkeypatch.setattr(_prefetch, "SLOW_S", 60.0)
+    monkeypatch.setattr(Put, "goes_together", lambda *_: True)  # in any version
+    monkeypatch.setattr(Put, "__call__", delayed)
+
+    list(device_stream(CountingSource(), 0, 20, prefetch=19, workers=0))
+
+    assert calls == [1, 8, 8, 3]
 
 
 def test_nobody_waits_for_a_step_that_is_read_slowly(

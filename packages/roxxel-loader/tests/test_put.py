@@ -9,6 +9,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from roxxel_loader.sharding import _put
 from roxxel_loader.sharding._put import Put, put_for
 
+from .helpers import GO_TOGETHER
+
 if TYPE_CHECKING:
     from jax.sharding import Sharding
 
@@ -56,8 +58,7 @@ def test_arrays_are_those_of_the_usual_call_before_and_after_it_compiles(
         assert array.sharding == expected.sharding
         assert array.committed == expected.committed
         np.testing.assert_array_equal(array, expected)
-    compiles = jax.__version_info__ >= (0, 9) and np.issubdtype(dtype, np.integer)
-    assert is_compiled(put) == (compiles and jax.default_backend() == "cpu")
+    assert is_compiled(put) == (GO_TOGETHER and np.issubdtype(dtype, np.integer))
 
 
 @pytest.mark.parametrize("num_pieces", [1, 2, 3, 9])
@@ -70,8 +71,7 @@ def test_pieces_that_come_together_become_an_array_each(num_pieces: int) -> None
         assert [int(array.max()) for array in arrays] == [*numbers]
         assert [int(array.min()) for array in arrays] == [*numbers]
         assert {array.sharding for array in arrays} == {one_device()}
-    compiles = jax.__version_info__ >= (0, 9) and jax.default_backend() == "cpu"
-    assert is_compiled(put) == compiles
+    assert is_compiled(put) == GO_TOGETHER
 
 
 def test_more_or_fewer_pieces_than_a_program_takes_become_arrays_too() -> None:
@@ -151,7 +151,7 @@ def test_arrays_just_below_the_bound_are_made_by_a_program() -> None:
         array = put_one(put, np.full((4, 1 << 14), number % 9, np.uint16))
         assert int(array[0, 0]) == number % 9
 
-    assert is_compiled(put)
+    assert is_compiled(put) == GO_TOGETHER
 
 
 def test_another_memory_than_the_usual_goes_the_usual_way() -> None:

@@ -79,8 +79,8 @@ class BatchesOfRows:
     def make_some(self, step: int, num: int, add: Callable[[Made], None]) -> bool:
         """Make the batches of a step and those after it.
 
-        Small arrays of one piece are read before any of them is transferred, where
-        several are transferred sooner than one by one.
+        Those that are transferred sooner with others than alone, small ones for the
+        host's one device, are read before any of them is transferred.
 
         Args:
             step: First step.
@@ -100,16 +100,15 @@ class BatchesOfRows:
                 _note_step(error, at)
                 group.transfer()
                 raise
+            is_slow = perf_counter() - began > SLOW_S
             group.take(batch)
-            now = perf_counter()
-            if now - began > SLOW_S:
-                is_slow = True
+            if is_slow:
                 break
-            began = now
+            began = perf_counter()
         return group.transfer() > SLOW_S or is_slow
 
     def _read(self, step: int, began: float) -> _Piece | Made:
-        """Read the batch of a step; transfer it too, unless it is one small piece.
+        """Read the batch of a step; transfer it too, unless it goes with others.
 
         That common case, rows for one device or the same for all, is spelled out: it
         runs on the consumer's thread, where every call of a function counts.
@@ -129,7 +128,7 @@ class BatchesOfRows:
                 if only is not parts[0]:
                     assembled = perf_counter()
                 read_s, assemble_s = was_read - began, assembled - was_read
-                if only.nbytes < plan.together_bytes:
+                if plan.put.goes_together(only):
                     return _Piece(step, plan.put, only, read_s, assemble_s)
                 array = plan.put.one(only)
                 return step, array, read_s, assemble_s, perf_counter() - assembled
@@ -282,7 +281,6 @@ class _Plan:
         self.layout = layout
         self.requests = [_Request(layout.shape, read) for read in layout.reads]
         self.put = layout.put
-        self.together_bytes = 0 if layout.put is None else layout.put.together_bytes
         self.alias_bytes = layout.alias_bytes
         self.rows = self.requests[0].rows
         self.columns = self.requests[0].columns

@@ -43,9 +43,6 @@ class Put:
 
     The first are made by the usual call, as are all where no program would be quicker
     or JAX would not let it run. Several threads may make arrays at once.
-
-    Attributes:
-        together_bytes: Size of a piece below which several may be quicker together.
     """
 
     def __init__(self, shape: tuple[int, ...], sharding: Sharding) -> None:
@@ -55,7 +52,7 @@ class Put:
         self._num_made: dict[tuple[np.dtype[Any], int], int] = {}
         self._programs: dict[tuple[np.dtype[Any], int], _Program] = {}
         may_compile = jax.__version_info__ >= _CALLS_WAIT_BEFORE and _is_host(sharding)
-        self.together_bytes = _COMPILED_BYTES if may_compile else 0
+        self._program_bytes = _COMPILED_BYTES if may_compile else 0
 
     def __call__(self, *pieces: npt.NDArray[Any]) -> Sequence[jax.Array]:
         """Return an array of each piece, in their order.
@@ -65,9 +62,7 @@ class Put:
                 are of one dtype, which devices hold; nobody may write to them
                 afterwards.
         """
-        # Floats go the usual way: JAX can be told to look for NaN in what a program
-        # returns, and data may hold them.
-        if pieces[0].nbytes < self.together_bytes and pieces[0].dtype.kind in "iu":
+        if self.goes_together(pieces[0]):
             kind = pieces[0].dtype, len(pieces)
             program = self._programs.get(kind)
             if program is None:
@@ -76,8 +71,14 @@ class Put:
                 return program(*pieces)
         return [self.one(piece) for piece in pieces]
 
+    def goes_together(self, piece: npt.NDArray[Any]) -> bool:
+        """Return whether several such pieces may be quicker in one call than alone."""
+        # Floats go the usual way: JAX can be told to look for NaN in what a program
+        # returns, and data may hold them.
+        return piece.nbytes < self._program_bytes and piece.dtype.kind in "iu"
+
     def one(self, piece: npt.NDArray[Any]) -> jax.Array:
-        """Return the array of one piece, made by the usual call."""
+        """Return the array of a piece, as above, made by the usual call."""
         return jax.make_array_from_callback(
             self._shape, self._sharding, lambda _: piece
         )
