@@ -225,6 +225,7 @@ def test_steps_that_are_read_together_are_what_they_are_alone(
         assert np.array_equal(whole, expected)
         assert whole.dtype == ours.dtype
         assert not np.shares_memory(whole, ours.batch(step))
+        assert np.array_equal(ours.rows(step, slice(None)), expected)
     with pytest.raises(IndexError, match="step 45 is outside the run"):
         ours.batch(45)
     with pytest.raises(IndexError, match="step -1 is outside the run"):

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from roxxel_curriculum._solved import SolvedPhase
 
 
+_ALL_ROWS = slice(None)
+
+
 class Group(NamedTuple):
-    """The rows of a step that one source gives.
+    """Rows of a step that one source gives; the arrays may be read-only.
 
     Attributes:
         source: Its index.
-        rows: Which rows of the step, int64, or all of them.
-        starts: First token of each in the source, int64.
+        rows: Which rows, ascending, int64, shape `(n,)`; or `slice(None)`, for all.
+        starts: First token of each in the source, int64, shape `(n,)`.
     """
 
     source: int
     rows: npt.NDArray[np.int64] | slice
     starts: npt.NDArray[np.int64]
-
-
-_ALL_ROWS = slice(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class SoleBlock:
         stop: One past the last.
         batch_size: Rows of a step.
         source: Index of the source.
-        starts: First token of each row, step after step; int64, read-only.
+        starts: First token of each row, step after step; int64, read-only, shape
+            `((stop - first) * batch_size,)`.
     """
 
     phase: int
@@ -68,18 +69,18 @@ class BlendBlock:
     """Where every row of some consecutive steps of a phase is read, in many sources.
 
     Within a step, rows are grouped by source: group `s` of step `i` of the block is
-    `[bounds[i, s], bounds[i, s + 1])` of `rows` and `starts`. None of the arrays can
-    be written to.
+    `[bounds[i, s], bounds[i, s + 1])` of `rows` and `starts`. The arrays are int64 and
+    read-only; `rows` and `starts` of shape `((stop - first) * batch_size,)`.
 
     Attributes:
         phase: Index of the phase.
         first: First step, counted in steps' worth of data from the phase's start.
         stop: One past the last.
         batch_size: Rows of a step.
-        rows: Row in its step, int64.
-        starts: First token in its source, int64.
-        bounds: Where the groups of each step begin, and where the last one ends; int64,
-            shape `(stop - first, sources + 1)`.
+        rows: Row in its step.
+        starts: First token in its source.
+        bounds: Where the groups of each step begin, and where the last one ends; shape
+            `(stop - first, sources + 1)`.
     """
 
     phase: int
@@ -107,13 +108,30 @@ Block: TypeAlias = SoleBlock | BlendBlock
 def in_row_order(
     block: Block, data_step: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return source index and first token of every row of a step."""
+    """Return source index and first token of every row of a step.
+
+    Returns:
+        New int64 arrays of shape `(batch_size,)`.
+    """
     source = np.empty(block.batch_size, np.int64)
     starts = np.empty(block.batch_size, np.int64)
     for group in block.groups(data_step):
         source[group.rows] = group.source
         starts[group.rows] = group.starts
     return source, starts
+
+
+def grouped(
+    source: npt.NDArray[np.int64], starts: npt.NDArray[np.int64]
+) -> list[Group]:
+    """Return rows by source, of those that give any.
+
+    Args:
+        source: Index of the source of each row, shape `(n,)`.
+        starts: First token of each, shape `(n,)`.
+    """
+    of_source = ((i, np.flatnonzero(source == i)) for i in np.unique(source).tolist())
+    return [Group(i, rows, starts[rows]) for i, rows in of_source]
 
 
 class _Share(NamedTuple):
@@ -145,6 +163,9 @@ def make_block(
         first: First step's worth of data.
         stop: One past the last, above `first`.
         sources: Index and key of each source, by name.
+
+    Returns:
+        A `SoleBlock` where one source gives every row, even if others could.
     """
     batch_size = phase.piece.batch_size
     base = first * batch_size
@@ -165,9 +186,9 @@ def make_block(
         sample += count
     shares.sort(key=attrgetter("source"))
     starts = window_starts([share.draw for share in shares])
-    # Parts of the arrays go to readers, and the block is used again.
     source = shares[0].source
-    if source == shares[-1].source:  # then they are in order
+    # Parts of the arrays go to readers, and the block is used again: none may write.
+    if source == shares[-1].source:  # its shares are in the order of the samples
         starts.flags.writeable = False
         return SoleBlock(index, first, stop, batch_size, source, starts)
     arrays = _by_step(shares, starts, stop - first, batch_size, len(sources))

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roxxel_curriculum._bijection import make_key
-from roxxel_curriculum._block import in_row_order, make_block
+from roxxel_curriculum._block import grouped, in_row_order, make_block
 from roxxel_curriculum._fields import checked_fields, fill_fields
 from roxxel_curriculum._memory import new_batch
 from roxxel_curriculum._selection import checked_columns, checked_rows, is_every_row
@@ -139,7 +139,8 @@ class Sampler:
     def _whole(self, block: Block, data_step: int) -> Any:
         """Return every row of a step."""
         seq_len = self._phases[block.phase].piece.seq_len
-        tokens = self._read_groups(block.groups(data_step), block.batch_size, seq_len)
+        size = block.batch_size, seq_len
+        tokens = self._read_groups(block.groups(data_step), size)
         if self.fields == ("tokens",):
             return tokens
         source, starts = in_row_order(block, data_step)
@@ -175,11 +176,12 @@ class Sampler:
         seq_len = self._phases[block.phase].piece.seq_len
         first, length = checked_columns(columns, seq_len)
         if length == seq_len and is_every_row(rows, block.batch_size):
-            return self._whole(block, data_step)
+            return self.batch(step)
         chosen = checked_rows(rows, block.batch_size)
         source, starts = in_row_order(block, data_step)
         source, starts = source[chosen], starts[chosen]
-        tokens = self._gather(source, starts + first, length)
+        groups = grouped(source, starts + first)
+        tokens = self._read_groups(groups, (source.size, length))
         if self.fields == ("tokens",):
             return tokens
         return fill_fields(
@@ -225,7 +227,7 @@ class Sampler:
         for ahead in range(step, min(step + n, self.total_steps)):
             block, data_step = self._block(ahead)
             length = self._phases[block.phase].piece.seq_len
-            for index, starts in self._starts_by_source(block, data_step, rows):
+            for index, _, starts in self._groups(block, data_step, rows):
                 yield Upcoming(self.source_names[index], starts, length)
 
     def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
@@ -248,27 +250,19 @@ class Sampler:
                 ahead = until
                 continue
             length = self._phases[block.phase].piece.seq_len
-            for index, starts in self._starts_by_source(block, data_step, rows):
+            for index, _, starts in self._groups(block, data_step, rows):
                 wanted.setdefault((index, length), []).append(starts)
             ahead += 1
         for (index, length), starts in wanted.items():
             self._readers[index].will_need(np.concatenate(starts), length)
 
-    def _starts_by_source(
-        self, block: Block, data_step: int, rows: Rows | None
-    ) -> Iterator[tuple[int, npt.NDArray[np.int64]]]:
-        """Yield each source of a step and where its windows among some rows begin."""
+    def _groups(self, block: Block, data_step: int, rows: Rows | None) -> list[Group]:
+        """Return some rows of a step by source; all for None."""
         if rows is None or is_every_row(rows, block.batch_size):
-            for index, _, starts in block.groups(data_step):
-                yield index, starts
-            return
+            return block.groups(data_step)
         source, starts = in_row_order(block, data_step)
         chosen = checked_rows(rows, block.batch_size)
-        source, starts = source[chosen], starts[chosen]
-        for index in range(len(self._readers)):
-            of_source = starts[source == index]
-            if of_source.size:
-                yield index, of_source
+        return grouped(source[chosen], starts[chosen])
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the tokens that each source has given when `step` steps are done.
@@ -407,29 +401,16 @@ class Sampler:
         return made, data_step
 
     def _read_groups(
-        self, groups: Sequence[Group], batch_size: int, seq_len: int
+        self, groups: Sequence[Group], shape: tuple[int, int]
     ) -> npt.NDArray[Any]:
-        """Return the tokens of a step of these groups."""
+        """Return the tokens of rows that are all in these groups, of `shape`."""
+        length = shape[1]
         if len(groups) == 1:  # whose rows are in order
             index, _, starts = groups[0]
-            return self._read(index, starts, seq_len)
-        tokens = new_batch((batch_size, seq_len), self.dtype)
+            return self._read(index, starts, length)
+        tokens = new_batch(shape, self.dtype)
         for index, rows, starts in groups:
-            tokens[rows] = self._read_part(index, starts, seq_len)
-        return tokens
-
-    def _gather(
-        self, source: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], length: int
-    ) -> npt.NDArray[Any]:
-        """Return one window for each row, whatever its source."""
-        by_source = [np.flatnonzero(source == i) for i in range(len(self._readers))]
-        for index, rows in enumerate(by_source):
-            if rows.size == source.size:
-                return self._read(index, starts, length)
-        tokens = new_batch((source.size, length), self.dtype)
-        for index, rows in enumerate(by_source):
-            if rows.size:
-                tokens[rows] = self._read_part(index, starts[rows], length)
+            tokens[rows] = self._read_part(index, starts, length)
         return tokens
 
     def _read(
