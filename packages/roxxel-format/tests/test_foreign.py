@@ -68,6 +68,29 @@ def test_megatron_files_read_as_the_same_documents_in_a_corpus(
     assert np.array_equal(windows, corpus.read([start], stop - start, np.int32))
 
 
+@pytest.mark.parametrize("length", [1, 100, 5000])
+def test_tokens_off_the_boundaries_of_their_type_are_read(
+    length: int, tmp_path: Path
+) -> None:
+    [tokens] = documents_of(9000)
+    described = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({tokens.size},)}}"
+    header = described.encode() + b" " * (len(described) % 2)  # an odd place for tokens
+    path = tmp_path / "odd.npy"
+    path.write_bytes(
+        b"\x93NUMPY\1\0"
+        + struct.pack("<H", len(header) + 1)
+        + header
+        + b"\n"
+        + tokens.tobytes()
+    )
+    starts = np.arange(17) * 200
+
+    windows = FlatTokens(path).read(starts, length)
+
+    assert np.array_equal(windows, [tokens[start:][:length] for start in starts])
+    assert path.stat().st_size % 2 == 1
+
+
 def test_a_pickled_reader_opens_its_files_again(tmp_path: Path) -> None:
     write_megatron(tmp_path / "m", documents_of(3000, 3000))
     np.save(tmp_path / "a.npy", documents_of(6000)[0])

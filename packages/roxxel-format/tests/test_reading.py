@@ -167,6 +167,19 @@ def test_windows_are_checked_when_a_reader_is_made(tmp_path: Path) -> None:
     assert corpus.window_reader([], 5000).read(0, 0).shape == (0, 5000)
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.int32])
+def test_windows_do_not_change_after_they_are_checked(
+    dtype: Any, tmp_path: Path
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(900))
+    starts = np.array([5, 800], dtype)
+    reader = corpus.window_reader(starts, 100)
+
+    starts[:] = 10**6
+
+    assert np.array_equal(reader.read(0, 2), corpus.read([5, 800], 100))
+
+
 # Long windows are copied one by one, those that are cast from 2**16 tokens on.
 @pytest.mark.parametrize("length", [100, 20_000, 32_768, 32_769])
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32])

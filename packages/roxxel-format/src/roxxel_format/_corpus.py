@@ -257,6 +257,8 @@ class Roxxel:
         """
         opened = self._open()
         begins, length = parse_windows(starts, length, opened.index.num_tokens)
+        if begins.flags.writeable:  # or the windows could change after they are checked
+            begins = begins.copy()
         result = opened.index.dtype if dtype is None else np.dtype(dtype)
         opened.check_readable_as(result)
 

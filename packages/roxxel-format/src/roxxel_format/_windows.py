@@ -39,6 +39,8 @@ def gather_rows(tokens: Tokens, starts: npt.NDArray[np.int64], length: int) -> T
 class AllWindows:
     """All windows of one length of a contiguous array, to gather some of them.
 
+    Copies nothing before that, and keeps the array alive.
+
     Args:
         tokens: Shape `(m,)`.
         length: Items of each, from 1 to m.
@@ -64,11 +66,10 @@ class AllWindows:
     def gather(self, starts: npt.NDArray[np.int64]) -> Tokens:
         """Return copies of the windows that begin at `starts`.
 
-        The first token of each is read before, and the last of windows longer than a
-        page, where it lies in another: the processor fetches many single tokens from
-        memory at a time, and looks up their pages, but waits at each window that it
-        copies. Of a corpus larger than its caches that takes up to a quarter of the
-        time.
+        To wait for memory once instead of window by window, it first reads one token of
+        each, and the last too of windows longer than a page. The processor fetches many
+        such single tokens at a time, and looks up their pages: of a corpus larger than
+        its caches that saves up to a quarter of the time.
 
         Args:
             starts: First item of each, in `[0, m - length]`; shape `(n,)`.
