@@ -17,6 +17,9 @@ Record = dict[str, Any]
 KINDS = {adapter.name: adapter.kind for adapter in ADAPTERS}
 MIB = 1 << 20
 
+MOST_MEMORY = 8 * MIB
+"""Private bytes that Roxxel may take beyond a batch, of a corpus in few shards."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -198,17 +201,16 @@ def markdown(found: Record) -> str:
 def behind(found: Record, judged: list[Verdict]) -> list[str]:
     """Return where Roxxel is not ahead, what it missed and what was not run."""
     lines = [
-        f"- {v.target.name}, {v.labels}: {v.ratio:.2f} of {v.other} "
-        f"({min(v.ratios):.2f} to {max(v.ratios):.2f}), the target is "
-        f"{v.target.least:g}."
+        f"- {v.target.name}, {v.labels}: {spread(v.ratios, 1, 2)} of {v.other}, "
+        f"the target is {v.target.least:g}."
         for v in judged
         if not v.holds
     ]
     lines += [
         f"- private memory, {label(record)}: {max(record['values']) / MIB:.1f} MiB, "
-        "the target is 8."
+        f"the target is {MOST_MEMORY / MIB:g}."
         for record in matching(found["records"], {"figure": "memory", "adapter": OURS})
-        if max(record["values"]) > 8 * MIB
+        if max(record["values"]) > MOST_MEMORY
     ]
     lines += [
         f"- what is delivered: {name} does not hold for roxxel."
@@ -256,7 +258,7 @@ def _targets(judged: list[Verdict]) -> list[str]:
                 v.target.name,
                 v.labels,
                 v.other,
-                f"{v.ratio:.2f} ({min(v.ratios):.2f} to {max(v.ratios):.2f})",
+                spread(v.ratios, 1, 2),
                 f"{v.target.least:g}",
                 "yes" if v.holds else "**no**",
             ]

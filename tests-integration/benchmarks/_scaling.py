@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import format_open
 import numpy as np
+from _adapters import OURS, PeerError
 from roxxel_format import Roxxel
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from _adapters import Adapter, Crew
@@ -16,21 +19,34 @@ if TYPE_CHECKING:
 
 
 def measure(crew: Crew, folder: Path, *, full: bool) -> list[Record]:
-    """Return the records of all three; small, or 10 TB, 4 processes, 100 sources."""
-    ours = next(adapter for adapter in crew.adapters if adapter.kind == "ours")
+    """Return the records of all three; small, or 10 TB, 4 processes, 100 sources.
+
+    Of those before a failure only, which the crew notes.
+    """
+    ours = next(adapter for adapter in crew.adapters if adapter.name == OURS)
+    records: list[Record] = []
+    try:
+        for record in _all(crew, ours, folder, full=full):
+            records.append(record)  # noqa: PERF402 -- what came before a failure counts
+    except PeerError as error:
+        crew.failed(ours, "scaling", error)
+    return records
+
+
+def _all(crew: Crew, ours: Adapter, folder: Path, *, full: bool) -> Iterator[Record]:
+    """Yield one record after the other."""
     shards = [(1, 1024), (100, 1024), (10_000, 1024)] if full else [(1, 1), (20, 1)]
     counts = [1, 2, 5, 20, 100] if full else [1, 3]
     processes = [1, 2, 3, 4] if full else [1, 2]
     seconds, mib = (1.0, 64) if full else (0.1, 4)
-    records = [
-        sparse(crew, ours, folder / f"sparse-{number}", number, size)
-        for number, size in shards
-    ]
+    for number, size in shards:
+        yield sparse(crew, ours, folder / f"sparse-{number}", number, size)
     home = folder / "scaling"
     home.mkdir()
-    records += [blend(crew, ours, home, n, mib, seconds) for n in counts]
-    records += [share(crew, ours, home, n, mib, seconds) for n in processes]
-    return records
+    for number in counts:
+        yield blend(crew, ours, home, number, mib, seconds)
+    for number in processes:
+        yield share(crew, ours, home, number, mib, seconds)
 
 
 def job(sources: list[Record], shape: tuple[int, int]) -> Record:
@@ -129,18 +145,15 @@ def share(
     num_tokens = mib * 2**19
     folder = written(home / "1-0", num_tokens)
     todo = job([source(folder, num_tokens)], (48, 2049))
-    peers = [crew.another(ours) for _ in range(num_processes)]
-    try:
-        found: list[float] = []
+    found: list[float] = []
+    with ExitStack() as stack:
+        peers = [stack.enter_context(crew.another(ours)) for _ in range(num_processes)]
         for _ in range(3):
             for index, peer in enumerate(peers):
                 part = {"process_index": index, "process_count": num_processes}
                 peer.send("measure", job=todo | part, seconds=seconds)
             answers = [peer.receive() for peer in peers]
             found.append(sum(one["tokens"] / one["seconds"] for one in answers))
-    finally:
-        for peer in peers:
-            peer.close()
     return {
         "figure": "processes",
         "processes": num_processes,

@@ -25,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +92,7 @@ class Setting:
     def blend(self, adapter: Adapter) -> list[Record]:
         """Return two corpora, of the same content, and their shares."""
         again = self.home / f"{adapter.script}-again"
-        if not again.exists():
+        if not again.is_symlink():
             again.symlink_to(self.home / adapter.script)
         first = self.source(adapter)
         return [first | {"weight": 0.7}, first | {"weight": 0.3, "folder": str(again)}]
@@ -121,12 +122,15 @@ def rounds(
         num_rounds: Rounds; the order is turned round in every second one.
 
     Returns:
-        A record for each adapter and figure, with a value for each round.
+        A record for each adapter and figure, with a value for each round; of who fails
+        in one, those of the rounds before it.
     """
     found: dict[tuple[str, str], list[float]] = {}
+    # Ratios are of values of one round: none may follow a round that has none.
+    failed: set[str] = set()
     for number in range(num_rounds):
         for adapter in adapters[:: -1 if number % 2 else 1]:
-            if not crew.has(adapter):
+            if adapter.name in failed or not crew.has(adapter):
                 continue
             try:
                 figures = ask(adapter, number)
@@ -134,6 +138,7 @@ def rounds(
                 continue
             except PeerError as error:
                 crew.failed(adapter, _report.label(labels), error)
+                failed.add(adapter.name)
                 continue
             for figure, value in figures.items():
                 found.setdefault((figure, adapter.name), []).append(value)
@@ -155,10 +160,13 @@ def compare(
         write_corpus(crew, setting, adapter, setting.shape[1])
         return {}  # nothing is measured: `rounds` notes who fails
 
-    def throughput(adapter: Adapter, number: int) -> dict[str, float]:
-        job = setting.job(adapter, seed=number, to=to)
-        answer = measured(crew, adapter, job, options.seconds, cold=pages == "cold")
-        return {"throughput": answer["tokens"] / answer["seconds"]}
+    def throughput(to: str, pages: str) -> Ask:
+        def ask(adapter: Adapter, number: int) -> dict[str, float]:
+            job = setting.job(adapter, seed=number, to=to)
+            answer = measured(crew, adapter, job, options.seconds, cold=pages == "cold")
+            return {"throughput": answer["tokens"] / answer["seconds"]}
+
+        return ask
 
     def opening(adapter: Adapter, number: int) -> dict[str, float]:
         job = setting.job(adapter, seed=number)
@@ -181,17 +189,16 @@ def compare(
 
     rounds(crew, writers(crew), labels, prepare, 1)
     records: list[Record] = []
-    for to in options.to:
+    for to, pages in product(options.to, options.pages):
         asked = [adapter for adapter in crew.adapters if to in adapter.to]
-        for pages in options.pages:
-            if pages == "warm":
-                held.hold(setting.home)
-            else:
-                held.release()
-                crew.end()  # whoever has mapped a corpus keeps it in memory
-            told = labels | {"to": to, "pages": pages}
-            num_rounds = options.rounds if pages == "warm" else options.cold_rounds
-            records += rounds(crew, asked, told, throughput, num_rounds)
+        if pages == "warm":
+            held.hold(setting.home)
+        else:
+            held.release()
+            crew.end()  # whoever has mapped a corpus keeps it in memory
+        told = labels | {"to": to, "pages": pages}
+        num_rounds = options.rounds if pages == "warm" else options.cold_rounds
+        records += rounds(crew, asked, told, throughput(to, pages), num_rounds)
     held.hold(setting.home)
     records += rounds(crew, loaders, labels, opening, options.rounds)
     blending = [adapter for adapter in loaders if adapter.blends]

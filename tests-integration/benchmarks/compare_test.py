@@ -63,6 +63,59 @@ def test_roxxel_a_peer_and_the_limits_are_compared(tmp_path: Path) -> None:
     assert {name: checks[name] for name in names} == dict.fromkeys(names, True)
 
 
+FAILS = """#!{python}
+import json, subprocess, sys
+
+peer = subprocess.Popen(
+    [sys.executable, sys.argv[1]],
+    stdin=subprocess.PIPE,
+    stdout=subprocess.PIPE,
+    text=True,
+)
+for line in sys.stdin:
+    job = json.loads(line).get("job", {{}})
+    if {when}:
+        sys.exit("gave up")
+    peer.stdin.write(line)
+    peer.stdin.flush()
+    print(peer.stdout.readline(), end="", flush=True)
+"""
+
+
+def who_fails(path: Path, when: str) -> Path:
+    """Write an interpreter that runs a peer, and ends when it is asked for a job."""
+    path.write_text(FAILS.format(python=sys.executable, when=when))
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="drops pages as Linux lets it")
+def test_who_fails_is_named_and_loses_only_what_came_after(tmp_path: Path) -> None:
+    second_round = who_fails(tmp_path / "a", "job.get('seed') == 1")
+    shared = who_fails(tmp_path / "b", "'process_index' in job")
+
+    text = compare(
+        *("--mib", "1", "--shapes", "16x65", "--dtypes", "uint16", "--to", "numpy"),
+        *("--pages", "warm", "--rounds", "3", "--write-rounds", "1"),
+        *("--seconds", "0.01", "--adapters", "peer_memmap", "--out", str(tmp_path)),
+        *("--interpreter", f"peer_memmap={second_round}"),
+        *("--interpreter", f"ours={shared}"),
+    )
+
+    found = json.loads((tmp_path / "figures.json").read_text())
+    loop = [r for r in found["records"] if r.get("adapter") == "memmap loop"]
+    values = {r["figure"]: r["values"] for r in loop if "values" in r}
+    assert [len(values[name]) for name in ("throughput", "open", "resume")] == [1] * 3
+    scaling = [r["figure"] for r in found["records"] if "adapter" not in r]
+    assert set(scaling) == {"shards", "blend"}
+    assert [*found["not_run"]] == [
+        "memmap loop, 1 MiB of uint16, 16x65, to numpy, warm pages",
+        "memmap loop, 1 MiB of uint16, 16x65",
+        "roxxel, scaling",
+    ]
+    assert "the last it said is 'gave up'" in text
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="drops pages as Linux lets it")
 def test_held_files_stay_in_memory_until_they_are_let_go(tmp_path: Path) -> None:
     path = tmp_path / "folder" / "corpus"
@@ -109,8 +162,8 @@ def test_the_report_begins_with_where_roxxel_is_not_ahead(tmp_path: Path) -> Non
         "Where Roxxel is not ahead as promised:",
         "",
         (
-            "- tokens/s, 1 MiB of uint16, 16x1025, to numpy, warm pages: 2.00 of "
-            "loadax (1.50 to 2.00), the target is 3."
+            "- tokens/s, 1 MiB of uint16, 16x1025, to numpy, warm pages: 2.00 "
+            "(1.50 to 2.00) of loadax, the target is 3."
         ),
         "",
     ]
