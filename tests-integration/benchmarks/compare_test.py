@@ -169,6 +169,37 @@ def test_the_report_begins_with_where_roxxel_is_not_ahead(tmp_path: Path) -> Non
     ]
 
 
+def test_the_report_tells_of_memory_checks_and_who_did_not_run(tmp_path: Path) -> None:
+    corpus = {"mib": 1, "dtype": "uint16", "shape": "16x1025"}
+    held = dict.fromkeys(("consecutive", "exactly_once", "resumes", "blended"), True)
+    ours = {"adapter": "roxxel"}
+    memory = {"figure": "memory", "values": [9.5 * 2**20]}
+    delivered = {"delivered": 1.0, "pieces": 1, "blend_off": None, "jump": 0.3}
+    checks = {"figure": "checks", "disjoint": False} | held | delivered
+    figures: list[dict[str, Any]] = [ours | corpus | memory, ours | checks]
+    path = tmp_path / "figures.json"
+    not_run = {"loadax, the checks": "no such thing"}
+    found = {"machine": MACHINE, "versions": {}, "not_run": not_run, "records": figures}
+    path.write_text(json.dumps(found))
+
+    text = compare("--from-json", str(path), "--out", str(tmp_path))
+
+    assert text.splitlines()[2:11] == [
+        "Where Roxxel is not ahead as promised:",
+        "",
+        "- private memory, 1 MiB of uint16, 16x1025: 9.5 MiB, the target is 8.",
+        (
+            "- what is delivered: two processes get different tokens does not hold for "
+            "roxxel."
+        ),
+        "",
+        "Not run:",
+        "",
+        "- loadax, the checks: no such thing",
+        "",
+    ]
+
+
 @dataclass(frozen=True)
 class Source:
     num_tokens: int

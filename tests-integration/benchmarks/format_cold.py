@@ -2,7 +2,9 @@
 
 A corpus on a disk is dropped from the page cache (its maps closed first; `mincore` must
 then find next to no page), and batches are read with some milliseconds of other work
-between them, once plainly and once asking for pages a few batches ahead.
+between them, once plainly and once asking for pages a few batches ahead. Beside it a
+thread sleeps for a millisecond again and again: by how much it oversleeps tells how
+long whoever waits for the disk keeps Python's lock.
 
     python tests-integration/benchmarks/format_cold.py --folder DIR   # a disk, no tmpfs
 """
@@ -15,13 +17,21 @@ import platform
 import statistics
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 import numpy as np
 from peers import cold
 from roxxel_format import Roxxel
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 AHEAD = 4
+
+NAP_S = 0.001
 
 
 def main() -> None:
@@ -51,16 +61,46 @@ def write_corpus(folder: Path, mib: int) -> Roxxel:
 def run(corpus: Roxxel, batches: int, rounds: int, work_s: float) -> None:
     """Measure in turn, and print."""
     ratios: list[float] = []
+    stops: list[float] = []
     for number in range(rounds):
-        plain = blocked_s(corpus, batches, work_s, number, ahead=0)
-        hinted = blocked_s(corpus, batches, work_s, number, ahead=AHEAD)
+        with longest_stop(stops):
+            plain = blocked_s(corpus, batches, work_s, number, ahead=0)
+        with longest_stop(stops):
+            hinted = blocked_s(corpus, batches, work_s, number, ahead=AHEAD)
         ratios.append(hinted / plain)
         print(
             f"{batches} batches of 16x2049, {work_s * 1e3:.0f} ms of work each: "
             f"blocked {plain * 1e3:7.1f} ms without, {hinted * 1e3:7.1f} ms with "
-            f"will_need, ratio {ratios[-1]:.2f}"
+            f"will_need, ratio {ratios[-1]:.2f}; another thread stood still for at "
+            f"most {stops[-2] * 1e3:.1f} and {stops[-1] * 1e3:.1f} ms"
         )
-    print(f"median ratio {statistics.median(ratios):.2f}")
+    print(
+        f"median ratio {statistics.median(ratios):.2f}; another thread stood still for "
+        f"at most {statistics.median(stops) * 1e3:.1f} ms, in the median"
+    )
+
+
+@contextmanager
+def longest_stop(stops: list[float]) -> Iterator[None]:
+    """Add the most seconds by which another thread oversleeps in the meantime."""
+    is_over = Event()
+    longest = 0.0
+
+    def nap() -> None:
+        nonlocal longest
+        while not is_over.is_set():
+            began = time.perf_counter()
+            time.sleep(NAP_S)
+            longest = max(longest, time.perf_counter() - began - NAP_S)
+
+    thread = Thread(target=nap)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+    stops.append(longest)
 
 
 def blocked_s(
