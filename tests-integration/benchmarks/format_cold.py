@@ -27,7 +27,7 @@ from peers import cold
 from roxxel_format import Roxxel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 AHEAD = 4
 
@@ -81,7 +81,7 @@ def run(corpus: Roxxel, batches: int, rounds: int, work_s: float) -> None:
 
 
 @contextmanager
-def longest_stop(stops: list[float]) -> Iterator[None]:
+def longest_stop(stops: list[float]) -> Generator[None]:
     """Add the most seconds by which another thread oversleeps in the meantime."""
     is_over = Event()
     longest = 0.0
