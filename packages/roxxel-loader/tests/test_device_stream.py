@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 import traceback
 from itertools import count
 from typing import Any
@@ -432,14 +431,16 @@ def test_a_step_is_not_slow_for_the_transfer_of_those_before_it(
 ) -> None:
     usual = Put.__call__
     calls: list[int] = []
+    now = 0.0
 
     def delayed(put: Put, *pieces: Any) -> Any:
+        nonlocal now
         calls.append(len(pieces))
         if len(calls) == 2:
-            time.sleep(0.8)
+            now += 1
         return usual(put, *pieces)
 
-    monkeypatch.setattr(_step_batches, "SLOW_S", 0.4)
+    monkeypatch.setattr(_step_batches, "perf_counter", lambda: now)
     monkeypatch.setattr(_prefetch, "SLOW_S", 60.0)
     monkeypatch.setattr(Put, "goes_together", lambda *_: True)  # in any version
     monkeypatch.setattr(Put, "__call__", delayed)
