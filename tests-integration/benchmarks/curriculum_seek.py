@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
-from roxxel_format._layout import Head, Layout, digests
+from roxxel_format._spec.layout import Head, Layout, digests
 
 NUM_SHARDS = 4
 BLOCK_SIZE = 2**24

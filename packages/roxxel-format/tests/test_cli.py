@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel, _sources
+from roxxel_format import Roxxel
 from roxxel_format.cli import main
+from roxxel_format.prepare.inputs import documents_in
 
 from .helpers import corpus_of, documents_of
 
@@ -239,7 +240,7 @@ def test_any_number_of_workers_gives_the_same_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = texts(tmp_path, 5)
-    monkeypatch.setattr("roxxel_format._prepare._PART_SIZE", 2)
+    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", 2)
 
     for workers in (1, 2):
         target = tmp_path / f"by_{workers}" / "c_*.rox"
@@ -257,18 +258,18 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
     inputs = texts(tmp_path, 4)
     inputs[3].write_bytes(b"\xff")
     target = tmp_path / "out" / "c.rox"
-    monkeypatch.setattr("roxxel_format._prepare._PART_SIZE", 1)
+    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", 1)
     assert run("write", target, *inputs) == 1
     assert "3.txt: not UTF-8 text" in capsys.readouterr().err
 
     read: list[str] = []
-    real = _sources.documents_in
+    real = documents_in
 
     def noted(path: str, form: str | None, field: str) -> Iterator[object]:
         read.append(path)
         return real(path, form, field)
 
-    monkeypatch.setattr("roxxel_format._sources.documents_in", noted)
+    monkeypatch.setattr("roxxel_format.prepare.runner.documents_in", noted)
     assert run("write", target, *inputs) == 1
     assert read == [str(inputs[3])]
     assert len(Roxxel(target).leftovers()) == 1
@@ -282,7 +283,7 @@ def test_a_worker_that_is_killed_is_one_sentence(
     inputs = texts(tmp_path, 4)
     inputs[2].unlink()
     os.mkfifo(inputs[2])
-    monkeypatch.setattr("roxxel_format._prepare._PART_SIZE", 0)
+    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", 0)
 
     def kill_worker() -> None:
         # Opening returns when a worker has opened its end to read.

@@ -197,7 +197,7 @@ def test_a_shard_for_which_there_is_no_address_space_can_be_asked(
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("roxxel_format._shard_map.mmap.mmap", refused)
+        patch.setattr("roxxel_format._read.shard_map.mmap.mmap", refused)
         assert corpus.num_tokens == 2000
         with pytest.raises(OSError, match="Cannot allocate memory"):
             corpus.read([0], 5)

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Shard, ShardWriter
-from roxxel_format._output import _CHUNK, Output
+from roxxel_format._write.output import _CHUNK, Output
 
 
 def our_threads() -> list[threading.Thread]:

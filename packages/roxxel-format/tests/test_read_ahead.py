@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import _read_ahead, _reading, _window_reader
-from roxxel_format._addresses import AddressRange
-from roxxel_format._read_ahead import (
+from roxxel_format._read import read_ahead, reading, window_reader
+from roxxel_format._read.addresses import AddressRange
+from roxxel_format._read.read_ahead import (
     CALL_BYTES,
     GAP_BYTES,
     _blocks_around,
     _stretches,
     calls,
 )
-from roxxel_format._reading import OpenCorpus
-from roxxel_format._shard_map import ShardMap
+from roxxel_format._read.reading import OpenCorpus
+from roxxel_format._read.shard_map import ShardMap
 
 from .helpers import corpus_of, documents_of
 
@@ -87,10 +87,10 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     limit = tmp_path / "memory.max"
     values = {"SC_PHYS_PAGES": 1000, "SC_PAGE_SIZE": 4096}
     monkeypatch.setattr(os, "sysconf", values.__getitem__)
-    monkeypatch.setattr(_read_ahead, "_CONTAINER_LIMIT", limit)
-    _read_ahead._memory.cache_clear()
+    monkeypatch.setattr(read_ahead, "_CONTAINER_LIMIT", limit)
+    read_ahead._memory.cache_clear()
     yield limit
-    _read_ahead._memory.cache_clear()
+    read_ahead._memory.cache_clear()
 
 
 def is_read_around(num_bytes: int) -> bool:
@@ -145,11 +145,11 @@ def test_what_is_asked_for_goes_on_in_the_next_shard_and_ends_with_the_corpus(
         del shard
         asked.append((start, stop))
 
-    monkeypatch.setattr(_reading, "are_resident", no)
+    monkeypatch.setattr(reading, "are_resident", no)
     monkeypatch.setattr(ShardMap, "will_need", ask_alone)
     monkeypatch.setattr(AddressRange, "will_need", ask)
     if mapped == "alone":
-        monkeypatch.setattr(_reading, "reserve", no)
+        monkeypatch.setattr(reading, "reserve", no)
     corpus = corpus_of(tmp_path, documents_of(900, 900, 900))  # shards of 1800 and 900
 
     corpus.will_need([2600, 5], 10)
@@ -157,7 +157,7 @@ def test_what_is_asked_for_goes_on_in_the_next_shard_and_ends_with_the_corpus(
 
     asked.clear()
     machine.write_text("0")
-    _read_ahead._memory.cache_clear()
+    read_ahead._memory.cache_clear()
     corpus.will_need([1795], 10)
     assert asked == [(1795, 1800), (0, 5)]
 
@@ -177,7 +177,7 @@ def asked_windows(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
         return True
 
     monkeypatch.setattr(OpenCorpus, "will_need", ask)
-    monkeypatch.setattr(_window_reader, "_MOST_BYTES_AHEAD", 8 * 10 * 2)
+    monkeypatch.setattr(window_reader, "_MOST_BYTES_AHEAD", 8 * 10 * 2)
     return calls
 
 
@@ -200,7 +200,7 @@ def test_windows_that_are_read_in_order_are_asked_for_ahead_and_once(
 def test_of_very_short_windows_only_some_are_asked_for(
     tmp_path: Path, asked_windows: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_window_reader, "_MOST_AHEAD", 3)
+    monkeypatch.setattr(window_reader, "_MOST_AHEAD", 3)
     starts = np.arange(0, 890, 10)
 
     corpus_of(tmp_path, documents_of(900)).window_reader(starts, 10).read(0, 1)
@@ -211,7 +211,7 @@ def test_of_very_short_windows_only_some_are_asked_for(
 def test_few_windows_are_asked_for_at_first_and_more_each_time(
     tmp_path: Path, asked_windows: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_window_reader, "_FIRST_AHEAD", 2)
+    monkeypatch.setattr(window_reader, "_FIRST_AHEAD", 2)
     starts = np.arange(0, 890, 10)
     reader = corpus_of(tmp_path, documents_of(900)).window_reader(starts, 10)
 
@@ -233,7 +233,7 @@ def test_windows_that_are_in_memory_are_looked_at_less_often(
         return len(looked_at) == 2  # then alone some were not there
 
     monkeypatch.setattr(OpenCorpus, "will_need", look)
-    monkeypatch.setattr(_window_reader, "_MOST_BYTES_AHEAD", 8 * 10 * 2)
+    monkeypatch.setattr(window_reader, "_MOST_BYTES_AHEAD", 8 * 10 * 2)
     starts = np.arange(0, 890, 10)
     reader = corpus_of(tmp_path, documents_of(900)).window_reader(starts, 10)
 
@@ -247,7 +247,7 @@ def test_windows_that_are_in_memory_are_looked_at_less_often(
 def test_nothing_is_asked_for_ahead_where_the_system_does_not_tell_what_is_there(
     tmp_path: Path, asked_windows: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_reading, "is_told", no)
+    monkeypatch.setattr(reading, "is_told", no)
 
     corpus_of(tmp_path, documents_of(900)).window_reader([0, 500], 10).read(0, 1)
 
@@ -257,7 +257,7 @@ def test_nothing_is_asked_for_ahead_where_the_system_does_not_tell_what_is_there
 def test_a_shard_that_is_gone_fails_who_reads_it_and_nobody_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_reading, "are_resident", no)
+    monkeypatch.setattr(reading, "are_resident", no)
     corpus = corpus_of(tmp_path, documents_of(900, 900, 900))
     reader = corpus.window_reader([0, 1790, 1795], 10)
     Path(corpus.paths[1]).unlink()

@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import Roxxel, ShardError, TokenReader, _dtypes
+from roxxel_format import Roxxel, ShardError, TokenReader
+from roxxel_format._spec import dtypes
 from roxxel_format.foreign import FlatTokens
 
 from .helpers import corpus_of, documents_of, line_of
@@ -344,9 +345,9 @@ def test_one_window_outside_is_found_among_many(
 def test_ranges_of_integers_are_those_of_numpy(name: str) -> None:
     limits = int(np.iinfo(name).min), int(np.iinfo(name).max)
 
-    assert _dtypes.value_range(name) == limits
-    assert _dtypes.exact_range(np.dtype(name)) == limits
-    assert _dtypes.exact_range(np.dtype(name).newbyteorder()) == limits
+    assert dtypes.value_range(name) == limits
+    assert dtypes.exact_range(np.dtype(name)) == limits
+    assert dtypes.exact_range(np.dtype(name).newbyteorder()) == limits
 
 
 def test_no_value_is_changed_on_the_way_to_another_dtype(tmp_path: Path) -> None:
@@ -522,7 +523,7 @@ def test_without_a_range_of_addresses_reading_is_the_same(
     corpus.close()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("roxxel_format._reading.reserve", no_range)
+        patch.setattr("roxxel_format._read.reading.reserve", no_range)
         found = corpus.read(starts, length, np.int32)
         corpus.will_need(starts, length)
 
@@ -539,7 +540,7 @@ def test_corpora_share_the_maps_that_a_process_may_have(
     documents = documents_of(*[400] * 60)
     count = corpus_of(tmp_path, documents).num_shards
     gc.collect()
-    monkeypatch.setattr("roxxel_format._addresses._max_maps", lambda: 5 * count)
+    monkeypatch.setattr("roxxel_format._read.addresses._max_maps", lambda: 5 * count)
     corpora = [Roxxel(tmp_path) for _ in range(3)]
 
     windows = [corpus.read([0, 20_000], 900) for corpus in corpora]

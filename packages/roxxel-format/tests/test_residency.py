@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel, _read_ahead, _reading
-from roxxel_format._residency import are_resident, is_told
-from roxxel_format._shard_map import ShardMap
+from roxxel_format import Roxxel
+from roxxel_format._read import read_ahead, reading
+from roxxel_format._read.residency import are_resident, is_told
+from roxxel_format._read.shard_map import ShardMap
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roxxel_format._dtypes import Tokens
+    from roxxel_format._spec.dtypes import Tokens
 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Return the token ranges that are asked for: the windows, each by a call."""
-    monkeypatch.setattr(_read_ahead, "MEMORY_PARTS", 1 << 60)
-    monkeypatch.setattr(_read_ahead, "GAP_BYTES", 0)
+    monkeypatch.setattr(read_ahead, "MEMORY_PARTS", 1 << 60)
+    monkeypatch.setattr(read_ahead, "GAP_BYTES", 0)
     ranges: list[tuple[int, int]] = []
 
     def ask(_: ShardMap, start: int, stop: int) -> None:
@@ -84,12 +85,12 @@ def test_one_cold_window_of_the_sample_asks_for_all(
     tokens = corpus(tmp_path)
     starts = np.arange(0, 40_000, 500)
 
-    last = int(starts[-(len(starts) // _reading._SAMPLED_WINDOWS)])
+    last = int(starts[-(len(starts) // reading._SAMPLED_WINDOWS)])
 
     def all_but_one(_: Tokens, spans: list[tuple[int, int]]) -> bool:
         return (last, last + 64) not in spans
 
-    monkeypatch.setattr(_reading, "are_resident", all_but_one)
+    monkeypatch.setattr(reading, "are_resident", all_but_one)
     tokens.will_need(starts, 64)
 
     assert asked == [(start, start + 64) for start in starts.tolist()]
@@ -102,7 +103,7 @@ def test_pages_are_asked_for_where_the_system_does_not_tell(
         return False
 
     tokens = corpus(tmp_path)
-    monkeypatch.setattr(_reading, "is_told", untold)
+    monkeypatch.setattr(reading, "is_told", untold)
 
     tokens.will_need([7, 9000], 10)
 

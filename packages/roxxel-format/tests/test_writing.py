@@ -607,7 +607,7 @@ def test_append_that_is_interrupted_while_a_name_is_synced_leaves_what_stood(
         if len(synced) == at:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("roxxel_format._writer.sync_folder", interrupt)
+    monkeypatch.setattr("roxxel_format._write.shard_writer.sync_folder", interrupt)
     more = (np.full(40_000, 2, np.uint16) for _ in range(12))
     with pytest.raises(KeyboardInterrupt):
         corpus.write(more, max_shard_bytes=300_000, exist="append")

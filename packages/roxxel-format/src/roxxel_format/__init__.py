@@ -5,14 +5,14 @@ every block. `Roxxel` writes one from any iterator of documents and reads it as 
 line of tokens, without copying what it does not have to. Needs numpy, nothing else.
 """
 
-from roxxel_format._corpus import Roxxel
-from roxxel_format._protocol import TokenReader
-from roxxel_format._shard import Shard
-from roxxel_format._summary import WriteSummary
-from roxxel_format._verify import VerifyReport
+from roxxel_format._read.shard import Shard
+from roxxel_format._read.verify import VerifyReport
 from roxxel_format._version import __version__
-from roxxel_format._writer import ShardWriter
+from roxxel_format._write.shard_writer import ShardWriter
+from roxxel_format._write.summary import WriteSummary
+from roxxel_format.corpus import Roxxel
 from roxxel_format.errors import ChecksumError, ShardError
+from roxxel_format.protocol import TokenReader
 
 __all__ = [
     "ChecksumError",

@@ -17,9 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_format import _dtypes
-from roxxel_format._views import Documents, TokenLine
-from roxxel_format._windows import check_range, gather_rows, parse_windows, result_dtype
+from roxxel_format._read.views import Documents, TokenLine
+from roxxel_format._read.windows import (
+    check_range,
+    gather_rows,
+    parse_windows,
+    result_dtype,
+)
+from roxxel_format._spec import dtypes
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -27,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._dtypes import Tokens
+    from roxxel_format._spec.dtypes import Tokens
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_DTYPES = {
@@ -134,10 +139,10 @@ class MappedTokens:
         begins, length = parse_windows(starts, length, self.num_tokens)
         wanted = result_dtype((begins.size, length), dtype, out, self.dtype)
         rows = gather_rows(self._tokens, begins, length)
-        name = _dtypes.stored_name(self.dtype)
+        name = dtypes.stored_name(self.dtype)
         values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
         known = values if self.dtype.kind in "biu" else None
-        _dtypes.check_readable_as(name, known, wanted)
+        dtypes.check_readable_as(name, known, wanted)
         if out is None:
             return rows.astype(wanted, copy=False)
         out[...] = rows
@@ -268,7 +273,7 @@ def _read_megatron_index(path: Path) -> tuple[str, npt.NDArray[np.int64]]:
     ends = np.zeros(num_sequences + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
     name = _MEGATRON_DTYPES[code]
-    if (pointers != ends[:-1] * _dtypes.item_size(name)).any():
+    if (pointers != ends[:-1] * dtypes.item_size(name)).any():
         raise ShardError(
             f"{path}: its sequences do not follow one another in the .bin file; "
             "only such files can be read in place"
@@ -302,6 +307,6 @@ def _map_npy(path: Path) -> Tokens:
 
 def _check_dtype(path: Path, tokens: Tokens) -> None:
     try:
-        _dtypes.stored_name(tokens.dtype)
+        dtypes.stored_name(tokens.dtype)
     except TypeError as error:
         raise ShardError(f"{path}: {error}") from error

@@ -97,7 +97,7 @@ def test_a_tokenizer_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> N
 def test_parts_that_another_tokenizer_made_are_made_again(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roxxel_format._prepare._PART_SIZE", 1)
+    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", 1)
     (tmp_path / "0.txt").write_text("a b", encoding="utf-8")
     (tmp_path / "1.txt").write_bytes(b"\xff")
     inputs = tmp_path / "0.txt", tmp_path / "1.txt"

@@ -1,0 +1,1 @@
+"""Reading: shards, the one reader, prefetching, views, verification."""

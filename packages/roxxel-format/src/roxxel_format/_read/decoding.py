@@ -1,0 +1,68 @@
+"""Tokens as text, by the tokenizer that a corpus has recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roxxel_format._read.shard import as_table
+from roxxel_format._write.tokenizers import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format.corpus import Roxxel
+
+
+def decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
+    """Return how tokens of a corpus turn into UTF-8 text; None where they are no text.
+
+    Args:
+        corpus: Its metadata say what made it.
+        tokenizer: Path or name of the tokenizer. Default: the recorded one, looked for
+            beside the shards, in this folder, and on the hub.
+
+    Raises:
+        OSError: The tokenizer's file is not there.
+        ModuleNotFoundError: The package `tokenizers` is not installed.
+        TypeError: The tokenizer cannot decode.
+        ValueError: It is not the one that was recorded, or none.
+    """
+    recorded = corpus.tokenizer
+    if tokenizer is None:
+        if recorded is None:
+            return _as_bytes if corpus.dtype_name == "uint8" else None
+        name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
+        beside = Path(corpus.paths[0]).parent / name
+        tokenizer = str(beside) if beside.is_file() else name
+    return _decoder_of(tokenizer, recorded)
+
+
+def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], bytes]:
+    """Return how a tokenizer turns tokens into text.
+
+    Raises:
+        TypeError: It cannot decode.
+        ValueError: It is not the one that was recorded.
+    """
+    loaded, info = load(tokenizer)
+    if recorded not in {None, info.identity} and not str(recorded).endswith(
+        f"@{info.hash}"
+    ):
+        raise ValueError(
+            f"{tokenizer}: is {info.identity}, but the corpus was made by {recorded}"
+        )
+    decode = getattr(loaded, "decode", None)
+    if decode is None:
+        raise TypeError(f"{tokenizer}: cannot decode; use --ids")
+
+    def decoded(tokens: Tokens) -> bytes:
+        text: str = decode(tokens.tolist())
+        return text.encode(errors="replace")
+
+    return decoded
+
+
+def _as_bytes(tokens: Tokens) -> bytes:
+    return tokens.tobytes()

@@ -1,0 +1,1 @@
+"""Where the bytes of a corpus live: names, files, locks, atomic commits."""

@@ -1,0 +1,1 @@
+"""Writing: documents in, shards out, the commit that makes them a corpus."""

@@ -1,0 +1,453 @@
+"""ShardWriter: documents in, one finished file out.
+
+Documents are gathered in a stage of some megabytes, so that checks, casts, checksums
+and writes cost little for each; a full stage is written while the next one fills. The
+file grows under a hidden name and takes its own only when it is whole and on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import zlib
+from array import array
+from bisect import bisect_right
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import (
+    DEFAULT_BLOCK_SIZE,
+    FIRST_IS_CONTINUED,
+    FOOT_SIZE,
+    HEAD_SIZE,
+    LAST_CONTINUES,
+    MAX_METADATA_SIZE,
+    MAX_SEPARATOR_LENGTH,
+    Head,
+    Layout,
+    check_block_size,
+    digests,
+)
+from roxxel_format._write import casting
+from roxxel_format._write.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from roxxel_format._spec.dtypes import Tokens
+
+PARTIAL_SUFFIX = ".partial"
+_STAGE_SIZE = 1 << 22
+_METADATA_ROOM = 1 << 11
+
+
+def partial_path(path: Path) -> Path:
+    """Return the hidden name under which a shard grows."""
+    return path.with_name(f".{path.name}{PARTIAL_SUFFIX}")
+
+
+class ShardWriter:
+    """Write one shard; it appears under its name only when it is whole.
+
+    As a context manager it closes the shard at the end of the block, and removes it
+    when the block raises. Memory: up to 32 MiB, or twice the longest document if that
+    is more; 8 bytes for each document and 4 for each checksum block.
+
+    Args:
+        path: The shard to write; a file of that name is replaced when it is closed.
+        dtype: Item type: what numpy takes for an integer, float or bool dtype of fixed
+            width, or `"bfloat16"`.
+        block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
+        separator: Items that end each document, appended by this writer.
+        vocab_size: Items must be below it. Default: whatever the dtype holds.
+        metadata: JSON-able values stored with the shard, at most 1 MiB as JSON.
+        first_document: Number of the first document, for error messages.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        dtype: Any,
+        *,
+        block_size: int = DEFAULT_BLOCK_SIZE,
+        separator: tuple[int | float, ...] = (),
+        vocab_size: int | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        first_document: int = 0,
+    ) -> None:
+        check_block_size(block_size)
+        if len(separator) > MAX_SEPARATOR_LENGTH:
+            raise ValueError(
+                f"separator has {len(separator)} items, more than "
+                f"{MAX_SEPARATOR_LENGTH}; use a shorter one"
+            )
+        name = dtypes.stored_name(dtype)
+        self.path = Path(path)
+        self.metadata: dict[str, Any] = dict(metadata or {})
+        self.sync_s = 0.0
+        # Room for what is added to the metadata until the shard is closed.
+        self._metadata_size = len(_as_json(self.metadata)) + _METADATA_ROOM
+        self._head = Head(name, block_size, len(separator))
+        self._dtype = dtypes.stored_dtype(name)
+        self._caster = casting.Caster(name, vocab_size)
+        self._separator = self._caster.separator(separator)
+        self._first_document = first_document
+        self._flags = 0
+        self._ends = array("Q")
+        self._num_flushed = 0
+        self._checksums = array("I")
+        self._carry = bytearray()
+        self._staged = self._dtype
+        self._stage: Tokens = np.empty(0, self._dtype)
+        self._stage_separator = self._separator
+        self._left: deque[tuple[Tokens, Future[None]]] = deque()
+        self._layout: Layout | None = None
+        self._partial = partial_path(self.path)
+        self._output = Output(self._partial, self.path)
+        try:
+            self._output.write(self._head.pack())
+        except BaseException:
+            self.abort()
+            raise
+
+    @property
+    def num_documents(self) -> int:
+        """Documents so far."""
+        return len(self._ends)
+
+    @property
+    def num_tokens(self) -> int:
+        """Items so far, separators included."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def separator_length(self) -> int:
+        """Items that end each document."""
+        return self._head.separator_length
+
+    @property
+    def item_size(self) -> int:
+        """Bytes of one item."""
+        return self._head.item_size
+
+    def size_with(self, num_tokens: int, num_documents: int = 1) -> int:
+        """Return an upper bound of the bytes of the shard with so much added."""
+        data = (self.num_tokens + num_tokens) * self._head.item_size
+        data += (len(self._ends) + num_documents) * 8
+        return shard_size_bound(data, self._head.block_size, self._metadata_size)
+
+    def append(self, document: Tokens, *, ends: bool = True) -> None:
+        """Add one document.
+
+        Args:
+            document: Items, shape `(n,)`; copied, so the caller may reuse it. Any dtype
+                whose values the shard's dtype holds.
+            ends: False when the document goes on in the next shard: it gets no
+                separator, and nothing can be added after it.
+
+        Raises:
+            TypeError: The document's dtype cannot be stored in the shard's.
+            ValueError: A value is out of range. Found when the stage is full, at the
+                latest by `close()`; the message names the document and the value.
+            OSError: The file cannot be written.
+        """
+        if document.ndim != 1:
+            raise ValueError(
+                f"document {self._document_number()} has shape {document.shape}; "
+                "pass a flat array for each document"
+            )
+        length = document.size
+        separator_length = self._head.separator_length if ends else 0
+        dtype, staged = document.dtype, self._staged
+        if (
+            dtype is not staged and dtype != staged
+        ) or self._used + length + separator_length >= self._stage.size:
+            document = self._make_room(document, length + separator_length)
+        used = self._used
+        stop: int = used + length
+        self._stage[used:stop] = document
+        if separator_length:
+            self._stage[stop : stop + separator_length] = self._stage_separator
+            stop += separator_length
+        self._ends.append(self._num_flushed + stop)
+        if not ends:
+            self._close_stage()
+            self._flags |= LAST_CONTINUES
+
+    def extend(self, documents: Iterable[Tokens]) -> None:
+        """Add documents: `append` for each, in less time where they are short.
+
+        Args:
+            documents: Arrays of shape `(n,)`, each copied before the next is asked for.
+                What gives them must not add documents to this writer itself.
+
+        Raises:
+            TypeError: As for `append`.
+            ValueError: As for `append`.
+            OSError: As for `append`.
+        """
+        separator_length = self._head.separator_length
+        add_end = self._ends.append
+        staged, stage = self._staged, self._stage
+        size = stage.size - separator_length
+        flushed, used = self._num_flushed, self._used
+        for document in documents:
+            stop = used + document.size
+            if document.dtype is staged and stop < size and document.ndim == 1:
+                stage[used:stop] = document
+                if separator_length:
+                    stage[stop : stop + separator_length] = self._stage_separator
+                used = stop + separator_length
+                add_end(flushed + used)
+                continue
+            self.append(document)
+            staged, stage = self._staged, self._stage
+            size = stage.size - separator_length
+            flushed, used = self._num_flushed, self._used
+
+    def mark_first_as_continued(self) -> None:
+        """Say that this shard's first document began in the shard before."""
+        self._flags |= FIRST_IS_CONTINUED
+
+    def finish(self) -> Layout:
+        """Complete the hidden file and bring it to the disk.
+
+        Returns:
+            What the shard's head and foot say.
+        """
+        if self._layout is not None:
+            return self._layout
+        metadata = _as_json(self.metadata)
+        with self._output.unless_broken():
+            layout = self._write_rest(metadata)
+            self._output.finish()
+        self.sync_s += self._output.sync_s
+        self._layout = layout
+        return layout
+
+    def _write_rest(self, metadata: bytes) -> Layout:
+        """Write what follows the documents, and return what the head and foot say."""
+        self._close_stage()
+        block_size = self._head.block_size
+        if self._carry:
+            self._write_blocks(memoryview(self._carry.ljust(block_size, b"\0")))
+        documents = np.frombuffer(self._ends, np.uint64) if self._ends else _NO_ENDS
+        document_bytes = documents.astype("<u8", copy=False).view(np.uint8).data
+        self._write_blocks(document_bytes)
+        checksums = np.array(self._checksums, "<u4").tobytes()
+        low, high = self._caster.seen
+        layout = Layout(
+            head=self._head,
+            num_tokens=self.num_tokens,
+            num_documents=len(self._ends),
+            min_value=low,
+            max_value=high,
+            flags=self._flags,
+            metadata_size=len(metadata),
+            checksums_crc=zlib.crc32(checksums),
+            metadata_crc=zlib.crc32(metadata),
+        )
+        head = self._head.pack()
+        content, whole = digests(layout, head, [document_bytes], checksums, metadata)
+        layout = _with_digests(layout, content, whole)
+        self._output.write(checksums)
+        self._output.write(metadata)
+        self._output.write(layout.pack_foot(head))
+        return layout
+
+    def close(self) -> Layout:
+        """Finish the shard and give it its name.
+
+        Returns:
+            What the shard's head and foot say.
+        """
+        try:
+            layout = self.finish()
+            self._partial.replace(self.path)
+            started = time.perf_counter()
+            sync_folder(self.path.parent)
+            self.sync_s += time.perf_counter() - started
+        except BaseException:
+            self.abort()
+            raise
+        return layout
+
+    def abort(self) -> None:
+        """Give the shard up and remove the hidden file."""
+        try:
+            with contextlib.suppress(OSError):
+                self._output.abort()
+        finally:
+            with contextlib.suppress(OSError):
+                self._partial.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+    @property
+    def _used(self) -> int:
+        """Items in the stage."""
+        return self.num_tokens - self._num_flushed
+
+    def _document_number(self) -> int:
+        return self._first_document + len(self._ends)
+
+    def _make_room(self, document: Tokens, length: int) -> Tokens:
+        """Empty the stage, and shape it for a document; return what to put in."""
+        self._flush()
+        if self._layout is not None or self._flags & LAST_CONTINUES:
+            raise ValueError(f"{self.path}: this shard takes no more documents")
+        if document.dtype != self._stage.dtype or length >= self._stage.size:
+            separator = self._caster.check_source(
+                document.dtype, self._separator, self._document_number()
+            )
+            if separator is None:
+                document = self._cast(document, self._document_number())
+                separator = self._separator
+            self._stage_separator = separator
+            if document.dtype != self._stage.dtype or length >= self._stage.size:
+                size = max(_STAGE_SIZE // document.dtype.itemsize, length + 1)
+                self._staged = document.dtype
+                self._stage = np.empty(size, document.dtype)
+        return document
+
+    def _close_stage(self) -> None:
+        """Empty the stage for good: whatever comes next finds no room."""
+        self._flush()
+        self._left.clear()
+        self._staged = self._dtype
+        self._stage = np.empty(0, self._dtype)
+
+    def _flush(self) -> None:
+        """Check, cast and write what the stage holds."""
+        used = self._used
+        if not used:
+            return
+        tokens = self._cast(self._stage[:used])
+        with self._output.unless_broken():
+            self._num_flushed += used
+            self._hand_over(tokens)
+
+    def _hand_over(self, tokens: Tokens) -> None:
+        """Write whole blocks, and keep what is left for the next."""
+        data = tokens.view(np.uint8).data
+        if self._carry:
+            missing = self._head.block_size - len(self._carry)
+            self._carry += data[:missing]
+            data = data[missing:]
+            if len(self._carry) < self._head.block_size:
+                return
+            self._write_blocks(memoryview(bytes(self._carry)))
+            self._carry.clear()
+        whole = len(data) - len(data) % self._head.block_size
+        self._carry += data[whole:]
+        written = self._write_blocks(data[:whole])
+        if written is not None and np.may_share_memory(tokens, self._stage):
+            self._leave_stage(written)
+
+    def _leave_stage(self, written: Future[None]) -> None:
+        """Fill another stage while this one waits to be written."""
+        if self._stage.nbytes > 2 * _STAGE_SIZE:
+            written.result()  # a second of its size would be dearer than the wait
+            return
+        self._left.append((self._stage, written))
+        stage, oldest = self._left[0]
+        is_free = oldest.done()  # asked once: it may become true between two looks
+        if is_free:
+            self._left.popleft()
+        fits = (stage.size, stage.dtype) == (self._stage.size, self._staged)
+        self._stage = stage if is_free and fits else np.empty_like(self._stage)
+
+    def _cast(self, tokens: Tokens, document: int | None = None) -> Tokens:
+        """Cast a document, or (without its number) what the stage holds."""
+        try:
+            return self._caster.cast(tokens)
+        except casting.OutOfRangeError as error:
+            if document is None:
+                # Which document ends behind the item: the first whose end is greater.
+                item = self._num_flushed + error.index
+                document = self._first_document + bisect_right(self._ends, item)
+            raise casting.DocumentError(
+                document,
+                f"value {error.value} is outside {self._caster.limits_text}; "
+                "choose a wider dtype, or mend the document",
+            ) from None
+
+    def _write_blocks(self, data: memoryview) -> Future[None] | None:
+        size = self._head.block_size
+        crc32 = zlib.crc32
+        self._checksums.extend(
+            [crc32(data[at : at + size]) for at in range(0, len(data), size)]
+        )
+        return self._output.write(data)
+
+
+def shard_size_bound(
+    data_size: int, block_size: int, metadata_size: int = _METADATA_ROOM
+) -> int:
+    """Return an upper bound of the bytes of a shard.
+
+    Args:
+        data_size: Bytes of its items and of its document ends.
+        block_size: Bytes that one checksum covers.
+        metadata_size: Bytes of its metadata.
+    """
+    blocks = data_size // block_size + 2
+    fixed = HEAD_SIZE + FOOT_SIZE + block_size + metadata_size
+    return fixed + data_size + 4 * blocks
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where the system can."""
+    if os.name == "nt":
+        return
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+_NO_ENDS = np.empty(0, np.uint64)
+
+
+def _with_digests(layout: Layout, content: bytes, whole: bytes) -> Layout:
+    return replace(layout, content_digest=content, digest=whole)
+
+
+def _as_json(metadata: Mapping[str, Any]) -> bytes:
+    try:
+        data = json.dumps(
+            metadata, ensure_ascii=False, sort_keys=True, allow_nan=False
+        ).encode()
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"metadata cannot be stored as JSON ({error}); use strings, finite "
+            "numbers, lists and dicts"
+        ) from error
+    if len(data) > MAX_METADATA_SIZE:
+        raise ValueError(
+            f"metadata takes {len(data)} bytes as JSON, more than {MAX_METADATA_SIZE}; "
+            "keep large things in a file of their own"
+        )
+    return data

@@ -1,0 +1,5 @@
+"""The `roxxel-format` command."""
+
+from roxxel_format.cli.main import main
+
+__all__ = ["main"]

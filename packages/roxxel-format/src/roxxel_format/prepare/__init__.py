@@ -1,0 +1,1 @@
+"""Preparing a corpus from many input files, on many processes."""

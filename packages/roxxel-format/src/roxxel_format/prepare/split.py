@@ -1,0 +1,93 @@
+"""Divide the documents of a corpus in two, by a hash of their content."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from roxxel_format._store.names import absolute
+from roxxel_format._write.corpus_writer import WriteOptions, write_corpus
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.corpus_writer import Exist
+    from roxxel_format._write.summary import WriteSummary
+    from roxxel_format.corpus import Roxxel
+
+_MAX_SALT = 64
+
+
+def split(
+    corpus: Roxxel,
+    kept: str,
+    held_out: str,
+    share: float,
+    *,
+    salt: str = "",
+    max_shard_bytes: int | None = None,
+    exist: Exist = "keep",
+) -> tuple[WriteSummary, WriteSummary]:
+    """Write a share of the documents into one corpus and the rest into another.
+
+    Where a document goes depends on its content alone: equal documents stay together,
+    and adding documents moves none.
+
+    Args:
+        corpus: The documents.
+        kept: Where those that are not held out are written.
+        held_out: Where the others are written.
+        share: Of the documents to hold out, between 0 and 1.
+        salt: Another one gives another choice.
+        max_shard_bytes: As for `Roxxel.write`.
+        exist: As for `Roxxel.write`.
+
+    Returns:
+        What was written to `kept` and to `held_out`.
+
+    Raises:
+        ValueError: One of the two would be empty, the share is no share, or the salt
+            is longer than 64 bytes.
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"share must be between 0 and 1, got {share}")
+    metadata = corpus.metadata
+    separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
+    threshold = int(share * 2**64)
+    key = salt.encode()
+    if len(key) > _MAX_SALT:
+        raise ValueError(f"salt has {len(key)} bytes, more than {_MAX_SALT}")
+    # Before anything is written: a corpus without documents cannot be.
+    for path, wanted in ((kept, False), (held_out, True)):
+        if next(_chosen(corpus, threshold, key, held_out=wanted), None) is None:
+            raise ValueError(
+                f"{path}: none of {corpus.num_documents} documents falls to it with "
+                f"share={share}; choose another share or salt"
+            )
+    summaries: list[WriteSummary] = []
+    for path, wanted in ((kept, False), (held_out, True)):
+        options = WriteOptions(
+            separator=separator.tobytes() or None,
+            block_size=corpus.block_size,
+            max_shard_bytes=max_shard_bytes,
+            dtype=corpus.dtype_name,
+            metadata={
+                name: metadata[name]
+                for name in metadata
+                if name not in {"write", "created_by", "separator"}
+            },
+            inputs=f"{corpus.fingerprint} {share} {salt!r} {wanted}",
+        )
+        documents = _chosen(corpus, threshold, key, held_out=wanted)
+        summaries.append(write_corpus(absolute(path), documents, options, exist))
+    return summaries[0], summaries[1]
+
+
+def _chosen(
+    corpus: Roxxel, threshold: int, key: bytes, *, held_out: bool
+) -> Iterator[Tokens]:
+    for document in corpus.documents:
+        digest = blake2b(document.tobytes(), digest_size=8, key=key).digest()
+        if (int.from_bytes(digest, "little") < threshold) == held_out:
+            yield document
