@@ -10,6 +10,13 @@ class ShardError(ValueError):
     """
 
 
+class ManifestError(ShardError):
+    """A manifest is damaged, of an unknown version, or not a manifest at all.
+
+    The message names the file, what is wrong with it, and what to do.
+    """
+
+
 class ChecksumError(ShardError):
     """Bytes of a shard are not those that were written.
 

@@ -1,0 +1,117 @@
+"""How a corpus is called on a disk: its manifest, and the names of new shards.
+
+`dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`; the star of
+a new shard becomes a number. A folder uses the one manifest in it, whatever its name;
+a new corpus in a folder has `manifest.json` and shards `shard_00000.rox` and so on.
+`dir/corpus.rox` is one file, which needs no manifest.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+SUFFIX = ".rox"
+_MANIFEST = "manifest"
+_MANIFEST_SUFFIX = ".json"
+_FOLDER_PREFIX = "shard_"
+_PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusName:
+    """The names of one corpus in one folder.
+
+    Attributes:
+        folder: Holds the shards and the manifest.
+        prefix: Of each shard's name, before the number.
+        suffix: Of each shard's name, behind the number.
+        manifest: The manifest; None for a corpus of one file without a number,
+            `prefix + suffix`.
+    """
+
+    folder: Path
+    prefix: str
+    suffix: str
+    manifest: Path | None
+
+    @property
+    def pattern(self) -> str:
+        """The corpus as messages name it."""
+        star = "*" if self.manifest else ""
+        return str(self.folder / f"{self.prefix}{star}{self.suffix}")
+
+    @property
+    def single(self) -> Path:
+        """The file of a corpus without a manifest."""
+        return self.folder / f"{self.prefix}{self.suffix}"
+
+    def shard(self, number: int) -> Path:
+        """Return the path of a numbered shard."""
+        return self.folder / f"{self.prefix}{number:05d}{self.suffix}"
+
+    def number(self, name: str) -> int | None:
+        """Return the number in a shard's file name, None for other names."""
+        if not (name.startswith(self.prefix) and name.endswith(self.suffix)):
+            return None
+        digits = name[len(self.prefix) : len(name) - len(self.suffix)]
+        if not re.fullmatch("[0-9]{5,}", digits):
+            return None
+        return int(digits) if self.shard(int(digits)).name == name else None
+
+
+def corpus_name(filepath: str) -> CorpusName:
+    """Return the names of the corpus that a path is written to, or read from.
+
+    Args:
+        filepath: A file, a folder, or a pattern with one `*` in its last part.
+
+    Raises:
+        ValueError: The path names several corpora: a pattern with other wildcards, or
+            a folder of several manifests.
+    """
+    path = Path(filepath)
+    if glob.has_magic(filepath) and not path.exists():
+        in_folder = glob.has_magic(str(path.parent)) and not path.parent.is_dir()
+        match = _PATTERN.fullmatch(path.name.replace("[0-9]*", "*"))
+        if in_folder or match is None:
+            raise ValueError(
+                f"{filepath}: only one * in the last part of the path can be written "
+                'to; use a pattern such as "wiki_*.rox"'
+            )
+        return _numbered(path.parent, match[1], match[2] or SUFFIX)
+    if path.suffix == SUFFIX and not path.is_dir():
+        return CorpusName(path.parent, path.name.removesuffix(SUFFIX), SUFFIX, None)
+    return _of_folder(path)
+
+
+def _numbered(folder: Path, prefix: str, suffix: str) -> CorpusName:
+    ending = suffix.removesuffix(SUFFIX) + _MANIFEST_SUFFIX
+    # A folder and the pattern of the shards that are written there are one corpus.
+    start = "" if prefix == _FOLDER_PREFIX else prefix
+    return CorpusName(folder, prefix, suffix, folder / f"{start}{_MANIFEST}{ending}")
+
+
+def _of_folder(folder: Path) -> CorpusName:
+    found = manifests_in(folder)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise ValueError(
+            f"{folder}: the folder holds {len(found)} corpora ({names}); name one by "
+            'its pattern, such as "wiki_*.rox"'
+        )
+    if not found:
+        return _numbered(folder, _FOLDER_PREFIX, SUFFIX)
+    prefix, _, ending = found[0].name.rpartition(_MANIFEST)
+    suffix = ending.removesuffix(_MANIFEST_SUFFIX) + SUFFIX
+    return CorpusName(folder, prefix or _FOLDER_PREFIX, suffix, found[0])
+
+
+def manifests_in(folder: Path) -> list[Path]:
+    """Return the manifests of a folder by name; none for a folder that is not there."""
+    if not folder.is_dir():
+        return []
+    pattern = f"*{_MANIFEST}*{_MANIFEST_SUFFIX}"
+    return sorted(path for path in folder.glob(pattern) if path.name[0] != ".")
