@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import ChecksumError, Roxxel, Shard, ShardError, ShardWriter
+from roxxel_format import ChecksumError, Roxxel, Shard, ShardError
 
 from .helpers import corpus_of, documents_of, line_of
 
@@ -130,8 +130,6 @@ def test_another_check_changes_nothing_else(tmp_path: Path) -> None:
 
     other = corpus.with_check("blocks")
 
-    alike = Roxxel(corpus.filepath, check="blocks", max_maps=3)
-    assert other.__reduce__() == alike.__reduce__()
     assert np.array_equal(other.tokens[:], corpus.tokens[:])
     with pytest.raises(ValueError, match="'all'"):
         corpus.with_check("all")  # pyright: ignore[reportArgumentType] - the point
@@ -164,28 +162,12 @@ def test_a_file_of_the_same_size_in_place_of_the_opened_one_is_an_error(
     assert Path(other.paths[0]).stat().st_size == path.stat().st_size
     Path(other.paths[0]).replace(path)
 
-    with pytest.raises(ShardError, match="was replaced after it was opened"):
+    with pytest.raises(ShardError, match="the corpus was replaced"):
         corpus.read([0], 5)
     path.unlink()
     path.mkdir()
-    with pytest.raises(ShardError, match="not a file, so no shard"):
+    with pytest.raises(ShardError, match="not a file, so not a shard"):
         corpus.read([0], 5)
-
-
-def test_a_lone_shard_is_mapped_when_it_is_opened(tmp_path: Path) -> None:
-    documents = documents_of(2000)
-    corpus = corpus_of(tmp_path / "a", documents)
-    assert corpus.num_tokens == 2000
-    told = {"tokenizer": {"name": "another"}}
-    with ShardWriter(tmp_path / "b.rox", np.uint16, metadata=told) as other:
-        other.append(documents[0][::-1])
-    (tmp_path / "b.rox").replace(corpus.paths[0])
-
-    assert corpus.read([0], 2000)[0].tolist() == documents[0].tolist()
-    assert corpus.tokenizer is None
-    assert "tokenizer" not in corpus.metadata
-    corpus.close()
-    assert corpus.read([0], 2000)[0].tolist() == documents[0][::-1].tolist()
 
 
 def test_a_shard_for_which_there_is_no_address_space_can_be_asked(
@@ -197,7 +179,7 @@ def test_a_shard_for_which_there_is_no_address_space_can_be_asked(
         raise OSError(errno.ENOMEM, "Cannot allocate memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr("roxxel_format._read.shard_map.mmap.mmap", refused)
+        patch.setattr("mmap.mmap", refused)
         assert corpus.num_tokens == 2000
         with pytest.raises(OSError, match="Cannot allocate memory"):
             corpus.read([0], 5)
@@ -219,11 +201,11 @@ def test_a_file_with_a_lease_on_it_is_waited_for(
     assert corpus.num_tokens == 2000
 
 
-def test_a_pipe_is_no_shard(tmp_path: Path) -> None:
+def test_a_pipe_is_not_a_shard(tmp_path: Path) -> None:
     path = tmp_path / "a.rox"
     os.mkfifo(path)
 
-    with pytest.raises(ShardError, match="not a file, so no shard"):
+    with pytest.raises(ShardError, match="not a file, so not a shard"):
         _ = Roxxel(path).num_tokens
 
 
@@ -238,7 +220,7 @@ def test_a_file_that_is_replaced_or_cut_after_opening_is_an_error(
     Roxxel(other).write([[1]])
     (other / "shard_00000.rox").replace(path)
 
-    with pytest.raises(ShardError, match="was replaced after it was opened"):
+    with pytest.raises(ShardError, match="the corpus was replaced"):
         corpus.read([0], 10)
     os.truncate(corpus.paths[1], 9000)
     with pytest.raises(ShardError, match="the foot is missing from the end"):
@@ -284,7 +266,7 @@ def test_a_document_index_damaged_after_its_first_use_is_found(tmp_path: Path) -
 
 
 CUT_SHORT = """
-import os, sys
+import os, sys, time
 from roxxel_format import Roxxel, ShardError
 corpus = Roxxel(sys.argv[1], check=sys.argv[2])
 tokens = corpus.num_tokens
@@ -300,9 +282,9 @@ accesses = {
     "metadata": lambda: corpus.metadata,
     "tokenizer": lambda: corpus.tokenizer,
 }
-if sys.argv[3] == "many":
-    # The one asks for no sizes, see the limits in the README; the others open by path.
-    del accesses["read"], accesses["metadata"], accesses["tokenizer"]
+# The check of a size holds for 10 ms; this clock says that they have passed.
+clock = time.monotonic
+time.monotonic = lambda: clock() + 1
 for name, access in accesses.items():
     try:
         access()
@@ -322,8 +304,7 @@ def test_a_shard_cut_short_while_it_is_mapped_does_not_end_the_process(
     corpus = corpus_of(tmp_path, documents_of(9000), max_shard_bytes=room)
     assert (corpus.num_shards > 1) == many
 
-    count = "many" if many and check == "headers" else "one"
-    command = [sys.executable, "-c", CUT_SHORT, str(tmp_path), check, count]
+    command = [sys.executable, "-c", CUT_SHORT, str(tmp_path), check]
     child = subprocess.run(command, capture_output=True, text=True, check=False)
 
     assert (child.returncode, child.stderr) == (0, "")
@@ -352,8 +333,6 @@ def test_tokens_outside_the_range_that_the_foot_declares_are_not_wrapped(
     out = np.zeros((1, length), np.int8)
     with pytest.raises(ShardError, match="declares tokens from 0 to 100"):
         corpus.read([20_000 - length], length, out=out)
-    with pytest.raises(ShardError, match="declares tokens from 0 to 100"):
-        corpus.window_reader([0], length, np.int8).read(0, 1)
     assert corpus.read([0], length, np.int64).tolist() == [[70_000] * length]
 
 

@@ -169,7 +169,7 @@ def test_foreign_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     write_megatron(tmp_path / "a", documents_of(5, 6))
     index = (tmp_path / "a.idx").read_bytes()
     cases = {
-        b"hello": "no Megatron index, it begins with b'hello'",
+        b"hello": "not a Megatron index, it begins with b'hello'",
         index[:9] + b"\2" + index[10:]: "index version 2",
         index[:-8]: "it was cut short or is damaged",
         index[:18] + b"\xff" * 8 + index[26:]: "it was cut short or is damaged",
@@ -182,7 +182,9 @@ def test_foreign_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ShardError, match=message):
             MegatronTokens(tmp_path / "a.bin")
     (tmp_path / "b.bin").write_bytes(b"abc")
-    with pytest.raises(ShardError, match="has 3 bytes, no whole number of uint16"):
+    with pytest.raises(
+        ShardError, match="has 3 bytes, which is not a whole number of uint16"
+    ):
         FlatTokens(tmp_path / "b.bin", "uint16")
     with pytest.raises(ValueError, match="a file without a header needs dtype"):
         FlatTokens(tmp_path / "b.bin")
@@ -190,5 +192,5 @@ def test_foreign_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match=r"shape \(2, 2\)"):
         FlatTokens(tmp_path / "c.npy")
     (tmp_path / "d.npy").write_bytes(b"no")
-    with pytest.raises(ShardError, match=r"no \.npy file"):
+    with pytest.raises(ShardError, match=r"not a \.npy file"):
         FlatTokens(tmp_path / "d.npy")

@@ -1,63 +1,58 @@
-"""Roxxel: many shards as one line of tokens."""
+"""Roxxel: a corpus of many shards as one line of tokens."""
 
 from __future__ import annotations
 
-import errno
 import threading
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-import numpy as np
-
-from roxxel_format._read.index import CorpusIndex
+from roxxel_format._read.columns import Column
+from roxxel_format._read.contents import open_contents
 from roxxel_format._read.maps import with_room
-from roxxel_format._read.reading import OpenCorpus
-from roxxel_format._read.shard import Shard
+from roxxel_format._read.reader import CorpusReader
 from roxxel_format._read.views import Documents, TokenLine
-from roxxel_format._read.window_reader import WindowReader
-from roxxel_format._read.windows import check_range, parse_windows, result_dtype
+from roxxel_format._read.windows import parse_index
 from roxxel_format._spec import dtypes
-from roxxel_format._store.names import (
-    Filepath,
-    absolute,
-    find_shards,
-    place_to_write,
-)
+from roxxel_format._store.names import Filepath, absolute, place_to_write
 from roxxel_format._write.corpus_writer import WriteOptions, write_corpus
-from roxxel_format._write.standing import check_whole, remove_leftovers
-from roxxel_format.errors import ShardError
+from roxxel_format._write.standing import remove_leftovers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from types import TracebackType
 
+    import numpy as np
     import numpy.typing as npt
 
     from roxxel_format._read.lengths import Lengths
-    from roxxel_format._read.shard_map import ShardMap
     from roxxel_format._read.verify import VerifyReport
-    from roxxel_format._read.window_reader import Empty
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.summary import WriteSummary
+
+Check = Literal["headers", "blocks"]
 
 
 class Roxxel:
     """A corpus: the shards that a path names, as one line of tokens.
 
-    Constructing one touches no file: the shards are opened when they are first needed
-    (head and foot only; a lone one is mapped with that), mapped when they are first
-    read, and may not exist yet when the corpus is going to be written. All methods may
-    be called from many threads. A pickled corpus opens the same shards by path.
+    The constructor touches no file. The first use opens the corpus: it reads the
+    manifest, or else the head and foot of every shard, and fixes the version. From then
+    on this object, and every copy and pickle of it, reads that version: shards that are
+    appended later are not seen, and a corpus that was replaced is a ShardError. Shards
+    are opened and mapped when they are first read. All methods may be called from many
+    threads.
 
     Args:
-        filepath: A shard, a folder of `*.rox`, a glob pattern, or a list of these.
-            Shards of a folder or a pattern come in natural order of their names, and
-            are an error where one is missing because a write of them was interrupted.
-        check: `"blocks"` compares every block that is read with its checksum, each
-            time it is read, and hands out copies. `"headers"` checks heads, feet and
-            indexes only; `verify()` then checks the tokens.
-        max_maps: Shards to keep mapped at a time. Default: as many as take an eighth of
-            the descriptors that the process may have, less where many corpora are open.
+        filepath: A shard, a folder, a glob pattern, or a list of these. A folder or a
+            pattern with a manifest is what its manifest lists; without one, it is the
+            matching `*.rox` files in natural order of their names, and an error if
+            their write was interrupted.
+        check: `"blocks"` verifies the checksum of every block that is read, each time
+            it is read, and returns copies. `"headers"` verifies heads, feet and indexes
+            only; `verify()` then checks the tokens.
+        max_maps: Shards to keep mapped. Default: as many as take an eighth of the
+            descriptors that the process may have, fewer if many corpora are open.
+        version: Fingerprint of the version to read. Default: the current one.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")
@@ -70,93 +65,112 @@ class Roxxel:
         self,
         filepath: Filepath,
         *,
-        check: Literal["headers", "blocks"] = "headers",
+        check: Check = "headers",
         max_maps: int | None = None,
+        version: str | None = None,
     ) -> None:
-        if check not in ("headers", "blocks"):
-            raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
         if max_maps is not None and max_maps < 1:
             raise ValueError(f"max_maps must be at least 1, got {max_maps}")
         self._filepath = absolute(filepath)
-        self._check = check
+        self._check = _parse_check(check)
         self._max_maps = max_maps
-        self._opened: OpenCorpus | None = None
+        self._version = version
+        # The version to read: as given, or as the first use found it.
+        self._pinned = version
+        self._reader: CorpusReader | None = None
         self._lock = threading.Lock()
 
-    def with_check(self, check: Literal["headers", "blocks"]) -> Roxxel:
-        """Return the same corpus, to be read with another check; opened when used.
+    def with_check(self, check: Check) -> Self:
+        """Return the same corpus and version, read with another check.
 
         Args:
             check: As for the constructor.
 
         Raises:
-            ValueError: It is neither of the two.
+            ValueError: The check is neither of the two.
         """
-        plain = Roxxel(self._filepath, check=check, max_maps=self._max_maps)
-        # Of a subclass, with all that it holds.
-        other = object.__new__(type(self))
-        vars(other).update(vars(self) | vars(plain))
+        return self._copy(_check=_parse_check(check))
+
+    def with_version(self, fingerprint: str) -> Self:
+        """Return the same corpus as it was at another version.
+
+        Args:
+            fingerprint: One of `versions`.
+
+        Raises:
+            ShardError: The corpus has no such version, or it was replaced.
+        """
+        other = self._copy(_version=fingerprint, _pinned=fingerprint)
+        other._open()  # noqa: SLF001 - a copy of this object
         return other
 
     # What the corpus is.
 
     @property
     def filepath(self) -> str | tuple[str, ...]:
-        """The absolute path, pattern or paths this corpus was named by."""
+        """The absolute path, pattern or paths that name this corpus."""
         return self._filepath
 
     @property
     def paths(self) -> list[str]:
         """The shards, in order."""
-        return [shard.path for shard in self._open().index.shards]
+        return list(self._open().contents.paths)
 
     @property
     def num_tokens(self) -> int:
         """Tokens, separators included."""
-        return self._open().index.num_tokens
+        return self._open().contents.num_tokens
 
     @property
     def num_documents(self) -> int:
-        """Documents; one that was split over shards counts once."""
-        return self._open().index.num_documents
+        """Documents; a document that was split over shards counts once."""
+        return self._open().contents.num_documents
 
     @property
     def num_shards(self) -> int:
         """Shards."""
-        return len(self._open().index.shards)
+        return len(self._open().contents.paths)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of a stored token, little-endian."""
-        return self._open().index.dtype
+        return self._open().contents.dtype
 
     @property
     def dtype_name(self) -> str:
         """Name of the stored item type; `bfloat16` whether numpy knows it or not."""
-        return self._open().index.shards[0].layout.head.dtype_name
+        return self._open().contents.dtype_name
 
     @property
     def token_range_seen(self) -> tuple[int, int] | None:
         """Least and greatest token, None for floats; a vocabulary must hold them."""
-        return self._open().index.value_range
+        return self._open().contents.token_range
 
     @property
     def block_size(self) -> int:
-        """Bytes of a block (of the first shard): what one checksum covers."""
-        return self._open().index.shards[0].layout.head.block_size
+        """Bytes that one checksum covers, in the first shard."""
+        return self._open().contents.block_size
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of the content: 32 digits, from the feet of the shards.
+        """Hex digest of the content of this version: 32 digits.
 
-        Equal wherever the files lie and whatever they are called; different when a
+        Equal wherever the files are and whatever they are called; different when a
         token, a document's end, the order or the division into shards differs.
         """
-        return self._open().fingerprint
+        return self._open().contents.fingerprint
+
+    @property
+    def versions(self) -> list[str]:
+        """Fingerprints of the versions, oldest first, as of the opening.
+
+        Each append adds one. Without a manifest there is one version.
+        """
+        return self._open().contents.versions
 
     @property
     def tokenizer(self) -> str | None:
-        """Name and hash of the tokenizer as recorded in the shards, else None.
+        """Name and hash of the tokenizer as recorded in the corpus, else None.
 
         Raises:
             ShardError: The shards were written with different tokenizers.
@@ -180,18 +194,21 @@ class Roxxel:
         """The documents: `documents[i]`, `documents.with_separator[i]`."""
         return Documents(self)
 
+    def column(self, name: str) -> Column:
+        """Return a column: one value for each token or each document.
+
+        Raises:
+            ShardError: A shard has no such column; the message names it.
+        """
+        return Column(name, self._open().contents)
+
     def __len__(self) -> int:
         """Return the number of blocks; the last may be short."""
-        per_block = self._tokens_per_block
-        return (self.num_tokens + per_block - 1) // per_block
+        return -(-self.num_tokens // self._tokens_per_block)
 
     def __getitem__(self, block: int) -> Tokens:
         """Return the tokens of one block of `block_size` bytes."""
-        count = len(self)
-        block = as_index(block)
-        if not -count <= block < count:
-            raise IndexError(f"block {block} is out of range; there are {count}")
-        start = block % count * self._tokens_per_block
+        start = parse_index(block, len(self), "block") * self._tokens_per_block
         return self.tokens[start : start + self._tokens_per_block]
 
     def read(
@@ -207,7 +224,7 @@ class Roxxel:
             starts: First token of each window; integers, shape `(n,)`. Windows may
                 overlap and may cross from shard to shard.
             length: Tokens of each window, at least 0.
-            dtype: Of the result. Default: `out`'s, else the stored one.
+            dtype: Type of the result. Default: `out`'s, else the stored one.
             out: Shape `(n, length)`; filled and returned.
 
         Returns:
@@ -217,65 +234,11 @@ class Roxxel:
             IndexError: A window leaves `[0, num_tokens)`.
             TypeError: Tokens of this corpus do not fit the dtype.
             ValueError: `out` has another shape or dtype.
-            ShardError: A file was replaced before it was mapped; with one shard, was
-                cut short since; with `check="blocks"`, a block is damaged or missing.
-                Or a token does not fit the dtype, though the shards say that all do.
+            ShardError: The corpus was replaced; a file was truncated; with
+                `check="blocks"`, a block is damaged; or a token does not fit the dtype,
+                though the shards declare that all do.
         """
-        opened = self._open()
-        begins, length = parse_windows(starts, length, opened.index.num_tokens)
-        result = result_dtype((begins.size, length), dtype, out, opened.index.dtype)
-        opened.check_readable_as(result)
-        if out is None:
-            return opened.read(begins, length, result)
-        return opened.read(begins, length, result, lambda _shape, _dtype: out)
-
-    def window_reader(
-        self,
-        starts: npt.ArrayLike,
-        length: int,
-        dtype: npt.DTypeLike | None = None,
-        empty: Empty | None = None,
-    ) -> WindowReader:
-        """Check windows now, to read them in parts.
-
-        `window_reader(starts, length).read(a, b)` is `read(starts[a:b], length)`, in
-        less time where the windows are few and short. Reads in order, `a` no less than
-        before, ask the system for the pages of the next windows ahead.
-
-        Args:
-            starts: First token of each window; integers, shape `(n,)`.
-            length: Tokens of each window, at least 0.
-            dtype: Of what is read. Default: the stored one.
-            empty: Makes the memory of each read, as `numpy.empty` (the default) does: a
-                new array, of the shape `(n, length)` and the dtype that it is called
-                with, perhaps from many threads.
-
-        Raises:
-            IndexError: A window leaves `[0, num_tokens)`.
-            TypeError: Tokens of this corpus do not fit the dtype.
-            ShardError: The corpus cannot be opened.
-        """
-        opened = self._open()
-        begins, length = parse_windows(starts, length, opened.index.num_tokens)
-        if begins.flags.writeable:  # or the windows could change after they are checked
-            begins = begins.copy()
-        result = opened.index.dtype if dtype is None else np.dtype(dtype)
-        opened.check_readable_as(result)
-
-        def read_anew(starts: npt.NDArray[np.int64]) -> Tokens:
-            now = self._open()
-            if now.fingerprint != opened.fingerprint:
-                raise ShardError(
-                    f"{self._filepath}: another corpus lies there than when these "
-                    "windows were named; name them anew, by a new sampler say"
-                )
-            out = None if empty is None else empty((starts.size, length), result)
-            return self.read(starts, length, result, out)
-
-        # What a subclass makes of a read holds here too.
-        is_plain = type(self).read is Roxxel.read
-        read = opened.reader(length, result, empty) if is_plain else read_anew
-        return WindowReader(opened, read, read_anew, begins, length)
+        return self._open().read(starts, length, dtype, out)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a read-only view inside one shard.
@@ -283,9 +246,7 @@ class Roxxel:
         Raises:
             IndexError: The range leaves `[0, num_tokens]`.
         """
-        opened = self._open()
-        check_range(start, stop, opened.index.num_tokens)
-        return opened.token_range(start, stop)
+        return self._open().token_range(start, stop)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return first token, one past the last, and length of the separator.
@@ -293,13 +254,7 @@ class Roxxel:
         Raises:
             IndexError: There is no such document.
         """
-        opened = self._open()
-        if not 0 <= document < opened.index.num_documents:
-            raise IndexError(
-                f"document {document} is out of range; there are "
-                f"{opened.index.num_documents}"
-            )
-        return opened.document_range(document)
+        return self._open().document_range(document)
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the documents that have tokens in `[start, stop)`.
@@ -312,29 +267,19 @@ class Roxxel:
         Raises:
             IndexError: The range leaves `[0, num_tokens]`.
         """
-        opened = self._open()
-        start, stop = as_index(start), as_index(stop)
-        check_range(start, stop, opened.index.num_tokens)
-        return opened.document_spans(start, stop)
+        return self._open().document_spans(as_index(start), as_index(stop))
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
-        """Ask the system to read the pages of these windows ahead.
+        """Prefetch windows: advise the system to read their pages into its cache.
 
-        Windows near each other are asked for together; of a corpus of at most a
-        sixteenth of the memory, some 100 KiB around each too. Nothing is asked where a
-        sample of the windows is in memory already; give many windows in one call.
-
-        Args:
-            starts: First token of each window; integers, shape `(n,)`.
-            length: Tokens of each window.
+        Returns at once. Windows near each other are merged, so pass many in one call,
+        some batches ahead, from a thread that may wait a millisecond.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
-            ShardError: A file of them was cut short after it was mapped.
+            ShardError: The corpus was replaced, or a file was truncated.
         """
-        opened = self._open()
-        begins, length = parse_windows(starts, length, opened.index.num_tokens)
-        opened.will_need(begins, length)
+        self._open().will_need(starts, length)
 
     def estimate_steps(self, seq_len: int, batch_size: int) -> int:
         """Return `num_tokens // (seq_len * batch_size)`, an upper bound.
@@ -352,7 +297,7 @@ class Roxxel:
         """Count the documents by length; reads the whole document index."""
         from roxxel_format._read.lengths import Lengths
 
-        return Lengths.of(self._open().index)
+        return Lengths.of(self._open().contents)
 
     def verify(
         self,
@@ -362,16 +307,19 @@ class Roxxel:
     ) -> VerifyReport:
         """Compare every block of every shard with its checksum.
 
+        With a manifest, also compare each shard with its entry, and each file of a
+        column with its digest.
+
         Args:
-            threads: How many read at a time. Default: one a processor, up to 16.
+            threads: Number of threads. Default: one a processor, up to 16.
             progress: Called with bytes done and bytes in all.
 
         Returns:
             What was checked, and every damage found; `report.ok` when there is none.
         """
-        from roxxel_format._read.verify import verify_shards
+        from roxxel_format._read.verify import verify_corpus
 
-        return verify_shards(self._open().index, threads=threads, progress=progress)
+        return verify_corpus(self._open().contents, threads=threads, progress=progress)
 
     # Writing.
 
@@ -436,7 +384,7 @@ class Roxxel:
         try:
             return write_corpus(self._filepath, data, options, exist)
         finally:
-            self.close()
+            self._use_current_version()
 
     def leftovers(self) -> list[str]:
         """Return what writers of this corpus left when they were killed.
@@ -457,11 +405,11 @@ class Roxxel:
     # Opening and closing.
 
     def close(self) -> None:
-        """Let go of maps and descriptors; using the corpus again opens it again."""
+        """Let go of maps and descriptors; the next use opens the same version."""
         with self._lock:
-            if self._opened is not None:
-                self._opened.close()
-                self._opened = None
+            if self._reader is not None:
+                self._reader.release()
+                self._reader = None
 
     def __enter__(self) -> Self:
         return self
@@ -474,29 +422,53 @@ class Roxxel:
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _reopened, (self._filepath, self._check, self._max_maps)
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes, those of a subclass included, without open files."""
+        return vars(self) | {"_reader": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        return f"Roxxel({self._filepath!r})"
+        return f"{type(self).__name__}({self._filepath!r})"
 
     @property
     def _tokens_per_block(self) -> int:
-        return self.block_size // self._open().index.shards[0].layout.head.item_size
+        contents = self._open().contents
+        return contents.block_size // dtypes.item_size(contents.dtype_name)
 
-    def _open(self) -> OpenCorpus:
-        opened = self._opened
-        if opened is not None:
-            return opened
+    def _open(self) -> CorpusReader:
+        reader = self._reader
+        if reader is not None:
+            return reader
         with self._lock:
-            if self._opened is None:
-                checked = self._check == "blocks"
-                paths = find_shards(self._filepath)
-                shards, first = _opened(paths, checked=checked)
-                check_whole(self._filepath, shards)
-                index = CorpusIndex.of(shards)
-                self._opened = OpenCorpus(index, checked, self._max_maps, first)
-            return self._opened
+            if self._reader is None:
+                contents = with_room(
+                    lambda: open_contents(self._filepath, self._pinned)
+                )
+                self._pinned = contents.fingerprint
+                self._reader = CorpusReader(
+                    contents, checked=self._check == "blocks", max_maps=self._max_maps
+                )
+            return self._reader
+
+    def _copy(self, **changed: Any) -> Self:
+        """Return a copy, of the same class, that is not open."""
+        other = object.__new__(type(self))
+        other.__setstate__(self.__getstate__() | changed)
+        return other
+
+    def _use_current_version(self) -> None:
+        """Close, and read the current version at the next use unless one was given."""
+        self.close()
+        self._pinned = self._version
+
+
+def _parse_check(check: Check) -> Check:
+    if check not in ("headers", "blocks"):
+        raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
+    return check
 
 
 def _integer(name: str, value: int) -> int:
@@ -508,22 +480,3 @@ def _integer(name: str, value: int) -> int:
 
 def _integer_or_none(name: str, value: int | None) -> int | None:
     return None if value is None else _integer(name, value)
-
-
-def _opened(paths: list[str], *, checked: bool) -> tuple[list[Shard], ShardMap | None]:
-    """Open shards; a lone one is mapped at once, so that it is opened only once."""
-    if len(paths) == 1:
-        try:
-            shard, first = with_room(lambda: Shard.mapped(paths[0], checked=checked))
-        except OSError as error:
-            if error.errno != errno.ENOMEM:
-                raise
-            return [Shard(paths[0])], None  # more than may be mapped: it can be asked
-        return [shard], first
-    return with_room(lambda: [Shard(path) for path in paths]), None
-
-
-def _reopened(
-    filepath: Filepath, check: Literal["headers", "blocks"], max_maps: int | None
-) -> Roxxel:
-    return Roxxel(filepath, check=check, max_maps=max_maps)

@@ -1,15 +1,16 @@
 """Read corpora of other formats in place, each as a `TokenReader`.
 
-Nobody has to tokenize again to try a curriculum: Megatron's `.bin` with its `.idx`, and
-flat `.npy` or `.bin` files, are mapped and read where they lie. They hold no checksums,
-so damage is not found, and their fingerprint is that of a sample of the content.
-Pickled, they open their files again by path.
+Trying a curriculum needs no new tokenization: Megatron's `.bin` with its `.idx`, and
+flat `.npy` or `.bin` files, are mapped and read where they are. Their formats have no
+checksums, so damage is not found, and a fingerprint covers a sample of the content. A
+pickled reader opens its files again by path, and refuses files of another fingerprint.
 """
 
 from __future__ import annotations
 
+import os
 import struct
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import blake2b
 from operator import index as as_index
 from pathlib import Path
@@ -17,10 +18,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from roxxel_format._read.documents import span_rows
+from roxxel_format._read.line import ArrayPiece, Line
+from roxxel_format._read.mapped_file import MappedFile
+from roxxel_format._read.opening import open_file
 from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._read.windows import (
     check_range,
-    gather_rows,
+    parse_index,
     parse_windows,
     result_dtype,
 )
@@ -28,48 +33,60 @@ from roxxel_format._spec import dtypes
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
+    from roxxel_format._read.line import Piece
     from roxxel_format._spec.dtypes import Tokens
 
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_DTYPES = {
-    1: "uint8",
-    2: "int8",
-    3: "int16",
-    4: "int32",
-    5: "int64",
-    6: "float64",
-    7: "float32",
-    8: "uint16",
+    1: "|u1",
+    2: "|i1",
+    3: "<i2",
+    4: "<i4",
+    5: "<i8",
+    6: "<f8",
+    7: "<f4",
+    8: "<u2",
 }
 _SAMPLED_BLOCKS = 1024
 _SAMPLE_SIZE = 4096
 
 
 class MappedTokens:
-    """Tokens and documents of mapped arrays: what the readers below share.
+    """Tokens and documents of one mapped file: what the readers below share.
 
     Args:
-        tokens: The items, shape `(num_tokens,)`; read-only.
+        file: The file that holds the tokens.
+        tokens: The items, an array over `file`, shape `(num_tokens,)`.
         ends: End of each document, in tokens and in order; the last is the number of
             tokens. Shape `(num_documents,)`.
         tokenizer: Name and hash of the tokenizer, if it is known.
     """
 
     def __init__(
-        self, tokens: Tokens, ends: npt.NDArray[np.int64], tokenizer: str | None
+        self,
+        file: MappedFile,
+        tokens: Tokens,
+        ends: npt.NDArray[np.int64],
+        tokenizer: str | None,
     ) -> None:
-        self._tokens = tokens
+        whole = ArrayPiece(tokens)
+
+        def piece(_: int) -> Piece:
+            file.check_size()
+            return whole
+
         self._ends = ends
         self._tokenizer = tokenizer
+        self._line = Line((0, tokens.size), tokens.dtype, piece, lambda: 1)
 
     @property
     def num_tokens(self) -> int:
         """Number of tokens."""
-        return self._tokens.size
+        return len(self._line)
 
     @property
     def num_documents(self) -> int:
@@ -79,7 +96,7 @@ class MappedTokens:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of a stored token."""
-        return self._tokens.dtype
+        return self._line.dtype
 
     @property
     def tokenizer(self) -> str | None:
@@ -98,9 +115,10 @@ class MappedTokens:
         for start in range(0, self._ends.size, 1 << 16):
             digest.update(self._ends[start : start + (1 << 16)].astype("<i8").tobytes())
         step = max(_SAMPLE_SIZE, self.num_tokens // _SAMPLED_BLOCKS)
+        tokens = self._line.range(0, self.num_tokens)
         for start in range(0, self.num_tokens, step):
-            digest.update(self._tokens[start : start + _SAMPLE_SIZE].tobytes())
-        digest.update(self._tokens[-_SAMPLE_SIZE:].tobytes())
+            digest.update(tokens[start : start + _SAMPLE_SIZE].tobytes())
+        digest.update(tokens[-_SAMPLE_SIZE:].tobytes())
         return digest.hexdigest()
 
     @property
@@ -110,18 +128,19 @@ class MappedTokens:
 
     @property
     def documents(self) -> Documents:
-        """The documents: `documents[i]`, with whatever separates them."""
+        """The documents: `documents[i]`, including whatever separates them."""
         return Documents(self)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`, a read-only view."""
         check_range(start, stop, self.num_tokens)
-        return self._tokens[start:stop]
+        return self._line.range(start, stop)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return first token, one past the last, and 0: no separator is known."""
-        start = int(self._ends[document - 1]) if document else 0
-        return start, int(self._ends[document]), 0
+        number = parse_index(document, self.num_documents, "document")
+        start = int(self._ends[number - 1]) if number else 0
+        return start, int(self._ends[number]), 0
 
     def read(
         self,
@@ -132,21 +151,21 @@ class MappedTokens:
     ) -> Tokens:
         """Return the windows of `length` tokens that begin at `starts`.
 
-        Args, result and errors are those of `Roxxel.read`. The greatest token is not
-        known here, so a dtype must hold every value of the stored one, or the values
-        that are read are checked.
+        Args, result and errors are those of `Roxxel.read`. The format does not say
+        which tokens occur, so a narrower dtype is checked against the tokens read.
         """
         begins, length = parse_windows(starts, length, self.num_tokens)
-        wanted = result_dtype((begins.size, length), dtype, out, self.dtype)
-        rows = gather_rows(self._tokens, begins, length)
+        wanted = result_dtype((len(begins), length), dtype, out, self.dtype)
         name = dtypes.stored_name(self.dtype)
-        values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
-        known = values if self.dtype.kind in "biu" else None
-        dtypes.check_readable_as(name, known, wanted)
-        if out is None:
-            return rows.astype(wanted, copy=False)
-        out[...] = rows
-        return out
+        if dtypes.holds_all(name, wanted):
+            return self._line.read(begins, length, wanted, out)
+
+        def check(rows: Tokens) -> None:
+            values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
+            is_integer = self.dtype.kind in "biu"
+            dtypes.check_readable_as(name, values if is_integer else None, wanted)
+
+        return self._line.read(begins, length, wanted, out, check)
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return rows of document, first token and one past the last, clipped."""
@@ -156,13 +175,7 @@ class MappedTokens:
             return np.empty((0, 3), np.int64)
         low = int(np.searchsorted(self._ends, start, "right"))
         high = int(np.searchsorted(self._ends, stop, "left")) + 1
-        rows = np.empty((high - low, 3), np.int64)
-        rows[:, 0] = np.arange(low, high)
-        rows[:, 2] = self._ends[low:high]
-        rows[-1, 2] = stop
-        rows[1:, 1] = rows[:-1, 2]
-        rows[0, 1] = start
-        return rows[rows[:, 1] < rows[:, 2]]
+        return span_rows(low, self._ends[low:high], start, stop)
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         """Do nothing: a hint may be ignored."""
@@ -174,7 +187,8 @@ class FlatTokens(MappedTokens):
 
     Args:
         path: The file. A `.npy` file holds one flat array.
-        dtype: Item type of a file without a header, such as `.bin`.
+        dtype: Item type of a file without a header, such as `.bin`. Items are
+            little-endian on every machine; spell others as in `">u2"`.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
@@ -190,26 +204,27 @@ class FlatTokens(MappedTokens):
     ) -> None:
         path = Path(path)
         if path.suffix == ".npy":
-            tokens = _map_npy(path)
+            file, tokens = _map_npy(path)
         elif dtype is None:
             raise ValueError(
                 f'{path}: a file without a header needs dtype, for example "uint16"'
             )
         else:
-            tokens = _map_items(path, np.dtype(dtype))
-        _check_dtype(path, tokens)
-        super().__init__(tokens, np.array([tokens.size], np.int64), tokenizer)
-        self._opened = str(path.absolute()), dtype
+            file, tokens = _map_items(path, _little_endian(dtype))
+        super().__init__(file, tokens, np.array([tokens.size], np.int64), tokenizer)
+        self._arguments = str(path.absolute()), dtype
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(FlatTokens, tokenizer=self._tokenizer), self._opened
+        path, dtype = self._arguments
+        keywords = {"dtype": dtype, "tokenizer": self._tokenizer}
+        return _opened_again, (type(self), path, keywords, self.fingerprint)
 
 
 class MegatronTokens(MappedTokens):
     """A Megatron `.bin` file with its `.idx`, as `indexed_dataset.py` writes them.
 
     Args:
-        path: Either file, or their path without the ending.
+        path: Either file, or their path without the suffix.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
@@ -222,29 +237,53 @@ class MegatronTokens(MappedTokens):
         path = Path(path)
         stem = path.with_suffix("") if path.suffix in {".bin", ".idx"} else path
         index_path = stem.with_name(stem.name + ".idx")
-        name, ends = _read_megatron_index(index_path)
-        tokens = _map_items(stem.with_name(stem.name + ".bin"), np.dtype(name))
+        dtype, ends = _read_megatron_index(index_path)
+        file, tokens = _map_items(stem.with_name(stem.name + ".bin"), dtype)
         last = int(ends[-1]) if ends.size else 0
         if last != tokens.size:
             raise ShardError(
                 f"{index_path}: describes {last} tokens, but the .bin file holds "
                 f"{tokens.size}; the two do not belong together"
             )
-        super().__init__(tokens, ends, tokenizer)
-        self._opened = (str(stem.absolute()),)
+        super().__init__(file, tokens, ends, tokenizer)
+        self._path = str(stem.absolute())
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(MegatronTokens, tokenizer=self._tokenizer), self._opened
+        keywords = {"tokenizer": self._tokenizer}
+        return _opened_again, (type(self), self._path, keywords, self.fingerprint)
 
 
-def _read_megatron_index(path: Path) -> tuple[str, npt.NDArray[np.int64]]:
+def _opened_again(
+    kind: Callable[..., MappedTokens],
+    path: str,
+    keywords: dict[str, Any],
+    fingerprint: str,
+) -> MappedTokens:
+    """Return a pickled reader.
+
+    Raises:
+        ShardError: The files hold other tokens than when the reader was pickled.
+    """
+    reader = kind(path, **keywords)
+    if reader.fingerprint != fingerprint:
+        raise ShardError(
+            f"{path}: the corpus was replaced: its fingerprint is "
+            f"{reader.fingerprint}, but the pickled reader's was {fingerprint}; open "
+            "it again"
+        )
+    return reader
+
+
+def _read_megatron_index(
+    path: Path,
+) -> tuple[np.dtype[Any], npt.NDArray[np.int64]]:
     """Return the item type, and the end of each document in tokens."""
     size = path.stat().st_size
     with path.open("rb") as file:
         head = file.read(34)
     if not head.startswith(_MEGATRON_MAGIC) or len(head) < 34:
         raise ShardError(
-            f"{path}: no Megatron index, it begins with {head[:9]!r}; check the path"
+            f"{path}: not a Megatron index, it begins with {head[:9]!r}; check the path"
         )
     version, code, num_sequences, num_bounds = struct.unpack_from("<QBQQ", head, 9)
     if version != 1 or code not in _MEGATRON_DTYPES:
@@ -272,41 +311,68 @@ def _read_megatron_index(path: Path) -> tuple[str, npt.NDArray[np.int64]]:
         raise ShardError(f"{path}: its lengths or bounds are out of order")
     ends = np.zeros(num_sequences + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
-    name = _MEGATRON_DTYPES[code]
-    if (pointers != ends[:-1] * dtypes.item_size(name)).any():
+    dtype = np.dtype(_MEGATRON_DTYPES[code])
+    if (pointers != ends[:-1] * dtype.itemsize).any():
         raise ShardError(
             f"{path}: its sequences do not follow one another in the .bin file; "
             "only such files can be read in place"
         )
-    return name, ends[bounds[1:]]
+    return dtype, ends[bounds[1:]]
 
 
-def _map_items(path: Path, dtype: np.dtype[Any]) -> Tokens:
-    size = path.stat().st_size
-    if size % dtype.itemsize:
+def _little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return a dtype, little-endian unless it is spelled as big-endian."""
+    is_big = isinstance(dtype, str) and dtype.startswith(">")
+    found = np.dtype(dtype)
+    return found if is_big or found.byteorder == ">" else found.newbyteorder("<")
+
+
+def _map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
+    file = _map_file(path)
+    if file.num_bytes % dtype.itemsize:
         raise ShardError(
-            f"{path}: has {size} bytes, no whole number of {dtype} items; "
-            "check the dtype"
+            f"{path}: has {file.num_bytes} bytes, which is not a whole number of "
+            f"{dtype} items; check the dtype"
         )
-    if not size:
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype, "r"))
+    return file, _array(file, dtype, file.num_bytes // dtype.itemsize, 0)
 
 
-def _map_npy(path: Path) -> Tokens:
-    try:
-        array = np.lib.format.open_memmap(path, mode="r")
-    except ValueError as error:
-        raise ShardError(f"{path}: no .npy file ({error}); check the path") from error
-    if array.ndim != 1:
+def _map_npy(path: Path) -> tuple[MappedFile, Tokens]:
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }
+    with path.open("rb") as stream:
+        try:
+            shape, _, dtype = readers[np.lib.format.read_magic(stream)](stream)
+        except (ValueError, KeyError) as error:
+            raise ShardError(
+                f"{path}: not a .npy file ({error}); check the path"
+            ) from error
+        offset = stream.tell()
+    if len(shape) != 1:
         raise ShardError(
-            f"{path}: holds an array of shape {array.shape}; a flat one is needed"
+            f"{path}: holds an array of shape {shape}; a flat one is needed"
         )
-    return np.asarray(array)
+    file = _map_file(path)
+    if file.num_bytes < offset + shape[0] * dtype.itemsize:
+        raise ShardError(
+            f"{path}: has {file.num_bytes} bytes, but {shape[0]} items of {dtype} need "
+            f"{offset + shape[0] * dtype.itemsize}; the file is truncated"
+        )
+    return file, _array(file, dtype, shape[0], offset)
 
 
-def _check_dtype(path: Path, tokens: Tokens) -> None:
+def _map_file(path: Path) -> MappedFile:
+    fd = open_file(str(path))
+    return MappedFile(str(path), fd, os.fstat(fd).st_size)
+
+
+def _array(
+    file: MappedFile, dtype: np.dtype[Any], count: int, byte_offset: int
+) -> Tokens:
     try:
-        dtypes.stored_name(tokens.dtype)
+        dtypes.stored_name(dtype)
     except TypeError as error:
-        raise ShardError(f"{path}: {error}") from error
+        raise ShardError(f"{file.path}: {error}") from error
+    return file.array(dtype, count, byte_offset)

@@ -1,4 +1,4 @@
-"""How long the documents of a corpus are, in numbers and as a drawing."""
+"""How long the documents of a corpus are, in numbers and as a histogram."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._read.index import CorpusIndex
+    from roxxel_format._read.contents import Contents
 
 _WIDTH = 40
 
@@ -22,9 +22,9 @@ class Lengths:
     """Lengths of documents in tokens, separators included.
 
     Attributes:
-        least: Of the shortest document; 0 where there is none.
-        greatest: Of the longest.
-        mean: Of all.
+        least: Length of the shortest document; 0 without documents.
+        greatest: Length of the longest document.
+        mean: Mean length.
         counts: Documents of length 0, 1, 2 to 3, 4 to 7, and so on.
     """
 
@@ -34,23 +34,27 @@ class Lengths:
     counts: tuple[int, ...]
 
     @classmethod
-    def of(cls, index: CorpusIndex) -> Lengths:
-        """Count the documents of a corpus by their length."""
+    def of(cls, contents: Contents) -> Lengths:
+        """Count the documents of a corpus by their length.
+
+        Raises:
+            ShardError: The corpus was replaced, or a document index is damaged.
+        """
         counts = np.zeros(65, np.int64)
         least, greatest = None, 0
-        for lengths in _lengths(index):
+        for lengths in _lengths(contents):
             # The number of binary digits: frexp is exact below 2**53.
             _, digits = np.frexp(lengths.astype(np.float64))
             counts += np.bincount(digits, minlength=65)
             low = int(lengths.min())
             least = low if least is None else min(low, least)
             greatest = max(greatest, int(lengths.max()))
-        mean = index.num_tokens / max(1, index.num_documents)
+        mean = contents.num_tokens / max(1, contents.num_documents)
         used = int(np.flatnonzero(counts).max(initial=0)) + 1
         return cls(least or 0, greatest, mean, tuple(counts[:used].tolist()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON; each row of the histogram is first, last, count."""
+        """Return the figures as JSON; histogram rows are first, last, count."""
         rows = [
             [*_span(digits), count] for digits, count in enumerate(self.counts) if count
         ]
@@ -72,18 +76,19 @@ class Lengths:
             yield f"{span:>24} {self.counts[digits]:>12} {bar}".rstrip()
 
 
-def _lengths(index: CorpusIndex) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield the lengths of the documents; one that was split is counted once."""
+def _lengths(contents: Contents) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield the lengths of the documents; a document that was split counts once."""
     open_length = 0
-    for number, shard in enumerate(index.shards):
-        ends = shard.document_ends
+    joined = [*contents.joined, False]
+    for number in range(len(contents.paths)):
+        ends = contents.open_shard(number).document_ends
         if not ends.size:
             continue
         lengths = np.diff(ends, prepend=0)
-        if index.joined[number]:
+        if joined[number]:
             lengths[0] += open_length
         open_length = 0
-        if number + 1 < len(index.shards) and index.joined[number + 1]:
+        if joined[number + 1]:
             open_length = int(lengths[-1])
             lengths = lengths[:-1]
         if lengths.size:

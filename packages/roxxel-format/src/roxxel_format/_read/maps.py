@@ -1,50 +1,71 @@
-"""Maps of shards: made when first needed, and only so many at a time."""
+"""The open files of a corpus: a bounded number, the least recently used dropped.
+
+Descriptors belong to the process, so the corpora of a process share them.
+"""
 
 from __future__ import annotations
 
 import errno
+import resource
 import threading
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from roxxel_format._read.shard import Shard
-    from roxxel_format._read.shard_map import ShardMap
+_MOST_MAPS = 4096
+_DESCRIPTORS_PER_MAP = 2
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
-T = TypeVar("T")
+class Holder(Protocol):
+    """An open corpus, which holds maps."""
 
+    def release(self) -> None:
+        """Let go of all maps; they are opened again when they are needed."""
+        ...
+
+
+_HOLDERS: weakref.WeakSet[Holder] = weakref.WeakSet()
 _LOCK = threading.Lock()
-# Descriptors belong to the process, so its corpora must know of one another.
-_CACHES: weakref.WeakSet[MapCache] = weakref.WeakSet()
 
 
-def max_maps(num_corpora: int) -> int:
-    """Return how many maps each of some corpora may keep.
+def register(holder: Holder) -> None:
+    """Count a corpus among those that share the descriptors of the process.
 
-    Each map holds two descriptors. They have an eighth of those that the process may
-    have, and all corpora together a quarter; at most 4096, at least 2.
+    The others release their maps, because the share of each is smaller from now on.
     """
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows
-        return 512
+    with _LOCK:
+        others = list(_HOLDERS)
+        _HOLDERS.add(holder)
+    for other in others:
+        other.release()
+
+
+def shared_max_maps() -> int:
+    """Return how many maps each open corpus may keep.
+
+    One corpus may use an eighth of the process's descriptors, and all corpora together
+    a quarter; the rest is the program's.
+    """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
-        return 4096
-    return max(2, min(4096, soft // 16, soft // 8 // max(1, num_corpora)))
+        return _MOST_MAPS
+    num_maps = soft // _DESCRIPTORS_PER_MAP
+    return max(
+        2, min(_MOST_MAPS, num_maps // 8, num_maps // 4 // max(1, len(_HOLDERS)))
+    )
 
 
-def with_room(make: Callable[[], T]) -> T:
-    """Return what `make` returns; let go of maps where it finds no room.
-
-    Room is descriptors, of the process and of the system, and addresses.
+def with_room(make: Callable[[], _R]) -> _R:
+    """Return what `make` returns, after releasing all maps if it finds no room.
 
     Raises:
-        OSError: There is no room even then, or something else is wrong.
+        OSError: There is no room even then, or `make` failed otherwise.
     """
     try:
         return make()
@@ -52,91 +73,52 @@ def with_room(make: Callable[[], T]) -> T:
         if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
             raise
     with _LOCK:
-        caches = list(_CACHES)
-    for cache in caches:
-        cache.let_go()
+        holders = list(_HOLDERS)
+    for holder in holders:
+        holder.release()
     return make()
 
 
-class MapCache:
-    """The maps of a corpus, the least recently used dropped first.
+class MapCache(Generic[_T]):
+    """The open files of a corpus, by their number. Safe to use from many threads.
 
-    A dropped map stays in memory until the last view of it is gone. Safe to use from
-    many threads.
+    A dropped file stays mapped until the last array over it is gone.
 
     Args:
-        shards: The corpus.
-        max_maps: How many to keep; None for a share of what the process may have.
-        checked: As for `ShardMap`.
-        first: The map of the first shard, where it was made already.
-
-    Attributes:
-        kept: Returns the map of a shard if it is kept, without noting that it is used.
+        make: Opens a file.
+        max_maps: Returns how many files to keep.
     """
 
     def __init__(
-        self,
-        shards: Sequence[Shard],
-        max_maps: int | None,
-        *,
-        checked: bool,
-        first: ShardMap | None = None,
+        self, make: Callable[[int], _T], max_maps: Callable[[], int] = shared_max_maps
     ) -> None:
-        self._shards = shards
-        self._given = max_maps
-        self._max_maps = 1  # until `share`; of a lone shard it is all
-        self._checked = checked
-        self._maps: OrderedDict[int, ShardMap] = OrderedDict()
-        if first is not None:
-            self._maps[0] = first
-        self.kept = self._maps.get
-        self._lock = threading.RLock()
-        with _LOCK:
-            _CACHES.add(self)
-            # A lone shard leaves the shares of others as they are.
-            caches = list(_CACHES) if len(shards) > 1 else []
-        for cache in caches:
-            cache.share(len(caches))
+        self._make = make
+        self._max_maps = max_maps
+        self._maps: OrderedDict[int, _T] = OrderedDict()
+        self._lock = threading.Lock()
 
-    def share(self, num_corpora: int) -> None:
-        """Keep no more maps than one of so many corpora may."""
+    def __getitem__(self, number: int) -> _T:
+        """Return a file, opened if it is not.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
         with self._lock:
-            self._max_maps = self._given or max_maps(num_corpora)
-            self._trim()
-
-    def __len__(self) -> int:
-        return len(self._maps)
-
-    def __getitem__(self, shard: int) -> ShardMap:
-        found = self._maps.get(shard)
-        if found is not None and len(self._shards) <= self._max_maps:
-            return found  # none is dropped for room, so their order does not matter
-        with self._lock:
-            found = self._maps.get(shard)
+            found = self._maps.get(number)
             if found is not None:
-                self._maps.move_to_end(shard)
+                self._maps.move_to_end(number)
                 return found
-            found = self._map(shard)
-            self._maps[shard] = found
-            self._trim()
-            return found
-
-    def _trim(self) -> None:
-        while len(self._maps) > self._max_maps:
-            self._maps.popitem(last=False)
-
-    def _map(self, shard: int) -> ShardMap:
-        return with_room(lambda: self._shards[shard].map(checked=self._checked))
-
-    def let_go(self) -> None:
-        """Drop all maps, unless another thread is at work on them."""
-        if self._lock.acquire(blocking=False):
-            try:
-                self._maps.clear()
-            finally:
-                self._lock.release()
+        # Unlocked, so that a slow disk delays only who needs this file. Two threads may
+        # open it at once; one of the two maps is then dropped.
+        found = with_room(lambda: self._make(number))
+        with self._lock:
+            self._maps[number] = found
+            most = self._max_maps()
+            while len(self._maps) > most:
+                self._maps.popitem(last=False)
+        return found
 
     def clear(self) -> None:
-        """Drop all maps."""
+        """Let go of all files."""
         with self._lock:
             self._maps.clear()

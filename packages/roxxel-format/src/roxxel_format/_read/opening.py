@@ -1,44 +1,57 @@
-"""Open a shard through the gate, and see later that a file is still the same."""
+"""Open a shard file through the gate: its layout and its metadata.
+
+Nothing of a file is used before `read_layout` has checked its head and foot.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import stat
+import zlib
+from typing import Any, cast
 
 from roxxel_format._spec.gate import parse_layout
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, Layout
-from roxxel_format.errors import ShardError
+from roxxel_format.errors import ChecksumError, ShardError
 
-_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0)
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
 
 def open_file(path: str) -> int:
-    """Open a file for reading and return its descriptor; waits for no writer of a pipe.
+    """Open a file for reading and return its descriptor.
+
+    The open does not block: opening a pipe would otherwise wait for its writer.
 
     Raises:
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
     try:
-        return os.open(path, _FLAGS | _AT_ONCE)
-    except BlockingIOError:  # a file server has a lease on it, and will give it up
+        return os.open(path, _FLAGS | os.O_NONBLOCK)
+    except BlockingIOError:
+        # A file server holds a lease on the file, and a blocking open waits for it.
         return os.open(path, _FLAGS)
 
 
 def read_layout(fd: int, path: str) -> Layout:
-    """Return what the head and foot of an open file say, checked against its size.
+    """Return the layout of an open shard, checked against the file's size.
+
+    Args:
+        fd: Descriptor of the file.
+        path: Names the file in errors.
 
     Raises:
-        ShardError: It is no shard, is damaged, or of an unknown version.
+        ShardError: The file is not a shard, is damaged, or of an unknown version.
     """
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise ShardError(f"{path}: not a file, so no shard; check the path")
+        raise ShardError(f"{path}: not a file, so not a shard; check the path")
     size = status.st_size
     head = os.pread(fd, HEAD_SIZE, 0)
     foot = os.pread(fd, FOOT_SIZE, max(0, size - FOOT_SIZE))
     layout = parse_layout(head, foot, size, path)
-    # The one count that the sizes of the sections do not pin down to the item.
+    # The sizes of the sections fix every count but this one, which the padding of the
+    # last block leaves open.
     last = os.pread(fd, 8, layout.sections.checksums - 8)
     end = int.from_bytes(last, "little") if layout.num_documents else 0
     if end != layout.num_tokens:
@@ -49,38 +62,42 @@ def read_layout(fd: int, path: str) -> Layout:
     return layout
 
 
-def open_checked(path: str, layout: Layout) -> int:
-    """Open a shard again, to read its sections, and return the descriptor.
+def read_metadata(fd: int, layout: Layout, path: str) -> dict[str, Any]:
+    """Return the metadata of an open shard.
+
+    Args:
+        fd: Descriptor of the file.
+        layout: What `read_layout` returned for the file.
+        path: Names the file in errors.
 
     Raises:
-        ShardError: The file is not the one whose layout was read.
+        ChecksumError: The metadata does not match its checksum.
+        ShardError: The metadata is not a JSON object.
     """
-    fd = open_file(path)
-    try:
-        _check_same(fd, path, layout)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _check_same(fd: int, path: str, layout: Layout) -> None:
-    status = os.fstat(fd)
-    size = layout.sections.stop
-    if stat.S_ISREG(status.st_mode) and status.st_size == size:
-        head = os.pread(fd, HEAD_SIZE, 0)
-        foot = os.pread(fd, FOOT_SIZE, size - FOOT_SIZE)
-        # In a third of the time that parsing them takes.
-        if head == layout.head.pack() and foot == layout.pack_foot(head):
-            return
-    if read_layout(fd, path) != layout:
-        raise ShardError(
-            f"{path}: the file was replaced after it was opened; open the corpus again"
+    offset = layout.sections.metadata
+    data = os.pread(fd, layout.metadata_size, offset)
+    if zlib.crc32(data) != layout.metadata_crc:
+        raise ChecksumError(
+            f"{path}: the metadata (byte {offset} on) does not match its checksum; "
+            "fetch or write this shard again",
+            path=path,
+            section="metadata",
+            block=None,
+            byte_offset=offset,
         )
+    try:
+        metadata = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ShardError(
+            f"{path}: the metadata is not JSON ({error}); write this shard again"
+        ) from error
+    if not isinstance(metadata, dict):
+        raise ShardError(
+            f"{path}: the metadata is not a JSON object; write this shard again"
+        )
+    return cast("dict[str, Any]", metadata)
 
 
-def changed(path: str) -> ShardError:
-    """Return the error for a file that has another size than when it was opened."""
-    return ShardError(
-        f"{path}: the file was changed after it was opened; open the corpus again"
-    )
+def as_table(value: object) -> dict[str, Any]:
+    """Return a JSON object unchanged, and an empty one for any other value."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}

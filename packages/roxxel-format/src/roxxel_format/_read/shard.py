@@ -1,15 +1,13 @@
-"""One shard: its head and foot when it is opened, its sections when they are used."""
+"""One shard as a file of documents, by itself."""
 
 from __future__ import annotations
 
-import json
 import os
-import zlib
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.opening import open_checked, open_file, read_layout
+from roxxel_format._read.opening import open_file, read_layout, read_metadata
 from roxxel_format._read.shard_map import ShardMap
-from roxxel_format.errors import ChecksumError, ShardError
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,16 +19,19 @@ if TYPE_CHECKING:
 class Shard:
     """One file of documents.
 
-    Opening reads the head and the foot, checks them against the size of the file, and
-    closes the file again; `map()` opens it for reading, and `mapped()` does both at
-    once.
+    The constructor reads the head and the foot, checks them against the size of the
+    file, and closes the file again; `map()` opens it for reading.
 
     Args:
         path: The file.
 
+    Attributes:
+        path: The file.
+        layout: What the head and foot say.
+
     Raises:
-        ShardError: It is no shard, is damaged, or of an unknown version.
-        OSError: It cannot be read.
+        ShardError: The file is not a shard, is damaged, or of an unknown version.
+        OSError: The file cannot be read.
     """
 
     __slots__ = ("layout", "path")
@@ -42,30 +43,6 @@ class Shard:
             self.layout = read_layout(fd, self.path)
         finally:
             os.close(fd)
-
-    @classmethod
-    def mapped(
-        cls, path: str | os.PathLike[str], *, checked: bool
-    ) -> tuple[Self, ShardMap]:
-        """Open a shard and map it, by one descriptor.
-
-        Args:
-            path: The file.
-            checked: As for `ShardMap`.
-
-        Raises:
-            ShardError: As for opening.
-            OSError: It cannot be read or mapped.
-        """
-        shard = cls.__new__(cls)
-        shard.path = os.fspath(path)
-        fd = open_file(shard.path)
-        try:
-            shard.layout = read_layout(fd, shard.path)
-        except BaseException:
-            os.close(fd)
-            raise
-        return shard, ShardMap(shard.path, shard.layout, fd, checked=checked)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -84,7 +61,7 @@ class Shard:
 
     @property
     def tokens(self) -> Tokens:
-        """All items: a read-only view of the file, which it keeps open."""
+        """All items: a read-only view of the file, which keeps the file mapped."""
         return self.map().tokens
 
     @property
@@ -92,61 +69,38 @@ class Shard:
         """End of each document in items, separator included; checked, read-only."""
         return self.map().document_ends
 
-    def map(self, *, checked: bool = False) -> ShardMap:
+    def map(self) -> ShardMap:
         """Map the file.
 
-        Args:
-            checked: As for `ShardMap`.
-
         Raises:
-            ShardError: The file is not the one that was opened.
+            ShardError: The file is not the one that the constructor read.
         """
-        fd = open_checked(self.path, self.layout)
-        return ShardMap(self.path, self.layout, fd, checked=checked)
+        fd = self._open()
+        return ShardMap(self.path, self.layout, fd)
 
-    def read_metadata(self, mapped: ShardMap | None = None) -> dict[str, Any]:
+    def read_metadata(self) -> dict[str, Any]:
         """Return the metadata.
 
-        Args:
-            mapped: A map of the shard, to read the file that it holds open. Default:
-                the file is opened by its path.
-
         Raises:
-            ShardError: It is damaged, or no JSON object; or the mapped file has another
-                size than when it was opened.
-            OSError: It cannot be opened.
+            ShardError: The metadata is damaged, not a JSON object, or in another file
+                than the constructor read.
+            OSError: The file cannot be opened.
         """
-        at = self.layout.sections.metadata
-        if mapped is not None:
-            data = mapped.metadata_bytes()
-        else:
-            fd = open_file(self.path)
-            try:
-                data = os.pread(fd, self.layout.metadata_size, at)
-            finally:
-                os.close(fd)
-        if zlib.crc32(data) != self.layout.metadata_crc:
-            raise ChecksumError(
-                f"{self.path}: the metadata (byte {at} on) does not match its "
-                "checksum; fetch or write this shard again",
-                path=self.path,
-                section="metadata",
-                block=None,
-                byte_offset=at,
-            )
+        fd = self._open()
         try:
-            metadata = json.loads(data)
-        except (ValueError, RecursionError) as error:
-            raise ShardError(
-                f"{self.path}: the metadata is no JSON ({error}); write it again"
-            ) from error
-        if not isinstance(metadata, dict):
-            raise ShardError(
-                f"{self.path}: the metadata is no JSON object; write it again"
-            )
-        return cast("dict[str, Any]", metadata)
+            return read_metadata(fd, self.layout, self.path)
+        finally:
+            os.close(fd)
 
-
-def as_table(value: object) -> dict[str, Any]:
-    """Return a JSON object as it is, and an empty one for anything else."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    def _open(self) -> int:
+        fd = open_file(self.path)
+        try:
+            if read_layout(fd, self.path) != self.layout:
+                raise ShardError(
+                    f"{self.path}: the file was replaced after it was opened; open "
+                    "it again"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd

@@ -1,9 +1,9 @@
 """Check every block of every shard, many at a time.
 
-zlib lets other threads run only while it works on more than 5 KiB, so a block a call
-would leave all threads but one idle. Instead a run of blocks is summed at once and
-compared with what their stored checksums give together; only where the two differ is
-the run searched block by block.
+zlib releases Python's lock only for more than 5 KiB, so one block a call would leave
+all threads but one idle. Instead a run of blocks is summed at once and compared with
+the combination of its stored checksums; only a run that differs is searched block by
+block.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from roxxel_format._read.columns import Column
 from roxxel_format._spec.crc import combined_crc
 from roxxel_format._spec.layout import digests
 from roxxel_format.errors import ShardError
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import ThreadPoolExecutor
 
-    from roxxel_format._read.index import CorpusIndex
-    from roxxel_format._read.shard import Shard
+    from roxxel_format._read.contents import Contents
     from roxxel_format._read.shard_map import ShardMap
 
 _RUN_SIZE = 1 << 22
@@ -57,17 +57,17 @@ class VerifyReport:
             raise self.errors[0]
 
 
-def verify_shards(
-    index: CorpusIndex,
+def verify_corpus(
+    contents: Contents,
     *,
     threads: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
-    """Check every section of every shard; see `Roxxel.verify`."""
-    # It brings logging and more, which reading a corpus does not need.
+    """Check every section of every shard, and every column; see `Roxxel.verify`."""
+    # This import loads logging and more, which reading a corpus does not need.
     from concurrent.futures import ThreadPoolExecutor
 
-    total = sum(shard.layout.sections.stop for shard in index.shards)
+    total = sum(contents.shards.num_bytes)
     done = 0
     lock = threading.Lock()
 
@@ -81,61 +81,70 @@ def verify_shards(
     errors: list[ShardError] = []
     workers = threads or min(16, os.cpu_count() or 1)
     with ThreadPoolExecutor(workers, "roxxel-verify") as pool:
-        for shard in index.shards:
+        for number in range(len(contents.paths)):
             try:
+                # Opening compares the file with what the manifest says of it.
+                shard = contents.open_shard(number)
                 errors.extend(_verify_shard(shard, pool, advance))
             except ShardError as error:
                 errors.append(error)
-    return VerifyReport(len(index.shards), total, tuple(errors))
+    errors.extend(_verify_columns(contents))
+    return VerifyReport(len(contents.paths), total, tuple(errors))
+
+
+def _verify_columns(contents: Contents) -> list[ShardError]:
+    """Return the errors of the columns, which check their files when they open them."""
+    errors: list[ShardError] = []
+    columns = {} if contents.manifest is None else contents.manifest.columns
+    for name in columns:
+        try:
+            column = Column(name, contents)
+        except ShardError as error:
+            errors.append(error)
+        else:
+            errors.extend(column.damage())
+    return errors
 
 
 def _verify_shard(
-    shard: Shard, pool: ThreadPoolExecutor, advance: Callable[[int], None]
+    shard: ShardMap, pool: ThreadPoolExecutor, advance: Callable[[int], None]
 ) -> list[ShardError]:
-    """Return what is wrong with a shard; raise what hides the rest."""
+    """Return the damage of a shard; raise an error that hides all other damage."""
     layout = shard.layout
-    mapped = shard.map()
-    _ = mapped.checksums
+    _ = shard.checksums
     step = max(1, _RUN_SIZE // layout.head.block_size)
     starts = range(0, layout.num_token_blocks, step)
-    check = partial(_verify_run, mapped, shard, advance)
     stops = [min(first + step, layout.num_token_blocks) for first in starts]
-    runs = pool.map(check, starts, stops)
     errors: list[ShardError] = []
     seen: list[tuple[int, int]] = []
-    for damage, values in runs:
+    for damage, values in pool.map(partial(_verify_run, shard, advance), starts, stops):
         errors.extend(damage)
         seen.append(values)
-    sections = (lambda: mapped.document_ends, partial(shard.read_metadata, mapped))
-    for section in sections:
+    for section in (lambda: shard.document_ends, shard.metadata):
         try:
             section()
         except ShardError as error:
             errors.append(error)
     advance(layout.sections.stop - layout.num_token_blocks * layout.head.block_size)
     if not errors:
-        _check_against_foot(shard, mapped, seen)
+        _check_against_foot(shard, seen)
     return errors
 
 
 def _verify_run(
-    mapped: ShardMap,
-    shard: Shard,
-    advance: Callable[[int], None],
-    first: int,
-    last: int,
+    shard: ShardMap, advance: Callable[[int], None], first: int, last: int
 ) -> tuple[list[ShardError], tuple[int, int]]:
     """Check blocks `[first, last)`; return the damage and the range of the tokens."""
     layout = shard.layout
     size = layout.head.block_size
-    data = mapped.read_blocks(first, last)
+    data = shard.read_blocks(first, last)
     errors: list[ShardError] = []
-    if zlib.crc32(data) != combined_crc(mapped.checksums[first:last], size):
+    if zlib.crc32(data) != combined_crc(shard.checksums[first:last], size):
         view = memoryview(data)
         for block in range(first, last):
             at = (block - first) * size
             try:
-                mapped.check_block(block, view[at : at + size])
+                shard.check_block(block, view[at : at + size])
             except ShardError as error:
                 errors.append(error)
     values = 0, 0
@@ -148,10 +157,8 @@ def _verify_run(
     return errors, values
 
 
-def _check_against_foot(
-    shard: Shard, mapped: ShardMap, seen: list[tuple[int, int]]
-) -> None:
-    """Compare what the sections hold with what the foot says of them.
+def _check_against_foot(shard: ShardMap, seen: list[tuple[int, int]]) -> None:
+    """Compare the sections with the digests and the token range of the foot.
 
     Raises:
         ShardError: The foot was made for other sections.
@@ -160,9 +167,9 @@ def _check_against_foot(
     found = digests(
         layout,
         layout.head.pack(),
-        [mapped.section(at.documents, at.checksums)],
-        mapped.section(at.checksums, at.metadata),
-        bytes(mapped.section(at.metadata, at.foot)),
+        [shard.section(at.documents, at.checksums)],
+        shard.section(at.checksums, at.metadata),
+        bytes(shard.section(at.metadata, at.foot)),
     )
     low = min((each[0] for each in seen), default=0)
     high = max((each[1] for each in seen), default=0)

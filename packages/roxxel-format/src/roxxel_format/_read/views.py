@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from operator import index as as_index
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, overload
 
 import numpy as np
 
+from roxxel_format._read.windows import parse_index
+
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from roxxel_format._spec.dtypes import Tokens
+
+_HINT_TOKENS = 1 << 20
+"""Tokens that an iteration over documents prefetches at a time."""
 
 
 class _Corpus(Protocol):
@@ -21,13 +27,40 @@ class _Corpus(Protocol):
     def dtype(self) -> np.dtype[Any]: ...
     def token_range(self, start: int, stop: int) -> Tokens: ...
     def document_range(self, document: int) -> tuple[int, int, int]: ...
+    def will_need(self, starts: npt.ArrayLike, length: int) -> None: ...
+
+
+def items_at(
+    key: int | slice, length: int, read: Callable[[int, int], Tokens], what: str
+) -> Any:
+    """Return what a list of `length` items has at an index or a slice.
+
+    Args:
+        key: The index or the slice.
+        length: Number of items.
+        read: Returns the items `[start, stop)`.
+        what: Names an item in errors.
+
+    Raises:
+        IndexError: The index is out of range.
+    """
+    if not isinstance(key, slice):
+        number = parse_index(key, length, what)
+        return read(number, number + 1)[0]
+    start, stop, step = key.indices(length)
+    if step == 1:
+        return read(start, max(start, stop))
+    span = range(start, stop, step)
+    if not span:
+        return read(0, 0)
+    return read(min(span[0], span[-1]), max(span[0], span[-1]) + 1)[::step]
 
 
 class TokenLine:
     """All tokens of a corpus, in order: `tokens[a:b]`, `tokens[i]`, `len(tokens)`.
 
-    A slice inside one shard is a read-only view of the file; one across shards is a
-    copy. Slices and negative indices mean what they mean for a list.
+    A slice inside one shard is a read-only view of the file; a slice across shards is
+    a copy. Slices and negative indices mean what they mean for a list.
     """
 
     __slots__ = ("_corpus",)
@@ -53,19 +86,8 @@ class TokenLine:
     @overload
     def __getitem__(self, key: slice) -> Tokens: ...
     def __getitem__(self, key: int | slice) -> Any:
-        length = self._corpus.num_tokens
-        if isinstance(key, slice):
-            start, stop, step = key.indices(length)
-            if step == 1:
-                return self._corpus.token_range(start, max(start, stop))
-            span = range(start, stop, step)
-            if not span:
-                return self._corpus.token_range(0, 0)
-            low, high = min(span[0], span[-1]), max(span[0], span[-1])
-            part = self._corpus.token_range(low, high + 1)
-            return part[::step]
-        at = _place(as_index(key), length, "token")
-        return self._corpus.token_range(at, at + 1)[0]
+        corpus = self._corpus
+        return items_at(key, corpus.num_tokens, corpus.token_range, "token")
 
     def __array__(
         self, dtype: np.dtype[Any] | None = None, *, copy: bool | None = None
@@ -81,7 +103,8 @@ class Documents(Sequence["Tokens"]):
     """The documents of a corpus: `documents[i]`, `len(documents)`, iteration.
 
     `documents[i]` is the document as it was written;
-    `documents.with_separator[i]` includes what the writer appended.
+    `documents.with_separator[i]` includes what the writer appended. `in`, `index` and
+    `count` compare whole documents, by shape and tokens.
     """
 
     __slots__ = ("_corpus", "_with_separator")
@@ -92,7 +115,7 @@ class Documents(Sequence["Tokens"]):
 
     @property
     def with_separator(self) -> Documents:
-        """The same documents, each with the separator behind it."""
+        """The same documents, each followed by its separator."""
         return Documents(self._corpus, with_separator=True)
 
     def __len__(self) -> int:
@@ -105,23 +128,61 @@ class Documents(Sequence["Tokens"]):
     def __getitem__(self, index: int | slice) -> Tokens | list[Tokens]:
         if isinstance(index, slice):
             return [self._document(i) for i in range(*index.indices(len(self)))]
-        return self._document(_place(as_index(index), len(self), "document"))
+        return self._document(parse_index(index, len(self), "document"))
 
     def __iter__(self) -> Iterator[Tokens]:
-        for number in range(len(self)):
-            yield self._document(number)
+        return self._from(0, len(self))
+
+    def __contains__(self, value: object) -> bool:
+        return any(_are_equal(document, value) for document in self)
+
+    def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
+        """Return the number of the first document that equals `value`.
+
+        Args:
+            value: Tokens: an array or a list.
+            start: First document to compare.
+            stop: One past the last document to compare. Default: all.
+
+        Raises:
+            ValueError: No document does.
+        """
+        first, last, _ = slice(start, stop).indices(len(self))
+        for number, document in enumerate(self._from(first, last), first):
+            if _are_equal(document, value):
+                return number
+        raise ValueError(f"no document equals {value!r:.100}")
+
+    def count(self, value: object) -> int:
+        """Return the number of documents that equal `value`."""
+        return sum(_are_equal(document, value) for document in self)
 
     def __repr__(self) -> str:
         return f"<{len(self)} documents of {self._corpus.dtype}>"
 
+    def _from(self, first: int, last: int) -> Iterator[Tokens]:
+        """Yield documents in order, with hints for what comes next."""
+        hinted = 0
+        for number in range(first, last):
+            start, stop, separator = self._corpus.document_range(number)
+            if stop > hinted:
+                hinted = min(stop + _HINT_TOKENS, self._corpus.num_tokens)
+                self._corpus.will_need(np.array([start]), hinted - start)
+            yield self._tokens(start, stop, separator)
+
     def _document(self, number: int) -> Tokens:
-        start, stop, separator = self._corpus.document_range(number)
+        return self._tokens(*self._corpus.document_range(number))
+
+    def _tokens(self, start: int, stop: int, separator: int) -> Tokens:
         if not self._with_separator:
             stop -= separator
         return self._corpus.token_range(start, stop)
 
 
-def _place(position: int, length: int, what: str) -> int:
-    if not -length <= position < length:
-        raise IndexError(f"{what} {position} is out of range; there are {length}")
-    return position % length
+def _are_equal(document: Tokens, value: object) -> bool:
+    """Return whether a value is the same sequence of tokens."""
+    try:
+        other: Tokens = np.asarray(value)
+    except ValueError:  # A nested list of unequal lengths is not a document.
+        return False
+    return np.array_equal(document, other)

@@ -72,6 +72,10 @@ class ShardTable:
         """Return the first `num_shards` shards."""
         return ShardTable(*(column[:num_shards] for column in self._all))
 
+    def row(self, number: int) -> tuple[Any, ...]:
+        """Return what is said of one shard: the columns' items, in order."""
+        return tuple(column[number] for column in self._all)
+
     def fingerprints(self, counts: Iterable[int]) -> list[str]:
         """Return the fingerprints (docs/format.md, section 8) of some first shards.
 

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
 from roxxel_format._write.shard_writer import PARTIAL_SUFFIX, partial_path
-from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 OnePath: TypeAlias = "str | os.PathLike[str]"
 Filepath: TypeAlias = "OnePath | Sequence[OnePath]"
 
 SUFFIX = ".rox"
-_DIGITS = re.compile(r"([0-9]+)")
-_NUMBERED = re.compile(r"(.*?)([0-9]{5,})([^0-9]*)")
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:
@@ -41,87 +38,6 @@ def absolute(filepath: Filepath) -> str | tuple[str, ...]:
         raise TypeError(
             f"filepath is {filepath!r}; pass a path, a pattern, or a list of them"
         ) from None
-
-
-def find_shards(filepath: str | tuple[str, ...]) -> list[str]:
-    """Return the shards of a corpus in order.
-
-    A folder stands for its `*.rox`. Names are in natural order: a number counts as a
-    number, so shard 100000 follows shard 99999 on every host.
-
-    Raises:
-        FileNotFoundError: There is none.
-        ShardError: The name stands for the shards that were written by it, and for
-            others too.
-    """
-    if isinstance(filepath, tuple):
-        if not filepath:
-            raise FileNotFoundError("the list of shards is empty; name at least one")
-        return [path for each in filepath for path in find_shards(each)]
-    # pathlib would take four times as long.
-    if filepath.endswith(SUFFIX) and os.path.isfile(filepath):  # noqa: PTH113
-        return [filepath]  # one shard, and neither a folder nor a pattern
-    found = _matching(filepath)
-    _check_one_corpus(filepath, found)
-    return found
-
-
-def _matching(filepath: str) -> list[str]:
-    path = Path(filepath)
-    if path.is_dir():
-        found = _visible(path.glob("*" + SUFFIX))
-        if not found:
-            raise FileNotFoundError(
-                f"{path}: the folder holds no {SUFFIX} file; write a corpus there, "
-                "or check the path"
-            )
-        return found
-    if path.exists():
-        return [filepath]
-    if not glob.has_magic(filepath):
-        raise FileNotFoundError(
-            f"{path}: no such file or folder; write the corpus first, or check the path"
-        )
-    # A folder that exists is meant, whatever brackets its name has.
-    base = path.parent
-    while not base.is_dir():
-        base = base.parent
-    found = _visible(base.glob(str(path.relative_to(base))))
-    if not found:
-        raise FileNotFoundError(
-            f"{path}: no file matches the pattern; write the corpus first, or check "
-            "the path"
-        )
-    return found
-
-
-def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
-    """Check that a name which was written to does not match another corpus as well.
-
-    `wiki_*.rox` also matches `wiki_en_00000.rox`, and a folder all that lies in it.
-    """
-    place = numbered_place(filepath)
-    if place is None:
-        return
-    names = [Path(path).name for path in found]
-    ours = [name for name in names if place.number(name) is not None]
-    others = [name for name in names if place.number(name) is None]
-    if ours and others:
-        raise ShardError(
-            f"{filepath}: holds {ours[0]} and {len(ours) - 1} more shards that were "
-            f"written by this name, and {others[0]} and {len(others) - 1} more that "
-            f'were not; pass "{place.prefix}[0-9]*{place.suffix}" for the former, a '
-            "list of patterns for both, or keep each corpus in a folder of its own"
-        )
-
-
-def natural_key(path: str) -> list[tuple[int, int, str]]:
-    """Return a sort key in which runs of digits compare as numbers."""
-    # Every second part is a run of digits.
-    return [
-        (1, int(part), part) if index % 2 else (0, 0, part)
-        for index, part in enumerate(_DIGITS.split(path))
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,25 +155,6 @@ def place_to_write(filepath: str | tuple[str, ...]) -> Place:
     return Place(path.parent, path.name[: -len(SUFFIX)], SUFFIX, single=True)
 
 
-def numbered_place(filepath: str) -> Place | None:
-    """Return where a path writes numbered shards, None where it does not."""
-    try:
-        place = place_to_write(filepath)
-    except ValueError:
-        return None
-    return None if place.single else place
-
-
-def place_of(path: str) -> Place | None:
-    """Return where the write of a numbered shard put it, None for other names."""
-    folder, name = os.path.split(path)
-    match = _NUMBERED.fullmatch(name)
-    if match is None:
-        return None
-    place = Place(Path(folder), match[1], match[3])
-    return None if place.number(name) is None else place
-
-
 def _published_name(name: str) -> str:
     """Return what a partial file will be called, or an impossible name."""
     is_partial = name.startswith(".") and name.endswith(PARTIAL_SUFFIX)
@@ -272,9 +169,3 @@ def _absolute_path(path: str | os.PathLike[str]) -> str:
     if is_posix and "//" not in text and "/." not in text:
         return text.rstrip("/") or "/"  # what pathlib gives, in a tenth of its time
     return str(Path(path).absolute())
-
-
-def _visible(paths: Iterable[Path]) -> list[str]:
-    """Return the paths in order, without hidden files (unfinished shards are)."""
-    found = [str(path) for path in paths if not path.name.startswith(".")]
-    return sorted(found, key=natural_key)

@@ -10,15 +10,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.shard import Shard, as_table
+from roxxel_format._read.opening import as_table
+from roxxel_format._read.shard import Shard
 from roxxel_format._store.lock import WriteLock
-from roxxel_format._store.names import Place, numbered_place, place_of, place_to_write
+from roxxel_format._store.names import Place, place_to_write
 from roxxel_format._write.summary import WriteSummary, summarize
-from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.tokenizers import TokenizerInfo
 
@@ -56,45 +54,6 @@ def keep(
     summary = summarize(paths, kept=True, duration_s=time.perf_counter() - started)
     _say(f"{place.folder}: {summary}")
     return summary
-
-
-def check_whole(filepath: str | tuple[str, ...], shards: Sequence[Shard]) -> None:
-    """Check that no shard of a folder or a pattern is missing or about to change.
-
-    A file, a list of paths, and a pattern of some numbers only mean what they name.
-
-    Raises:
-        ShardError: A write of these shards was interrupted, or goes on.
-    """
-    if isinstance(filepath, tuple) or shards[0].path == filepath:
-        return
-    named = numbered_place(filepath)
-    if named is None:
-        return
-    # A folder means all that it holds, whatever it would call shards of its own.
-    prefix = "" if named.folder == Path(filepath) else named.prefix
-    corpora: dict[Place, list[Shard]] = {}
-    for shard in shards:
-        place = place_of(shard.path)
-        if place is not None and place.prefix.startswith(prefix):
-            corpora.setdefault(place, []).append(shard)
-    for place, group in corpora.items():
-        if place.replacing.exists():
-            raise ShardError(
-                f"{place.pattern}: is being replaced, or that was interrupted, so its "
-                "shards belong to two corpora; wait for it, or write it again"
-            )
-        # While writers are at work, or after they were killed, any write may be open.
-        if place.lock.exists():
-            is_open = not is_whole([each for each in map(_write_of, group) if each])
-        else:
-            is_open = _write_of(group[-1]).get("last") is False
-        if is_open:
-            raise ShardError(
-                f"{place.pattern}: a write of its {len(group)} shards was interrupted "
-                "or still goes on; write it again, or pass a list of the shards to "
-                "read them as they are"
-            )
 
 
 def refuse(place: Place) -> None:
@@ -165,14 +124,6 @@ def is_whole(writes: list[dict[str, Any]]) -> bool:
         ) + [True]:
             return False
     return True
-
-
-def _write_of(shard: Shard) -> dict[str, Any]:
-    """Return which write made a shard, as far as it says."""
-    try:
-        return as_table(shard.read_metadata().get("write"))
-    except ShardError:
-        return {}  # `verify` names the damage.
 
 
 def _difference(recorded: dict[str, Any], arguments: dict[str, Any]) -> str:

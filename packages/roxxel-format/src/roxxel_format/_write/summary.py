@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roxxel_format._read.index import CorpusIndex
-from roxxel_format._read.shard import Shard
+from roxxel_format._read.contents import open_contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +56,16 @@ def summarize(
     num_documents: int | None = None,
 ) -> WriteSummary:
     """Return the summary of finished shards."""
-    index = CorpusIndex.of([Shard(path) for path in paths])
+    contents = open_contents(tuple(paths))
     return WriteSummary(
-        paths=tuple(paths),
-        num_documents=index.num_documents if num_documents is None else num_documents,
-        num_tokens=index.num_tokens,
-        num_bytes=sum(shard.layout.sections.stop for shard in index.shards),
-        dtype=index.shards[0].layout.head.dtype_name,
-        fingerprint=index.fingerprint(),
+        paths=contents.paths,
+        num_documents=(
+            contents.num_documents if num_documents is None else num_documents
+        ),
+        num_tokens=contents.num_tokens,
+        num_bytes=sum(contents.shards.num_bytes),
+        dtype=contents.dtype_name,
+        fingerprint=contents.fingerprint,
         kept=kept,
         duration_s=duration_s,
         sync_s=sync_s,

@@ -1,11 +1,11 @@
-"""Tokens as text, by the tokenizer that a corpus has recorded."""
+"""Tokens as text, by the tokenizer that a corpus records."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._read.shard import as_table
+from roxxel_format._read.opening import as_table
 from roxxel_format._write.tokenizers import load
 
 if TYPE_CHECKING:
@@ -16,18 +16,21 @@ if TYPE_CHECKING:
 
 
 def decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
-    """Return how tokens of a corpus turn into UTF-8 text; None where they are no text.
+    """Return the function that decodes tokens of a corpus to UTF-8 text.
 
     Args:
-        corpus: Its metadata say what made it.
-        tokenizer: Path or name of the tokenizer. Default: the recorded one, looked for
-            beside the shards, in this folder, and on the hub.
+        corpus: Its metadata record the tokenizer.
+        tokenizer: Path or name of the tokenizer. Default: the recorded one, searched
+            beside the shards, in the working folder, and on the hub.
+
+    Returns:
+        The function; None for tokens that are not text.
 
     Raises:
-        OSError: The tokenizer's file is not there.
+        OSError: The tokenizer's file does not exist.
         ModuleNotFoundError: The package `tokenizers` is not installed.
         TypeError: The tokenizer cannot decode.
-        ValueError: It is not the one that was recorded, or none.
+        ValueError: The tokenizer is not the recorded one.
     """
     recorded = corpus.tokenizer
     if tokenizer is None:
@@ -40,12 +43,6 @@ def decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] 
 
 
 def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], bytes]:
-    """Return how a tokenizer turns tokens into text.
-
-    Raises:
-        TypeError: It cannot decode.
-        ValueError: It is not the one that was recorded.
-    """
     loaded, info = load(tokenizer)
     if recorded not in {None, info.identity} and not str(recorded).endswith(
         f"@{info.hash}"

@@ -1,0 +1,329 @@
+"""What a corpus holds: its shards, as its manifest or their feet describe them.
+
+A corpus with a manifest is opened by reading that one file. Each shard is opened when
+it is first needed, and compared with what is known of it from the opening.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel_format._read.discovery import check_writes, find_shards
+from roxxel_format._read.opening import (
+    as_table,
+    open_file,
+    read_layout,
+    read_metadata,
+)
+from roxxel_format._read.shard_map import ShardMap
+from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import FIRST_IS_CONTINUED, LAST_CONTINUES
+from roxxel_format._spec.manifest import Manifest, ShardTable, parse_manifest
+from roxxel_format._store.corpus_name import corpus_name
+from roxxel_format.errors import ShardError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from roxxel_format._spec.layout import Layout
+
+
+@dataclass(frozen=True)
+class Contents:
+    """One version of a corpus.
+
+    Attributes:
+        filepath: How the corpus was called.
+        manifest: The manifest; None for files without one, and for a list of paths.
+        paths: The shards of this version, in order.
+        shards: What the manifest, or else each foot, says of them.
+        dtype_name: Stored name of the item type of all shards.
+        block_size: Bytes of a checksum block of the first shard.
+        fingerprint: Of these shards, 32 hexadecimal digits.
+    """
+
+    filepath: str | tuple[str, ...]
+    manifest: Manifest | None
+    paths: tuple[str, ...]
+    shards: ShardTable
+    dtype_name: str
+    block_size: int
+    fingerprint: str
+
+    @cached_property
+    def bounds(self) -> tuple[int, ...]:
+        """First token of each shard, then the number of tokens."""
+        return tuple(accumulate(self.shards.num_tokens, initial=0))
+
+    @cached_property
+    def joined(self) -> tuple[bool, ...]:
+        """For each shard, whether its first document began in the shard before."""
+        flags = self.shards.flags
+        before = [0, *flags[:-1]]
+        return tuple(
+            bool(own & FIRST_IS_CONTINUED and other & LAST_CONTINUES)
+            for own, other in zip(flags, before, strict=True)
+        )
+
+    @cached_property
+    def first_own(self) -> tuple[int, ...]:
+        """For each shard the first document that begins in it or later, then all."""
+        pairs = zip(self.shards.num_documents, self.joined, strict=True)
+        return tuple(accumulate((n - joined for n, joined in pairs), initial=0))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens, separators included."""
+        return self.bounds[-1]
+
+    @property
+    def num_documents(self) -> int:
+        """Documents; a document that was split over shards counts once."""
+        return self.first_own[-1]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of a stored token, little-endian."""
+        return dtypes.stored_dtype(self.dtype_name)
+
+    @cached_property
+    def token_range(self) -> tuple[int, int] | None:
+        """Least and greatest token of an integer type, None for other types."""
+        if dtypes.value_range(self.dtype_name) is None:
+            return None
+        table = self.shards
+        low = [v for v, n in zip(table.min_values, table.num_tokens, strict=True) if n]
+        high = [v for v, n in zip(table.max_values, table.num_tokens, strict=True) if n]
+        return min(low, default=0), max(high, default=0)
+
+    @property
+    def versions(self) -> list[str]:
+        """Fingerprints of all versions, oldest first."""
+        if self.manifest is None:
+            return [self.fingerprint]
+        return [version.fingerprint for version in self.manifest.versions]
+
+    def shard_of(self, token: int) -> int:
+        """Return the shard that holds a token, `0 <= token < num_tokens`."""
+        return bisect_right(self.bounds, token) - 1
+
+    def open_shard(self, number: int) -> ShardMap:
+        """Open and map a shard.
+
+        Raises:
+            ShardError: The corpus was replaced: the file is gone, or is not the shard
+                that it was when the corpus was opened. Or the file is damaged.
+            OSError: The file cannot be read or mapped.
+        """
+        path = self.paths[number]
+        try:
+            fd = open_file(path)
+        except FileNotFoundError as error:
+            raise ShardError(
+                f"{path}: the file is gone, so the corpus was replaced or removed; "
+                "open the corpus again"
+            ) from error
+        try:
+            layout = read_layout(fd, path)
+            if _described(path, layout) != self.shards.row(number):
+                known = (
+                    "its foot said" if self.manifest is None else "its manifest says"
+                )
+                raise ShardError(
+                    f"{path}: the corpus was replaced: this file is not the shard that "
+                    f"{known} when the corpus was opened; open the corpus again"
+                )
+        except BaseException:
+            os.close(fd)
+            raise
+        return ShardMap(path, layout, fd)
+
+
+def open_contents(
+    filepath: str | tuple[str, ...], version: str | None = None
+) -> Contents:
+    """Open a corpus.
+
+    Args:
+        filepath: A file, a folder, a pattern, or several of these; absolute.
+        version: Fingerprint of the version to open. Default: the current one.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ShardError: The corpus has no such version; or its files are not a corpus.
+    """
+    if isinstance(filepath, str):
+        contents = _open_one(filepath, version)
+    else:
+        contents = _joined(filepath, [_open_one(path, None) for path in filepath])
+    if version is not None and contents.fingerprint != version:
+        raise _no_version(contents, version)
+    return contents
+
+
+def tokenizer_identity(recorded: object) -> str | None:
+    """Return name and hash of a tokenizer, from metadata or manifest."""
+    table = as_table(recorded)
+    name, digest = table.get("name"), table.get("hash")
+    if not isinstance(name, str):
+        return None
+    return name if digest is None else f"{name}@{digest}"
+
+
+def describe_shards(paths: Sequence[str]) -> tuple[ShardTable, Layout]:
+    """Return what the feet of some shards say, and the layout of the first one.
+
+    Raises:
+        ShardError: A file is not a shard, or their item types differ.
+    """
+    rows: list[tuple[Any, ...]] = []
+    first: Layout | None = None
+    for path in paths:
+        layout = _layout_of(path)
+        first = first or layout
+        if layout.head.dtype_name != first.head.dtype_name:
+            raise ShardError(
+                f"{path}: holds {layout.head.dtype_name}, but {paths[0]} holds "
+                f"{first.head.dtype_name}; open them as two corpora"
+            )
+        rows.append(_described(path, layout))
+    assert first is not None  # noqa: S101 - callers pass at least one path
+    return ShardTable(*zip(*rows, strict=True)), first
+
+
+def _open_one(filepath: str, version: str | None) -> Contents:
+    path = _manifest_path(filepath)
+    try:
+        data = None if path is None else path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        data = None
+    if path is None or data is None:
+        return _open_files(filepath)
+    manifest = parse_manifest(data, str(path))
+    name = manifest.dtype_name
+    if name is None or not manifest.versions:
+        raise ShardError(
+            f"{path}: no version is committed; the first write was interrupted or goes "
+            "on, so wait for it, or write the corpus again"
+        )
+    chosen = manifest.versions[-1]
+    if version is not None:
+        chosen = manifest.version(version) or chosen
+    shards = manifest.shards.first(chosen.num_shards)
+    folder = str(path.parent)
+    return Contents(
+        filepath=filepath,
+        manifest=manifest,
+        paths=tuple(os.path.join(folder, name) for name in shards.names),  # noqa: PTH118 - ten times faster
+        shards=shards,
+        dtype_name=name,
+        block_size=manifest.block_size,
+        fingerprint=chosen.fingerprint,
+    )
+
+
+def _open_files(filepath: str) -> Contents:
+    paths = find_shards(filepath)
+    shards, first = describe_shards(paths)
+    check_writes(filepath, paths, _write_of)
+    return Contents(
+        filepath=filepath,
+        manifest=None,
+        paths=tuple(paths),
+        shards=shards,
+        dtype_name=first.head.dtype_name,
+        block_size=first.head.block_size,
+        fingerprint=shards.fingerprints([len(shards)])[0],
+    )
+
+
+def _joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
+    """Return several corpora as one."""
+    if not parts:
+        raise FileNotFoundError("the list of shards is empty; name at least one")
+    first = parts[0]
+    shards = ShardTable()
+    for part in parts:
+        if part.dtype_name != first.dtype_name:
+            raise ShardError(
+                f"{part.paths[0]}: holds {part.dtype_name}, but {first.paths[0]} holds "
+                f"{first.dtype_name}; open them as two corpora"
+            )
+    for part in parts:
+        shards += part.shards
+    return Contents(
+        filepath=filepath,
+        manifest=None,
+        paths=tuple(path for part in parts for path in part.paths),
+        shards=shards,
+        dtype_name=first.dtype_name,
+        block_size=first.block_size,
+        fingerprint=shards.fingerprints([len(shards)])[0],
+    )
+
+
+def _manifest_path(filepath: str) -> Path | None:
+    """Return where the manifest of a corpus would be, None if it can have none.
+
+    Raises:
+        ShardError: A folder holds several manifests.
+    """
+    is_pattern = glob.has_magic(filepath) and not Path(filepath).exists()
+    try:
+        return corpus_name(filepath).manifest
+    except ValueError as error:
+        if is_pattern:
+            return None
+        raise ShardError(str(error)) from error
+
+
+def _no_version(contents: Contents, version: str) -> ShardError:
+    return ShardError(
+        f"{contents.filepath}: the corpus was replaced: it has no version {version}, "
+        f"and its current version is {contents.fingerprint}; open the corpus again to "
+        "read that one"
+    )
+
+
+def _layout_of(path: str) -> Layout:
+    fd = open_file(path)
+    try:
+        return read_layout(fd, path)
+    finally:
+        os.close(fd)
+
+
+def _write_of(path: str) -> dict[str, Any]:
+    """Return the `write` field of a shard's metadata, {} if it has none."""
+    fd = open_file(path)
+    try:
+        metadata = read_metadata(fd, read_layout(fd, path), path)
+    except ShardError:
+        return {}  # Damaged metadata is `verify`'s to report.
+    finally:
+        os.close(fd)
+    return as_table(metadata.get("write"))
+
+
+def _described(path: str, layout: Layout) -> tuple[Any, ...]:
+    """Return a shard's row of a `ShardTable`."""
+    return (
+        os.path.basename(path),  # noqa: PTH119 - ten times faster than pathlib
+        layout.sections.stop,
+        layout.num_tokens,
+        layout.num_documents,
+        layout.min_value,
+        layout.max_value,
+        layout.flags,
+        layout.content_digest.hex(),
+        layout.digest.hex(),
+    )

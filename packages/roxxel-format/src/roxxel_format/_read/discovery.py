@@ -1,0 +1,178 @@
+"""Which files a corpus without a manifest is, and whether its writes are complete.
+
+Shards of version 1 have no manifest. Their metadata records the write that made them
+(`write`), and beside them lie a lock file while they are written and a marker while
+they are replaced.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel_format._store.corpus_name import SUFFIX, CorpusName, corpus_name
+from roxxel_format.errors import ShardError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_DIGITS = re.compile(r"([0-9]+)")
+_NUMBERED = re.compile(r"(.*?)([0-9]{5,})([^0-9]*)")
+
+
+def find_shards(filepath: str) -> list[str]:
+    """Return the shards that a path names, in natural order of their names.
+
+    Args:
+        filepath: A file, a folder (its `*.rox`), or a pattern.
+
+    Raises:
+        FileNotFoundError: The path names no file.
+        ShardError: The path names shards of two corpora.
+    """
+    path = Path(filepath)
+    if path.is_dir():
+        found = _visible(path.glob("*" + SUFFIX))
+        if not found:
+            raise FileNotFoundError(
+                f"{path}: the folder holds no {SUFFIX} file; write a corpus there, "
+                "or check the path"
+            )
+    elif path.exists():
+        return [filepath]
+    elif not glob.has_magic(filepath):
+        raise FileNotFoundError(
+            f"{path}: no such file or folder; write the corpus first, or check the path"
+        )
+    else:
+        # Brackets in the name of a folder that exists are not a pattern.
+        base = path.parent
+        while not base.is_dir():
+            base = base.parent
+        found = _visible(base.glob(str(path.relative_to(base))))
+        if not found:
+            raise FileNotFoundError(
+                f"{path}: no file matches the pattern; write the corpus first, or "
+                "check the path"
+            )
+    _check_one_corpus(filepath, found)
+    return found
+
+
+def check_writes(
+    filepath: str, paths: Sequence[str], write_of: Callable[[str], dict[str, Any]]
+) -> None:
+    """Check that the writes which made some shards of version 1 are complete.
+
+    Args:
+        filepath: A file, a folder or a pattern.
+        paths: The shards that `filepath` names.
+        write_of: Returns the `write` field of a shard's metadata.
+
+    Raises:
+        ShardError: A write was interrupted, or goes on.
+    """
+    named = _numbered_name(filepath)
+    if paths[0] == filepath or named is None:
+        return
+    # A folder means all corpora in it.
+    prefix = "" if str(named.folder) == filepath else named.prefix
+    corpora: dict[CorpusName, list[str]] = {}
+    for path in paths:
+        name = _name_of(path)
+        if name is not None and name.prefix.startswith(prefix):
+            corpora.setdefault(name, []).append(path)
+    for name, group in corpora.items():
+        marker = f".{name.prefix}%{name.suffix}"
+        if (name.folder / f"{marker}.replacing").exists():
+            raise ShardError(
+                f"{name.pattern}: a replacement of this corpus was interrupted or "
+                "goes on, so its shards belong to two corpora; wait for it, or write "
+                "the corpus again"
+            )
+        # Several writers may append at once; only their lock file tells that they
+        # may have left gaps. Without it the last shard tells.
+        if (name.folder / f"{marker}.lock").exists():
+            is_complete = _are_complete([w for w in map(write_of, group) if w])
+        else:
+            is_complete = write_of(group[-1]).get("last") is not False
+        if not is_complete:
+            raise ShardError(
+                f"{name.pattern}: a write of its {len(group)} shards was interrupted "
+                "or still goes on; write it again, or pass a list of the shards to "
+                "read them as they are"
+            )
+
+
+def natural_key(path: str) -> list[tuple[int, int, str]]:
+    """Return a sort key by which runs of digits compare as numbers."""
+    # Every second part is a run of digits.
+    return [
+        (1, int(part), part) if index % 2 else (0, 0, part)
+        for index, part in enumerate(_DIGITS.split(path))
+    ]
+
+
+def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
+    """Check that a path which can be written to names no other corpus as well.
+
+    `wiki_*.rox` also matches `wiki_en_00000.rox`, and a folder all shards in it.
+    """
+    named = _numbered_name(filepath)
+    if named is None:
+        return
+    names = [Path(path).name for path in found]
+    ours = [name for name in names if named.number(name) is not None]
+    others = [name for name in names if named.number(name) is None]
+    if ours and others and "[0-9]*" not in filepath:
+        raise ShardError(
+            f"{filepath}: holds {ours[0]} and {len(ours) - 1} more shards that were "
+            f"written by this name, and {others[0]} and {len(others) - 1} more that "
+            f'were not; pass "{named.prefix}[0-9]*{named.suffix}" for the former, a '
+            "list of patterns for both, or keep each corpus in a folder of its own"
+        )
+
+
+def _numbered_name(filepath: str) -> CorpusName | None:
+    """Return the numbered names that a path is written to, None for other paths."""
+    try:
+        name = corpus_name(filepath)
+    except ValueError:
+        return None
+    return None if name.manifest is None else name
+
+
+def _name_of(path: str) -> CorpusName | None:
+    """Return the corpus that a numbered shard belongs to, None for other names."""
+    folder, file_name = os.path.split(path)
+    match = _NUMBERED.fullmatch(file_name)
+    if match is None:
+        return None
+    name = CorpusName(Path(folder), match[1], match[3], Path(folder))
+    return None if name.number(file_name) is None else name
+
+
+def _are_complete(writes: Iterable[dict[str, Any]]) -> bool:
+    """Return whether `write` fields are those of complete writes."""
+    by_first: dict[object, list[dict[str, Any]]] = {}
+    for write in writes:
+        by_first.setdefault(write.get("first"), []).append(write)
+    for group in by_first.values():
+        group.sort(key=lambda write: write.get("position", -1))
+        positions = [write.get("position") for write in group]
+        last = [bool(write.get("last")) for write in group]
+        if positions != list(range(len(group))) or last != [
+            *([False] * (len(group) - 1)),
+            True,
+        ]:
+            return False
+    return True
+
+
+def _visible(paths: Iterable[Path]) -> list[str]:
+    """Return the paths in natural order, without hidden files."""
+    found = [str(path) for path in paths if not path.name.startswith(".")]
+    return sorted(found, key=natural_key)
