@@ -194,9 +194,7 @@ def test_a_corpus_killed_while_it_is_replaced_is_not_kept(
         os._exit(0)
     os.waitpid(child, 0)
     if num_renamed < 3:
-        with pytest.raises(
-            ShardError, match="a replacement of this corpus was interrupted or goes"
-        ):
+        with pytest.raises(ShardError, match="a replacement of this corpus was i"):
             _ = Roxxel(tmp_path).num_tokens
 
     corpus = corpus_of(tmp_path, new if num_renamed < 3 else untouchable())

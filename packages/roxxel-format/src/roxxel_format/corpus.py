@@ -204,7 +204,8 @@ class Roxxel:
 
     def __len__(self) -> int:
         """Return the number of blocks; the last may be short."""
-        return -(-self.num_tokens // self._tokens_per_block)
+        per_block = self._tokens_per_block
+        return (self.num_tokens + per_block - 1) // per_block
 
     def __getitem__(self, block: int) -> Tokens:
         """Return the tokens of one block of `block_size` bytes."""

@@ -1,4 +1,4 @@
-"""Columns: one value for each token or each document of a corpus, in files of their own.
+"""Columns: one value for each token or document of a corpus, in files of their own.
 
 The manifest lists one file for each shard. A file is a plain array: per token, one item
 for each token of the shard; per document, one item for each document that begins in the
@@ -54,12 +54,11 @@ class Column:
 
     def __init__(self, name: str, contents: Contents) -> None:
         table = _table_of(name, contents)
-        per_token = table.per == "token"
         self._name = name
         self._table = table
         self._what = f"item of column {name!r}"
-        self._bounds = contents.bounds if per_token else contents.first_own
-        self._files = _ColumnFiles(name, table, contents, self._bounds)
+        self._bounds = _bounds_of(table, contents)
+        self._files = _ColumnFiles(name, table, contents)
         self._line = Line(
             self._bounds, self._files.dtype, self._files.piece, shared_max_maps
         )
@@ -138,16 +137,6 @@ class Column:
         dtype = result_dtype((len(begins), length), self.dtype, out, self.dtype)
         return self._line.read(begins, length, dtype, out)
 
-    def damage(self) -> list[ShardError]:
-        """Return an error for each file that is gone, damaged or replaced."""
-        errors: list[ShardError] = []
-        for number in range(len(self._bounds) - 1):
-            try:
-                self._files.piece(number)
-            except ShardError as error:
-                errors.append(error)
-        return errors
-
     def release(self) -> None:
         """Let go of all maps; files are opened again when they are needed."""
         self._line.forget()
@@ -160,12 +149,10 @@ class Column:
 class _ColumnFiles:
     """The open files of a column."""
 
-    def __init__(
-        self, name: str, table: ColumnTable, contents: Contents, bounds: Sequence[int]
-    ) -> None:
+    def __init__(self, name: str, table: ColumnTable, contents: Contents) -> None:
         self.dtype = _parse_dtype(name, table, contents)
         self._table = table
-        self._bounds = bounds
+        self._bounds = _bounds_of(table, contents)
         self._folder = Path(contents.paths[0]).parent
         self._verified: dict[int, tuple[int, ...]] = {}
         self._files = MapCache(self._open)
@@ -220,13 +207,35 @@ class _ColumnFiles:
             )
 
 
+def damage_of_column(name: str, contents: Contents) -> list[ShardError]:
+    """Return an error for each file of a column that is gone, damaged or replaced."""
+    table = contents.columns[name]
+    errors: list[ShardError] = []
+    try:
+        files = _ColumnFiles(name, table, contents)
+    except ShardError as error:
+        return [error]
+    for number in range(len(contents.paths)):
+        if table.names[number] is not None:
+            try:
+                files.piece(number)
+            except ShardError as error:
+                errors.append(error)
+    return errors
+
+
+def _bounds_of(table: ColumnTable, contents: Contents) -> Sequence[int]:
+    """Return the first item of each file, then the number of items."""
+    return contents.bounds if table.per == "token" else contents.first_own
+
+
 def _table_of(name: str, contents: Contents) -> ColumnTable:
     """Return the manifest's entry of a column that every shard has.
 
     Raises:
         ShardError: There is no such column, or a shard lacks it.
     """
-    columns = {} if contents.manifest is None else contents.manifest.columns
+    columns = contents.columns
     if name not in columns:
         known = ", ".join(map(repr, columns)) or "none"
         raise ShardError(

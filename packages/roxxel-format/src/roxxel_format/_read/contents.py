@@ -25,12 +25,17 @@ from roxxel_format._read.opening import (
 from roxxel_format._read.shard_map import ShardMap
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import FIRST_IS_CONTINUED, LAST_CONTINUES
-from roxxel_format._spec.manifest import Manifest, ShardTable, parse_manifest
+from roxxel_format._spec.manifest import (
+    ColumnTable,
+    Manifest,
+    ShardTable,
+    parse_manifest,
+)
 from roxxel_format._store.corpus_name import corpus_name
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
 
@@ -106,6 +111,11 @@ class Contents:
         return min(low, default=0), max(high, default=0)
 
     @property
+    def columns(self) -> Mapping[str, ColumnTable]:
+        """Columns by name; none without a manifest."""
+        return self.manifest.columns if self.manifest else {}
+
+    @property
     def versions(self) -> list[str]:
         """Fingerprints of all versions, oldest first."""
         if self.manifest is None:
@@ -134,18 +144,25 @@ class Contents:
             ) from error
         try:
             layout = read_layout(fd, path)
-            if _described(path, layout) != self.shards.row(number):
-                known = (
-                    "its foot said" if self.manifest is None else "its manifest says"
-                )
-                raise ShardError(
-                    f"{path}: the corpus was replaced: this file is not the shard that "
-                    f"{known} when the corpus was opened; open the corpus again"
-                )
+            self._check_shard(number, layout)
         except BaseException:
             os.close(fd)
             raise
         return ShardMap(path, layout, fd)
+
+    def _check_shard(self, number: int, layout: Layout) -> None:
+        """Check that an opened file is the shard that it was at the opening.
+
+        Raises:
+            ShardError: The corpus was replaced.
+        """
+        path = self.paths[number]
+        if _described(path, layout) != self.shards.row(number):
+            known = "was opened" if self.manifest is None else "its manifest lists"
+            raise ShardError(
+                f"{path}: the corpus was replaced: this file is not the one that "
+                f"{known}; open the corpus again"
+            )
 
 
 def open_contents(

@@ -112,12 +112,12 @@ class CorpusReader:
         begins, length = parse_windows(starts, length, len(self._line))
         bounds = self.contents.bounds
         for start, stop in stretches(begins, length, self._line.dtype.itemsize):
-            number = bisect_right(bounds, start) - 1
-            while start < stop:
+            at, number = start, bisect_right(bounds, start) - 1
+            while at < stop:
                 first, until = bounds[number], min(stop, bounds[number + 1])
-                if start < until:
-                    self._shards[number].will_need(start - first, until - first)
-                start, number = until, number + 1
+                if at < until:
+                    self._shards[number].will_need(at - first, until - first)
+                at, number = until, number + 1
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""
@@ -172,7 +172,8 @@ class CorpusReader:
         low, high = limits
         if not rows.size or (low <= int(rows.min()) and int(rows.max()) <= high):
             return
-        row, column = np.argwhere((rows < low) | (rows > high))[0].tolist()
+        wrong = np.argwhere((rows < low) | (rows > high))
+        row, column = int(wrong[0, 0]), int(wrong[0, 1])
         number = self.contents.shard_of(starts[row] + column)
         table = self.contents.shards
         raise ShardError(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Layout
 
 
 class Shard:
@@ -95,12 +96,14 @@ class Shard:
     def _open(self) -> int:
         fd = open_file(self.path)
         try:
-            if read_layout(fd, self.path) != self.layout:
-                raise ShardError(
-                    f"{self.path}: the file was replaced after it was opened; open "
-                    "it again"
-                )
+            self._check_same(read_layout(fd, self.path))
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+    def _check_same(self, layout: Layout) -> None:
+        if layout != self.layout:
+            raise ShardError(
+                f"{self.path}: the file was replaced after it was opened; open it again"
+            )

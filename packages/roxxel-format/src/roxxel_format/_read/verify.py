@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roxxel_format._read.columns import Column
+from roxxel_format._read.columns import damage_of_column
 from roxxel_format._spec.crc import combined_crc
 from roxxel_format._spec.layout import digests
 from roxxel_format.errors import ShardError
@@ -88,22 +88,9 @@ def verify_corpus(
                 errors.extend(_verify_shard(shard, pool, advance))
             except ShardError as error:
                 errors.append(error)
-    errors.extend(_verify_columns(contents))
+    for name in contents.columns:
+        errors.extend(damage_of_column(name, contents))
     return VerifyReport(len(contents.paths), total, tuple(errors))
-
-
-def _verify_columns(contents: Contents) -> list[ShardError]:
-    """Return the errors of the columns, which check their files when they open them."""
-    errors: list[ShardError] = []
-    columns = {} if contents.manifest is None else contents.manifest.columns
-    for name in columns:
-        try:
-            column = Column(name, contents)
-        except ShardError as error:
-            errors.append(error)
-        else:
-            errors.extend(column.damage())
-    return errors
 
 
 def _verify_shard(

@@ -7,7 +7,6 @@ import itertools
 import shutil
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.opening import as_table
@@ -17,6 +16,8 @@ from roxxel_format._store.names import Place, place_to_write
 from roxxel_format._write.summary import WriteSummary, summarize
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.tokenizers import TokenizerInfo
 

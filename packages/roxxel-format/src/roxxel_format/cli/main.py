@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from roxxel_format import Roxxel
-from roxxel_format.cli.decoding import decoder
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._version import __version__
 from roxxel_format._write.corpus_writer import WriteOptions
 from roxxel_format.cli import values
+from roxxel_format.cli.decoding import decoder
 from roxxel_format.prepare.inputs import FORMATS
 from roxxel_format.prepare.runner import Inputs, prepare
 from roxxel_format.prepare.split import split
