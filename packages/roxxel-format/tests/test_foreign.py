@@ -74,7 +74,9 @@ def test_tokens_off_the_boundaries_of_their_type_are_read(
 ) -> None:
     [tokens] = documents_of(9000)
     described = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({tokens.size},)}}"
-    header = described.encode() + b" " * (len(described) % 2)  # an odd place for tokens
+    header = described.encode() + b" " * (
+        len(described) % 2
+    )
     path = tmp_path / "odd.npy"
     path.write_bytes(
         b"\x93NUMPY\1\0"
@@ -89,6 +91,27 @@ def test_tokens_off_the_boundaries_of_their_type_are_read(
 
     assert np.array_equal(windows, [tokens[start:][:length] for start in starts])
     assert path.stat().st_size % 2 == 1
+
+
+@pytest.mark.parametrize("code", range(1, 9))
+def test_items_are_little_endian_on_every_machine(code: int, tmp_path: Path) -> None:
+    kinds = ["|u1", "|i1", "<i2", "<i4", "<i8", "<f8", "<f4", "<u2"]
+    tokens = np.arange(5).astype(kinds[code - 1])
+    tokens.tofile(tmp_path / "m.bin")
+    (tmp_path / "m.idx").write_bytes(
+        b"MMIDIDX\x00\x00"
+        + struct.pack("<QBQQ", 1, code, 1, 2)
+        + np.array([5], "<i4").tobytes()
+        + np.array([0, 0, 1], "<i8").tobytes()
+    )
+
+    assert MegatronTokens(tmp_path / "m").dtype.str == kinds[code - 1]
+    assert MegatronTokens(tmp_path / "m").tokens[:].tolist() == [0, 1, 2, 3, 4]
+    flat = FlatTokens(tmp_path / "m.bin", tokens.dtype.name)
+    assert flat.dtype.str == kinds[code - 1]
+    tokens.astype(tokens.dtype.newbyteorder(">")).tofile(tmp_path / "big.bin")
+    big = FlatTokens(tmp_path / "big.bin", tokens.dtype.newbyteorder(">").str)
+    assert big.read([1], 3, tokens.dtype).tolist() == [[1, 2, 3]]
 
 
 def test_a_pickled_reader_opens_its_files_again(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""What can go wrong with a shard, as exceptions a caller can tell apart."""
+"""Errors of shards and corpora, as exceptions that a caller can catch alone."""
 
 from __future__ import annotations
 
 
 class ShardError(ValueError):
-    """A file is no valid shard, or the shards of a corpus do not belong together.
+    """A file is not a valid shard, or a corpus is not what it was or should be.
 
     The message names the file, what is wrong with it, and what to do.
     """
@@ -18,13 +18,13 @@ class ManifestError(ShardError):
 
 
 class ChecksumError(ShardError):
-    """Bytes of a shard are not those that were written.
+    """Bytes of a shard do not match their checksum.
 
     Attributes:
         path: The shard.
         section: `"tokens"`, `"documents"`, `"checksums"` or `"metadata"`.
         block: Block of the section, from 0; None where the section has no blocks.
-        byte_offset: Where the damaged block begins in the file.
+        byte_offset: Offset of the damaged block or section in the file.
     """
 
     def __init__(

@@ -1,4 +1,16 @@
-"""What a curriculum can draw from."""
+"""The interface between a corpus and a curriculum.
+
+`TokenReader` is all that a curriculum needs. A reader may have these members as well;
+a curriculum looks them up with `getattr(reader, name, None)`:
+
+- `token_range_seen -> tuple[int, int] | None`: least and greatest token; None for
+  floats. It lets a curriculum check dtypes and vocabularies before the first batch.
+- `with_version(fingerprint) -> TokenReader`: the same corpus as it was at a version;
+  `ShardError` if it has no such version. It lets a run resume on a corpus that grew.
+- `with_check("blocks") -> TokenReader`: the same corpus, every block verified.
+- `column(name) -> Column`: one value for each token or document, with `per`, `dtype`,
+  `digest`, `len()`, `[a:b]` and, per token, `read(starts, length, out=None)`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class DocumentSequence(Protocol):
-    """The documents of a corpus, in order; a list of arrays is one."""
+    """The documents of a corpus, in order, such as a list of arrays."""
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -25,9 +37,10 @@ class DocumentSequence(Protocol):
 
 @runtime_checkable
 class TokenReader(Protocol):
-    """A corpus as one line of tokens; `Roxxel` is one, and foreign formats can be.
+    """A corpus as one line of tokens, such as `Roxxel`.
 
-    Methods may be called from many threads at once.
+    Methods may be called from many threads at once. Equal calls return equal tokens,
+    in every process: a corpus that changes while it is open is an error.
     """
 
     @property
@@ -67,7 +80,7 @@ class TokenReader(Protocol):
         Args:
             starts: First token of each window; integers, shape `(n,)`.
             length: Tokens of each window.
-            dtype: Of the result. Default: `out`'s, else the stored one.
+            dtype: Type of the result. Default: `out`'s, else the stored one.
             out: Shape `(n, length)`; filled and returned.
 
         Returns:

@@ -40,17 +40,17 @@ def read_shard(path: Path) -> tuple[np.ndarray[Any, Any], list[Any], dict[str, A
     version, head_crc, n, d, _, _, flags, zero = struct.unpack_from("<II4QII", foot)
     assert (version, zero, foot[192:244]) == (1, 0, bytes(52))
     assert head_crc == zlib.crc32(head[:4092])
-    *places, file_size, checksums_crc, metadata_crc = struct.unpack_from(
+    *spans, file_size, checksums_crc, metadata_crc = struct.unpack_from(
         "<9QII", foot, 48
     )
     assert file_size == len(data)
     at = 4096
     sections: list[bytes] = []
     blocks = -(-n * size // block), -(-8 * d // block)
-    for place, length in zip(
-        places[::2], (blocks[0] * block, 8 * d, 4 * sum(blocks), places[7]), strict=True
+    for start, length in zip(
+        spans[::2], (blocks[0] * block, 8 * d, 4 * sum(blocks), spans[7]), strict=True
     ):
-        assert place == at
+        assert start == at
         sections.append(data[at : at + length])
         at += length
     assert at + 256 == len(data)

@@ -37,11 +37,11 @@ NAMES = (*_CODES, BFLOAT16)
 def stored_dtype(name: str) -> np.dtype[Any]:
     """Return the little-endian dtype of a stored name.
 
-    `bfloat16` is `ml_dtypes.bfloat16` where that package is installed, else `uint16`,
-    whose values are then the bits.
+    `bfloat16` is `ml_dtypes.bfloat16` if that package is installed, else `uint16`
+    holding the bits.
 
     Raises:
-        KeyError: No shard stores items of that name.
+        KeyError: The format has no item type of that name.
     """
     if name == BFLOAT16:
         try:
@@ -64,7 +64,7 @@ def stored_name(dtype: Any) -> str:
         dtype: Anything numpy takes for a dtype, or the string `"bfloat16"`.
 
     Raises:
-        TypeError: The dtype has no fixed width, or is no integer, float or bool.
+        TypeError: The dtype has no fixed width, or is not an integer, float or bool.
     """
     if isinstance(dtype, str) and dtype == BFLOAT16:
         return BFLOAT16
@@ -72,7 +72,7 @@ def stored_name(dtype: Any) -> str:
         name = np.dtype(dtype).name
     except TypeError as error:
         raise TypeError(
-            f"{dtype!r} is no dtype; use one of {', '.join(NAMES)}"
+            f"{dtype!r} is not a dtype; use one of {', '.join(NAMES)}"
         ) from error
     if name not in NAMES:
         raise TypeError(
@@ -104,9 +104,9 @@ def vocabulary_name(vocab_size: int) -> str:
 
 @cache
 def exact_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
-    """Return the least and greatest integer up to which a dtype holds every one.
+    """Return the widest range of integers that a dtype represents without rounding.
 
-    None where it holds no integers, or is no numpy dtype of its own.
+    None for dtypes that hold no integers, and for those that numpy does not define.
     """
     if dtype.kind in "iu":
         return _integer_range(dtype.itemsize, signed=dtype.kind == "i")
@@ -123,7 +123,7 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
     if source == dtype:
         return True
     if values is None or limits is None:
-        # numpy's rule; for integers it would take int64 to float64, which rounds.
+        # Only for floats: numpy also calls int64 to float64 safe, which rounds.
         return _is_number(dtype) and np.can_cast(source, dtype, "safe")
     return limits[0] <= values[0] and values[1] <= limits[1]
 
@@ -131,12 +131,12 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
 def check_readable_as(
     stored: str, values: tuple[int, int] | None, dtype: np.dtype[Any]
 ) -> None:
-    """Check that items can be handed out as `dtype` without changing a value.
+    """Check that items can be read as `dtype` without changing a value.
 
     Args:
         stored: Name of the stored dtype.
         values: Least and greatest stored value of an integer dtype, else None.
-        dtype: What the caller asks for.
+        dtype: Type of the result.
 
     Raises:
         TypeError: A stored value would not survive the conversion.
@@ -144,7 +144,7 @@ def check_readable_as(
     if holds_all(stored, dtype):
         return
     if values is None:
-        # Rounded where one float is read as another; never where its bits are items.
+        # Floats may be rounded to other floats, but bits of bfloat16 are not floats.
         source = stored_dtype(stored)
         fits = source.kind != "u" and dtype.kind in "fV" and _is_number(dtype)
         fits = fits and np.can_cast(source, dtype, "same_kind")
@@ -159,12 +159,11 @@ def check_readable_as(
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:
-    # The dtypes of ml_dtypes are of kind V, as bare bytes and structures are.
+    # The dtypes of ml_dtypes have kind V, like bare bytes and structures.
     return dtype.kind in "iufcV" and dtype.type is not np.void
 
 
 def _integer_range(item_size: int, *, signed: bool) -> tuple[int, int]:
-    """Return the least and greatest integer of so many bytes."""
-    # As numpy's iinfo, which takes as long as to open a shard when it is first asked.
+    """Return the least and greatest integer of `item_size` bytes."""
     values = 1 << 8 * item_size
     return (-values // 2, values // 2 - 1) if signed else (0, values - 1)

@@ -1,8 +1,7 @@
-"""The one gate that every file passes before anything in it is used.
+"""The gate: every check of a file's head and foot, before anything else is used.
 
-The layout is computed from five numbers of the head and the foot, and the file must
-agree with it in every field: so no section can overlap another, leave the file, or be
-larger than the file is.
+Five numbers of the head and foot determine the layout, and every other field must equal
+the one that follows from them. So no section can overlap another, or leave the file.
 """
 
 from __future__ import annotations
@@ -41,9 +40,7 @@ _FOOT_PADDING = bytes(FOOT_CRC - FOOT_ZEROS)
 
 
 def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
-    """Check a file's head and foot against its size, and return what they say.
-
-    This is the gate: nothing of a file is used before it has passed.
+    """Return the layout of a file, after checking its head and foot against its size.
 
     Args:
         head: The first 4096 bytes of the file, or all of a smaller file.
@@ -52,7 +49,7 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
         path: Names the file in errors.
 
     Raises:
-        ShardError: The file is no shard, is damaged, or of an unknown version.
+        ShardError: The file is not a shard, is damaged, or of an unknown version.
     """
     if not HEAD_MAGIC.startswith(head[: len(HEAD_MAGIC)]) or not head:
         raise ShardError(
@@ -72,15 +69,15 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
 
 
 class _BadHeadError(ValueError):
-    """What is wrong with a head, whatever its file is called."""
+    """A head is wrong; the text says how, without the file's name."""
 
 
-@lru_cache(maxsize=16)  # the shards of a corpus have the same head
+@lru_cache(maxsize=16)  # All shards of a corpus have the same head.
 def _parse_head(head: bytes) -> Head:
-    """Return what the 4096 bytes of a head say.
+    """Return the fields of a head, from its 4096 bytes.
 
     Raises:
-        _BadHeadError: They are damaged, or of an unknown version.
+        _BadHeadError: The head is damaged, or of an unknown version.
     """
     if zlib.crc32(head[: -CRC.size]) != crc_of_head(head):
         raise _BadHeadError(
@@ -153,7 +150,7 @@ def _parse_foot(
         content_digest=foot[FOOT_CONTENT:FOOT_DIGEST],
         digest=foot[FOOT_DIGEST:FOOT_ZEROS],
     )
-    # Counts first: what follows would overflow on absurd ones.
+    # Counts are checked first: packing the other fields overflows on absurd counts.
     if (
         num_tokens * head.item_size + num_documents * 8 + metadata_size > file_size
         or layout.fields(crc_of_head(head_bytes)) != foot[:FOOT_CONTENT]

@@ -1,7 +1,7 @@
-"""Where every byte of a shard lies: its head, sections and foot, and their bytes.
+"""The layout of a shard: offsets of its sections, and the bytes of head and foot.
 
-docs/format.md is the specification. The place of each section follows from five
-numbers: items, item size, block size, documents, bytes of metadata.
+docs/format.md is the specification. Five numbers determine all offsets: items, item
+size, block size, documents, and bytes of metadata.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MAX_SEPARATOR_LENGTH = 1 << 10
 FIRST_IS_CONTINUED = 1
 LAST_CONTINUES = 2
 
-# The fields of head and foot, and where the foot goes on behind them.
+# The fields of head and foot, and the offsets of what follows them in the foot.
 HEAD = struct.Struct("<8sII16sIII")
 FOOT = struct.Struct("<II4QII9QII")
 CRC = struct.Struct("<I")
@@ -46,7 +46,7 @@ FOOT_CRC = FOOT_SIZE - len(FOOT_MAGIC) - CRC.size
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What is known of a shard before its first token.
+    """The fields at the beginning of a shard.
 
     Attributes:
         dtype_name: Name of the item type, one of `dtypes.NAMES`.
@@ -79,7 +79,7 @@ class Head:
 
 
 class Sections(NamedTuple):
-    """Byte offsets of the sections, which follow one another without a gap."""
+    """Byte offsets of the sections, which are adjacent."""
 
     tokens: int
     documents: int
@@ -91,7 +91,7 @@ class Sections(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One shard as its head and foot describe it.
+    """A shard as its head and foot describe it.
 
     Attributes:
         head: The head's fields.
@@ -103,9 +103,9 @@ class Layout:
         metadata_size: Bytes of the metadata.
         checksums_crc: CRC-32 of the checksum section.
         metadata_crc: CRC-32 of the metadata section.
-        content_digest: BLAKE2b of what the tokens and documents are; 32 bytes.
-        digest: BLAKE2b of all but the tokens; 32 bytes.
-        sections: Where the sections begin; follows from the others.
+        content_digest: BLAKE2b over tokens and documents, by their checksums; 32 bytes.
+        digest: BLAKE2b of everything but the tokens; 32 bytes.
+        sections: Offsets of the sections, computed from the other fields.
     """
 
     head: Head
@@ -207,7 +207,7 @@ def digests(
     """Return the content digest and the digest of a shard (docs/format.md, section 8).
 
     Args:
-        layout: Its fields; the two digests in it are not read.
+        layout: The shard's fields; its two digests are not read.
         head: The head, 4096 bytes.
         documents: The document section, in pieces.
         checksums: The checksum section.
@@ -229,10 +229,10 @@ def digests(
 
 
 def check_block_size(block_size: int) -> None:
-    """Check that a block size is one the format allows.
+    """Check that the format allows a block size.
 
     Raises:
-        ValueError: It is no power of two in [512, 2**24].
+        ValueError: It is not a power of two in [512, 2**24].
     """
     in_range = MIN_BLOCK_SIZE <= block_size <= MAX_BLOCK_SIZE
     if not in_range or block_size & (block_size - 1):
