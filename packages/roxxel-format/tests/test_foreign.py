@@ -74,9 +74,7 @@ def test_tokens_off_the_boundaries_of_their_type_are_read(
 ) -> None:
     [tokens] = documents_of(9000)
     described = f"{{'descr': '<u2', 'fortran_order': False, 'shape': ({tokens.size},)}}"
-    header = described.encode() + b" " * (
-        len(described) % 2
-    )
+    header = described.encode() + b" " * (len(described) % 2)
     path = tmp_path / "odd.npy"
     path.write_bytes(
         b"\x93NUMPY\1\0"

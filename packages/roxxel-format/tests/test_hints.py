@@ -66,10 +66,7 @@ def test_a_long_window_is_prefetched_in_calls_that_linux_reads_whole(
     assert max(map(len, calls)) <= 128 << 10
     assert calls[0].start <= HEAD + 10
     assert calls[-1].stop == HEAD + 2 * 900_005
-    assert all(
-        after.start <= before.stop
-        for before, after in pairwise(calls)
-    )
+    assert all(after.start <= before.stop for before, after in pairwise(calls))
 
 
 def test_windows_across_shards_are_prefetched_from_each(

@@ -16,12 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.discovery import check_writes, find_shards
-from roxxel_format._read.opening import (
-    as_table,
-    open_file,
-    read_layout,
-    read_metadata,
-)
+from roxxel_format._read.opening import open_file, read_layout, read_metadata
 from roxxel_format._read.shard_map import ShardMap
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import FIRST_IS_CONTINUED, LAST_CONTINUES
@@ -31,6 +26,7 @@ from roxxel_format._spec.manifest import (
     ShardTable,
     parse_manifest,
 )
+from roxxel_format._spec.metadata import as_table
 from roxxel_format._store.corpus_name import corpus_name
 from roxxel_format.errors import ShardError
 
@@ -236,11 +232,12 @@ def _open_one(filepath: str, version: str | None) -> Contents:
     if version is not None:
         chosen = manifest.version(version) or chosen
     shards = manifest.shards.first(chosen.num_shards)
-    folder = str(path.parent)
+    # os.path.join would take most of the time of opening 100 000 shards.
+    folder = str(path.with_name("_"))[:-1]
     return Contents(
         filepath=filepath,
         manifest=manifest,
-        paths=tuple(os.path.join(folder, name) for name in shards.names),  # noqa: PTH118 - ten times faster
+        paths=tuple(folder + name for name in shards.names),
         shards=shards,
         dtype_name=name,
         block_size=manifest.block_size,

@@ -117,11 +117,6 @@ class MappedFile:
         """
         self._advise(mmap.MADV_RANDOM, start, stop - stop % mmap.PAGESIZE)
 
-    @property
-    def fd(self) -> int:
-        """Descriptor of the file; valid as long as this object is."""
-        return self._fd
-
     def _advise(self, advice: int, start: int, stop: int) -> None:
         start -= start % mmap.PAGESIZE
         if isinstance(self._map, mmap.mmap) and start < stop:

@@ -5,15 +5,14 @@ Nothing of a file is used before `read_layout` has checked its head and foot.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
-import zlib
-from typing import Any, cast
+from typing import Any
 
 from roxxel_format._spec.gate import parse_layout
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, Layout
-from roxxel_format.errors import ChecksumError, ShardError
+from roxxel_format._spec.metadata import parse_metadata
+from roxxel_format.errors import ShardError
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 
@@ -74,30 +73,5 @@ def read_metadata(fd: int, layout: Layout, path: str) -> dict[str, Any]:
         ChecksumError: The metadata does not match its checksum.
         ShardError: The metadata is not a JSON object.
     """
-    offset = layout.sections.metadata
-    data = os.pread(fd, layout.metadata_size, offset)
-    if zlib.crc32(data) != layout.metadata_crc:
-        raise ChecksumError(
-            f"{path}: the metadata (byte {offset} on) does not match its checksum; "
-            "fetch or write this shard again",
-            path=path,
-            section="metadata",
-            block=None,
-            byte_offset=offset,
-        )
-    try:
-        metadata = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise ShardError(
-            f"{path}: the metadata is not JSON ({error}); write this shard again"
-        ) from error
-    if not isinstance(metadata, dict):
-        raise ShardError(
-            f"{path}: the metadata is not a JSON object; write this shard again"
-        )
-    return cast("dict[str, Any]", metadata)
-
-
-def as_table(value: object) -> dict[str, Any]:
-    """Return a JSON object unchanged, and an empty one for any other value."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    data = os.pread(fd, layout.metadata_size, layout.sections.metadata)
+    return parse_metadata(data, layout, path)

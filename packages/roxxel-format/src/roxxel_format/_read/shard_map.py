@@ -9,7 +9,7 @@ import numpy as np
 
 from roxxel_format._read.line import ArrayPiece, Piece, Windows
 from roxxel_format._read.mapped_file import MappedFile
-from roxxel_format._read.opening import read_metadata
+from roxxel_format._spec.metadata import parse_metadata
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
@@ -78,8 +78,9 @@ class ShardMap:
         Raises:
             ShardError: The metadata is damaged, or the file was truncated.
         """
-        self._file.check_size()
-        return read_metadata(self._file.fd, self.layout, self.path)
+        at = self.layout.sections
+        data = self._file.read(at.metadata, at.foot)
+        return parse_metadata(data, self.layout, self.path)
 
     def will_need(self, start: int, stop: int) -> None:
         """Advise the system that the tokens `[start, stop)` will be read soon.

@@ -9,8 +9,8 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.opening import as_table
 from roxxel_format._read.shard import Shard
+from roxxel_format._spec.metadata import as_table
 from roxxel_format._store.lock import WriteLock
 from roxxel_format._store.names import Place, place_to_write
 from roxxel_format._write.summary import WriteSummary, summarize

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._read.opening import as_table
+from roxxel_format._spec.metadata import as_table
 from roxxel_format._write.tokenizers import load
 
 if TYPE_CHECKING:
