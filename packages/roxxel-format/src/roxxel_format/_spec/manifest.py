@@ -23,6 +23,8 @@ from roxxel_format.errors import ManifestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from roxxel_format._spec.layout import Layout
+
 MANIFEST_VERSION = 1
 _FORMAT = "roxxel manifest"
 _DIGEST_DIGITS = 64
@@ -59,8 +61,37 @@ class ShardTable:
     content_digests: Sequence[str] = ()
     digests: Sequence[str] = ()
 
+    @classmethod
+    def of(cls, names: Sequence[str], layouts: Sequence[Layout]) -> ShardTable:
+        """Return the table of shards whose heads and feet are known.
+
+        Args:
+            names: File names, in order.
+            layouts: What the head and foot of each say.
+        """
+        return cls(
+            names=list(names),
+            num_bytes=[layout.sections.stop for layout in layouts],
+            num_tokens=[layout.num_tokens for layout in layouts],
+            num_documents=[layout.num_documents for layout in layouts],
+            min_values=[layout.min_value for layout in layouts],
+            max_values=[layout.max_value for layout in layouts],
+            flags=[layout.flags for layout in layouts],
+            content_digests=[layout.content_digest.hex() for layout in layouts],
+            digests=[layout.digest.hex() for layout in layouts],
+        )
+
     def __len__(self) -> int:
         return len(self.names)
+
+    def own_documents(self) -> list[int]:
+        """Return for each shard how many documents begin in it."""
+        counts: list[int] = []
+        goes_on = False
+        for count, flags in zip(self.num_documents, self.flags, strict=True):
+            counts.append(count - (goes_on and bool(flags & FIRST_IS_CONTINUED)))
+            goes_on = bool(flags & LAST_CONTINUES)
+        return counts
 
     def __add__(self, other: ShardTable) -> ShardTable:
         """Return these shards, then those of another table."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from roxxel_format._write.shard_writer import PARTIAL_SUFFIX, partial_path
+from roxxel_format._store.local import DRAFT_SUFFIX as PARTIAL_SUFFIX
+from roxxel_format._store.local import draft_path as partial_path
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

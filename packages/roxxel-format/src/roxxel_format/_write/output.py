@@ -14,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from roxxel_format._store.local import sync_file
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
@@ -179,7 +181,7 @@ class Output:
 
     def _bring_to_disk(self) -> None:
         with self._named():
-            os.fsync(self._file.fileno())
+            sync_file(self._file.fileno())
 
     @contextmanager
     def _named(self) -> Generator[None]:

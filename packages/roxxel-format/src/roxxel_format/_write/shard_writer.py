@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 import zlib
 from array import array
@@ -35,24 +34,20 @@ from roxxel_format._spec.layout import (
     check_block_size,
     digests,
 )
+from roxxel_format._store.local import draft_path, sync_folder
 from roxxel_format._write import casting
 from roxxel_format._write.output import Output
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Mapping
     from concurrent.futures import Future
     from types import TracebackType
 
     from roxxel_format._spec.dtypes import Tokens
 
-PARTIAL_SUFFIX = ".partial"
 _STAGE_SIZE = 1 << 22
 _METADATA_ROOM = 1 << 11
-
-
-def partial_path(path: Path) -> Path:
-    """Return the hidden name under which a shard grows."""
-    return path.with_name(f".{path.name}{PARTIAL_SUFFIX}")
 
 
 class ShardWriter:
@@ -111,8 +106,9 @@ class ShardWriter:
         self._stage_separator = self._separator
         self._left: deque[tuple[Tokens, Future[None]]] = deque()
         self._layout: Layout | None = None
-        self._partial = partial_path(self.path)
-        self._output = Output(self._partial, self.path)
+        self._draft = draft_path(self.path)
+        self._is_named = False
+        self._output = Output(self._draft, self.path)
         try:
             self._output.write(self._head.pack())
         except BaseException:
@@ -272,7 +268,8 @@ class ShardWriter:
         """
         try:
             layout = self.finish()
-            self._partial.replace(self.path)
+            self._draft.replace(self.path)
+            self._is_named = True
             started = time.perf_counter()
             sync_folder(self.path.parent)
             self.sync_s += time.perf_counter() - started
@@ -287,8 +284,9 @@ class ShardWriter:
             with contextlib.suppress(OSError):
                 self._output.abort()
         finally:
-            with contextlib.suppress(OSError):
-                self._partial.unlink(missing_ok=True)
+            if not self._is_named:  # or the draft is another writer's
+                with contextlib.suppress(OSError):
+                    self._draft.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self
@@ -314,6 +312,8 @@ class ShardWriter:
 
     def _make_room(self, document: Tokens, length: int) -> Tokens:
         """Empty the stage, and shape it for a document; return what to put in."""
+        if not document.size:
+            document = self._stage[:0]  # whatever its dtype, it has no values to check
         self._flush()
         if self._layout is not None or self._flags & LAST_CONTINUES:
             raise ValueError(f"{self.path}: this shard takes no more documents")
@@ -415,17 +415,6 @@ def shard_size_bound(
     blocks = data_size // block_size + 2
     fixed = HEAD_SIZE + FOOT_SIZE + block_size + metadata_size
     return fixed + data_size + 4 * blocks
-
-
-def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the system can."""
-    if os.name == "nt":
-        return
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 _NO_ENDS = np.empty(0, np.uint64)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from roxxel_format._read.index import CorpusIndex
-from roxxel_format._read.shard import Shard
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roxxel_format._spec.manifest import ShardTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class WriteSummary:
         fingerprint: Of these shards in this order.
         kept: Whether a corpus was there already and was kept.
         duration_s: Seconds from the call to the return.
-        sync_s: Seconds of them spent waiting for the disk to hold the files.
+        sync_s: Seconds of them spent waiting for the disk to hold the shards.
     """
 
     paths: tuple[str, ...]
@@ -48,23 +51,24 @@ class WriteSummary:
         )
 
 
-def summarize(
-    paths: list[str],
+def summary_of(
+    shards: ShardTable,
+    dtype: str,
+    folder: Path,
     *,
     kept: bool,
     duration_s: float,
     sync_s: float = 0.0,
-    num_documents: int | None = None,
 ) -> WriteSummary:
-    """Return the summary of finished shards."""
-    index = CorpusIndex.of([Shard(path) for path in paths])
+    """Return the summary of finished shards in a folder."""
+    (fingerprint,) = shards.fingerprints([len(shards)])
     return WriteSummary(
-        paths=tuple(paths),
-        num_documents=index.num_documents if num_documents is None else num_documents,
-        num_tokens=index.num_tokens,
-        num_bytes=sum(shard.layout.sections.stop for shard in index.shards),
-        dtype=index.shards[0].layout.head.dtype_name,
-        fingerprint=index.fingerprint(),
+        paths=tuple(str(folder / name) for name in shards.names),
+        num_documents=sum(shards.own_documents()),
+        num_tokens=sum(shards.num_tokens),
+        num_bytes=sum(shards.num_bytes),
+        dtype=dtype,
+        fingerprint=fingerprint,
         kept=kept,
         duration_s=duration_s,
         sync_s=sync_s,

@@ -20,7 +20,7 @@ from roxxel_format import Roxxel
 from roxxel_format._read.decoding import decoder
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._version import __version__
-from roxxel_format._write.corpus_writer import WriteOptions
+from roxxel_format._write.options import WriteOptions
 from roxxel_format.cli import values
 from roxxel_format.prepare.inputs import FORMATS
 from roxxel_format.prepare.runner import Inputs, prepare
