@@ -149,7 +149,7 @@ class _Files:
 
 
 def _committed(name: CorpusName) -> Committed:
-    found = find(name, replaces=False)
+    found = find(name, "append")
     if found.manifest.versions:
         return found
     if found.data is None:

@@ -71,21 +71,29 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
         raise
 
 
+def committed_manifest(filepath: str | tuple[str, ...]) -> Manifest | None:
+    """Return the manifest of the corpus that a path names, None if it has none."""
+    if isinstance(filepath, tuple) or Path(filepath).is_file():
+        return None
+    try:
+        name = corpus_name(filepath)
+    except ValueError:
+        return None
+    if name.manifest is None or not name.manifest.exists():
+        return None
+    return read_committed(name).manifest
+
+
 def committed_paths(filepath: str | tuple[str, ...]) -> list[str]:
     """Return the shards that a manifest lists; none where there is no manifest.
 
     Raises:
         ShardError: No version is committed.
     """
-    if isinstance(filepath, tuple) or Path(filepath).is_file():
+    manifest = committed_manifest(filepath)
+    if manifest is None or isinstance(filepath, tuple):
         return []
-    try:
-        name = corpus_name(filepath)
-    except ValueError:
-        return []
-    if name.manifest is None or not name.manifest.exists():
-        return []
-    manifest = read_committed(name).manifest
+    name = corpus_name(filepath)
     if not manifest.versions:
         raise ShardError(
             f"{name.pattern}: no version is committed; the first write was interrupted "

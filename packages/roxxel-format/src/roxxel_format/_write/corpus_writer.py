@@ -128,7 +128,7 @@ class _Write:
         if self._exist != "append":
             self._check_alone()
         with writing(self._name):
-            self._found = find(self._name, replaces=self._exist != "append")
+            self._found = find(self._name, self._exist)
             if self._exist == "append":
                 self._check_appendable(self._found.manifest)
             elif self._exist != "replace" and self._found.manifest.versions:
@@ -147,7 +147,7 @@ class _Write:
 
     def _check_alone(self) -> None:
         """Tell an interrupted first write from one that is going on."""
-        if not read_committed(self._name, replaces=True).is_begun:
+        if not read_committed(self._name, replaces=self._exist == "replace").is_begun:
             return
         with alone(self._name):
             tell_user(

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.commit import Committed
     from roxxel_format._write.intake import Intake
+    from roxxel_format._write.options import Exist
     from roxxel_format._write.summary import WriteSummary
 
 
@@ -69,17 +70,19 @@ def keep(
     return summary
 
 
-def find(name: CorpusName, *, replaces: bool) -> Committed:
+def find(name: CorpusName, exist: Exist) -> Committed:
     """Return the manifest that a write begins from; version 1 gets one now.
 
     Args:
         name: The corpus.
-        replaces: Whether the write may replace shards that are not a whole corpus.
+        exist: Whether the write appends (needs a whole corpus, if there is one), or
+            replaces (goes past a damaged one).
 
     Raises:
-        ShardError: The corpus is damaged, or a write of version 1 was interrupted, and
-            `replaces` is false.
+        ShardError: The corpus is damaged; or a write of version 1 was interrupted, so
+            that nothing can be appended.
     """
+    replaces = exist == "replace"
     found = read_committed(name, replaces=replaces)
     if found.data is not None:
         return found
@@ -91,7 +94,7 @@ def find(name: CorpusName, *, replaces: bool) -> Committed:
         manifest = Manifest()
     if manifest is None:
         return found
-    if not manifest.versions and not replaces:
+    if not manifest.versions and exist == "append":
         raise ShardError(
             f"{name.pattern}: a write of its shards was interrupted; write the corpus "
             'again with exist="replace"'

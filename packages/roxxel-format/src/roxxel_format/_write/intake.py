@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 
-_DTYPE_OF_NOTHING = "uint32"
-"""Item type of a corpus whose documents have no items and whose dtype is not given."""
-
-
 def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
     """Return the items that end each document.
 
@@ -91,6 +87,7 @@ class Intake:
     tokenizer: Tokenizer | None = None
     info: TokenizerInfo | None = None
     kind: str | None = None
+    _dtype_if_empty: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype is None and self.vocab_size is not None:
@@ -108,8 +105,8 @@ class Intake:
     def with_dtype(self, arrays: Iterator[Tokens]) -> Iterator[Tokens]:
         """Yield what `array` returned, once `dtype` is known.
 
-        Documents without items wait for one that decides the dtype. If all are without
-        items, the dtype is uint32.
+        Documents without items wait for one that decides the dtype. If there is none,
+        the first empty array of integers decides, else the dtype is uint32.
         """
         num_waiting = 0
         for items in arrays:
@@ -121,8 +118,8 @@ class Intake:
             yield from arrays
             return
         if num_waiting:
-            self.dtype = _DTYPE_OF_NOTHING
-            yield from [np.empty(0, np.uint32)] * num_waiting
+            self.dtype = self._dtype_if_empty or "uint32"
+            yield from [np.empty(0, np.uint8)] * num_waiting
 
     def _arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
         for number, document in enumerate(documents):
@@ -162,8 +159,12 @@ class Intake:
                 f"document {number} has shape {items.shape}; pass a flat array for "
                 "each document"
             )
-        if self.dtype is None and (items.size or kind == "text"):
-            self.dtype = self._first_dtype(document, items)
+        if self.dtype is None:
+            dtype = self._first_dtype(document, items)
+            if items.size or kind == "text":
+                self.dtype = dtype
+            elif items.dtype.kind in "biu":
+                self._dtype_if_empty = self._dtype_if_empty or dtype
         return items
 
     def _parsed(self, document: object, number: int) -> tuple[str, Tokens]:

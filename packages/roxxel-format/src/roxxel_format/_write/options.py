@@ -70,14 +70,22 @@ def name_to_write(filepath: str | tuple[str, ...]) -> CorpusName:
 
     Raises:
         TypeError: The path is a list.
-        ValueError: The path names several corpora.
+        ValueError: The path names several corpora, or is not UTF-8.
     """
     if isinstance(filepath, tuple):
         raise TypeError(
             f"a list of {len(filepath)} paths cannot be written to; "
             'use a file, a folder, or a pattern such as "wiki_*.rox"'
         )
-    return corpus_name(filepath)
+    name = corpus_name(filepath)
+    try:
+        (name.prefix + name.suffix).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name.pattern!r}: the manifest cannot list names that are not UTF-8; use "
+            "other names, or a locale such as LC_ALL=C.UTF-8"
+        ) from error
+    return name
 
 
 def check_arguments(
