@@ -477,28 +477,6 @@ def test_an_end_of_iteration_in_a_tokenizer_is_not_that_of_the_documents(
     assert names_in(tmp_path) == []
 
 
-def test_writer_that_was_interrupted_publishes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    writer = ShardWriter(tmp_path / "a.rox", np.uint16)
-    with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "_write_blocks", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            append_often(writer)
-
-    with pytest.raises(OSError, match="a write before this one has failed"):
-        writer.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-def append_often(writer: ShardWriter) -> None:
-    for _ in range(4):
-        writer.append(np.ones(1_500_000, np.uint16))
-
-
 def test_corpus_is_written_after_the_main_thread_has_ended(tmp_path: Path) -> None:
     path = tmp_path / "a.rox"
     program = f"""
