@@ -28,6 +28,12 @@ def line_of(documents: list[Any], separator: list[int] | None = None) -> Any:
     return np.concatenate([part for each in documents for part in (each, end)])
 
 
+def names_in(folder: Path) -> list[str]:
+    """Return the names of the files in a folder, but for the permanent lock files."""
+    locks = ".lock", ".writers"
+    return sorted(path.name for path in folder.iterdir() if path.suffix not in locks)
+
+
 def corpus_of(folder: Path, documents: Iterable[Any], **options: Any) -> Roxxel:
     """Write a corpus in shards of 1000 or so tokens, and return it."""
     corpus = Roxxel(folder / "c_*.rox")

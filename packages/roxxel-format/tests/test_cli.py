@@ -18,7 +18,7 @@ from roxxel_format import Roxxel
 from roxxel_format.cli import main
 from roxxel_format.prepare.inputs import documents_in
 
-from .helpers import corpus_of, documents_of
+from .helpers import corpus_of, documents_of, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -249,7 +249,7 @@ def test_any_number_of_workers_gives_the_same_shards(
     one, two = (tmp_path / f"by_{workers}" / "c_00000.rox" for workers in (1, 2))
     assert one.read_bytes() == two.read_bytes()
     assert len(Roxxel(one).documents) == 5
-    assert sorted(path.name for path in two.parent.iterdir()) == ["c_00000.rox"]
+    assert names_in(two.parent) == ["c_00000.rox", "c_manifest.json"]
 
 
 def test_an_interrupted_preparation_goes_on_with_what_is_done(
@@ -298,7 +298,9 @@ def test_a_worker_that_is_killed_is_one_sentence(
 
     assert code == 1
     error = capsys.readouterr().err
-    assert "a worker process was ended, perhaps for want of memory; use fewer" in error
+    assert (
+        "a worker process ended early, perhaps for lack of memory; use fewer" in error
+    )
     assert error.count("\n") == 1
 
 
@@ -316,6 +318,60 @@ def test_a_wrong_document_names_its_file(
     assert run("write", tmp_path / "c.rox", *inputs) == 1
     error = capsys.readouterr().err
     assert "b.jsonl: document 1: dtype float64 cannot be stored as uint32" in error
+
+
+@pytest.mark.parametrize("part_size", [1, 1 << 20])
+def test_text_and_ready_made_tokens_do_not_mix_wherever_parts_end(
+    part_size: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", part_size)
+    for name, rows in (("a", '"text"\n'), ("b", "[3]\n")):
+        (tmp_path / f"{name}.jsonl").write_text(rows, encoding="utf-8")
+    inputs = sorted(tmp_path.glob("*.jsonl"))
+
+    assert run("write", tmp_path / "c.rox", *inputs) == 1
+
+    error = capsys.readouterr().err
+    assert "b.jsonl: " in error
+    assert "write text and ready-made tokens into different corpora" in error
+
+
+def test_empty_arrays_do_not_decide_the_dtype_wherever_parts_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, values in enumerate(([], np.array([1], np.uint16))):
+        np.save(tmp_path / f"{number}.npy", np.array(values))
+    inputs = sorted(tmp_path.glob("*.npy"))
+    for part_size in (1, 1 << 20):
+        monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", part_size)
+        target = tmp_path / f"{part_size}.rox"
+        assert run("write", target, *inputs) == 0
+        assert Roxxel(target).dtype == np.uint16
+
+
+def test_info_shows_versions_and_columns(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = corpus_of(tmp_path, [[1]])
+    corpus.write_column("mask", [1], dtype="uint8")
+    first = corpus.fingerprint
+    corpus = corpus_of(tmp_path, [[2]], exist="append")
+
+    assert run("info", tmp_path / "c_*.rox", "--json") == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["versions"] == [
+        {"fingerprint": first, "shards": 1},
+        {"fingerprint": corpus.fingerprint, "shards": 2},
+    ]
+    mask = {"name": "mask", "per": "token", "dtype": "uint8", "shards": 1}
+    assert facts["columns"] == [mask]
+    assert run("info", tmp_path / "c_*.rox") == 0
+    printed = capsys.readouterr().out
+    assert f"versions     fingerprint {first}, shards 1\n" in printed
+    assert "columns      name mask, per token, dtype uint8, shards 1\n" in printed
 
 
 def test_other_inputs_are_another_corpus(
@@ -374,7 +430,7 @@ def test_a_split_that_leaves_one_side_empty_writes_nothing(
 
     assert run("split", target, tmp_path / "a.rox", tmp_path / "b.rox") == 1
     error = capsys.readouterr().err
-    assert "b.rox: none of 2 documents falls to it with share=0.02" in error
+    assert "b.rox: gets none of 2 documents with share=0.02" in error
     assert run("split", target, tmp_path / "a", tmp_path / "b", "--salt", "x" * 65) == 1
     assert "salt has 65 bytes, more than 64" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [target]
@@ -385,7 +441,7 @@ def test_the_command_works_in_every_locale(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "\N{LATIN SMALL LETTER U WITH DIAERESIS}.txt").write_bytes(b"text")
     settings = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    name = folder / "\N{LATIN SMALL LETTER U WITH DIAERESIS}_*.rox"
+    name = folder / "c_*.rox"
     inputs = [str(path) for path in folder.iterdir()]
 
     for arguments in (["write", str(name), *inputs], ["info", str(name)]):

@@ -280,7 +280,6 @@ accesses = {
     "tokens": lambda: corpus.tokens[:],
     "read": lambda: corpus.read([0], tokens),
     "metadata": lambda: corpus.metadata,
-    "tokenizer": lambda: corpus.tokenizer,
 }
 # The check of a size holds for 10 ms; this clock says that they have passed.
 clock = time.monotonic
@@ -324,7 +323,7 @@ def test_tokens_outside_the_range_that_the_foot_declares_are_not_wrapped(
         foot = data[-256:-12]
         struct.pack_into("<I", data, len(data) - 12, zlib.crc32(foot))
         Path(path).write_bytes(data)
-    corpus = Roxxel(corpus.filepath, check=check)
+    corpus = Roxxel(corpus.paths, check=check)
 
     with pytest.raises(
         ShardError, match=r"c_0000.\.rox: holds token 70000, but its fo"

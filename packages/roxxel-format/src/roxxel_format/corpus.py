@@ -13,9 +13,11 @@ from roxxel_format._read.reader import CorpusReader
 from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._read.windows import parse_index
 from roxxel_format._spec import dtypes
-from roxxel_format._store.names import Filepath, absolute, place_to_write
-from roxxel_format._write.corpus_writer import WriteOptions, write_corpus
-from roxxel_format._write.standing import remove_leftovers
+from roxxel_format._store.names import Filepath, absolute
+from roxxel_format._write.columns import write_column
+from roxxel_format._write.corpus_writer import write_corpus
+from roxxel_format._write.leftovers import leftovers, remove_leftovers
+from roxxel_format._write.options import WriteOptions, name_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -337,10 +339,11 @@ class Roxxel:
         exist: Literal["keep", "replace", "append", "error"] = "keep",
         metadata: Mapping[str, Any] | None = None,
     ) -> WriteSummary:
-        """Write documents into shards, each visible only when it is whole.
+        """Write documents into new shards, then commit them as the corpus.
 
-        A write that raises leaves no shard of its own behind. Run it from one process
-        of a program, or with `exist="append"` from several.
+        Until the commit, readers see the corpus as it was before; a write that fails
+        removes its shards, and one that is killed leaves them for `remove_leftovers`.
+        Run it from one process of a program, or with `exist="append"` from several.
 
         Args:
             data: Documents: flat arrays, lists of ints, `str` or `bytes`.
@@ -357,21 +360,28 @@ class Roxxel:
             tokenizer: For `str` documents: an object with `encode`, the path of a
                 `tokenizer.json`, or a name on the Hugging Face hub (the last two by the
                 extra `tokenizers`). Special tokens are added where its `encode` does.
-            exist: What to do where a corpus stands. `"keep"` keeps a whole one made
-                with the same arguments, without touching `data`, and says so in one
-                line; one whose write was interrupted is written again; another one is
-                an error. `"replace"` puts the new corpus in its place when it is
-                whole; `"append"` adds shards; `"error"` raises FileExistsError.
+            exist: What to do if there is a corpus already. `"keep"` keeps the corpus
+                if its last write had the same arguments, without touching `data`, and
+                says so in one line; other arguments are an error. `"replace"` commits
+                the new shards alone, then deletes the old ones. `"append"` commits
+                them behind the old ones, as a new version; dtype, tokenizer and
+                separator must be the same. `"error"` raises FileExistsError. A write
+                that was interrupted is not a corpus.
             metadata: JSON-able values to store, for example `{"source": "..."}`.
 
         Returns:
             What was written or kept.
 
         Raises:
-            FileExistsError: A corpus is there that must not be touched.
-            TypeError: A document is of the wrong type.
-            ValueError: A value is out of range, or there are no documents.
-            OSError: The files cannot be written.
+            FileExistsError: There is a corpus that must not be touched, or another
+                write was committed while this one, not an append, went on.
+            BlockingIOError: Another process writes the same file, or is at the first
+                write of this corpus.
+            TypeError: A document is of the wrong type, or text among ready-made tokens.
+            ValueError: A value is out of range, there are no documents, or they do not
+                fit the corpus that they are appended to.
+            OSError: The files cannot be written, or the file system has no working
+                `flock`.
         """
         options = WriteOptions(
             separator=separator,
@@ -387,21 +397,67 @@ class Roxxel:
         finally:
             self._use_current_version()
 
-    def leftovers(self) -> list[str]:
-        """Return what writers of this corpus left when they were killed.
+    def write_column(
+        self,
+        name: str,
+        values: Iterable[object],
+        per: Literal["token", "document"] = "token",
+        dtype: npt.DTypeLike | None = None,
+        *,
+        exist: Literal["error", "replace"] = "error",
+    ) -> None:
+        """Write a column: one item for each token, or for each document.
 
-        Also what a writer that is at work has not finished yet.
-        """
-        place = place_to_write(self._filepath)
-        return [str(path) for path in place.leftovers()]
+        The column covers the corpus as it is when the write begins. Shards that are
+        appended later have no items of it.
 
-    def remove_leftovers(self) -> list[str]:
-        """Remove what killed writers left, and return the paths.
+        Args:
+            name: A letter or `_`, then letters, digits and `_` (ASCII).
+            values: A flat array or list; or flat arrays (an iterable of them), one
+                after the other. Strings are stored as UTF-8 of fixed width.
+            per: What an item belongs to. Tokens include separators; a document that
+                was split over shards counts once.
+            dtype: Item type, such as `uint8` or `S36`. Default: that of the values;
+                for strings from an iterable it must be given.
+            exist: What to do if there is a column of this name. The files of a replaced
+                column are deleted after the commit.
 
         Raises:
-            BlockingIOError: A writer is at work.
+            FileExistsError: There is a column of this name.
+            FileNotFoundError: There is no corpus.
+            TypeError: The values cannot be stored as `dtype`.
+            ValueError: The name is wrong, a value is out of range, there are more or
+                fewer values than tokens or documents, or the corpus is one file.
+            ShardError: The corpus was replaced while its column was written.
+            OSError: The files cannot be written.
         """
-        return [str(path) for path in remove_leftovers(self._filepath)]
+        write_column(
+            name_to_write(self._filepath),
+            name,
+            values,
+            per,
+            dtype,
+            replace_old=exist == "replace",
+        )
+        self._use_current_version()
+
+    def leftovers(self) -> list[str]:
+        """Return the files that interrupted writes of this corpus left.
+
+        Also those that a write which is going on has not committed yet.
+        """
+        return [str(path) for path in leftovers(name_to_write(self._filepath))]
+
+    def remove_leftovers(self) -> list[str]:
+        """Remove the files that interrupted writes left, and return their paths.
+
+        In a folder with a manifest, files named like its shards and columns belong to
+        the corpus: those that the manifest does not list are removed.
+
+        Raises:
+            BlockingIOError: A write is going on.
+        """
+        return [str(path) for path in remove_leftovers(name_to_write(self._filepath))]
 
     # Opening and closing.
 

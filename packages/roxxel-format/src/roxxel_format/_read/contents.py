@@ -25,6 +25,7 @@ from roxxel_format._spec.manifest import (
     Manifest,
     ShardTable,
     parse_manifest,
+    row_of,
 )
 from roxxel_format._spec.metadata import as_table
 from roxxel_format._store.corpus_name import corpus_name
@@ -153,7 +154,7 @@ class Contents:
             ShardError: The corpus was replaced.
         """
         path = self.paths[number]
-        if _described(path, layout) != self.shards.row(number):
+        if row_of(_file_name(path), layout) != self.shards.row(number):
             known = "was opened" if self.manifest is None else "its manifest lists"
             raise ShardError(
                 f"{path}: the corpus was replaced: this file is not the one that "
@@ -192,25 +193,21 @@ def tokenizer_identity(recorded: object) -> str | None:
     return name if digest is None else f"{name}@{digest}"
 
 
-def describe_shards(paths: Sequence[str]) -> tuple[ShardTable, Layout]:
-    """Return what the feet of some shards say, and the layout of the first one.
+def layouts_of(paths: Sequence[str]) -> list[Layout]:
+    """Return what the heads and feet of some shards say.
 
     Raises:
         ShardError: A file is not a shard, or their item types differ.
     """
-    rows: list[tuple[Any, ...]] = []
-    first: Layout | None = None
-    for path in paths:
-        layout = _layout_of(path)
-        first = first or layout
-        if layout.head.dtype_name != first.head.dtype_name:
+    layouts = [_layout_of(path) for path in paths]
+    first = layouts[0].head.dtype_name
+    for path, layout in zip(paths, layouts, strict=True):
+        if layout.head.dtype_name != first:
             raise ShardError(
                 f"{path}: holds {layout.head.dtype_name}, but {paths[0]} holds "
-                f"{first.head.dtype_name}; open them as two corpora"
+                f"{first}; open them as two corpora"
             )
-        rows.append(_described(path, layout))
-    assert first is not None  # noqa: S101 - callers pass at least one path
-    return ShardTable(*zip(*rows, strict=True)), first
+    return layouts
 
 
 def _open_one(filepath: str, version: str | None) -> Contents:
@@ -247,7 +244,9 @@ def _open_one(filepath: str, version: str | None) -> Contents:
 
 def _open_files(filepath: str) -> Contents:
     paths = find_shards(filepath)
-    shards, first = describe_shards(paths)
+    layouts = layouts_of(paths)
+    first = layouts[0]
+    shards = ShardTable.of([*map(_file_name, paths)], layouts)
     check_writes(filepath, paths, _write_of)
     return Contents(
         filepath=filepath,
@@ -308,6 +307,10 @@ def _no_version(contents: Contents, version: str) -> ShardError:
     )
 
 
+def _file_name(path: str) -> str:
+    return os.path.basename(path)  # noqa: PTH119 - ten times faster than pathlib
+
+
 def _layout_of(path: str) -> Layout:
     fd = open_file(path)
     try:
@@ -326,18 +329,3 @@ def _write_of(path: str) -> dict[str, Any]:
     finally:
         os.close(fd)
     return as_table(metadata.get("write"))
-
-
-def _described(path: str, layout: Layout) -> tuple[Any, ...]:
-    """Return a shard's row of a `ShardTable`."""
-    return (
-        os.path.basename(path),  # noqa: PTH119 - ten times faster than pathlib
-        layout.sections.stop,
-        layout.num_tokens,
-        layout.num_documents,
-        layout.min_value,
-        layout.max_value,
-        layout.flags,
-        layout.content_digest.hex(),
-        layout.digest.hex(),
-    )

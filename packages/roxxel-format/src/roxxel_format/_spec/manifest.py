@@ -23,6 +23,8 @@ from roxxel_format.errors import ManifestError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from roxxel_format._spec.layout import Layout
+
 MANIFEST_VERSION = 1
 _FORMAT = "roxxel manifest"
 _DIGEST_DIGITS = 64
@@ -59,8 +61,28 @@ class ShardTable:
     content_digests: Sequence[str] = ()
     digests: Sequence[str] = ()
 
+    @classmethod
+    def of(cls, names: Sequence[str], layouts: Sequence[Layout]) -> ShardTable:
+        """Return the table of shards whose heads and feet are known.
+
+        Args:
+            names: File names, in order.
+            layouts: What the head and foot of each say.
+        """
+        rows = [row_of(*each) for each in zip(names, layouts, strict=True)]
+        return cls(*map(list, zip(*rows, strict=True))) if rows else cls()
+
     def __len__(self) -> int:
         return len(self.names)
+
+    def own_documents(self) -> list[int]:
+        """Return for each shard how many documents begin in it."""
+        counts: list[int] = []
+        goes_on = False
+        for count, flags in zip(self.num_documents, self.flags, strict=True):
+            counts.append(count - (goes_on and bool(flags & FIRST_IS_CONTINUED)))
+            goes_on = bool(flags & LAST_CONTINUES)
+        return counts
 
     def __add__(self, other: ShardTable) -> ShardTable:
         """Return these shards, then those of another table."""
@@ -94,6 +116,21 @@ class ShardTable:
     @property
     def _all(self) -> tuple[Sequence[Any], ...]:
         return tuple(getattr(self, name) for name in _COLUMNS)
+
+
+def row_of(name: str, layout: Layout) -> tuple[Any, ...]:
+    """Return a shard's row of a `ShardTable`, from its head and foot."""
+    return (
+        name,
+        layout.sections.stop,
+        layout.num_tokens,
+        layout.num_documents,
+        layout.min_value,
+        layout.max_value,
+        layout.flags,
+        layout.content_digest.hex(),
+        layout.digest.hex(),
+    )
 
 
 _COLUMNS = {

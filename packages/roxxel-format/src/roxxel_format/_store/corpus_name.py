@@ -17,6 +17,8 @@ SUFFIX = ".rox"
 _MANIFEST = "manifest"
 _MANIFEST_SUFFIX = ".json"
 _FOLDER_PREFIX = "shard_"
+_PARTS_SUFFIX = ".parts"
+_COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
 
 
@@ -47,6 +49,48 @@ class CorpusName:
     def single(self) -> Path:
         """The file of a corpus without a manifest."""
         return self.folder / f"{self.prefix}{self.suffix}"
+
+    @property
+    def commit_lock(self) -> Path:
+        """The file that is locked while the manifest is compared and replaced."""
+        return self._beside("lock")
+
+    @property
+    def write_lock(self) -> Path:
+        """The file that every write locks shared, and `clean` locks exclusively."""
+        return self._beside("writers")
+
+    def parts(self, digest: str) -> Path:
+        """Return the hidden folder in which a corpus is prepared.
+
+        Args:
+            digest: Identifies the inputs.
+        """
+        return self._beside(f"{digest}{_PARTS_SUFFIX}")
+
+    def is_parts(self, name: str) -> bool:
+        """Return whether `parts` gives a name for some inputs."""
+        return name.startswith(self._beside("").name) and name.endswith(_PARTS_SUFFIX)
+
+    def _beside(self, ending: str) -> Path:
+        """Return the path of a hidden file beside the manifest or the single file."""
+        return self.folder / f".{(self.manifest or self.single).name}.{ending}"
+
+    def column(self, shard: str, column: str, unique: str) -> Path:
+        """Return the path of a column's file.
+
+        Args:
+            shard: File name of the shard.
+            column: Name of the column.
+            unique: Eight hexadecimal digits, other ones for every write.
+        """
+        return self.folder / f"{shard.removesuffix(SUFFIX)}.{column}.{unique}.bin"
+
+    def is_own(self, name: str) -> bool:
+        """Return whether a file name is that of a numbered shard or of its column."""
+        match = _COLUMN_FILE.fullmatch(name)
+        shards = (match[1] + SUFFIX, match[1]) if match else (name,)
+        return any(self.number(shard) is not None for shard in shards)
 
     def shard(self, number: int) -> Path:
         """Return the path of a numbered shard."""

@@ -1,23 +1,16 @@
-"""Which files a corpus is, and the names that new shards of it get."""
+"""Paths that name a corpus, made independent of the working folder."""
 
 from __future__ import annotations
 
-import glob
 import os
-import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from roxxel_format._write.shard_writer import PARTIAL_SUFFIX, partial_path
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 OnePath: TypeAlias = "str | os.PathLike[str]"
 Filepath: TypeAlias = "OnePath | Sequence[OnePath]"
-
-SUFFIX = ".rox"
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:
@@ -38,127 +31,6 @@ def absolute(filepath: Filepath) -> str | tuple[str, ...]:
         raise TypeError(
             f"filepath is {filepath!r}; pass a path, a pattern, or a list of them"
         ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a corpus is written.
-
-    Attributes:
-        folder: Holds the shards.
-        prefix: Of each name, before the number.
-        suffix: Of each name, behind the number.
-        single: The corpus is one file, `prefix + suffix`, without a number.
-    """
-
-    folder: Path
-    prefix: str
-    suffix: str
-    single: bool = False
-
-    def shard(self, number: int) -> Path:
-        """Return the path of a shard."""
-        if self.single:
-            return self.folder / (self.prefix + self.suffix)
-        return self.folder / f"{self.prefix}{number:05d}{self.suffix}"
-
-    def partial(self, number: int) -> Path:
-        """Return the hidden path under which a shard grows."""
-        return partial_path(self.shard(number))
-
-    @property
-    def pattern(self) -> str:
-        """What names the corpus in a message."""
-        return str(self.folder / f"{self.prefix}*{self.suffix}")
-
-    @property
-    def lock(self) -> Path:
-        """The file that writers lock."""
-        star = "" if self.single else "%"
-        return self.folder / f".{self.prefix}{star}{self.suffix}.lock"
-
-    @property
-    def replacing(self) -> Path:
-        """The file that says: shards of an old corpus and of a new one are mixed."""
-        return self.lock.with_suffix(".replacing")
-
-    def number(self, name: str) -> int | None:
-        """Return the number in a shard's name, None where it is no name of ours."""
-        if self.single:
-            return 0 if name == self.prefix + self.suffix else None
-        if not (name.startswith(self.prefix) and name.endswith(self.suffix)):
-            return None
-        digits = name[len(self.prefix) : len(name) - len(self.suffix)]
-        if not re.fullmatch("[0-9]{5,}", digits):
-            return None
-        return int(digits) if self.shard(int(digits)).name == name else None
-
-    def shards(self) -> dict[int, Path]:
-        """Return the finished shards by number."""
-        return self._named(lambda name: name)
-
-    def partials(self) -> dict[int, Path]:
-        """Return the unfinished files of writers that are at work or were killed."""
-        return self._named(_published_name)
-
-    @property
-    def parts(self) -> Path:
-        """The folder in which a corpus is prepared from many files."""
-        return self.lock.with_suffix(".parts")
-
-    def leftovers(self) -> list[Path]:
-        """Return all files that are here only while writers are at work."""
-        found = list(self.partials().values())
-        found += [path for path in (self.lock, self.parts) if path.exists()]
-        return found
-
-    def _named(self, published: Callable[[str], str]) -> dict[int, Path]:
-        if not self.folder.is_dir():
-            return {}
-        found: dict[int, Path] = {}
-        with os.scandir(self.folder) as entries:
-            for entry in entries:
-                number = self.number(published(entry.name))
-                if number is not None:
-                    found[number] = self.folder / entry.name
-        return dict(sorted(found.items()))
-
-
-def place_to_write(filepath: str | tuple[str, ...]) -> Place:
-    """Return where a path means its shards to be written.
-
-    `dir/wiki_*.rox` and `dir/wiki_[0-9]*.rox` give numbered shards, `dir/wiki.rox` one
-    file, and a folder numbered shards named `shard_*.rox` in it.
-
-    Raises:
-        TypeError: It is a list.
-        ValueError: A pattern with more than one `*` or other wildcards.
-    """
-    if isinstance(filepath, tuple):
-        raise TypeError(
-            f"a list of {len(filepath)} paths cannot be written to; "
-            'use a file, a folder, or a pattern such as "wiki_*.rox"'
-        )
-    path = Path(filepath)
-    if glob.has_magic(filepath) and not path.exists():
-        in_folder = glob.has_magic(str(path.parent)) and not path.parent.is_dir()
-        name = path.name.replace("[0-9]*", "*")
-        if in_folder or not re.fullmatch(r"[^*?\[\]]*\*[^*?\[\]]*", name):
-            raise ValueError(
-                f"{filepath}: only one * in the last part of the path can be written "
-                'to; use a pattern such as "wiki_*.rox"'
-            )
-        prefix, suffix = name.split("*")
-        return Place(path.parent, prefix, suffix or SUFFIX)
-    if path.is_dir() or path.suffix != SUFFIX:
-        return Place(path, "shard_", SUFFIX)
-    return Place(path.parent, path.name[: -len(SUFFIX)], SUFFIX, single=True)
-
-
-def _published_name(name: str) -> str:
-    """Return what a partial file will be called, or an impossible name."""
-    is_partial = name.startswith(".") and name.endswith(PARTIAL_SUFFIX)
-    return name[1 : -len(PARTIAL_SUFFIX)] if is_partial else ""
 
 
 def _absolute_path(path: str | os.PathLike[str]) -> str:

@@ -1,4 +1,4 @@
-"""What users hand over -> arrays: from arrays, lists, text, bytes, by a tokenizer."""
+"""Documents as users give them -> flat arrays of one kind."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
     """Return the items that end each document.
 
     Args:
-        separator: One item; or bytes, read as little-endian items and filled up with
-            zeros to a whole one; or None for no separator.
+        separator: One item; or bytes, read as little-endian items and padded with
+            zeros to a whole item; or None for no separator.
         name: Stored name of the corpus's dtype.
 
     Raises:
-        TypeError: It is neither a number nor bytes.
-        ValueError: It is empty, or longer than one item and no whole number of them.
+        TypeError: The separator is neither a number nor bytes.
+        ValueError: The separator is empty, not finite, or longer than one item and not
+            a whole number of items.
     """
     if separator is None:
         return ()
@@ -43,7 +44,7 @@ def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
             "encode a text first"
         )
     if isinstance(separator, float) and dtypes.value_range(name) is not None:
-        raise TypeError(f"separator {separator!r} is no integer, but {name} tokens are")
+        raise TypeError(f"separator {separator!r} is not an integer, but {name} is")
     if not math.isfinite(separator):
         raise ValueError(f"separator is {separator!r}; use a finite number")
     return (separator,)
@@ -59,39 +60,75 @@ def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...
     filled = separator.ljust(-(-len(separator) // size) * size, b"\0")
     dtype = np.dtype("<u2") if name == dtypes.BFLOAT16 else dtypes.stored_dtype(name)
     if name == "bool" and set(filled) - {0, 1}:
-        raise ValueError(f"separator {separator!r} holds bytes that are no bool")
+        raise ValueError(
+            f"separator {separator!r} holds bytes other than 0 and 1; use only these "
+            "for bool"
+        )
     return tuple(np.frombuffer(filled, dtype).tolist())
 
 
 @dataclass(slots=True)
 class Intake:
-    """Turn documents into arrays, all of one kind.
+    """Turn documents into arrays, all of one kind: text, or ready-made tokens.
 
     Args:
-        dtype: Stored name asked for, or None to decide by the first document.
-        vocab_size: Ids are below it; decides the dtype where `dtype` is None.
+        dtype: Stored name of the items. None: decided by `vocab_size`, or by the first
+            document that has items.
+        vocab_size: Ids are below this.
         tokenizer: Encodes `str` documents.
-        info: What is known of the tokenizer.
+        info: Describes the tokenizer.
+
+    Attributes:
+        kind: `"text"` or `"tokens"`; None before the first document.
     """
 
     dtype: str | None = None
     vocab_size: int | None = None
     tokenizer: Tokenizer | None = None
     info: TokenizerInfo | None = None
-    _family: str | None = None
+    kind: str | None = None
+    _dtype_if_empty: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype is None and self.vocab_size is not None:
             self.dtype = dtypes.vocabulary_name(self.vocab_size)
 
     def arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
-        """Yield the items of each document; errors are those of `array`."""
+        """Yield the items of each document, once `dtype` is known.
+
+        Raises:
+            TypeError: As for `array`.
+            ValueError: As for `array`.
+        """
+        return self.with_dtype(self._arrays(documents))
+
+    def with_dtype(self, arrays: Iterator[Tokens]) -> Iterator[Tokens]:
+        """Yield what `array` returned, once `dtype` is known.
+
+        Documents without items wait for one that decides the dtype. If there is none,
+        the first empty array of integers decides, else the dtype is uint32.
+        """
+        num_waiting = 0
+        for items in arrays:
+            if self.dtype is None:
+                num_waiting += 1
+                continue
+            yield from [items[:0]] * num_waiting
+            yield items
+            yield from arrays
+            return
+        if num_waiting:
+            self.dtype = self._dtype_if_empty or "uint32"
+            yield from [np.empty(0, np.uint8)] * num_waiting
+
+    def _arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
         for number, document in enumerate(documents):
-            # An array as those before it were: nothing is left to find out.
+            # Whatever an array is after others, `array` would return it.
             if (
                 type(document) is np.ndarray
                 and document.ndim == 1
-                and self._family == "tokens"
+                and self.dtype is not None
+                and self.kind == "tokens"
             ):
                 yield document
             else:
@@ -101,20 +138,33 @@ class Intake:
         """Return the items of a document, shape `(n,)`.
 
         Raises:
-            TypeError: It is no document, or not of the kind of those before it.
-            ValueError: It is an array that is not flat.
+            TypeError: The document is of a wrong type, or not of the kind of those
+                before it.
+            ValueError: The document is an array that is not flat.
         """
         if type(document) is np.ndarray:
-            family, items = "tokens", document
+            kind, items = "tokens", document
         else:
-            family, items = self._parsed(document, number)
-        if family != self._family:
-            self._begin(family, document, items, number)
+            kind, items = self._parsed(document, number)
+        if self.kind is None:
+            self.kind = kind
+        elif kind != self.kind:
+            raise TypeError(
+                f"document {number} is {type(document).__name__}, but the documents "
+                f"before it are {self.kind}; write text and ready-made tokens into "
+                "different corpora"
+            )
         if items.ndim != 1:
             raise ValueError(
                 f"document {number} has shape {items.shape}; pass a flat array for "
                 "each document"
             )
+        if self.dtype is None:
+            dtype = self._first_dtype(document, items)
+            if items.size or kind == "text":
+                self.dtype = dtype
+            elif items.dtype.kind in "biu":
+                self._dtype_if_empty = self._dtype_if_empty or dtype
         return items
 
     def _parsed(self, document: object, number: int) -> tuple[str, Tokens]:
@@ -138,17 +188,6 @@ class Intake:
             "list of ints, str or bytes for each document"
         )
 
-    def _begin(self, family: str, document: object, items: Tokens, number: int) -> None:
-        """Take note of the kind of the first document; refuse another kind later."""
-        if self._family is None:
-            self._family = family
-            self.dtype = self.dtype or self._first_dtype(document, items)
-        elif self.tokenizer is None:
-            raise TypeError(
-                f"document {number} is {type(document).__name__}, but those before "
-                f"it are {self._family}; write the two into different corpora"
-            )
-
     def _encoded(self, text: str, number: int) -> Tokens:
         if self.tokenizer is None:
             try:
@@ -156,7 +195,7 @@ class Intake:
             except UnicodeEncodeError as error:
                 raise ValueError(
                     f"document {number} cannot be encoded as UTF-8 ({error.reason} at "
-                    f"character {error.start}); mend the text"
+                    f"character {error.start}); correct the text"
                 ) from error
         return encoded_ids(self.tokenizer.encode(text))
 
@@ -176,12 +215,12 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
         items = np.array(document)
     except (ValueError, OverflowError) as error:
         raise TypeError(
-            f"document {number} is a list that is no array of numbers ({error}); "
+            f"document {number} is a list but not of numbers ({error}); "
             "pass a flat list of ints"
         ) from error
     if items.dtype.kind == "O" and all(isinstance(each, int) for each in document):
         raise ValueError(
-            f"document {number} holds an integer of more than 64 bits; mend it"
+            f"document {number} holds an integer of more than 64 bits; correct it"
         )
     if items.dtype.kind not in "biuf":
         raise TypeError(

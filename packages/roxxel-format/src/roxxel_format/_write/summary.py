@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from roxxel_format._read.contents import open_contents
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roxxel_format._spec.manifest import ShardTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +24,7 @@ class WriteSummary:
         fingerprint: Of these shards in this order.
         kept: Whether a corpus was there already and was kept.
         duration_s: Seconds from the call to the return.
-        sync_s: Seconds of them spent waiting for the disk to hold the files.
+        sync_s: Seconds of them spent waiting for the disk to hold the shards.
     """
 
     paths: tuple[str, ...]
@@ -47,25 +51,24 @@ class WriteSummary:
         )
 
 
-def summarize(
-    paths: list[str],
+def summary_of(
+    shards: ShardTable,
+    dtype: str,
+    folder: Path,
     *,
     kept: bool,
     duration_s: float,
     sync_s: float = 0.0,
-    num_documents: int | None = None,
 ) -> WriteSummary:
-    """Return the summary of finished shards."""
-    contents = open_contents(tuple(paths))
+    """Return the summary of finished shards in a folder."""
+    (fingerprint,) = shards.fingerprints([len(shards)])
     return WriteSummary(
-        paths=contents.paths,
-        num_documents=(
-            contents.num_documents if num_documents is None else num_documents
-        ),
-        num_tokens=contents.num_tokens,
-        num_bytes=sum(contents.shards.num_bytes),
-        dtype=contents.dtype_name,
-        fingerprint=contents.fingerprint,
+        paths=tuple(str(folder / name) for name in shards.names),
+        num_documents=sum(shards.own_documents()),
+        num_tokens=sum(shards.num_tokens),
+        num_bytes=sum(shards.num_bytes),
+        dtype=dtype,
+        fingerprint=fingerprint,
         kept=kept,
         duration_s=duration_s,
         sync_s=sync_s,

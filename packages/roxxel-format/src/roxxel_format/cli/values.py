@@ -1,10 +1,15 @@
-"""Values on the command line: counts, sizes, spans and bytes."""
+"""Values on the command line, and progress on a terminal."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import re
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
@@ -13,7 +18,7 @@ _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
 def positive(text: str) -> int:
     """Return an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive integer")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
@@ -24,12 +29,12 @@ def size(text: str) -> int:
         return int(number) * _UNITS[unit]
     except (ValueError, KeyError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is no size; write bytes, or a number with K, M, G or T"
+            f"{text!r} is not a size; write bytes, or a number with K, M, G or T"
         ) from None
 
 
 def byte_string(text: str) -> bytes:
-    """Return the bytes of a text in which a backslash stands before special ones."""
+    r"""Return the bytes of a text with the escapes \n, \t, \r, \\ and \xNN."""
     parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\.|\\)", text)
     result = b""
     for number, part in enumerate(parts):
@@ -52,4 +57,22 @@ def span(text: str) -> tuple[int, int]:
     try:
         return int(start), int(stop)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no span A:B") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a span A:B") from None
+
+
+def progress(what: str) -> Callable[[int, int], None] | None:
+    """Return a function that draws progress on a terminal, None without a terminal.
+
+    Args:
+        what: Name of the units that are counted.
+    """
+    if not sys.stderr.isatty():
+        return None
+
+    def show(done: int, total: int) -> None:
+        end = "\n" if done == total else ""
+        share = 100 * done // max(1, total)
+        sys.stderr.write(f"\r{share:3d} % of {total} {what}{end}")
+        sys.stderr.flush()
+
+    return show

@@ -1,9 +1,10 @@
 """Prepare a corpus from many files, in many processes, with one result.
 
-A run of input files, some 64 MiB of them, becomes a part: a shard beside the corpus,
-made by one process. Parts are made in any order; then their documents are written into
-the corpus in the order of the files. So the result does not depend on the number of
-processes, and a preparation that was interrupted goes on with the parts it finds.
+Consecutive input files of about 64 MiB in all become a part: a shard in a hidden folder
+beside the corpus, made by one process. Parts are made in any order; then their
+documents are written into the corpus in the order of the files. So the result does not
+depend on the number of processes, and a preparation that was interrupted continues with
+the parts that are finished.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import secrets
 import shutil
 from bisect import bisect_right
 from concurrent.futures import ProcessPoolExecutor
@@ -22,11 +24,13 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._store.names import absolute, place_to_write
+from roxxel_format._read.shard import Shard
+from roxxel_format._store.names import absolute
 from roxxel_format._write import tokenizers
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
-from roxxel_format._write.corpus_writer import WriteOptions, write_corpus
+from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.intake import Intake
+from roxxel_format._write.options import WriteOptions, name_to_write
 from roxxel_format._write.shard_writer import ShardWriter
 from roxxel_format.corpus import Roxxel
 from roxxel_format.prepare.inputs import documents_in
@@ -35,11 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.corpus_writer import Exist
+    from roxxel_format._write.options import Exist
     from roxxel_format._write.summary import WriteSummary
 
 _MAX_NAMES = 100
 _PART_SIZE = 1 << 26
+_KIND = "kind"
+"""Name in the metadata of a part: whether its documents are text or tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class Inputs:
 
     Attributes:
         paths: In the order of the corpus; `-` is the standard input.
-        form: One of `FORMATS`, or None to go by each name.
+        form: One of `FORMATS`; None: by each name.
         field: Name of the value in JSON objects and tables.
     """
 
@@ -57,13 +63,13 @@ class Inputs:
     field: str = "text"
 
     def identity(self) -> str:
-        """Return a digest of names, sizes and times of change, and how to read."""
+        """Return a digest of names, sizes, times of change, form and field."""
         facts = [_facts_of(path) for path in self.paths]
         text = json.dumps([facts, self.form, self.field])
         return blake2b(text.encode(), digest_size=16).hexdigest()
 
     def source(self) -> list[str]:
-        """Return the names to record; of very many, the first."""
+        """Return the names to record: the first of them if there are very many."""
         names = [_name(path) for path in self.paths[:_MAX_NAMES]]
         more = len(self.paths) - len(names)
         return [*names, f"and {more} more"] if more else names
@@ -71,7 +77,7 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What a process needs to know to make one part."""
+    """What a process needs to make one part."""
 
     paths: tuple[str, ...]
     part: Path
@@ -92,7 +98,7 @@ def prepare(
     """Write the documents of files into a corpus.
 
     Args:
-        filepath: Where the corpus is to be; see `Roxxel`.
+        filepath: Of the corpus; see `Roxxel`.
         inputs: The files.
         options: As for `Roxxel.write`; a tokenizer is a path or a name.
         exist: As for `Roxxel.write`.
@@ -103,7 +109,7 @@ def prepare(
         What was written or kept.
 
     Raises:
-        OSError: A file cannot be read or written, or a worker process was ended.
+        OSError: A file cannot be read or written, or a worker process ended early.
         ValueError: A document of a file is wrong; the message names the file.
     """
     options = replace(
@@ -114,18 +120,16 @@ def prepare(
     target = absolute(filepath)
     if "-" in inputs.paths:
         return write_corpus(target, _documents(inputs), options, exist)
-    place = place_to_write(target)
-    folder = place.parts / inputs.identity()
+    folder = name_to_write(target).parts(inputs.identity())
     documents = _documents_of_parts(folder, inputs, options, workers, progress)
     try:
         summary = write_corpus(target, documents, options, exist)
-        shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        # What is done stays for the next time; folders without anything do not.
+    except BaseException:
+        # The next write uses the finished parts, if there are any.
         with contextlib.suppress(OSError):
             folder.rmdir()
-        with contextlib.suppress(OSError):
-            place.parts.rmdir()
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
     return summary
 
 
@@ -141,10 +145,12 @@ def _documents_of_parts(
     workers: int,
     progress: Callable[[int, int], None] | None,
 ) -> Iterator[object]:
-    """Make the parts that are missing, then yield their documents in order.
+    """Make the missing parts, then yield the documents of all parts in order.
 
-    Nothing happens before the first document is asked for, so a corpus that is kept
-    costs nothing.
+    A generator: no part is made for a corpus that is kept.
+
+    Raises:
+        ValueError: Some files hold text, and others ready-made tokens.
     """
     identity = None
     if options.tokenizer is not None:
@@ -155,42 +161,53 @@ def _documents_of_parts(
         name = _part_name(len(tasks), paths, inputs, options, identity)
         tasks.append(_Task(paths, folder / name, inputs, options, identity))
     folder.mkdir(parents=True, exist_ok=True)
-    wanted = {task.part.name for task in tasks}
-    for path in folder.iterdir():
-        if path.name not in wanted:
-            path.unlink()
     missing = [task for task in tasks if not task.part.exists()]
     done = len(tasks) - len(missing)
     for _ in _made(missing, workers):
         done += 1
         if progress is not None:
             progress(done, len(tasks))
+    written = [task for task in tasks if task.part.stat().st_size]
+    _check_one_kind(written)
+    for task in written:
+        with Roxxel([task.part]) as part:
+            yield from part.documents
+
+
+def _check_one_kind(tasks: Sequence[_Task]) -> None:
+    """Check that all parts hold text, or all hold ready-made tokens."""
+    first = None
     for task in tasks:
-        if task.part.stat().st_size:
-            with Roxxel([task.part]) as part:
-                yield from part.documents
+        kind = Shard(task.part).read_metadata()[_KIND]
+        first = first or (kind, task)
+        if kind != first[0]:
+            raise ValueError(
+                f"{task.paths[0]}: its documents are {kind}, but those of "
+                f"{first[1].paths[0]} are {first[0]}; write text and ready-made tokens "
+                "into different corpora"
+            )
 
 
 def _made(tasks: Sequence[_Task], workers: int) -> Iterator[None]:
     if workers == 1 or len(tasks) < 2:
         yield from map(_make_part, tasks)
         return
-    # Not by fork: the parent may have threads.
+    # The parent may have threads, which fork does not survive.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(workers, len(tasks)), context)
     try:
         yield from pool.map(_make_part, tasks)
     except BrokenProcessPool as error:
         raise ChildProcessError(
-            "a worker process was ended, perhaps for want of memory; use fewer workers "
-            "and write again, which goes on with what is done"
+            "a worker process ended early, perhaps for lack of memory; use fewer "
+            "workers and write again, which continues with the finished parts"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
 
 
 def _groups(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield runs of files, each large enough to be worth a part."""
+    """Yield consecutive files, in groups that are large enough for a part."""
     group: list[str] = []
     size = 0
     for path in paths:
@@ -206,32 +223,33 @@ def _groups(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
 def _make_part(task: _Task) -> None:
     """Write the documents of some files as a shard without separators.
 
-    Files without documents give an empty part.
+    Files without documents give an empty file. Two processes that make the same part
+    at once do no harm: each has a draft of its own, with the same bytes.
     """
     options = task.options
     tokenizer, info = None, None
     if options.tokenizer is not None:
         tokenizer, info = _tokenizer(options.tokenizer, task.tokenizer_identity)
     intake = Intake(options.dtype, options.vocab_size, tokenizer, info)
+    own = task.part.with_name(f"{secrets.token_hex(4)}-{task.part.name}")
     writer: ShardWriter | None = None
     firsts: list[int] = []
     try:
-        for path in task.paths:
-            firsts.append(writer.num_documents if writer else 0)
-            for tokens in _arrays(path, task.inputs, intake):
-                if writer is None:
-                    assert intake.dtype is not None  # noqa: S101 - it saw a document
-                    writer = ShardWriter(
-                        task.part, intake.dtype, vocab_size=options.vocab_size
-                    )
-                writer.append(tokens)
+        for tokens in intake.with_dtype(_arrays(task, intake, firsts)):
+            if writer is None:
+                assert intake.dtype is not None  # noqa: S101 - it saw a document
+                writer = ShardWriter(own, intake.dtype, vocab_size=options.vocab_size)
+            writer.append(tokens)
         if writer is None:
-            task.part.touch()
+            own.touch()
         else:
+            writer.metadata[_KIND] = intake.kind
             writer.close()
+        own.replace(task.part)
     except BaseException as error:
         if writer is not None:
             writer.abort()
+        own.unlink(missing_ok=True)
         if isinstance(error, (DocumentError, DocumentTypeError)):
             raise _with_file(error, task.paths, firsts) from error
         raise
@@ -246,26 +264,36 @@ def _with_file(
     return ValueError(f"{paths[at]}: document {number}: {error.reason}")
 
 
-def _arrays(path: str, inputs: Inputs, intake: Intake) -> Iterator[Tokens]:
-    """Yield the documents of one file as arrays; errors name the file."""
-    documents = documents_in(path, inputs.form, inputs.field)
-    for number, document in enumerate(documents):
-        try:
-            tokens = intake.array(document, number)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{path}: {error}") from error
-        yield tokens
+def _arrays(task: _Task, intake: Intake, firsts: list[int]) -> Iterator[Tokens]:
+    """Yield the documents of a part as arrays; errors name the file.
+
+    Args:
+        task: The part.
+        intake: Turns documents into arrays.
+        firsts: Gets the number of each file's first document.
+    """
+    num_documents = 0
+    for path in task.paths:
+        firsts.append(num_documents)
+        documents = documents_in(path, task.inputs.form, task.inputs.field)
+        for number, document in enumerate(documents):
+            try:
+                tokens = intake.array(document, number)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{path}: {error}") from error
+            num_documents += 1
+            yield tokens
 
 
 @lru_cache(maxsize=1)
 def _tokenizer(
     name: object, identity: str | None
 ) -> tuple[tokenizers.Tokenizer, tokenizers.TokenizerInfo]:
-    """Load a tokenizer once in each process; it must be the one that is meant."""
+    """Load a tokenizer once in each process; check that it is still the same."""
     tokenizer, info = tokenizers.load(name)
     if info.identity != identity:
         raise ValueError(
-            f"{name}: was changed while the corpus is prepared; start the write again"
+            f"{name}: the tokenizer changed while the corpus is prepared; write again"
         )
     return tokenizer, info
 
@@ -278,7 +306,7 @@ def _part_name(
     identity: str | None,
 ) -> str:
     facts: list[Any] = [[_facts_of(path) for path in paths], inputs.form, inputs.field]
-    # The tokenizer's content, not its path: a part that another version made is no use.
+    # The tokenizer's content, not its path: another version makes other parts.
     facts += [options.dtype, options.vocab_size, identity]
     digest = blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
     return f"{number:06d}-{digest}.rox"

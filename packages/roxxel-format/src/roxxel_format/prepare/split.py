@@ -1,4 +1,4 @@
-"""Divide the documents of a corpus in two, by a hash of their content."""
+"""Split the documents of a corpus into two corpora, by a hash of their content."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from roxxel_format._store.names import absolute
-from roxxel_format._write.corpus_writer import WriteOptions, write_corpus
+from roxxel_format._write.corpus_writer import write_corpus
+from roxxel_format._write.options import WriteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.corpus_writer import Exist
+    from roxxel_format._write.options import Exist
     from roxxel_format._write.summary import WriteSummary
     from roxxel_format.corpus import Roxxel
 
@@ -31,15 +32,15 @@ def split(
 ) -> tuple[WriteSummary, WriteSummary]:
     """Write a share of the documents into one corpus and the rest into another.
 
-    Where a document goes depends on its content alone: equal documents stay together,
+    The content of a document alone decides: equal documents go into the same corpus,
     and adding documents moves none.
 
     Args:
         corpus: The documents.
-        kept: Where those that are not held out are written.
-        held_out: Where the others are written.
+        kept: Path of the corpus of the documents that are not held out.
+        held_out: Path of the corpus of the others.
         share: Of the documents to hold out, between 0 and 1.
-        salt: Another one gives another choice.
+        salt: Changes the choice; at most 64 bytes of UTF-8.
         max_shard_bytes: As for `Roxxel.write`.
         exist: As for `Roxxel.write`.
 
@@ -47,8 +48,8 @@ def split(
         What was written to `kept` and to `held_out`.
 
     Raises:
-        ValueError: One of the two would be empty, the share is no share, or the salt
-            is longer than 64 bytes.
+        ValueError: One of the two would be empty, `share` is out of range, or `salt`
+            is too long.
     """
     if not 0 < share < 1:
         raise ValueError(f"share must be between 0 and 1, got {share}")
@@ -58,11 +59,11 @@ def split(
     key = salt.encode()
     if len(key) > _MAX_SALT:
         raise ValueError(f"salt has {len(key)} bytes, more than {_MAX_SALT}")
-    # Before anything is written: a corpus without documents cannot be.
+    # A corpus without documents cannot be written, so check both before the first.
     for path, wanted in ((kept, False), (held_out, True)):
         if next(_chosen(corpus, threshold, key, held_out=wanted), None) is None:
             raise ValueError(
-                f"{path}: none of {corpus.num_documents} documents falls to it with "
+                f"{path}: gets none of {corpus.num_documents} documents with "
                 f"share={share}; choose another share or salt"
             )
     summaries: list[WriteSummary] = []
@@ -75,7 +76,7 @@ def split(
             metadata={
                 name: metadata[name]
                 for name in metadata
-                if name not in {"write", "created_by", "separator"}
+                if name not in {"write", "arguments", "created_by", "separator"}
             },
             inputs=f"{corpus.fingerprint} {share} {salt!r} {wanted}",
         )

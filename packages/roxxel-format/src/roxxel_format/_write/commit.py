@@ -1,0 +1,145 @@
+"""Commit a manifest: compare with what the write began from, then replace.
+
+Committing is what makes shards a corpus (docs/format.md, section 10). The comparison
+and the replacement happen under the commit lock, so of two writes that began from the
+same manifest one wins, and the other learns that it lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roxxel_format._spec.manifest import Manifest, parse_manifest
+from roxxel_format._store.corpus_name import corpus_name
+from roxxel_format._store.local import replace_file, sync_folder
+from roxxel_format._store.locks import committing
+from roxxel_format.errors import ManifestError, ShardError
+
+if TYPE_CHECKING:
+    from roxxel_format._store.corpus_name import CorpusName
+
+_BEGUN = Manifest().pack()
+"""The manifest that a first write commits before its first shard."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The manifest that a write found.
+
+    Attributes:
+        manifest: What it says; without versions if there is no file.
+        data: The file, compared when the write commits. None if there is no file.
+    """
+
+    manifest: Manifest
+    data: bytes | None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a first write is going on, or was interrupted."""
+        return self.data == _BEGUN
+
+    def file_names(self) -> set[str]:
+        """Return the names of all files that the manifest lists."""
+        names = set(self.manifest.shards.names)
+        for column in self.manifest.columns.values():
+            names.update(name for name in column.names if name is not None)
+        return names
+
+
+def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
+    """Return the manifest of a corpus as it is now.
+
+    Args:
+        name: The corpus.
+        replaces: Whether the write replaces the corpus, whatever its manifest says; a
+            damaged manifest is then one without versions.
+
+    Raises:
+        ManifestError: The file is damaged, or not a manifest.
+    """
+    data = _read(_manifest_path(name))
+    if data is None:
+        return Committed(Manifest(), None)
+    try:
+        return Committed(parse_manifest(data, str(name.manifest)), data)
+    except ManifestError:
+        if replaces:
+            return Committed(Manifest(), data)
+        raise
+
+
+def committed_manifest(filepath: str | tuple[str, ...]) -> Manifest | None:
+    """Return the manifest of the corpus that a path names, None if it has none."""
+    if isinstance(filepath, tuple) or Path(filepath).is_file():
+        return None
+    try:
+        name = corpus_name(filepath)
+    except ValueError:
+        return None
+    if name.manifest is None or not name.manifest.exists():
+        return None
+    return read_committed(name).manifest
+
+
+def committed_paths(filepath: str | tuple[str, ...]) -> list[str]:
+    """Return the shards that a manifest lists; none where there is no manifest.
+
+    Raises:
+        ShardError: No version is committed.
+    """
+    manifest = committed_manifest(filepath)
+    if manifest is None or isinstance(filepath, tuple):
+        return []
+    name = corpus_name(filepath)
+    if not manifest.versions:
+        raise ShardError(
+            f"{name.pattern}: no version is committed; the first write was interrupted "
+            "or goes on"
+        )
+    return [str(name.folder / each) for each in manifest.shards.names]
+
+
+def commit(name: CorpusName, found: Committed, manifest: Manifest) -> bool:
+    """Replace the manifest, unless another write committed since it was read.
+
+    Args:
+        name: The corpus.
+        found: What `read_committed` gave; the new manifest is built on it.
+        manifest: The new manifest. The files that it lists are on the disk.
+
+    Returns:
+        Whether the manifest was replaced. If so, it is on the disk.
+
+    Raises:
+        OSError: The old manifest or the new one is there; `read_committed` tells.
+    """
+    path = _manifest_path(name)
+    with committing(name):
+        if _read(path) != found.data:
+            return False
+        replace_file(path, manifest.pack())
+    return True
+
+
+def withdraw(name: CorpusName) -> None:
+    """Remove a manifest without versions; a manifest with versions stays."""
+    path = _manifest_path(name)
+    with committing(name):
+        if _read(path) == _BEGUN:
+            path.unlink()
+            sync_folder(path.parent)
+
+
+def _manifest_path(name: CorpusName) -> Path:
+    assert name.manifest is not None, "a single file has no manifest"  # noqa: S101
+    return name.manifest
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,165 @@
+"""Documents in, finished shards out: where one shard ends and the next begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from roxxel_format._spec.manifest import ShardTable
+from roxxel_format._version import __version__
+from roxxel_format._write.intake import separator_items
+from roxxel_format._write.shard_writer import ShardWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.layout import Layout
+    from roxxel_format._write.intake import Intake
+    from roxxel_format._write.options import WriteOptions
+
+
+class ShardSeries:
+    """The shards of one write, each under its name as soon as it is whole.
+
+    Args:
+        new_path: Returns the path of the next shard; nobody else uses its draft.
+        options: Of the write.
+        intake: Turns documents into arrays.
+        metadata: For each shard, besides what every shard records.
+
+    Attributes:
+        paths: Shards that have their names, or are about to take them.
+        num_documents: Documents so far; a document in two shards counts once.
+        sync_s: Seconds spent waiting for the disk.
+    """
+
+    def __init__(
+        self,
+        new_path: Callable[[], Path],
+        options: WriteOptions,
+        intake: Intake,
+        metadata: dict[str, Any],
+    ) -> None:
+        self._new_path = new_path
+        self._options = options
+        self._intake = intake
+        self._metadata = metadata
+        self._layouts: list[Layout] = []
+        self._writer: ShardWriter | None = None
+        self.paths: list[Path] = []
+        self.num_documents = 0
+        self.sync_s = 0.0
+
+    @property
+    def table(self) -> ShardTable:
+        """What a manifest says of the finished shards."""
+        return ShardTable.of([path.name for path in self.paths], self._layouts)
+
+    def write_all(self, data: Iterable[object]) -> None:
+        """Write documents, and finish the last shard.
+
+        Raises:
+            TypeError: A document is of the wrong type.
+            ValueError: A value is out of range, or there are no documents.
+            OSError: The files cannot be written.
+        """
+        # A generator never asks `data` again after its end, as some iterators begin
+        # anew then.
+        arrays = self._intake.arrays(_iterator(data))
+        for document in arrays:
+            self._add(document)
+            self.num_documents += 1
+            if self._options.max_shard_bytes is None and self._writer is not None:
+                self._writer.extend(arrays)  # one shard: no border to decide
+                self.num_documents = self._writer.num_documents
+                break
+        if self._writer is None:
+            raise ValueError(
+                "there are no documents to write; check the iterator (a generator can "
+                "be used only once)"
+            )
+        self._close_shard()
+
+    def abort(self) -> None:
+        """Remove the draft of the shard that is not finished."""
+        if self._writer is not None:
+            self._writer.abort()
+
+    def _add(self, document: Tokens) -> None:
+        if self._writer is None:
+            self._writer = self._new_shard()
+        limit = self._options.max_shard_bytes
+        if limit is None:
+            self._writer.append(document)
+            return
+        length = document.size + self._writer.separator_length
+        if self._writer.size_with(length) <= limit:
+            self._writer.append(document)
+            return
+        if self._writer.num_documents:
+            self._close_shard()
+            self._writer = self._new_shard()
+            if self._writer.size_with(length) <= limit:
+                self._writer.append(document)
+                return
+        self._add_in_parts(self._writer, document, limit)
+
+    def _add_in_parts(self, writer: ShardWriter, document: Tokens, limit: int) -> None:
+        """Split a document that is larger than a shard."""
+        separator = writer.separator_length
+        spare = limit - writer.size_with(0)
+        # Every block of tokens comes with four bytes of checksum.
+        block_size = self._options.block_size
+        capacity = spare * block_size // (block_size + 4) // writer.item_size
+        if capacity <= separator:
+            raise ValueError(
+                f"max_shard_bytes={limit} leaves no room for a token; use at least "
+                f"{limit - spare + 2 * block_size}"
+            )
+        start = 0
+        while document.size - start + separator > capacity:
+            stop = start + min(capacity, document.size - start)
+            writer.append(document[start:stop], ends=False)
+            start = stop
+            self._close_shard()
+            self._writer = writer = self._new_shard()
+            writer.mark_first_as_continued()
+        writer.append(document[start:])
+
+    def _new_shard(self) -> ShardWriter:
+        name = self._intake.dtype
+        assert name is not None  # noqa: S101 - the intake has seen a document
+        separator = separator_items(self._options.separator, name)
+        metadata = self._options.metadata | self._metadata
+        metadata["created_by"] = f"roxxel-format {__version__}"
+        metadata["separator"] = list(separator)
+        if self._intake.info is not None:
+            metadata["tokenizer"] = self._intake.info.to_dict()
+        return ShardWriter(
+            self._new_path(),
+            name,
+            block_size=self._options.block_size,
+            separator=separator,
+            vocab_size=self._options.vocab_size,
+            metadata=metadata,
+            first_document=self.num_documents,
+        )
+
+    def _close_shard(self) -> None:
+        writer = self._writer
+        assert writer is not None  # noqa: S101 - called with a shard open
+        # Noted first: `close` may be interrupted after the shard took its name.
+        self.paths.append(writer.path)
+        self._layouts.append(writer.close())
+        self.sync_s += writer.sync_s
+        self._writer = None
+
+
+def _iterator(data: Iterable[object]) -> Iterator[object]:
+    try:
+        return iter(data)
+    except TypeError as error:
+        raise TypeError(
+            f"data is a {type(data).__name__}; pass an iterable of documents"
+        ) from error

@@ -1,0 +1,184 @@
+"""Commands that read: info, verify, cat and export."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from roxxel_format import Roxxel
+from roxxel_format._store.names import absolute
+from roxxel_format._write.commit import committed_manifest
+from roxxel_format.cli.decoding import decoder
+from roxxel_format.cli.values import progress
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+    from roxxel_format._spec.dtypes import Tokens
+
+_CHUNK = 1 << 20
+
+
+def info(options: argparse.Namespace) -> int:
+    """Print what a corpus holds."""
+    paths = _paths(options)
+    with Roxxel(paths) as corpus:
+        sizes = [Path(path).stat().st_size for path in corpus.paths]
+        facts: dict[str, Any] = {
+            "shards": corpus.num_shards,
+            "tokens": corpus.num_tokens,
+            "documents": corpus.num_documents,
+            "dtype": corpus.dtype_name,
+            "token_range": corpus.token_range_seen,
+            "block_size": corpus.block_size,
+            "bytes": sum(sizes),
+            "fingerprint": corpus.fingerprint,
+            "tokenizer": corpus.tokenizer,
+            "metadata": corpus.metadata,
+        }
+        tables = _manifest_tables(paths)
+        lengths = None if options.no_lengths else corpus.document_lengths()
+    if options.json:
+        if lengths is not None:
+            facts["lengths"] = lengths.to_dict()
+        print(json.dumps(facts | tables, ensure_ascii=False))
+        return 0
+    for name, value in facts.items():
+        is_table = isinstance(value, dict)
+        text = json.dumps(value, ensure_ascii=False) if is_table else value
+        print(f"{name:12} {text}")
+    for name, rows in tables.items():
+        _print_rows(name, rows)
+    if lengths is not None:
+        print(
+            f"{'lengths':12} {lengths.least} to {lengths.greatest}, "
+            f"{lengths.mean:.1f} on average"
+        )
+        for line in lengths.lines():
+            print(line)
+    return 0
+
+
+def _paths(options: argparse.Namespace) -> str | list[str]:
+    """Return the corpus that the arguments name: of one path, its manifest counts."""
+    paths: list[str] = options.corpus
+    return paths[0] if len(paths) == 1 else paths
+
+
+def _manifest_tables(paths: str | list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return the versions and columns that a manifest lists."""
+    manifest = committed_manifest(absolute(paths))
+    if manifest is None:
+        return {}
+    return {
+        "versions": [
+            {"fingerprint": version.fingerprint, "shards": version.num_shards}
+            for version in manifest.versions
+        ],
+        "columns": [
+            {
+                "name": name,
+                "per": column.per,
+                "dtype": column.dtype,
+                "shards": sum(each is not None for each in column.names),
+            }
+            for name, column in manifest.columns.items()
+        ],
+    }
+
+
+def _print_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    for number, row in enumerate(rows):
+        label = name if number == 0 else ""
+        text = ", ".join(f"{key} {value}" for key, value in row.items())
+        print(f"{label:12} {text}")
+
+
+def verify(options: argparse.Namespace) -> int:
+    """Compare every block of a corpus with its checksum."""
+    with Roxxel(_paths(options)) as corpus:
+        report = corpus.verify(progress=progress("bytes"))
+    for error in report.errors:
+        print(f"roxxel-format: {error}", file=sys.stderr)
+    if not report.ok:
+        return 3
+    shards = f"{report.num_shards} shard{'s' * (report.num_shards != 1)}"
+    print(f"{shards}, {report.num_bytes} bytes: all blocks are whole")
+    return 0
+
+
+def cat(options: argparse.Namespace) -> int:
+    """Print documents or tokens, as text or as numbers."""
+    with Roxxel(_paths(options), check="blocks") as corpus:
+        decode = None if options.ids else _decoder(corpus, options.tokenizer)
+        for part in _chosen(corpus, options.document, options.tokens):
+            if decode is None:
+                print(" ".join(map(str, part.tolist())))
+            else:
+                sys.stdout.flush()
+                sys.stdout.buffer.write(decode(part) + b"\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
+    """Return a function from tokens to text; None, with a note, if there is none."""
+    try:
+        return decoder(corpus, tokenizer)
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        if tokenizer is not None:
+            raise
+        print(
+            f"roxxel-format: the recorded tokenizer {corpus.tokenizer} cannot be "
+            f"loaded ({error}); pass --tokenizer to see text",
+            file=sys.stderr,
+        )
+        return None
+
+
+def _chosen(
+    corpus: Roxxel, documents: list[int] | None, tokens: tuple[int, int] | None
+) -> Iterator[Tokens]:
+    if tokens is not None:
+        yield corpus.tokens[slice(*tokens)]
+    elif documents:
+        for number in documents:
+            yield corpus.documents[number]
+    else:
+        yield from corpus.documents
+
+
+def export(options: argparse.Namespace) -> int:
+    """Write all tokens into one flat file, with every block checked."""
+    output = Path(options.output)
+    if output.suffix not in {".npy", ".bin"}:
+        raise ValueError(f"{output}: must end in .npy or .bin")
+    draft = output.with_name(output.name + ".partial")
+    try:
+        with Roxxel(_paths(options), check="blocks") as corpus, draft.open("wb") as to:
+            _write_flat(corpus, to, header=output.suffix == ".npy")
+        draft.replace(output)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    return 0
+
+
+def _write_flat(corpus: Roxxel, file: BinaryIO, *, header: bool) -> None:
+    # numpy does not know bfloat16, so its bits are exported as uint16.
+    dtype = corpus.dtype if corpus.dtype.kind in "biuf" else np.dtype("<u2")
+    if header:
+        fields: dict[str, Any] = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": (corpus.num_tokens,),
+        }
+        np.lib.format.write_array_header_1_0(file, fields)
+    starts = range(0, corpus.num_tokens, _CHUNK)
+    parts = (corpus.tokens[start : start + _CHUNK] for start in starts)
+    file.writelines(part.view(np.uint8).data for part in parts)

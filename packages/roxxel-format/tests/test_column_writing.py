@@ -1,0 +1,197 @@
+"""Columns: one file beside each shard, listed by the manifest."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel_format import Roxxel, ShardError
+from roxxel_format._spec.manifest import ColumnTable, parse_manifest
+
+from .helpers import corpus_of, documents_of, names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def table_of(folder: Path, column: str) -> ColumnTable:
+    path = folder / "c_manifest.json"
+    return parse_manifest(path.read_bytes(), str(path)).columns[column]
+
+
+def items_of(folder: Path, column: str) -> list[Any]:
+    """Return the items of a column; None for each shard without it."""
+    table = table_of(folder, column)
+    items: list[Any] = []
+    for name, size, digest in zip(
+        table.names, table.num_bytes, table.digests, strict=True
+    ):
+        if name is None:
+            items.append(None)
+            continue
+        data = (folder / name).read_bytes()
+        assert len(data) == size
+        assert blake2b(data, digest_size=32).hexdigest() == digest
+        items += np.frombuffer(data, table.dtype).tolist()
+    return items
+
+
+@settings(max_examples=25)
+@given(
+    lengths=st.lists(st.integers(0, 9000), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(0, 9000), max_size=4),
+    data=st.data(),
+)
+def test_columns_hold_one_item_for_each_token_or_document(
+    lengths: list[int],
+    cuts: list[int],
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("corpus")
+    corpus = corpus_of(folder, documents_of(*lengths), separator=b"\1")
+    per = data.draw(st.sampled_from(["token", "document"]))
+    count = corpus.num_tokens if per == "token" else corpus.num_documents
+    values = np.random.default_rng(0).integers(0, 256, count).astype(np.uint8)
+
+    parts = iter(np.split(values, sorted(cut % (count + 1) for cut in cuts)))
+    corpus.write_column("mask", parts, per, "uint8")
+
+    assert items_of(folder, "mask") == values.tolist()
+    assert table_of(folder, "mask").per == per
+
+
+def test_column_is_listed_under_a_name_of_its_own(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [[1, 2], [3]])
+
+    corpus.write_column("loss_mask", [True, False, True])
+
+    table = table_of(tmp_path, "loss_mask")
+    assert (table.per, table.dtype) == ("token", "bool")
+    (name,) = [name for name in names_in(tmp_path) if name.endswith(".bin")]
+    assert table.names == [name]
+    assert name.startswith("c_00000.loss_mask.")
+    assert corpus.leftovers() == []
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "stored", "items"),
+    [
+        (["a", "bé"], None, "S3", [b"a", "bé".encode()]),
+        (np.array(["a", "b"]), "S4", "S4", [b"a", b"b"]),
+        ((np.array([each]) for each in ("a", "b")), "S2", "S2", [b"a", b"b"]),
+        (np.array([1.5, 2]), "float32", "float32", [1.5, 2.0]),
+        (np.array([1, 2], ">i4"), None, "int32", [1, 2]),
+        ([[1], [2]], "uint8", "uint8", [1, 2]),
+    ],
+)
+def test_values_are_stored_as_their_dtype(
+    values: Any, dtype: str | None, stored: str, items: list[Any], tmp_path: Path
+) -> None:
+    corpus = corpus_of(tmp_path, [[1, 2], [3]])
+
+    corpus.write_column("id", values, "document", dtype)
+
+    assert table_of(tmp_path, "id").dtype == stored
+    assert items_of(tmp_path, "id") == items
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "error", "message"),
+    [
+        ([1], None, ValueError, "has 2 documents, but there are only 1 values; pass"),
+        ([1, 2, 3], None, ValueError, "has 2 documents, but there are more values"),
+        ([1, 256], "uint8", ValueError, r"value 1 is 256, outside \[0, 255\] of uint8"),
+        ([0.5, 1], "uint8", TypeError, "dtype float64 cannot be stored as uint8"),
+        (["a", "abc"], "S2", ValueError, r"value 1 has 3 bytes, more than \|S2 holds"),
+        ([1, 2], "S2", TypeError, r"dtype int64 cannot be stored as \|S2"),
+        (iter([np.array(["a", "b"])]), None, TypeError, "no common width; pass dtype"),
+        (np.zeros((2, 1)), None, ValueError, r"values have shape \(2, 1\); pass flat"),
+    ],
+)
+def test_values_that_do_not_fit_leave_no_file(
+    values: Any, dtype: str | None, error: Any, message: str, tmp_path: Path
+) -> None:
+    corpus = corpus_of(tmp_path, [[1, 2], [3]])
+    before = names_in(tmp_path)
+
+    with pytest.raises(error, match=message):
+        corpus.write_column("id", values, "document", dtype)
+
+    assert names_in(tmp_path) == before
+
+
+def test_column_is_replaced_only_if_asked(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [[1, 2], [3]])
+    corpus.write_column("id", [1, 2], "document")
+    before = names_in(tmp_path)
+
+    with pytest.raises(FileExistsError, match="there is a column 'id'; use exist="):
+        corpus.write_column("id", [3, 4], "document")
+    assert names_in(tmp_path) == before
+    corpus.write_column("id", [3, 4], "document", exist="replace")
+
+    assert items_of(tmp_path, "id") == [3, 4]
+    assert len(names_in(tmp_path)) == len(before)
+    assert not set(names_in(tmp_path)) >= set(before)
+
+
+def test_append_leaves_the_new_shards_without_the_column(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [[1, 2], [3]])
+
+    def values() -> Iterator[Any]:
+        yield np.array([1, 2])
+        corpus_of(tmp_path, [[4]], exist="append")
+
+    corpus.write_column("early", [7, 8], "document")
+    corpus.write_column("late", values(), "document")
+
+    assert items_of(tmp_path, "early") == [7, 8, None]
+    assert items_of(tmp_path, "late") == [1, 2, None]
+    corpus.write_column("all", [1, 2, 3, 4])
+    assert items_of(tmp_path, "all") == [1, 2, 3, 4]
+
+
+def test_column_of_a_corpus_that_is_replaced_meanwhile_is_an_error(
+    tmp_path: Path,
+) -> None:
+    corpus = corpus_of(tmp_path, [[1, 2], [3]])
+
+    def values() -> Iterator[Any]:
+        yield np.array([1, 2])
+        corpus_of(tmp_path, [[4]], exist="replace")
+
+    with pytest.raises(ShardError, match="was replaced while its column was written"):
+        corpus.write_column("id", values(), "document")
+
+    assert names_in(tmp_path) == ["c_00001.rox", "c_manifest.json"]
+
+
+def test_replaced_corpus_has_no_columns(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [[1, 2], [3]])
+    corpus.write_column("id", [1, 2], "document")
+
+    corpus_of(tmp_path, [[4]], exist="replace")
+
+    assert names_in(tmp_path) == ["c_00001.rox", "c_manifest.json"]
+
+
+def test_columns_need_a_committed_corpus_and_a_plain_name(tmp_path: Path) -> None:
+    Roxxel(tmp_path / "a.rox").write([[1]])
+    corpus = Roxxel(tmp_path / "c_*.rox")
+
+    with pytest.raises(ValueError, match="a corpus of one file has no columns; write"):
+        Roxxel(tmp_path / "a.rox").write_column("id", [1])
+    with pytest.raises(FileNotFoundError, match="there is no corpus to write a column"):
+        corpus.write_column("id", [1])
+    corpus.write([[1]])
+    for name in ("", "a.b", "../a", "1", "ü"):
+        with pytest.raises(ValueError, match="cannot name a column; use ASCII letters"):
+            corpus.write_column(name, [1])
+    with pytest.raises(ValueError, match='per must be "token" or "document", got'):
+        corpus.write_column("id", [1], "shard")  # pyright: ignore[reportArgumentType]

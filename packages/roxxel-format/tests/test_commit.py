@@ -1,0 +1,645 @@
+"""A corpus is its manifest: what is there after every write that ends in any way."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel_format import Roxxel, Shard, ShardError, ShardWriter
+from roxxel_format._spec.manifest import Manifest, parse_manifest
+
+from .helpers import corpus_of, documents_of, line_of, names_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def manifest_of(folder: Path, name: str = "c_manifest.json") -> Manifest:
+    return parse_manifest((folder / name).read_bytes(), name)
+
+
+def tokens_of(folder: Path) -> list[int]:
+    return Roxxel(folder / "c_*.rox").tokens[:].tolist()
+
+
+def fork(action: Callable[[], object]) -> int:
+    """Run something in a child process; return how it ended."""
+    if (child := os.fork()) == 0:
+        code = 1
+        try:
+            action()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def kill_self() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def version_1_corpus(
+    folder: Path, shards: list[list[int]], *, last: bool = True
+) -> None:
+    """Write shards as version 1 of the package did: without a manifest."""
+    arguments = {
+        "separator": None,
+        "block_size": 512,
+        "max_shard_bytes": 12_000,
+        "dtype": None,
+        "vocab_size": None,
+        "tokenizer": None,
+    }
+    for number, tokens in enumerate(shards):
+        is_last = last and number == len(shards) - 1
+        write = {"arguments": arguments, "first": 0, "position": number}
+        metadata = {"separator": [], "write": write | {"last": is_last}}
+        path = folder / f"c_{number:05d}.rox"
+        with ShardWriter(path, "uint16", block_size=512, metadata=metadata) as writer:
+            writer.append(np.array(tokens))
+
+
+def test_manifest_lists_what_the_feet_of_the_shards_say(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(*[1000] * 40), separator=b"\1")
+
+    manifest = manifest_of(tmp_path)
+
+    shards = [Shard(path) for path in corpus.paths]
+    layouts = [shard.layout for shard in shards]
+    assert len(shards) > 4
+    table = manifest.shards
+    assert list(table.names) == [Path(path).name for path in corpus.paths]
+    assert list(table.num_bytes) == [Path(p).stat().st_size for p in corpus.paths]
+    assert list(table.num_tokens) == [layout.num_tokens for layout in layouts]
+    assert list(table.min_values) == [layout.min_value for layout in layouts]
+    assert list(table.digests) == [layout.digest.hex() for layout in layouts]
+    assert (manifest.dtype_name, manifest.block_size) == ("uint16", 512)
+    assert tuple(manifest.separator) == (1,)
+    assert manifest.fingerprint == corpus.fingerprint
+    assert manifest.versions[0].arguments["separator"] == {"bytes": "01"}
+
+
+def test_append_makes_a_version_of_the_corpus(tmp_path: Path) -> None:
+    first = corpus_of(tmp_path, [[1, 2]], vocab_size=9).fingerprint
+    second = corpus_of(tmp_path, [[3]], vocab_size=9, exist="append").fingerprint
+
+    versions = manifest_of(tmp_path).versions
+
+    assert [(v.num_shards, v.fingerprint) for v in versions] == [
+        (1, first),
+        (2, second),
+    ]
+    assert tokens_of(tmp_path) == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"dtype": "uint32"},
+            "holds uint16, so uint32 cannot be appended; leave d",
+        ),
+        ({"separator": 3}, r"end with the separator \[7\], and these with \[3\]; app"),
+        ({"separator": None}, r"end with the separator \[7\], and these with \[\]; ap"),
+    ],
+)
+def test_append_of_other_kinds_is_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    corpus_of(tmp_path, [[1, 2]], dtype="uint16", separator=7)
+    before = names_in(tmp_path)
+
+    with pytest.raises(ValueError, match=message):
+        corpus_of(tmp_path, [[1]], exist="append", **({"separator": 7} | options))
+
+    assert names_in(tmp_path) == before
+
+
+def test_replace_writes_new_names_and_removes_the_old_shards(tmp_path: Path) -> None:
+    old = corpus_of(tmp_path, documents_of(*[2000] * 4))
+    before = old.fingerprint
+
+    with pytest.raises(KeyboardInterrupt):
+        corpus_of(tmp_path, interrupted(*documents_of(6000)), exist="replace")
+    assert Roxxel(old.filepath).fingerprint == before
+    new = corpus_of(tmp_path, documents_of(40, seed=1), exist="replace")
+
+    assert names_in(tmp_path) == ["c_00004.rox", "c_manifest.json"]
+    assert np.array_equal(new.tokens[:], line_of(documents_of(40, seed=1)))
+
+
+def interrupted(*documents: object) -> Iterator[object]:
+    yield from documents
+    raise KeyboardInterrupt
+
+
+def test_replace_that_cannot_publish_leaves_the_old_corpus_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = documents_of(*[2000] * 4)
+    before = corpus_of(tmp_path, documents).paths
+    assert len(before) == 4
+    real = Path.replace
+
+    def broken(path: Path, target: Path) -> Path:
+        # The last name that a replace gives, whatever names it gives before.
+        if target.name in {"c_00000.rox", "c_manifest.json"}:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", broken)
+        with pytest.raises(OSError, match="Input/output error"):
+            corpus_of(tmp_path, documents_of(40, seed=1), exist="replace")
+
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    assert corpus.paths == before
+    assert np.array_equal(corpus.tokens[:], line_of(documents))
+    assert corpus.leftovers() == []
+
+
+@pytest.mark.parametrize("at", ["before", "after"])
+@pytest.mark.parametrize("num_renamed", range(5))
+@pytest.mark.parametrize("exist", ["keep", "append", "replace"])
+def test_killed_write_leaves_the_old_corpus_or_the_new_one(
+    exist: str,
+    num_renamed: int,
+    at: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = [[1]] * 3, [np.full(5000, 2)] * 3
+    if exist != "keep":
+        corpus_of(tmp_path, old)
+    line = np.full(15_000, 2).tolist()
+    expected = {"keep": line, "append": [1, 1, 1, *line], "replace": line}[exist]
+    real, count = Path.replace, 0
+
+    def killed(path: Path, target: Path) -> Path:
+        nonlocal count
+        if count == num_renamed and at == "before":
+            kill_self()
+        renamed = real(path, target)
+        if count == num_renamed:
+            kill_self()
+        count += 1
+        return renamed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", killed)
+        code = fork(lambda: corpus_of(tmp_path, new, exist=exist, dtype="uint32"))
+
+    try:
+        found = tokens_of(tmp_path)
+    except (ShardError, FileNotFoundError):
+        found = []
+    is_committed = found == expected
+    assert is_committed or found == ([1, 1, 1] if exist != "keep" else [])
+    assert code in {0, -signal.SIGKILL}
+    Roxxel(tmp_path / "c_*.rox").remove_leftovers()
+    if not is_committed:
+        corpus_of(tmp_path, new, exist=exist, dtype="uint32")
+    assert tokens_of(tmp_path) == expected
+    listed = [*manifest_of(tmp_path).shards.names, "c_manifest.json"]
+    assert is_committed or names_in(tmp_path) == sorted(listed)
+
+
+def test_interrupted_first_write_is_not_a_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def killed() -> Iterator[object]:
+        yield from documents_of(*[3000] * 4)
+        kill_self()
+
+    assert fork(lambda: corpus_of(tmp_path, killed())) == -signal.SIGKILL
+    assert "c_00000.rox" in names_in(tmp_path)
+    with pytest.raises(ShardError, match="no version is committed; the first write w"):
+        _ = Roxxel(tmp_path / "c_*.rox").num_tokens
+    assert len(Roxxel(tmp_path / "c_*.rox").leftovers()) >= 4
+
+    corpus = corpus_of(tmp_path, documents_of(9000))
+
+    assert (
+        "an earlier write was interrupted; writing it again" in capsys.readouterr().err
+    )
+    assert np.array_equal(corpus.tokens[:], line_of(documents_of(9000)))
+    assert corpus.leftovers() == []
+
+
+def test_clean_removes_an_interrupted_first_write_whole(tmp_path: Path) -> None:
+    def killed() -> Iterator[object]:
+        yield from documents_of(*[3000] * 4)
+        kill_self()
+
+    fork(lambda: corpus_of(tmp_path, killed()))
+
+    removed = Roxxel(tmp_path / "c_*.rox").remove_leftovers()
+
+    assert str(tmp_path / "c_manifest.json") in removed
+    assert names_in(tmp_path) == []
+
+
+def test_write_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        corpus_of(tmp_path, interrupted(*documents_of(9000, 9000)))
+
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("failing", range(1, 12))
+def test_append_that_is_interrupted_while_a_name_is_synced_is_whole_or_nothing(
+    failing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus_of(tmp_path, [[1]])
+    num_synced = 0
+
+    def interrupt(_: int) -> None:
+        nonlocal num_synced
+        num_synced += 1
+        if num_synced == failing:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", interrupt)
+        with contextlib.suppress(KeyboardInterrupt):
+            corpus_of(tmp_path, [[2] * 5000] * 3, exist="append")
+
+    assert tokens_of(tmp_path) in ([1], [1] + [2] * 15_000)
+    assert Roxxel(tmp_path / "c_*.rox").leftovers() == []
+
+
+APPENDER = """
+import os, sys
+os.fsync = lambda fd: None
+from roxxel_format import Roxxel
+for number in range(20):
+    Roxxel(sys.argv[1]).write([[int(sys.argv[2]) + number]], exist="append")
+    print(number, flush=True)
+"""
+
+
+def test_two_processes_append_at_once_and_lose_nothing(tmp_path: Path) -> None:
+    pattern = str(tmp_path / "c_*.rox")
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", APPENDER, pattern, str(first)],
+            stdout=subprocess.PIPE,
+        )
+        for first in (0, 100)
+    ]
+    for child in children:
+        output, _ = child.communicate()
+        assert child.returncode == 0
+        assert len(output.split()) == 20
+
+    tokens = tokens_of(tmp_path)
+
+    assert [each for each in tokens if each < 100] == list(range(20))
+    assert [each for each in tokens if each >= 100] == list(range(100, 120))
+    assert len(manifest_of(tmp_path).versions) == 40
+
+
+def test_append_that_loses_commits_on_the_newer_manifest(tmp_path: Path) -> None:
+    def nested() -> Iterator[object]:
+        yield [2]
+        corpus_of(tmp_path, [[3]], exist="append")
+
+    corpus_of(tmp_path, [[1]])
+    corpus_of(tmp_path, nested(), exist="append")
+
+    assert tokens_of(tmp_path) == [1, 3, 2]
+    assert manifest_of(tmp_path).shards.names == [
+        "c_00000.rox",
+        "c_00002.rox",
+        "c_00001.rox",
+    ]
+
+
+@pytest.mark.parametrize("exist", ["keep", "replace", "error"])
+def test_other_write_that_loses_is_an_error(exist: str, tmp_path: Path) -> None:
+    def nested() -> Iterator[object]:
+        yield [2]
+        corpus_of(tmp_path, [[3]], exist="append")
+
+    if exist == "replace":
+        corpus_of(tmp_path, [[1]])
+
+    with pytest.raises(FileExistsError, match="another write was committed while this"):
+        corpus_of(tmp_path, nested(), exist=exist)
+
+    assert tokens_of(tmp_path) == ([1, 3] if exist == "replace" else [3])
+    assert Roxxel(tmp_path / "c_*.rox").leftovers() == []
+
+
+def test_first_write_that_goes_on_is_told_from_an_interrupted_one(
+    tmp_path: Path,
+) -> None:
+    def nested() -> Iterator[object]:
+        yield from documents_of(3000, 3000)
+        with pytest.raises(BlockingIOError, match=r"c_\*\.rox: a write of this corpus"):
+            corpus_of(tmp_path, [[1]])
+
+    corpus_of(tmp_path, nested())
+    single = Roxxel(tmp_path / "a.rox")
+
+    def nested_single() -> Iterator[object]:
+        yield [1]
+        with pytest.raises(BlockingIOError, match=r"a\.rox: a write of this corpus is"):
+            Roxxel(tmp_path / "a.rox").write([[2]])
+
+    single.write(nested_single())
+    assert single.tokens[:].tolist() == [1]
+
+
+@pytest.mark.parametrize("name", ["c_*.rox", "a.rox"])
+def test_clean_takes_nothing_of_a_living_writer(name: str, tmp_path: Path) -> None:
+    def documents() -> Iterator[object]:
+        yield from documents_of(100, 100)
+        with pytest.raises(BlockingIOError, match="is going on; wait for it"):
+            Roxxel(tmp_path / name).remove_leftovers()
+
+    corpus = Roxxel(tmp_path / name)
+    corpus.write(documents())
+
+    assert np.array_equal(corpus.tokens[:], line_of(documents_of(100, 100)))
+    assert corpus.remove_leftovers() == []
+
+
+def test_clean_takes_only_files_of_its_corpus(tmp_path: Path) -> None:
+    corpus_of(tmp_path, [[1]])
+    others = [
+        "c_1.rox",
+        "c_00001.txt",
+        "d_00001.rox",
+        "c_00000.id.12345678.bak",
+        ".x",
+        ".d_00001.rox.partial",
+        "c_en_00001.rox",
+    ]
+    left = [
+        "c_00009.rox",
+        ".c_00010.rox.partial",
+        "c_00000.id.12345678.bin",
+        ".c_00000.id.12345678.bin.partial",
+        ".c_manifest.json.partial",
+    ]
+    for name in [*others, *left]:
+        (tmp_path / name).write_bytes(b"")
+    parts = tmp_path / ".c_manifest.json.0123abcd.parts"
+    parts.mkdir()
+    (parts / "part").write_bytes(b"")
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    expected = sorted([*left, parts.name])
+
+    assert sorted(Path(path).name for path in corpus.leftovers()) == expected
+    assert sorted(Path(p).name for p in corpus.remove_leftovers()) == expected
+
+    kept = sorted([*others, "c_00000.rox", "c_manifest.json"])
+    assert names_in(tmp_path) == kept
+    assert tokens_of(tmp_path) == [1]
+
+
+def test_numbers_of_listed_shards_are_never_used_again(tmp_path: Path) -> None:
+    paths = corpus_of(tmp_path, documents_of(*[3000] * 3)).paths
+    Path(paths[-1]).unlink()
+
+    summary = Roxxel(tmp_path / "c_*.rox").write(documents_of(10), exist="append")
+
+    assert summary.paths == (str(tmp_path / f"c_{len(paths):05d}.rox"),)
+
+
+def test_file_system_without_flock_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for name in ("c_*.rox", "a.rox"):
+        with pytest.raises(OSError, match="has no working flock, so nothing keeps two"):
+            Roxxel(tmp_path / name).write([[1]])
+
+    assert not list(tmp_path.glob("*.rox"))
+
+
+def test_keep_compares_the_arguments_of_the_last_version(tmp_path: Path) -> None:
+    corpus_of(tmp_path, [[1]], vocab_size=50)
+    corpus_of(tmp_path, [[2]], exist="append", max_shard_bytes=20_000, vocab_size=50)
+
+    kept = Roxxel(tmp_path / "c_*.rox").write(
+        untouchable(), block_size=512, max_shard_bytes=20_000, vocab_size=50
+    )
+
+    assert (kept.kept, kept.num_tokens, kept.num_shards) == (True, 2, 2)
+    with pytest.raises(FileExistsError, match="max_shard_bytes=20000 there, 12000 he"):
+        corpus_of(tmp_path, untouchable(), vocab_size=50)
+
+
+def untouchable() -> Iterator[object]:
+    raise AssertionError("the generator was touched")
+    yield
+
+
+def test_corpus_that_lacks_a_shard_is_not_kept(tmp_path: Path) -> None:
+    corpus_of(tmp_path, documents_of(*[3000] * 3))
+    (tmp_path / "c_00001.rox").unlink()
+
+    with pytest.raises(
+        FileExistsError, match=r"c_00001\.rox: a shard of the corpus is"
+    ):
+        corpus_of(tmp_path, untouchable())
+
+
+def test_only_replace_goes_past_a_damaged_manifest(tmp_path: Path) -> None:
+    corpus_of(tmp_path, [[1]])
+    path = tmp_path / "c_manifest.json"
+    path.write_bytes(path.read_bytes().replace(b"uint32", b"uint16"))
+
+    for exist in ("keep", "append", "error"):
+        with pytest.raises(ShardError, match="does not match its checksum"):
+            corpus_of(tmp_path, [[2]], exist=exist)
+    corpus_of(tmp_path, [[2]], exist="replace")
+
+    assert tokens_of(tmp_path) == [2]
+    assert names_in(tmp_path) == ["c_00001.rox", "c_manifest.json"]
+
+
+def test_shards_of_version_1_get_a_manifest_when_they_are_appended_to(
+    tmp_path: Path,
+) -> None:
+    version_1_corpus(tmp_path, [[1, 2], [3]])
+    before = Roxxel(sorted(tmp_path.glob("*.rox"))).fingerprint
+
+    assert corpus_of(tmp_path, untouchable()).num_tokens == 3
+    assert not (tmp_path / "c_manifest.json").exists()
+    corpus_of(tmp_path, [[4]], exist="append")
+
+    assert tokens_of(tmp_path) == [1, 2, 3, 4]
+    first, second = manifest_of(tmp_path).versions
+    assert (first.num_shards, first.fingerprint) == (2, before)
+    assert first.arguments["max_shard_bytes"] == 12_000
+    assert second.num_shards == 3
+
+
+def test_shards_of_version_1_are_replaced(tmp_path: Path) -> None:
+    version_1_corpus(tmp_path, [[1, 2], [3]])
+
+    with pytest.raises(FileExistsError, match="a corpus is there; use exist="):
+        corpus_of(tmp_path, [[4]], exist="error")
+    corpus_of(tmp_path, [[4]], exist="replace")
+
+    assert tokens_of(tmp_path) == [4]
+    assert names_in(tmp_path) == ["c_00002.rox", "c_manifest.json"]
+
+
+@pytest.mark.parametrize("cause", ["last", "replacing"])
+def test_interrupted_write_of_version_1_is_written_again(
+    cause: str, tmp_path: Path
+) -> None:
+    version_1_corpus(tmp_path, [[1, 2], [3]], last=cause != "last")
+    if cause == "replacing":
+        (tmp_path / ".c_%.rox.replacing").touch()
+
+    with pytest.raises(
+        ShardError, match="a write of its shards was interrupted; write"
+    ):
+        corpus_of(tmp_path, [[4]], exist="append")
+    corpus_of(tmp_path, [[4]])
+
+    assert tokens_of(tmp_path) == [4]
+
+
+def test_shards_that_say_nothing_of_their_write_are_appended_to(
+    tmp_path: Path,
+) -> None:
+    for number in range(2):
+        with ShardWriter(tmp_path / f"c_{number:05}.rox", "uint8") as writer:
+            writer.append(np.array([number]))
+
+    with pytest.raises(FileExistsError, match=r"other arguments \(not recorded\)"):
+        corpus_of(tmp_path, [[2]])
+    corpus_of(tmp_path, [[2]], exist="append")
+
+    assert tokens_of(tmp_path) == [0, 1, 2]
+
+
+def test_single_file_records_its_arguments(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "a.rox")
+    corpus.write([[1]], vocab_size=9)
+
+    assert corpus.metadata["arguments"]["vocab_size"] == 9
+    assert corpus.write(untouchable(), vocab_size=9).kept
+    with pytest.raises(FileExistsError, match="vocab_size=9 there, 8 here"):
+        corpus.write(untouchable(), vocab_size=8)
+    assert names_in(tmp_path) == ["a.rox"]
+
+
+def test_single_file_of_version_1_is_kept(tmp_path: Path) -> None:
+    version_1_corpus(tmp_path, [[1, 2]])
+    (tmp_path / "c_00000.rox").rename(tmp_path / "a.rox")
+    arguments = Shard(tmp_path / "a.rox").read_metadata()["write"]["arguments"]
+
+    kept = Roxxel(tmp_path / "a.rox")
+    with pytest.raises(FileExistsError, match="block_size=512 there, 4096 here"):
+        kept.write(untouchable())
+
+    assert arguments["block_size"] == 512
+
+
+def test_killed_write_of_a_single_file_leaves_a_draft_that_the_next_takes_over(
+    tmp_path: Path,
+) -> None:
+    def killed() -> Iterator[object]:
+        yield [1]
+        kill_self()
+
+    corpus = Roxxel(tmp_path / "a.rox")
+    fork(lambda: corpus.write(killed()))
+
+    assert [Path(path).name for path in corpus.leftovers()] == [".a.rox.partial"]
+    corpus.write([[2]])
+    assert corpus.tokens[:].tolist() == [2]
+    assert names_in(tmp_path) == ["a.rox"]
+
+
+def test_sync_on_macos_flushes_the_cache_of_the_drive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    def noted(_fd: int, command: int, *_: object) -> int:
+        calls.append(command)
+        return 0
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", noted)
+
+    with ShardWriter(tmp_path / "a.rox", "uint8") as writer:
+        writer.append(np.array([1]))
+
+    assert calls == [51, 51]  # the file and the folder
+
+
+def test_sync_on_macos_without_full_sync_is_a_plain_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = errno.ENOTSUP
+
+    def refuse(*_: object) -> int:
+        raise OSError(code, "refused")
+
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", refuse)
+
+    Roxxel(tmp_path / "a.rox").write([[1]])
+    assert Roxxel(tmp_path / "a.rox").num_tokens == 1
+    code = errno.EIO
+    with pytest.raises(OSError, match="the shard was given up"):
+        Roxxel(tmp_path / "b.rox").write([[1]])
+
+
+WRITES = st.lists(
+    st.tuples(
+        st.sampled_from(["append", "append", "replace"]),
+        st.lists(st.integers(0, 6000), min_size=1, max_size=4),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@settings(max_examples=25)
+@given(writes=WRITES)
+def test_every_version_is_the_documents_that_were_written_until_then(
+    writes: list[tuple[str, list[int]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("corpus")
+    line: list[Any] = []
+    lines: list[list[Any]] = []
+    for number, (exist, lengths) in enumerate(writes):
+        documents = documents_of(*lengths, seed=number)
+        line = documents if exist == "replace" else [*line, *documents]
+        lines = [line] if exist == "replace" else [*lines, line]
+        corpus = corpus_of(folder, documents, dtype="uint16", exist=exist)
+        assert np.array_equal(corpus.tokens[:], line_of(line))
+
+    manifest = manifest_of(folder)
+    assert names_in(folder) == [*manifest.shards.names, "c_manifest.json"]
+    for version, expected in zip(manifest.versions, lines, strict=True):
+        paths = [folder / name for name in manifest.shards.names[: version.num_shards]]
+        tokens = Roxxel(paths).tokens[:] if version.num_shards else []
+        assert np.array_equal(tokens, line_of(expected))
+        assert Roxxel(paths).fingerprint == version.fingerprint
