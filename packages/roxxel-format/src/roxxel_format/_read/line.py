@@ -169,10 +169,11 @@ class Line:
         bounds = self._bounds
         # The rows of a batch hold the maps below them, so a batch of a corpus of very
         # many shards is filled in several turns.
-        most = max(1, self._max_pieces()) if len(bounds) > 2 else len(starts)
-        turn = len(starts) if len(bounds) - 1 <= most else most
+        num_pieces = len(bounds) - 1
+        most = max(1, self._max_pieces()) if num_pieces > 1 else 1
+        turn = most if most < num_pieces else len(starts)
         for first in range(0, len(starts), turn):
-            kept = self._kept_windows(length, most)
+            kept = self._kept_windows(length, min(most, num_pieces))
             parts: list[Tokens] = []
             for start in starts[first : first + turn]:
                 number = bisect_right(bounds, start) - 1
@@ -190,7 +191,7 @@ class Line:
         now = time.monotonic()
         kept = self._kept
         # Replaced as a whole: other threads go on with the one that they have.
-        is_full = len(kept.by_piece) >= most
+        is_full = len(kept.by_piece) > most
         if kept.length != length or now > kept.until or is_full:
             kept = self._kept = _KeptWindows(length, now + _SIZE_CHECK_S, {})
         return kept.by_piece
