@@ -117,7 +117,7 @@ class _Write:
         self._options = options
         self._intake = intake
         self._arguments = arguments
-        self._exist = exist
+        self._exist: Exist = exist
         self._found = Committed(Manifest(), None)
         self._next_number: int | None = None
         self._began = False
