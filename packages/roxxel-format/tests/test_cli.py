@@ -119,11 +119,15 @@ def test_documents_come_from_the_standard_input(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.jsonl", b'{"x": 1}', "a.jsonl:1: has no field 'text', but x; name the one"),
-        ("a.jsonl", b"[1]\n{", "a.jsonl:2: no JSON"),
-        ("a.jsonl", b"3", "a.jsonl:1: int is no document"),
+        (
+            "a.jsonl",
+            b'{"x": 1}',
+            "a.jsonl:1: has no field 'text', but x; name the field",
+        ),
+        ("a.jsonl", b"[1]\n{", "a.jsonl:2: not JSON"),
+        ("a.jsonl", b"3", "a.jsonl:1: int found; a document is a text"),
         ("a.txt", b"\xff", "a.txt: not UTF-8 text .invalid start byte at byte 0"),
-        ("a.npy", b"x", "a.npy: no .npy file"),
+        ("a.npy", b"x", "a.npy: not a .npy file"),
     ],
 )
 def test_bad_input_is_one_sentence_and_leaves_nothing(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -45,17 +45,18 @@ def items_of(folder: Path, column: str) -> list[Any]:
 @given(
     lengths=st.lists(st.integers(0, 9000), min_size=1, max_size=6),
     cuts=st.lists(st.integers(0, 9000), max_size=4),
-    data=st.data(),
+    per_token=st.booleans(),
 )
 def test_columns_hold_one_item_for_each_token_or_document(
     lengths: list[int],
     cuts: list[int],
-    data: st.DataObject,
+    *,
+    per_token: bool,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("corpus")
     corpus = corpus_of(folder, documents_of(*lengths), separator=b"\1")
-    per = data.draw(st.sampled_from(["token", "document"]))
+    per: Literal["token", "document"] = "token" if per_token else "document"
     count = corpus.num_tokens if per == "token" else corpus.num_documents
     values = np.random.default_rng(0).integers(0, 256, count).astype(np.uint8)
 

@@ -64,7 +64,7 @@ def version_1_corpus(
     for number, tokens in enumerate(shards):
         is_last = last and number == len(shards) - 1
         write = {"arguments": arguments, "first": 0, "position": number}
-        metadata = {"separator": [], "write": write | {"last": is_last}}
+        metadata: dict[str, Any] = {"separator": [], "write": write | {"last": is_last}}
         path = folder / f"c_{number:05d}.rox"
         with ShardWriter(path, "uint16", block_size=512, metadata=metadata) as writer:
             writer.append(np.array(tokens))
@@ -640,6 +640,5 @@ def test_every_version_is_the_documents_that_were_written_until_then(
     assert names_in(folder) == [*manifest.shards.names, "c_manifest.json"]
     for version, expected in zip(manifest.versions, lines, strict=True):
         paths = [folder / name for name in manifest.shards.names[: version.num_shards]]
-        tokens = Roxxel(paths).tokens[:] if version.num_shards else []
-        assert np.array_equal(tokens, line_of(expected))
+        assert np.array_equal(Roxxel(paths).tokens[:], line_of(expected))
         assert Roxxel(paths).fingerprint == version.fingerprint

@@ -165,19 +165,19 @@ def test_parquet_columns_hold_texts_or_tokens(
     assert [each.tolist() for each in tokens] == [[1, 2], [3]]
     errors = capsys.readouterr().err
     assert "has no column 'body', but text, ids, n" in errors
-    assert "row 0 holds int64, no document" in errors
+    assert "row 0 holds int64; a document is" in errors
 
 
 @pytest.mark.parametrize(
     ("values", "kind", "message"),
     [
-        ([[1], [2, None]], None, "row 1 holds a list with 1 null, no document"),
+        ([[1], [2, None]], None, "row 1 holds a list with 1 null; a document is"),
         ([[[1]], [[2]]], None, "row 0 holds list<"),
         ([["a"]], None, "row 0 holds list<"),
-        ([{"values": 1}], None, "row 0 holds struct<values: int64>, no document"),
-        (["a", None], None, "row 1 holds a null, no document; a text or a list of"),
-        ([[1], None], None, "row 1 holds a null, no document"),
-        ([b"a"], None, "row 0 holds binary, no document"),
+        ([{"values": 1}], None, "row 0 holds struct<values: int64>; a document is"),
+        (["a", None], None, "row 1 holds a null; a document is a text or a list of"),
+        ([[1], None], None, "row 1 holds a null; a document is"),
+        ([b"a"], None, "row 0 holds binary; a document is"),
         ([[("a", 1)]], "map", "row 0 holds map<string, int32"),
     ],
 )

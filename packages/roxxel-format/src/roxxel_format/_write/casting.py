@@ -1,4 +1,4 @@
-"""Bring items to a shard's dtype without changing a value, or say which one would."""
+"""Cast items to the dtype of a shard; a value that would change is an error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class OutOfRangeError(ValueError):
-    """An item does not fit; `index` counts items of the array, `value` is the item."""
+    """An item is out of range: `index` in its array, and `value`."""
 
     def __init__(self, index: int, value: object) -> None:
         super().__init__(f"item {index} is {value}")
@@ -22,7 +22,7 @@ class OutOfRangeError(ValueError):
 
 
 class DocumentError(ValueError):
-    """A document cannot be stored; `document` is its number, `reason` says why."""
+    """A document cannot be stored: its number `document`, and the `reason`."""
 
     def __init__(self, document: int, reason: str) -> None:
         super().__init__(f"document {document}: {reason}")
@@ -40,11 +40,11 @@ class DocumentTypeError(TypeError):
 
 
 class Caster:
-    """Check and cast items, and remember the least and the greatest.
+    """Check and cast items, and record the least and the greatest.
 
     Args:
         name: Stored name of the dtype to cast to.
-        vocab_size: Integers must be in [0, vocab_size). Default: what the dtype holds.
+        vocab_size: Integers must be below it. Default: the range of the dtype.
     """
 
     def __init__(self, name: str, vocab_size: int | None = None) -> None:
@@ -67,7 +67,7 @@ class Caster:
 
     @property
     def limits_text(self) -> str:
-        """What is allowed, for a message."""
+        """The allowed range, for a message."""
         if self._limits is None:
             return f"the range of {self._name}"
         return f"[{self._limits[0]}, {self._limits[1]}] of {self._name}"
@@ -76,7 +76,7 @@ class Caster:
         """Return a separator in the shard's dtype.
 
         Raises:
-            ValueError: A value of it is out of range.
+            ValueError: An item is out of range.
         """
         if not separator:
             return np.empty(0, self._dtype)
@@ -123,7 +123,7 @@ class Caster:
         return there if np.array_equal(back, separator) else None
 
     def cast(self, tokens: Tokens) -> Tokens:
-        """Return contiguous items in the shard's dtype, and remember their range.
+        """Return contiguous items in the shard's dtype, and record their range.
 
         Raises:
             OutOfRangeError: An item does not fit.

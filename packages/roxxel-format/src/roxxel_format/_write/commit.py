@@ -20,9 +20,6 @@ from roxxel_format.errors import ManifestError, ShardError
 if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName
 
-_BEGUN = Manifest().pack()
-"""The manifest that a first write commits before its first shard."""
-
 
 @dataclass(frozen=True, slots=True)
 class Committed:
@@ -39,7 +36,7 @@ class Committed:
     @property
     def is_begun(self) -> bool:
         """Whether a first write is going on, or was interrupted."""
-        return self.data == _BEGUN
+        return self.data == BEGUN.data
 
     def file_names(self) -> set[str]:
         """Return the names of all files that the manifest lists."""
@@ -47,6 +44,10 @@ class Committed:
         for column in self.manifest.columns.values():
             names.update(name for name in column.names if name is not None)
         return names
+
+
+BEGUN = Committed(Manifest(), Manifest().pack())
+"""The manifest that a first write commits before its first shard."""
 
 
 def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
@@ -128,7 +129,7 @@ def withdraw(name: CorpusName) -> None:
     """Remove a manifest without versions; a manifest with versions stays."""
     path = _manifest_path(name)
     with committing(name):
-        if _read(path) == _BEGUN:
+        if _read(path) == BEGUN.data:
             path.unlink()
             sync_folder(path.parent)
 

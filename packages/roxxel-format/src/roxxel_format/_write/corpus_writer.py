@@ -15,6 +15,7 @@ from roxxel_format._spec.manifest import ColumnTable, Manifest, Version
 from roxxel_format._store.local import claim, draft_path, drafted_name, names_in
 from roxxel_format._store.locks import alone, writing
 from roxxel_format._write.commit import (
+    BEGUN,
     Committed,
     commit,
     read_committed,
@@ -117,7 +118,7 @@ class _Write:
         self._options = options
         self._intake = intake
         self._arguments = arguments
-        self._exist = exist
+        self._exist: Exist = exist
         self._found = Committed(Manifest(), None)
         self._next_number: int | None = None
         self._began = False
@@ -176,9 +177,10 @@ class _Write:
         """Commit an empty manifest, so that new shards alone are not a corpus."""
         if self._found.data is None:
             self._began = commit(self._name, self._found, Manifest())
-            self._found = read_committed(self._name)
             if not self._began and self._exist != "append":
                 raise self._lost()
+            # Of another's manifest, only an append may make its own.
+            self._found = BEGUN if self._began else read_committed(self._name)
         # Never the number of a listed shard, even if its file is gone.
         names = [*self._found.manifest.shards.names, *names_in(self._name.folder)]
         numbers = [self._name.number(drafted_name(each) or each) for each in names]

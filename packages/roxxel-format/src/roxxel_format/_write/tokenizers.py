@@ -1,4 +1,4 @@
-"""Know tokenizers by what they offer: ids, size of the vocabulary, name and hash."""
+"""Load tokenizers, and describe them: vocabulary size, name, hash and special ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Anything with `encode`: a list of ids, or an object with such a list as `ids`."""
+    """An object with `encode`, which returns ids or an object with `ids`."""
 
     def encode(self, text: str, /) -> Any:
         """Return the ids of a text."""
@@ -32,8 +32,8 @@ class TokenizerInfo:
     """What a corpus records of its tokenizer.
 
     Attributes:
-        name: A name for people; the class's name where the tokenizer has none.
-        hash: Hex of its definition or vocabulary, None where neither can be had.
+        name: A name for people; the name of the class if the tokenizer has none.
+        hash: Digest of the definition or the vocabulary; None if neither is known.
         vocab_size: Number of ids, None if unknown.
         special_ids: Ids of special tokens, by their text.
     """
@@ -59,14 +59,14 @@ class TokenizerInfo:
 
 
 def load(tokenizer: object) -> tuple[Tokenizer, TokenizerInfo]:
-    """Return a tokenizer and what is known of it.
+    """Return a tokenizer and its description.
 
     Args:
         tokenizer: An object with `encode`; or the path of a `tokenizer.json`; or a
             name on the Hugging Face hub. The last two need the package `tokenizers`.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file is missing.
         ModuleNotFoundError: `tokenizers` is not installed.
         TypeError: The object cannot encode.
         ValueError: The file or name gives no tokenizer.
@@ -108,7 +108,7 @@ def _load_named(name: str) -> tuple[Tokenizer, TokenizerInfo]:
 
 
 def describe(tokenizer: object, name: str | None = None) -> TokenizerInfo:
-    """Return what can be known of a tokenizer without encoding anything.
+    """Describe a tokenizer without encoding anything.
 
     Understands the objects of `tokenizers`, `transformers`, `tiktoken` and whatever
     has `get_vocab()`, `vocab_size`, `n_vocab` or `get_vocab_size()`.
@@ -135,10 +135,10 @@ def describe(tokenizer: object, name: str | None = None) -> TokenizerInfo:
 
 
 def encoded_ids(encoded: object) -> Tokens:
-    """Return the ids of what an `encode` gave: ids, or an object with `ids`.
+    """Return the ids in the result of `encode`: ids, or an object with `ids`.
 
     Raises:
-        TypeError: It holds no flat list of integers.
+        TypeError: The result is not a flat list of integers.
     """
     raw = getattr(encoded, "ids", encoded)
     ids = np.asarray(raw)

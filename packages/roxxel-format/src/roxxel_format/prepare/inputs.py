@@ -26,7 +26,7 @@ _BY_SUFFIX = {
 
 
 def format_of(path: str) -> str:
-    """Return the format that a file's name tells; `text` for unknown names."""
+    """Return the format that a file name implies; `text` for unknown names."""
     name = path.removesuffix(".gz").removesuffix(".zst")
     return _BY_SUFFIX.get(Path(name).suffix.lower(), "text")
 
@@ -35,7 +35,7 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
     """Yield the documents of one file.
 
     Args:
-        path: The file; `-` is the standard input. `.gz` and `.zst` are decompressed.
+        path: The file; `-` is the standard input. Decompresses `.gz` and `.zst`.
         form: One of `FORMATS`: `text`, the file is one document; `lines`, each line is
             one; `jsonl`, each line is a JSON string, a list of tokens, or an object
             with such a value in `field`; `npy`, a flat array or one document a row;
@@ -43,7 +43,7 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
         field: Name of the value in JSON objects, or of the column.
 
     Raises:
-        ValueError: The file is not in that format; the message says where.
+        ValueError: The file is not in that format; the message names the line or row.
     """
     form = form or format_of(path)
     if form == "parquet":
@@ -65,7 +65,7 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
 
 @contextlib.contextmanager
 def _opened(path: str) -> Generator[BinaryIO]:
-    """Open a file, decompressed by the ending of its name."""
+    """Open a file; decompress it if its name ends in .gz or .zst."""
     if path == "-":
         yield sys.stdin.buffer
     elif path.endswith(".gz"):
@@ -97,7 +97,7 @@ def _parquet_rows(path: str, field: str) -> Iterator[object]:
         if field not in names:
             raise ValueError(
                 f"{path}: has no column {field!r}, but {', '.join(names)}; "
-                "name the one with the documents by --field"
+                "name the column of the documents by --field"
             )
         row = 0
         for batch in file.iter_batches(columns=[field], batch_size=1024):
@@ -107,7 +107,7 @@ def _parquet_rows(path: str, field: str) -> Iterator[object]:
 
 
 def _column_document(path: str, row: int, value: Any) -> object:
-    """Return a text, or the items of a list without a detour over Python's integers."""
+    """Return a text, or the items of a list as an array."""
     items: Any = getattr(value, "values", None)
     what = "a null"
     if hasattr(items, "to_numpy"):
@@ -124,7 +124,7 @@ def _column_document(path: str, row: int, value: Any) -> object:
             return text
         what = str(value.type)
     raise ValueError(
-        f"{path}: row {row} holds {what}, no document; a text or a list of tokens is"
+        f"{path}: row {row} holds {what}; a document is a text or a list of tokens"
     )
 
 
@@ -142,19 +142,19 @@ def _json_document(where: str, line: bytes, field: str) -> object:
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: no JSON ({error}); mend the line") from error
+        raise ValueError(f"{where}: not JSON ({error}); correct the line") from error
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
         if field not in table:
             raise ValueError(
                 f"{where}: has no field {field!r}, but {', '.join(sorted(table))}; "
-                "name the one with the text by --field"
+                "name the field of the text by --field"
             )
         value = table[field]
     if not isinstance(value, (str, list)):
-        raise ValueError(  # noqa: TRY004 - it is the file that is wrong
-            f"{where}: {type(value).__name__} is no document; "
-            "a text or a list of tokens is"
+        raise ValueError(  # noqa: TRY004 - the file is wrong, not an argument
+            f"{where}: {type(value).__name__} found; a document is a text or a list "
+            "of tokens"
         )
     return cast("object", value)
 
@@ -166,7 +166,9 @@ def _array_rows(path: str, file: BinaryIO) -> Iterator[object]:
     try:
         array = np.lib.format.read_array(data, allow_pickle=False)
     except ValueError as error:
-        raise ValueError(f"{path}: no .npy file ({error}); mend the path") from error
+        raise ValueError(
+            f"{path}: not a .npy file ({error}); check the path"
+        ) from error
     if array.ndim not in (1, 2):
         raise ValueError(
             f"{path}: has shape {array.shape}; a flat array is one document, and each "
