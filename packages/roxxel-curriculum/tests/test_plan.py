@@ -44,7 +44,7 @@ def test_the_table_has_every_source_of_every_phase_and_what_runs_out() -> None:
         "64 x 65",
         "200-399",
         "math runs out in step",
-        "before step 5 the data of 3 steps is passed over",
+        "before step 5 the data of 3 steps is skipped",
         "repeat",
         "drop",
     ):
@@ -75,7 +75,7 @@ def test_a_source_that_gives_nothing_in_a_phase_shows_no_epochs_there() -> None:
 def test_samples_longer_than_the_run_was_laid_out_for_are_pointed_out() -> None:
     plan = example(Phase(10, 8, 33), Phase(10, 2, 500), longest=100).plan()
 
-    assert "phase 1 has samples longer than longest=100: a round of it is up to" in (
+    assert "phase 1 has sequences longer than longest=100: one of its rounds is up to" in (
         " ".join(str(plan).split())
     )
 
@@ -164,7 +164,7 @@ def test_without_matplotlib_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "roxxel_curriculum._plot", raising=False)
+    monkeypatch.delitem(sys.modules, "roxxel_curriculum._plan.as_picture", raising=False)
 
     with pytest.raises(ModuleNotFoundError, match=r"roxxel-curriculum\[plot\]"):
         example().plan().plot()
@@ -210,7 +210,7 @@ def test_equal_plans_have_no_difference() -> None:
             200,
             "the weights of phase 1 are {'self': 1} instead of",
         ),
-        (example(skips=[(50, 2)]), 50, "before step 50 the data of 2 steps is passed"),
+        (example(skips=[(50, 2)]), 50, "before step 50 the data of 2 steps is skipped"),
         (example(longest=500), 0, "longest is 500 instead of 129"),
         (
             example(policies={"math": "repeat"}),

@@ -27,8 +27,8 @@ def test_every_prefix_since_the_last_exhaustion_is_within_three_of_the_weights(
     curriculum: Curriculum,
 ) -> None:
     sampler = curriculum.sampler(1)
-    for phase in sampler._phases:
-        size = phase.piece.batch_size
+    for phase in sampler.phases:
+        size = phase.batch_size
         bounds = [leg.start for leg in phase.legs] + [phase.num_samples]
         # Sources in the order of samples; those of skipped steps are not delivered.
         order: dict[int, str] = {}
@@ -37,8 +37,8 @@ def test_every_prefix_since_the_last_exhaustion_is_within_three_of_the_weights(
             for row, source in enumerate(sampler.windows(step).source):
                 order[first + row] = sampler.source_names[int(source)]
         for start, stop in pairwise(bounds):
-            leg = phase.legs[phase.leg_of(start)]
-            weights = {name: phase.piece.weights[name] for name in leg.blend.sources}
+            leg = phase.leg_of(start)
+            weights = {name: phase.weights[name] for name in leg.blend.sources}
             total = sum(weights.values())
             given_so_far = phase.counts(start)
             base = dict(given_so_far)
