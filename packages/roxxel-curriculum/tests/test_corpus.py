@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_curriculum import (
     Curriculum,
     CurriculumError,
     Phase,
-    Sampler,
     StateMismatch,
 )
 from roxxel_curriculum.testing import PositionReader
@@ -166,7 +165,7 @@ def test_hints_are_the_windows_of_the_steps_to_come(
             windows.stop[chosen],
             strict=True,
         ):
-            key = sampler.source_names[source], int(stop - start)
+            key = sampler.source_names[int(source)], int(stop - start)
             expected.setdefault(key, []).append(int(start))
 
     sampler.will_need(step, n, rows)
@@ -266,9 +265,8 @@ def test_check_of_what_has_no_checksums_is_refused(tmp_path: Path) -> None:
         curriculum.sampler(1, check="all")  # pyright: ignore[reportArgumentType] - the point
 
 
-@pytest.mark.parametrize("alone", [True, False])
 def test_tokens_that_int32_cannot_hold_are_refused_before_the_first_step(
-    tmp_path: Path, alone: bool
+    tmp_path: Path,
 ) -> None:
     small, large = Roxxel(tmp_path / "small.rox"), Roxxel(tmp_path / "large.rox")
     small.write([np.arange(2000, dtype=np.uint32)])
@@ -277,15 +275,13 @@ def test_tokens_that_int32_cannot_hold_are_refused_before_the_first_step(
     assert Curriculum(small, phases, {"code": small}).sampler(1).dtype == np.int32
 
     message = (
-        r"source '(self|code)' holds uint32 tokens from 2147483638 to 2147485637, but a "
-        r"batch is int32 and holds tokens from -2147483648 to 2147483647; write the "
-        r"source again"
+        "holds uint32 tokens from 2147483638 to 2147485637, but a batch is int32 and "
+        "holds tokens from -2147483648 to 2147483647; write the source again"
     )
-    with pytest.raises(CurriculumError, match=message):
-        if alone:
-            Curriculum(large, phases)
-        else:
-            Curriculum(small, phases, {"code": large})
+    with pytest.raises(CurriculumError, match=f"source 'self' {message}"):
+        Curriculum(large, phases)
+    with pytest.raises(CurriculumError, match=f"source 'code' {message}"):
+        Curriculum(small, phases, {"code": large})
 
 
 def test_a_reader_that_does_not_know_its_tokens_refuses_them_when_they_are_read(

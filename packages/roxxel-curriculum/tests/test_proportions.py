@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, Phase
+from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum.testing import PositionReader
 
-from .helpers import NAMES, curricula
-
-# pyright: reportPrivateUsage=false
+from .helpers import NAMES, Declared, curricula, declarations
 
 SLOW = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -116,23 +115,17 @@ def test_tokens_of_steps_outside_the_run_are_refused(step: int) -> None:
 
 
 @SLOW
-@given(curriculum=curricula(), data=st.data())
-def test_a_skip_passes_over_what_would_have_come(
-    curriculum: Curriculum, data: st.DataObject
+@given(declared=declarations(), data=st.data())
+def test_a_skip_moves_the_rest_of_the_data_forward(
+    declared: Declared, data: st.DataObject
 ) -> None:
-    phase = curriculum._declaration.phases[0]
+    phase = declared.phases[0]
     at = data.draw(st.integers(0, (phase.steps or 1) - 1))
     count = data.draw(st.integers(1, 4))
-    sources = curriculum._declaration.sources
 
     def of(steps: int, skips: list[tuple[int, int]]) -> Curriculum:
-        return Curriculum(
-            sources[0].reader,
-            [Phase(steps, phase.batch_size, phase.seq_len, phase.weights)],
-            {source.name: source.reader for source in sources[1:]},
-            policies={source.name: source.policy for source in sources},
-            skips=skips,
-        )
+        alone = Phase(steps, phase.batch_size, phase.seq_len, phase.weights)
+        return declared.curriculum(phases=[alone], skips=skips, overlap=0, longest=None)
 
     steps = phase.steps or 1
     plain = of(steps + count, []).sampler(1)
@@ -288,7 +281,7 @@ def test_an_overlap_predicts_every_token_of_a_span_once() -> None:
         overlap=1,
     )
     sampler = curriculum.sampler(1)
-    spans = curriculum._schedule.spans["self"]
+    spans = cut_spans(64 * 1000 + 10, longest=65, overlap=1)
     predicted = np.zeros(spans.num_tokens, np.int64)
 
     for step in range(curriculum.total_steps):

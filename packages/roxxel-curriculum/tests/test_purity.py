@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, Phase, Sampler
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, ShardError
 from roxxel_format.foreign import FlatTokens
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ class Shifted:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._reader = state["_reader"]
 
-    def read(
-        self, starts: Any, length: int, dtype: Any = None, out: Any = None
-    ) -> Any:
+    def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
         tokens = self._reader.read(starts, length, dtype, out)
         tokens += 1
         return tokens
@@ -53,9 +51,7 @@ class Shifted:
 class ShiftedRoxxel(Roxxel):
     """A subclass that adds one to the tokens it reads."""
 
-    def read(
-        self, starts: Any, length: int, dtype: Any = None, out: Any = None
-    ) -> Any:
+    def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
         tokens = super().read(starts, length, dtype, out)
         tokens += 1
         return tokens
@@ -92,9 +88,7 @@ class InMemory:
         self.tokenizer = None
         self.documents = [self._tokens]
 
-    def read(
-        self, starts: Any, length: int, dtype: Any = None, out: Any = None
-    ) -> Any:
+    def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
         index = np.asarray(starts)[:, None] + np.arange(length)
         if out is None:
             out = np.empty(index.shape, self.dtype if dtype is None else dtype)
@@ -240,3 +234,27 @@ def test_a_pickled_sampler_over_a_subclass_reads_by_the_subclass(
     copy = pickled(sampler)
 
     assert np.array_equal(copy.batch(3), sampler.batch(3))
+
+
+class Replaced(InMemory):
+    """A corpus that says that it was replaced."""
+
+    def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
+        raise ShardError("the corpus was replaced")
+
+
+@pytest.mark.parametrize("fields", [["tokens"], ["tokens", "source"]])
+def test_every_way_to_tokens_raises_the_error_of_the_reader(
+    corpora: tuple[Roxxel, Roxxel], fields: Any
+) -> None:
+    web, code = Replaced(corpora[0]), Replaced(corpora[1])
+    phase = Phase(9, 8, 65, {"self": 1, "code": 1})
+    sampler = Curriculum(web, [phase], {"code": code}).sampler(5, fields=fields)
+
+    for read in (
+        lambda: sampler.batch(3),
+        lambda: sampler.rows(3, [0, 1]),
+        lambda: sampler.rows(3, slice(0, 8), slice(0, 3)),
+    ):
+        with pytest.raises(ShardError, match="the corpus was replaced"):
+            read()

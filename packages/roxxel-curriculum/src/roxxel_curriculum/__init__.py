@@ -22,10 +22,11 @@ from roxxel_curriculum._plan.diff import PlanDiff
 from roxxel_curriculum._plan.figures import CorpusPlan, MixPlan, PhasePlan, SourcePlan
 from roxxel_curriculum._plan.plan import Plan
 from roxxel_curriculum._plan.resolved_phase import ResolvedPhase
+from roxxel_curriculum._samples import Location, Windows
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import DROP, REPEAT, STOP, Policy, repeat
-from roxxel_curriculum.sampler import Location, Sampler, Windows
+from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.toml import (
     Schedule,
     load_schedule,

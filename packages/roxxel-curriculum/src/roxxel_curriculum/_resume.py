@@ -109,7 +109,9 @@ class _Past:
             stop = self._entries[self._next]["start"]
             self._note_weights(phase, index, entry, stop)
 
-    def _compare_shape(self, phase: Phase, index: int, entry: Mapping[str, Any]) -> None:
+    def _compare_shape(
+        self, phase: Phase, index: int, entry: Mapping[str, Any]
+    ) -> None:
         self.found.extend(
             f"phase {index} began at step {entry['start']} with {what}={entry[what]} "
             f"and now has {getattr(phase, what)}"

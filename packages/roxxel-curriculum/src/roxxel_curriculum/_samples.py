@@ -1,4 +1,4 @@
-"""Where the rows of consecutive steps are read: the one structure for samples."""
+"""The windows of the rows of consecutive steps: the one structure for samples."""
 
 from __future__ import annotations
 
@@ -42,6 +42,38 @@ class SampleBlock:
         """Return source and first token of the rows of a step, as views."""
         offset = step - self.steps.start
         return self.source[offset], self.start[offset]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The tokens that every row of a step is read from.
+
+    Attributes:
+        source: Index into `Sampler.source_names`, int64, shape `(B,)`.
+        start: First token in that source, int64, shape `(B,)`.
+        stop: One past the last token, int64, shape `(B,)`.
+    """
+
+    source: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    stop: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The tokens and documents that one row of a batch is read from.
+
+    Attributes:
+        source: Name of the source; `"self"` is the primary.
+        start: First token in the source.
+        stop: One past the last token.
+        documents: Indices of the documents that have tokens in the row, in order.
+    """
+
+    source: str
+    start: int
+    stop: int
+    documents: tuple[int, ...]
 
 
 def make_block(

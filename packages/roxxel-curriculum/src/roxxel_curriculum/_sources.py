@@ -6,33 +6,27 @@ This is the only module that looks up the optional members of a `TokenReader`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from roxxel_format import ShardError, TokenReader
 
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._plan.declaration import Source
 from roxxel_curriculum.phase import PRIMARY
-from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
+from roxxel_curriculum.policy import DROP, REPEAT, parse_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from roxxel_curriculum.policy import Policy
 
 MAX_TOKENS = 2**60
 """The largest source: token positions and their sums stay inside 64 bits."""
 
 _REQUIRED = [member for member in dir(TokenReader) if not member.startswith("_")]
 _INT32 = np.iinfo(np.int32)
-
-
-@dataclass(frozen=True)
-class Source:
-    """A reader under its name, with what to do when it runs out."""
-
-    name: str
-    reader: TokenReader
-    policy: Policy
 
 
 def checked_sources(
@@ -129,7 +123,9 @@ def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
         return source
 
 
-def _checked_mapping(value: Mapping[str, Any] | None, message: str) -> Mapping[str, Any]:
+def _checked_mapping(
+    value: Mapping[str, Any] | None, message: str
+) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(cast("Any", value), Mapping):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,7 +13,7 @@ from roxxel_curriculum._differences import check_past
 from roxxel_curriculum._fields import checked_fields, fill_fields
 from roxxel_curriculum._order.bijection import make_key
 from roxxel_curriculum._order.version import ARITHMETIC_VERSION
-from roxxel_curriculum._samples import make_block
+from roxxel_curriculum._samples import Location, Windows, make_block
 from roxxel_curriculum._selection import checked_columns, checked_rows
 from roxxel_curriculum._sources import batch_dtype, with_block_checks
 from roxxel_curriculum._tally import Tally
@@ -37,38 +36,6 @@ _BLOCK_SAMPLES = 16384
 
 _KEPT_BLOCKS = 6
 """A loader hints at up to 2**15 samples ahead, which lie in up to four blocks."""
-
-
-@dataclass(frozen=True, slots=True)
-class Windows:
-    """The tokens that every row of a step is read from.
-
-    Attributes:
-        source: Index into `Sampler.source_names`, int64, shape `(B,)`.
-        start: First token in that source, int64, shape `(B,)`.
-        stop: One past the last token, int64, shape `(B,)`.
-    """
-
-    source: npt.NDArray[np.int64]
-    start: npt.NDArray[np.int64]
-    stop: npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """The tokens and documents that one row of a batch is read from.
-
-    Attributes:
-        source: Name of the source; `"self"` is the primary.
-        start: First token in the source.
-        stop: One past the last token.
-        documents: Indices of the documents that have tokens in the row, in order.
-    """
-
-    source: str
-    start: int
-    stop: int
-    documents: tuple[int, ...]
 
 
 class Sampler:
@@ -108,8 +75,7 @@ class Sampler:
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
         self._source_keys = {
-            name: make_key(ARITHMETIC_VERSION, seed, name)
-            for name in self.source_names
+            name: make_key(ARITHMETIC_VERSION, seed, name) for name in self.source_names
         }
         # Replaced as a whole and never modified, so that threads need no lock.
         self._blocks: tuple[SampleBlock, ...] = ()
@@ -350,9 +316,7 @@ class Sampler:
             size = max(1, _BLOCK_SAMPLES // phase.batch_size)
             start = phase.start + (step - phase.start) // size * size
             unbroken = phase.unbroken_steps(step)
-            steps = range(
-                max(start, unbroken.start), min(start + size, unbroken.stop)
-            )
+            steps = range(max(start, unbroken.start), min(start + size, unbroken.stop))
         block = make_block(phase, steps, self._source_keys)
         self._blocks = (block, *blocks[: _KEPT_BLOCKS - 1])
         return block

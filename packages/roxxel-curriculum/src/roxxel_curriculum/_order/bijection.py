@@ -206,9 +206,7 @@ class _Groups:
 
     __slots__ = ("_counts", "_parameters")
 
-    def __init__(
-        self, parameters: _U64, counts: npt.NDArray[np.int64] | None
-    ) -> None:
+    def __init__(self, parameters: _U64, counts: npt.NDArray[np.int64] | None) -> None:
         self._parameters = parameters
         self._counts = counts
 
@@ -228,8 +226,7 @@ class _Groups:
         """
         halves = [(max(n, 1).bit_length() - 1) // 2 for n in sizes]
         domains = [
-            (n, -(-n >> k), k, (1 << k) - 1)
-            for n, k in zip(sizes, halves, strict=True)
+            (n, -(-n >> k), k, (1 << k) - 1) for n, k in zip(sizes, halves, strict=True)
         ]
         parameters = np.empty((_FIRST_KEY + HALF_ROUNDS, len(sizes)), np.uint64)
         parameters[:_FIRST_KEY] = np.array(domains, np.uint64).T

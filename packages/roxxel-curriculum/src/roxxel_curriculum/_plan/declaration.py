@@ -8,10 +8,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from roxxel_format import TokenReader
+
     from roxxel_curriculum._order.rounds import Spans
     from roxxel_curriculum._plan.resolved_phase import ResolvedPhase, Skip
-    from roxxel_curriculum._sources import Source
     from roxxel_curriculum.phase import Phase
+    from roxxel_curriculum.policy import Policy
+
+
+@dataclass(frozen=True)
+class Source:
+    """A corpus that a curriculum draws from.
+
+    Attributes:
+        name: Name of the source; `"self"` is the primary.
+        reader: The tokens.
+        policy: What the source does when it runs out.
+    """
+
+    name: str
+    reader: TokenReader
+    policy: Policy
 
 
 @dataclass(frozen=True)
