@@ -1,9 +1,9 @@
 """Which tokens each training step reads, known in advance.
 
 A `Curriculum` declares what a run reads: a primary corpus, other corpora blended with
-it, and phases of fixed batch size, sequence length and blend. Its `Sampler` computes the
-batch of any step as a pure function of corpus, curriculum, seed and step. There is no
-iterator: a resumed run computes the next step, and any old batch is one call::
+it, and phases of fixed batch size, sequence length and blend. Its `Sampler` computes
+the batch of any step as a pure function of corpus, curriculum, seed and step. There is
+no iterator: a resumed run computes the next step, and any old batch is one call::
 
     curriculum = Curriculum(Roxxel("wiki_*.rox"), [Phase(1000, 16, 1025)])
     sampler = curriculum.sampler(seed=42)
@@ -16,8 +16,8 @@ from roxxel_format import TokenReader
 
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._fields import Field
+from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import Permutation, make_key, permute
-from roxxel_curriculum._order.version import ARITHMETIC_VERSION
 from roxxel_curriculum._plan.diff import PlanDiff
 from roxxel_curriculum._plan.figures import CorpusPlan, MixPlan, PhasePlan, SourcePlan
 from roxxel_curriculum._plan.plan import Plan

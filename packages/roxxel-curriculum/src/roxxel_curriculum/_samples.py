@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class SampleBlock:
     """The sources and windows of every row of consecutive training steps.
 
-    The arrays are read-only and have the shape `(steps.stop - steps.start, batch_size)`.
+    The arrays are read-only and of shape `(len(steps), batch_size)`.
 
     Attributes:
         steps: The training steps.

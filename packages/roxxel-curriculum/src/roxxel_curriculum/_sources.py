@@ -161,8 +161,8 @@ def _check_int32(name: str, dtype: np.dtype[Any], seen: tuple[int, int] | None) 
     least, greatest = (0, 0) if seen is None else seen
     if greatest > _INT32.max or least < _INT32.min:
         raise CurriculumError(
-            f"source {name!r} holds {dtype.name} tokens from {least} to {greatest}, but "
-            f"a batch is int32 and holds tokens from {_INT32.min} to {_INT32.max}; "
+            f"source {name!r} holds {dtype.name} tokens from {least} to {greatest}, "
+            f"but a batch is int32 and holds tokens from {_INT32.min} to {_INT32.max}; "
             "write the source again with a vocabulary that fits"
         )
 

@@ -36,7 +36,7 @@ class Phase:
 
     Raises:
         TypeError: A field has the wrong type.
-        CurriculumError: A field is out of range, or more or less than one length is given.
+        CurriculumError: A field is out of range, or not exactly one length is given.
     """
 
     steps: int | None = None

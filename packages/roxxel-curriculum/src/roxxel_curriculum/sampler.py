@@ -11,8 +11,8 @@ import numpy as np
 
 from roxxel_curriculum._differences import check_past
 from roxxel_curriculum._fields import checked_fields, fill_fields
+from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
-from roxxel_curriculum._order.version import ARITHMETIC_VERSION
 from roxxel_curriculum._samples import Location, Windows, make_block
 from roxxel_curriculum._selection import checked_columns, checked_rows
 from roxxel_curriculum._sources import batch_dtype, with_block_checks

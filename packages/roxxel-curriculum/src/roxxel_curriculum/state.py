@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from roxxel_curriculum._errors import StateMismatch
-from roxxel_curriculum._order.version import ARITHMETIC_VERSION
+from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum.policy import Policy
 
 if TYPE_CHECKING:
@@ -128,12 +128,8 @@ def _check_keys(part: Any, kinds: Mapping[str, type], what: str) -> None:
         if not isinstance(part, Mapping) or not _is(
             cast("Mapping[str, Any]", part).get(key), kind
         ):
-            raise StateMismatch(
-                [
-                    f"{what} has no {key!r} of type {kind.__name__}, unlike what "
-                    "Sampler.state writes"
-                ]
-            )
+            missing = f"{what} has no {key!r} of type {kind.__name__}"
+            raise StateMismatch([f"{missing}, unlike what Sampler.state writes"])
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -81,8 +81,9 @@ def _source_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change
         if old[name].fingerprint != new[name].fingerprint:
             yield _Change(
                 _first_use(before, name),
-                f"source {name!r} holds other data: {short_count(new[name].num_tokens)} "
-                f"tokens instead of {short_count(old[name].num_tokens)}",
+                f"source {name!r} holds other data: "
+                f"{short_count(new[name].num_tokens)} tokens instead of "
+                f"{short_count(old[name].num_tokens)}",
             )
         if old[name].policy != new[name].policy:
             # `_exhaustion_changes` finds the steps that the policy changes.

@@ -97,8 +97,7 @@ def make_tables(plan: PlanFigures) -> PlanTables:
             short_count(source.num_tokens),
             short_count(source.tokens),
             f"{source.epochs:.3f}",
-            f"{short_count(source.waste_tokens)} "
-            f"({100 * source.waste_tokens / source.num_tokens:.2f} %)",
+            _part(source.waste_tokens, source.num_tokens),
             source.policy,
         )
         for source in plan.sources
@@ -171,6 +170,10 @@ def _phase_rows(phase: PhasePlan) -> tuple[Row, ...]:
         )
         for source in phase.sources
     )
+
+
+def _part(part: int, whole: int) -> str:
+    return f"{short_count(part)} ({100 * part / whole:.2f} %)"
 
 
 def _from_to(source: SourcePlan) -> str:
