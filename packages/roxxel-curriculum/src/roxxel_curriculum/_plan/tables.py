@@ -188,7 +188,7 @@ def _notes(plan: PlanFigures) -> Iterator[str]:
             if source.exhausted_step is not None:
                 yield (
                     f"phase {phase.index}: {source.name} runs out in step "
-                    f"{source.exhausted_step:,}; from there the others share its weight"
+                    f"{source.exhausted_step:,}; the others share its weight from there"
                 )
         for source in phase.sources:
             if source.is_spent:
