@@ -133,7 +133,7 @@ def test_large_sizes_spread_evenly_and_forget_their_neighbours(n: int) -> None:
 
         counts = np.bincount(image * 50 // n, minlength=50)
         expected = np.full(50, size / 50)
-        # Where all of [0, n) is asked, the counts are exact; else they vary less.
+        # With all of [0, n) the counts are exact; with a part they vary less.
         assert z_of_counts(counts, expected, 49) < LIMIT
         gaps = np.diff(image) % n * 50 // n
         assert (

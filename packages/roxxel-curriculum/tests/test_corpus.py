@@ -99,8 +99,8 @@ def test_rows_are_the_tokens_and_documents_of_the_shards(tmp_path: Path) -> None
 def test_shards_of_two_tokenizers_are_no_source(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.rox" for name in "ab"]
     for path in paths:
-        told = {"tokenizer": {"name": path.stem}}
-        with ShardWriter(path, np.uint16, metadata=told) as shard:
+        metadata = {"tokenizer": {"name": path.stem}}
+        with ShardWriter(path, np.uint16, metadata=metadata) as shard:
             shard.append(np.arange(100, dtype=np.uint16))
     phases = [Phase(1, 1, 9)]
 
@@ -240,12 +240,12 @@ def test_checked_blocks_are_the_same_batches_until_one_is_damaged(
         for name in FIELDS:
             batches = unchecked.batch(step)[name], checked.batch(step)[name]
             assert np.array_equal(*batches)
-    place = checked.locate(3, 1)
-    corpus = {"self": web, "code": code}[place.source]
+    location = checked.locate(3, 1)
+    corpus = {"self": web, "code": code}[location.source]
     [path] = map(Path, corpus.paths)
 
     data = bytearray(path.read_bytes())
-    data[4096 + 2 * place.start] ^= 1
+    data[4096 + 2 * location.start] ^= 1
     path.write_bytes(data)
 
     damaged = curriculum.sampler(7, check="blocks")

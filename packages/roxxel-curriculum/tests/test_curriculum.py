@@ -296,8 +296,8 @@ def test_the_step_count_that_an_error_offers_fits_every_limit() -> None:
     policies: dict[str, Any] = {"self": 5, "code": 5, "math": 5}
     options: dict[str, Any] = {"policies": policies, "max_epochs": 2}
 
-    for asked in (10_000, 100):
-        phases = [Phase(asked, 4, 100, weights)]
+    for steps in (10_000, 100):
+        phases = [Phase(steps, 4, 100, weights)]
         with pytest.raises(ValueError, match=r"at most 5\b"):
             Curriculum(reader(), phases, mix, **options)
     Curriculum(reader(), [Phase(5, 4, 100, weights)], mix, **options)
@@ -308,10 +308,10 @@ def test_the_step_count_that_an_error_offers_fits_every_limit() -> None:
 def test_steps_outside_the_run_and_wrong_rows_are_named() -> None:
     sampler = Curriculum(reader(), [Phase(3, 2, 9)]).sampler(1)
 
-    for ask in (sampler.batch, sampler.windows, sampler.shape, sampler.phase):
+    for method in (sampler.batch, sampler.windows, sampler.shape, sampler.phase):
         for step in (-1, 3):
             with pytest.raises(IndexError, match=f"step {step} is outside the run"):
-                ask(step)
+                method(step)
     with pytest.raises(IndexError, match=r"row 2 is outside the batch's rows \[0, 2\)"):
         sampler.rows(0, [2])
     with pytest.raises(IndexError, match="row -1 is outside"):
@@ -396,13 +396,13 @@ def test_a_position_reader_is_a_token_reader() -> None:
         assert document.tolist() == list(range(start, stop))
 
 
-def test_will_need_asks_for_the_windows_of_the_steps_to_come() -> None:
+def test_will_need_hints_at_the_windows_of_the_steps_to_come() -> None:
     source = reader()
     sampler = Curriculum(source, [Phase(3, 2, 120)]).sampler(1)
 
     sampler.will_need(1, 10)
 
     expected = [*sampler.windows(1).start, *sampler.windows(2).start]
-    ((starts, length),) = source.asked
+    ((starts, length),) = source.hints
     assert starts.tolist() == expected
     assert length == 120

@@ -1,4 +1,4 @@
-"""Runs of every kind, edited in place at any step, go on over the same past."""
+"""Runs of every kind, edited in place at any step, keep their past."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Declared:
                 skips=self.skips,
             )
             if phases is None:
-                made.sampler(0)  # more may be asked than there is, or no step be left
+                made.sampler(0)  # the sources may be too small, or no step may be left
         except ValueError:
             assume(False)
             raise
@@ -129,7 +129,7 @@ def test_a_phase_edited_in_place_keeps_its_past_again_and_again(
     try:
         resumed = second.sampler(5, saved(before, step))
     except ValueError as error:
-        # What is left may ask more than there is; the past is never refused.
+        # The sources may be too small for the rest; the past is never refused.
         assert "another past" not in str(error)  # noqa: PT017
         assume(False)
         raise

@@ -128,11 +128,11 @@ def test_an_epoch_gives_each_span_from_left_to_right_and_nearly_everything() -> 
 
 
 def steps_in_threads(sampler: Sampler, steps: list[int]) -> list[bytes]:
-    def ask(step: int) -> bytes:
+    def read(step: int) -> bytes:
         return digest(sampler, step)
 
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(ask, steps))
+        return list(pool.map(read, steps))
 
 
 def test_many_threads_get_the_same_batches() -> None:

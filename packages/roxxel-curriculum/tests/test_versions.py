@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from roxxel_curriculum import Curriculum, Phase, StateMismatch
+from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
 from roxxel_curriculum.testing import PositionReader
 from roxxel_format import ShardError
 
@@ -88,6 +88,30 @@ def test_a_version_that_is_gone_is_refused_with_the_difference() -> None:
     assert len(info.value.differences) == 2
     with pytest.raises(StateMismatch, match="fingerprint of source 'self' was"):
         blend(PositionReader(50_000, "web"), code).sampler(7, state)
+
+
+class Shifted:
+    """Forwards every member to a reader and adds one to the tokens it reads."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def read(self, *arguments: Any) -> Any:
+        return self._reader.read(*arguments) + 1
+
+
+def test_a_wrapper_never_gives_way_to_the_reader_inside() -> None:
+    code = Growing(4000, name="code")
+    before = blend(Shifted(Growing(20_000)), code)
+    state = saved(before, 15)
+
+    with pytest.raises(StateMismatch, match="fingerprint of source 'self' was"):
+        blend(Shifted(Growing(20_000, 50_000)), code).sampler(7, state)
+    with pytest.raises(CurriculumError, match="is a Shifted, which has no checksums"):
+        before.sampler(7, check="blocks")
 
 
 def test_a_source_that_the_past_did_not_read_keeps_its_version_too() -> None:

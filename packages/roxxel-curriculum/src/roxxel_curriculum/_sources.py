@@ -1,6 +1,9 @@
 """The sources of a curriculum: named readers with policies, checked to fit together.
 
-This is the only module that looks up the optional members of a `TokenReader`.
+This is the only module that looks up the optional members of a `TokenReader`. It looks
+at the type of a reader alone. A wrapper that forwards unknown members by `__getattr__`
+would otherwise pass on those of the reader inside, and `with_version` would return that
+reader without the wrapper: other tokens.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ def with_block_checks(source: Source) -> TokenReader:
     Raises:
         CurriculumError: The source has no checksums.
     """
-    with_check = getattr(source.reader, "with_check", None)
+    with_check = _optional(source.reader, "with_check")
     if with_check is None:
         raise CurriculumError(
             f'check="blocks": source {source.name!r} is a '
@@ -114,13 +117,18 @@ def at_versions(
 
 def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
     wanted = fingerprints.get(source.name)
-    with_version = getattr(source.reader, "with_version", None)
+    with_version = _optional(source.reader, "with_version")
     if with_version is None or wanted in (None, source.reader.fingerprint):
         return source
     try:
         return replace(source, reader=with_version(wanted))
     except ShardError:  # no such version: the comparison with the state names it
         return source
+
+
+def _optional(reader: TokenReader, member: str) -> Any:
+    """Return a member that the type of a reader defines; None if it does not."""
+    return getattr(reader, member) if hasattr(type(reader), member) else None
 
 
 def _checked_mapping(
@@ -153,7 +161,7 @@ def _check_reader(source: Source) -> None:
         )
     dtype = np.dtype(reader.dtype)
     if dtype.kind in "iu" and not np.can_cast(dtype, np.int32, "safe"):
-        seen = getattr(reader, "token_range_seen", None)
+        seen = _optional(reader, "token_range_seen")
         _check_int32(source.name, dtype, seen)
 
 

@@ -1,4 +1,4 @@
-"""Tokens that each source has given by a step, and tokens that its weight asks for.
+"""Tokens that each source has given by a step, and tokens by its weight.
 
 Closed formulas over the solved phases. Nothing is counted while a run trains, so a run
 that resumes at any step has the numbers of one that never stopped.

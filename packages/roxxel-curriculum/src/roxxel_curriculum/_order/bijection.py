@@ -272,7 +272,7 @@ def _hash(x: _U64, key: _U64, out: _U64, spare: _U64) -> None:
 
 
 # Both networks reuse two buffers, because allocating the result of every operation
-# takes as long as the operations.
+# needs as much time as the operations.
 
 
 def _forward(x: _U64, groups: _Groups) -> _U64:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 MAX_DEAL = 2**15
-"""Most samples that one call of `deal` takes: 2**48 times more leaves 64 bits."""
+"""Most samples of one call of `deal`: with more, 2**48 times them overflows."""
 
 _BITS = 48
 _ONE = 1 << _BITS
@@ -64,7 +64,7 @@ _Node: TypeAlias = "_Split | str"
 def integer_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
     """Return the weights above zero as the smallest integers of the same ratio.
 
-    A float stands for the shortest decimal that prints the same, so 0.3 : 0.7 and 3 : 7
+    A float counts as the shortest decimal that prints the same, so 0.3 : 0.7 and 3 : 7
     are the same blend.
 
     Args:
