@@ -9,11 +9,11 @@ from roxxel_curriculum._integers import as_integer
 from roxxel_curriculum._plan.resolved_phase import Skip
 from roxxel_curriculum.phase import Phase
 
-# Shares below this fraction of the total are too small for the blend's unit, 2**-48.
-_SMALLEST_SHARE_INVERSE = 10**12
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
+
+# Shares below this fraction of the total are too small for the blend's unit, 2**-48.
+_SMALLEST_SHARE_INVERSE = 10**12
 
 
 def checked_seed(seed: Any) -> int:
