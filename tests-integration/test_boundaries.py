@@ -59,7 +59,7 @@ BROUGHT_BY = {"orbax": "orbax-checkpoint", "ml_dtypes": "ml-dtypes"}
 # Modules that are imported by their own path alone, by who has the extra.
 MODULES_OF_EXTRAS = {
     "roxxel-format": {"testing.py"},
-    "roxxel-curriculum": {"_plan_rich.py", "_plot.py"},
+    "roxxel-curriculum": {"_plan/as_rich.py", "_plan/as_picture.py"},
     "roxxel-loader": {
         f"datasets/{name}.py" for name in ("arrow", "huggingface", "polars")
     },

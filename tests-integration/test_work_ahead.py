@@ -1,4 +1,4 @@
-"""What a loader asks for ahead, a sampler works out once and keeps until it is read."""
+"""A sampler computes the positions that a loader hints at once, until they are read."""
 
 # pyright: reportPrivateUsage=false
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from roxxel_curriculum import Curriculum, Phase
-from roxxel_curriculum._block import make_block
+from roxxel_curriculum._samples import make_block
 from roxxel_curriculum.testing import PositionReader
 from roxxel_loader._row_source import MAX_ASKED_ROWS, Hints
 from roxxel_loader.sharding._layout import default_sharding, make_layout
@@ -18,20 +18,20 @@ COLUMNS = 8
 
 
 @pytest.mark.parametrize("rows", [1, 64, 256, 1639, 2731, 3000, 4097])
-def test_what_is_asked_for_is_worked_out_once(
+def test_hinted_positions_are_computed_once(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stop = 3 + 150_000 // rows
     phases = [Phase(stop, rows, COLUMNS)]
     sampler = Curriculum(PositionReader(4 << 20, "a"), phases).sampler(0)
     layout = make_layout((rows, COLUMNS), default_sharding())
-    worked_out: list[tuple[int, int]] = []
+    computed: list[range] = []
 
-    def noted(phase: Any, index: int, first: int, last: int, sources: Any) -> Any:
-        worked_out.append((first, last))
-        return make_block(phase, index, first, last, sources)
+    def noted(phase: Any, steps: range, source_keys: Any) -> Any:
+        computed.append(steps)
+        return make_block(phase, steps, source_keys)
 
-    monkeypatch.setattr("roxxel_curriculum._sampler.make_block", noted)
+    monkeypatch.setattr("roxxel_curriculum.sampler.make_block", noted)
     hints = Hints(sampler, 0, stop)
     asked: list[int] = []
     for step in range(min(stop, 2000)):
@@ -40,6 +40,6 @@ def test_what_is_asked_for_is_worked_out_once(
             hints.ask(step, layout)
         sampler.rows(step, slice(0, rows))
 
-    assert len(worked_out) == len(set(worked_out)) > 1
+    assert len(computed) == len(set(computed)) > 1
     assert max(later - earlier for earlier, later in pairwise(asked)) > 1
     assert all((b - a) * rows <= MAX_ASKED_ROWS for a, b in pairwise(asked))

@@ -2,6 +2,6 @@
 
 from hypothesis import settings
 
-# A slow machine is no wrong result: no test may depend on the clock.
+# No test may depend on the clock: a slow machine is not a wrong result.
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")

@@ -1,9 +1,10 @@
-"""Random curricula over made-up corpora, and what was read of them."""
+"""Random curricula over made-up corpora, and the windows that they read."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -32,9 +33,36 @@ def phases(draw: st.DrawFn, names: tuple[str, ...], max_len: int = 40) -> Phase:
     )
 
 
-@st.composite
-def curricula(draw: st.DrawFn) -> Curriculum:
+@dataclass(frozen=True)
+class Declared:
+    """The arguments of a curriculum, to construct it again with changes."""
+
+    readers: dict[str, PositionReader]
+    phases: list[Phase]
+    policies: dict[str, Policy | str | int]
+    overlap: int
+    longest: int | None
+    skips: list[tuple[int, int]]
+
+    def curriculum(self, **changes: Any) -> Curriculum:
+        """Construct the curriculum with some arguments replaced."""
+        options = {name: getattr(self, name) for name in _OPTIONS} | changes
+        phases = options.pop("phases")
+        mix = {name: self.readers[name] for name in self.readers if name != "self"}
+        return Curriculum(self.readers["self"], phases, mix, **options)
+
+
+_OPTIONS = ("phases", "policies", "overlap", "longest", "skips")
+
+
+def curricula() -> st.SearchStrategy[Curriculum]:
     """Draw a curriculum that can be met, of up to four sources and five phases."""
+    return declarations().map(Declared.curriculum)
+
+
+@st.composite
+def declarations(draw: st.DrawFn) -> Declared:
+    """Draw the arguments of a curriculum that can be met."""
     count = draw(st.integers(1, 4))
     names = NAMES[:count]
     sizes = [draw(st.integers(400, 6000)) for _ in names]
@@ -55,15 +83,14 @@ def curricula(draw: st.DrawFn) -> Curriculum:
             max_size=2,
         )
     )
-    return Curriculum(
-        readers["self"],
-        # The primary alone always can: an unlimited repeat of it is in every phase.
+    return Declared(
+        readers,
+        # The primary repeats without a limit and is in every phase, so all can be met.
         [
             Phase(phase.steps, phase.batch_size, phase.seq_len, _with_primary(phase))
             for phase in declared
         ],
-        {name: readers[name] for name in names[1:]},
-        policies=policies,
+        policies,
         overlap=draw(st.sampled_from((0, 1))),
         longest=draw(st.sampled_from((None, 20, 60))),
         skips=skips,

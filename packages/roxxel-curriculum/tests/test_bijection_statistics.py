@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from roxxel_curriculum import _bijection, make_key
-from roxxel_curriculum._bijection import permute_groups
+from roxxel_curriculum import make_key
+from roxxel_curriculum._order import bijection
+from roxxel_curriculum._order.bijection import permute_groups
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -116,8 +117,8 @@ def test_it_shuffles_as_numpy_does(n: int) -> None:
 def test_the_statistics_would_see_too_few_rounds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_bijection, "HALF_ROUNDS", 4)
-    monkeypatch.setattr(_bijection, "_ROUND_STEPS", _bijection._ROUND_STEPS[:4])
+    monkeypatch.setattr(bijection, "HALF_ROUNDS", 4)
+    monkeypatch.setattr(bijection, "_ROUND_STEPS", bijection._ROUND_STEPS[:4])
 
     found = statistics(our_images(64, scattered_keys(64)))
 
@@ -128,11 +129,11 @@ def test_the_statistics_would_see_too_few_rounds(
 def test_large_sizes_spread_evenly_and_forget_their_neighbours(n: int) -> None:
     size = min(n, 20_000)
     for salt in range(5):
-        image = _bijection.permute(np.arange(size), n, make_key("large", n, salt))
+        image = bijection.permute(np.arange(size), n, make_key("large", n, salt))
 
         counts = np.bincount(image * 50 // n, minlength=50)
         expected = np.full(50, size / 50)
-        # Where all of [0, n) is asked, the counts are exact; else they vary less.
+        # With all of [0, n) the counts are exact; with a part they vary less.
         assert z_of_counts(counts, expected, 49) < LIMIT
         gaps = np.diff(image) % n * 50 // n
         assert (

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from roxxel_curriculum._blend import Blend, resolve_weights
+from roxxel_curriculum._order.blend import Blend, integer_weights
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +39,7 @@ weight_lists = st.one_of(
 
 
 def named(weights: Sequence[float]) -> dict[str, int]:
-    return resolve_weights({f"s{i:03}": w for i, w in enumerate(weights)})
+    return integer_weights({f"s{i:03}": w for i, w in enumerate(weights)})
 
 
 def assert_within_three(weights: dict[str, int], num_samples: int) -> None:
@@ -63,8 +63,8 @@ def test_every_prefix_of_a_hard_case_is_within_three(case: str) -> None:
     total = sum(weights.values())
     given_so_far = dict.fromkeys(weights, 0)
     order = np.empty(2000, object)
-    for name, places, _ in Blend(weights).deal(0, 2000):
-        order[places] = name
+    for name, offsets, _ in Blend(weights).deal(0, 2000):
+        order[offsets] = name
 
     for done, name in enumerate(order, 1):
         given_so_far[name] += 1
@@ -77,16 +77,16 @@ def test_every_prefix_of_a_hard_case_is_within_three(case: str) -> None:
 
 
 @given(weights=weight_lists, rank=st.integers(0, 10**14), data=st.data())
-def test_the_place_of_a_sample_is_the_exact_inverse_of_the_counts(
+def test_the_index_of_a_sample_is_the_exact_inverse_of_the_counts(
     weights: list[float], rank: int, data: st.DataObject
 ) -> None:
     blend = Blend(named(weights))
     name = data.draw(st.sampled_from(blend.sources))
 
-    place = blend.place(name, rank)
+    index = blend.sample_index(name, rank)
 
-    assert blend.counts(place)[name] == rank
-    assert blend.counts(place + 1)[name] == rank + 1
+    assert blend.counts(index)[name] == rank
+    assert blend.counts(index + 1)[name] == rank + 1
 
 
 @given(
@@ -102,15 +102,16 @@ def test_dealing_a_stretch_agrees_with_the_counts_around_it(
     before = blend.counts(first)
     after = blend.counts(first + num_samples)
 
-    dealt = blend.deal(first, num_samples)
+    portions = blend.deal(first, num_samples)
 
-    places = np.concatenate([part.places for part in dealt] or [np.empty(0, int)])
-    assert np.array_equal(np.sort(places), np.arange(num_samples))
-    for part in dealt:
-        assert part.rank == before[part.source]
-        assert part.rank + part.places.size == after[part.source]
-        assert np.all(np.diff(part.places) > 0)
-        assert blend.place(part.source, part.rank) == first + part.places[0]
+    offsets = np.concatenate([part.offsets for part in portions] or [np.empty(0, int)])
+    assert np.array_equal(np.sort(offsets), np.arange(num_samples))
+    for part in portions:
+        assert part.given == before[part.source]
+        assert part.given + part.offsets.size == after[part.source]
+        assert np.all(np.diff(part.offsets) > 0)
+        index = blend.sample_index(part.source, part.given)
+        assert index == first + part.offsets[0]
 
 
 def test_the_order_of_names_does_not_matter() -> None:
@@ -121,7 +122,7 @@ def test_the_order_of_names_does_not_matter() -> None:
 
 
 def test_weights_of_one_ratio_are_the_same_blend() -> None:
-    assert resolve_weights({"a": 0.3, "b": 0.7}) == {"a": 3, "b": 7}
-    assert resolve_weights({"a": 1, "b": 1}) == resolve_weights({"a": 0.5, "b": 0.5})
-    assert resolve_weights({"a": 0.1, "b": 0.2, "c": 0}) == {"a": 1, "b": 2}
-    assert resolve_weights({"a": 1e-9, "b": 1}) == {"a": 1, "b": 10**9}
+    assert integer_weights({"a": 0.3, "b": 0.7}) == {"a": 3, "b": 7}
+    assert integer_weights({"a": 1, "b": 1}) == integer_weights({"a": 0.5, "b": 0.5})
+    assert integer_weights({"a": 0.1, "b": 0.2, "c": 0}) == {"a": 1, "b": 2}
+    assert integer_weights({"a": 1e-9, "b": 1}) == {"a": 1, "b": 10**9}

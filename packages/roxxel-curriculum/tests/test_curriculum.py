@@ -1,7 +1,5 @@
 """What a curriculum refuses, and what it works out, before the first step."""
 
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ from roxxel_curriculum import (
     TokenReader,
     repeat,
 )
+from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum.testing import PositionReader
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def test_a_phase_lasts_steps_epochs_or_tokens() -> None:
     )
 
     assert [phase.steps for phase in curriculum.phases[:2]] == [7, 9]
-    windows = curriculum._schedule.spans["self"].windows_per_epoch(65)
+    windows = cut_spans(100_000, longest=65, overlap=0).windows_per_epoch(65)
     assert curriculum.phases[2].steps == windows // 2 // 4
     assert curriculum.total_steps == sum(phase.steps for phase in curriculum.phases)
 
@@ -110,7 +109,7 @@ def reader(num_tokens: int = 10_000, **options: Any) -> PositionReader:
         (
             [Phase(1, 1, 9)],
             {"skips": [(5, 1)]},
-            "skip stands at step 5 but the run has",
+            "a skip is at step 5 but the run has",
         ),
         ([Phase(1, 1, 9)], {"skips": [(0, 0)]}, "count >= 1"),
         (
@@ -131,12 +130,12 @@ def reader(num_tokens: int = 10_000, **options: Any) -> PositionReader:
         (
             [Phase(1000, 4, 100, {"code": 1})],
             {},
-            "its sources .code. run out after 1 steps; ask at most 1",
+            "its sources .code. run out after 1 steps; use at most 1",
         ),
         (
             [Phase(1000, 4, 100)],
             {"max_epochs": 1},
-            "'self' through 40 epochs with max_epochs=1; at most 25 steps fit",
+            "'self' for 40 epochs with max_epochs=1; at most 25 steps fit",
         ),
         (
             [Phase(epochs=3, batch_size=4, seq_len=100)],
@@ -177,9 +176,7 @@ def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
         Curriculum(reader(tokenizer="a"), phases, {"code": reader(tokenizer="b")})
     with pytest.raises(ValueError, match="holds 0 tokens"):
         Curriculum(reader(0), phases)
-    with pytest.raises(
-        TypeError, match="a ndarray and no token reader, for it has no d"
-    ):
+    with pytest.raises(TypeError, match="a ndarray, not a token reader: it has no d"):
         Curriculum(np.zeros(9), phases)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="named 'self', which names the primary"):
         Curriculum(reader(), phases, {"self": reader()})
@@ -299,8 +296,8 @@ def test_the_step_count_that_an_error_offers_fits_every_limit() -> None:
     policies: dict[str, Any] = {"self": 5, "code": 5, "math": 5}
     options: dict[str, Any] = {"policies": policies, "max_epochs": 2}
 
-    for asked in (10_000, 100):
-        phases = [Phase(asked, 4, 100, weights)]
+    for steps in (10_000, 100):
+        phases = [Phase(steps, 4, 100, weights)]
         with pytest.raises(ValueError, match=r"at most 5\b"):
             Curriculum(reader(), phases, mix, **options)
     Curriculum(reader(), [Phase(5, 4, 100, weights)], mix, **options)
@@ -311,10 +308,10 @@ def test_the_step_count_that_an_error_offers_fits_every_limit() -> None:
 def test_steps_outside_the_run_and_wrong_rows_are_named() -> None:
     sampler = Curriculum(reader(), [Phase(3, 2, 9)]).sampler(1)
 
-    for ask in (sampler.batch, sampler.windows, sampler.shape, sampler.phase):
+    for method in (sampler.batch, sampler.windows, sampler.shape, sampler.phase):
         for step in (-1, 3):
             with pytest.raises(IndexError, match=f"step {step} is outside the run"):
-                ask(step)
+                method(step)
     with pytest.raises(IndexError, match=r"row 2 is outside the batch's rows \[0, 2\)"):
         sampler.rows(0, [2])
     with pytest.raises(IndexError, match="row -1 is outside"):
@@ -363,7 +360,7 @@ def test_locate_names_source_tokens_and_documents() -> None:
 
 def test_a_reader_that_lacks_a_member_is_refused_by_its_name() -> None:
     class Half:
-        """A reader without documents, whose fingerprint is dear."""
+        """A reader without documents, whose fingerprint is expensive."""
 
         def __init__(self) -> None:
             self._whole = reader()
@@ -375,11 +372,11 @@ def test_a_reader_that_lacks_a_member_is_refused_by_its_name() -> None:
 
         @property
         def fingerprint(self) -> str:
-            raise AssertionError("worked out for nothing")
+            raise AssertionError("computed without need")
 
     half: Any = Half()
     message = (
-        r"source 'code' is a Half and no token reader, for it has no documents, "
+        r"source 'code' is a Half, not a token reader: it has no documents, "
         r"will_need; open the corpus with Roxxel\(filepath\)"
     )
     with pytest.raises(TypeError, match=message):
@@ -399,13 +396,13 @@ def test_a_position_reader_is_a_token_reader() -> None:
         assert document.tolist() == list(range(start, stop))
 
 
-def test_will_need_asks_for_the_windows_of_the_steps_to_come() -> None:
+def test_will_need_hints_at_the_windows_of_the_steps_to_come() -> None:
     source = reader()
     sampler = Curriculum(source, [Phase(3, 2, 120)]).sampler(1)
 
     sampler.will_need(1, 10)
 
     expected = [*sampler.windows(1).start, *sampler.windows(2).start]
-    ((starts, length),) = source.asked
+    ((starts, length),) = source.hints
     assert starts.tolist() == expected
     assert length == 120

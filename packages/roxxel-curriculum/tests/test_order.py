@@ -1,32 +1,29 @@
 """Laws of the whole order: pure, whole windows, exactly once, a partition of rows."""
 
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, Phase, Sampler
-from roxxel_curriculum._rounds import Draw, Run, _all_at_once, _one_by_one, cut_spans
+from roxxel_curriculum._order.plain_bijection import mix_plainly, permute_plainly
+from roxxel_curriculum._order.rounds import SampleStream, cut_spans
+from roxxel_curriculum._order.window_starts import SampleRange, window_starts
 from roxxel_curriculum.testing import PositionReader
 
 from .helpers import coverage, curricula, delivered, digest
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 SLOW = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-
-
-def sizes(sampler: Sampler) -> dict[str, int]:
-    return {
-        name: reader.num_tokens
-        for name, reader in zip(sampler.source_names, sampler._readers, strict=True)
-    }
 
 
 @SLOW
@@ -66,24 +63,27 @@ def test_every_row_is_its_sources_tokens_from_start_to_stop(
 @given(curriculum=curricula(), seed=st.integers(0, 9))
 def test_no_token_comes_twice_in_an_epoch(curriculum: Curriculum, seed: int) -> None:
     sampler = curriculum.sampler(seed)
-    overlap = curriculum.plan(seed).overlap
+    plan = curriculum.plan(seed)
+    overlap = plan.overlap
+    sizes = {source.name: source.num_tokens for source in plan.sources}
     by_epoch: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
-    for phase in sampler._phases:
+    for phase in sampler.phases:
         for step in range(phase.start, phase.stop):
             windows = sampler.windows(step)
-            size = phase.piece.batch_size
+            size = phase.batch_size
             first = phase.data_step(step - phase.start) * size
             for row in range(size):
                 name = sampler.source_names[int(windows.source[row])]
-                rank = phase.bases[name] + phase.counts(first + row)[name]
-                epoch = next(phase.runs[name].rounds(rank, 1)).epoch
+                stream, given = phase.cursors[name]
+                rank = given + phase.counts(first + row)[name]
+                epoch = next(stream.rounds(rank, 1)).epoch
                 start, stop = int(windows.start[row]), int(windows.stop[row])
                 by_epoch.setdefault((name, epoch), []).append(
                     (step, start, stop - overlap)
                 )
 
     for (name, _), windows in by_epoch.items():
-        assert coverage(windows, sizes(sampler)[name]).max() == 1
+        assert coverage(windows, sizes[name]).max() == 1
 
 
 @SLOW
@@ -128,11 +128,11 @@ def test_an_epoch_gives_each_span_from_left_to_right_and_nearly_everything() -> 
 
 
 def steps_in_threads(sampler: Sampler, steps: list[int]) -> list[bytes]:
-    def ask(step: int) -> bytes:
+    def read(step: int) -> bytes:
         return digest(sampler, step)
 
     with ThreadPoolExecutor(8) as pool:
-        return list(pool.map(ask, steps))
+        return list(pool.map(read, steps))
 
 
 def test_many_threads_get_the_same_batches() -> None:
@@ -150,21 +150,35 @@ def test_many_threads_get_the_same_batches() -> None:
     assert steps_in_threads(shared, list(range(300))) == expected
 
 
+def plain_starts(ranges: list[SampleRange]) -> Iterator[int]:
+    """Yield the first token of every sample, by the law and one at a time."""
+    for stream, source_key, sample, count in ranges:
+        spans, seq_len = stream.spans, stream.seq_len
+        stride = spans.stride(seq_len)
+        for epoch, depth, per_span, first, size in stream.rounds(sample, count):
+            key = mix_plainly(source_key, epoch, depth, seq_len)
+            indices = range(first, first + size)
+            for window in permute_plainly(indices, spans.num_spans * per_span, key):
+                span, in_span = divmod(window, per_span)
+                yield span * spans.span_tokens + depth + in_span * stride
+
+
 @given(data=st.data(), overlap=st.sampled_from([0, 1]))
-def test_samples_worked_out_one_by_one_are_those_worked_out_together(
+def test_windows_computed_together_are_those_of_the_law(
     data: st.DataObject, overlap: int
 ) -> None:
-    draws: list[Draw] = []
+    ranges: list[SampleRange] = []
     for key in range(data.draw(st.integers(1, 4))):
         longest = data.draw(st.integers(4, 40))
         spans = cut_spans(data.draw(st.integers(100, 10**13)), longest, overlap)
         seq_len = data.draw(st.integers(2, longest))
-        run = Run(spans, seq_len, data.draw(st.integers(0, 3)), 0)
+        stream = SampleStream(spans, seq_len, data.draw(st.integers(0, 3)), 0)
         epoch = spans.windows_per_epoch(seq_len)
-        rank = data.draw(st.integers(0, 5) | st.integers(max(0, epoch - 9), epoch + 9))
-        draws.append(Draw(run, key << 60, rank, data.draw(st.integers(1, 17))))
+        first = data.draw(st.integers(0, 5) | st.integers(max(0, epoch - 9), epoch + 9))
+        size = data.draw(st.integers(1, 17))
+        ranges.append(SampleRange(stream, key << 60, first, size))
 
-    together = _all_at_once(draws)
+    together = window_starts(ranges)
 
     assert together.dtype == np.int64
-    assert together.tolist() == [*_one_by_one(draws)]
+    assert together.tolist() == [*plain_starts(ranges)]

@@ -14,7 +14,7 @@ from rich.console import Console
 from roxxel_curriculum import Curriculum, Phase, PlanDiff, Policy
 from roxxel_curriculum.testing import PositionReader
 
-from .helpers import curricula, digest
+from .helpers import Declared, declarations, digest
 
 # pyright: reportPrivateUsage=false
 
@@ -44,7 +44,7 @@ def test_the_table_has_every_source_of_every_phase_and_what_runs_out() -> None:
         "64 x 65",
         "200-399",
         "math runs out in step",
-        "before step 5 the data of 3 steps is passed over",
+        "before step 5 the data of 3 steps is skipped",
         "repeat",
         "drop",
     ):
@@ -75,8 +75,9 @@ def test_a_source_that_gives_nothing_in_a_phase_shows_no_epochs_there() -> None:
 def test_samples_longer_than_the_run_was_laid_out_for_are_pointed_out() -> None:
     plan = example(Phase(10, 8, 33), Phase(10, 2, 500), longest=100).plan()
 
-    assert "phase 1 has samples longer than longest=100: a round of it is up to" in (
-        " ".join(str(plan).split())
+    assert (
+        "phase 1 has sequences longer than longest=100: one of its rounds is up to"
+        in (" ".join(str(plan).split()))
     )
 
 
@@ -164,7 +165,9 @@ def test_without_matplotlib_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    monkeypatch.delitem(sys.modules, "roxxel_curriculum._plot", raising=False)
+    monkeypatch.delitem(
+        sys.modules, "roxxel_curriculum._plan.as_picture", raising=False
+    )
 
     with pytest.raises(ModuleNotFoundError, match=r"roxxel-curriculum\[plot\]"):
         example().plan().plot()
@@ -210,7 +213,7 @@ def test_equal_plans_have_no_difference() -> None:
             200,
             "the weights of phase 1 are {'self': 1} instead of",
         ),
-        (example(skips=[(50, 2)]), 50, "before step 50 the data of 2 steps is passed"),
+        (example(skips=[(50, 2)]), 50, "before step 50 the data of 2 steps is skipped"),
         (example(longest=500), 0, "longest is 500 instead of 129"),
         (
             example(policies={"math": "repeat"}),
@@ -265,12 +268,12 @@ def test_another_source_changes_from_where_it_is_first_read() -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(curriculum=curricula(), data=st.data())
+@given(declared=declarations(), data=st.data())
 def test_no_batch_before_the_step_of_a_difference_changes(
-    curriculum: Curriculum, data: st.DataObject
+    declared: Declared, data: st.DataObject
 ) -> None:
-    declaration = curriculum._declaration
-    phases = list(declaration.phases)
+    curriculum = declared.curriculum()
+    phases = list(declared.phases)
     number = data.draw(st.integers(0, len(phases) - 1))
     old = phases[number]
     phases[number] = Phase(
@@ -280,18 +283,15 @@ def test_no_batch_before_the_step_of_a_difference_changes(
         data.draw(st.sampled_from([old.weights, None])),
     )
     policies: dict[str, Any] = {
-        source.name: data.draw(st.sampled_from([source.policy, "repeat", "drop"]))
-        for source in declaration.sources[1:]
+        name: data.draw(st.sampled_from([policy, "repeat", "drop"]))
+        for name, policy in declared.policies.items()
     }
     try:
-        edited = Curriculum(
-            declaration.sources[0].reader,
-            phases,
-            {source.name: source.reader for source in declaration.sources[1:]},
+        edited = declared.curriculum(
+            phases=phases,
             policies=policies,
-            overlap=declaration.overlap,
             longest=data.draw(st.sampled_from([curriculum.longest, None])),
-            skips=data.draw(st.sampled_from([declaration.skips, ()])),
+            skips=data.draw(st.sampled_from([declared.skips, ()])),
         )
     except ValueError:
         assume(False)

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, Phase
+from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum.testing import PositionReader
 
-from .helpers import NAMES, curricula
-
-# pyright: reportPrivateUsage=false
+from .helpers import NAMES, Declared, curricula, declarations
 
 SLOW = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -27,8 +26,8 @@ def test_every_prefix_since_the_last_exhaustion_is_within_three_of_the_weights(
     curriculum: Curriculum,
 ) -> None:
     sampler = curriculum.sampler(1)
-    for phase in sampler._phases:
-        size = phase.piece.batch_size
+    for phase in sampler.phases:
+        size = phase.batch_size
         bounds = [leg.start for leg in phase.legs] + [phase.num_samples]
         # Sources in the order of samples; those of skipped steps are not delivered.
         order: dict[int, str] = {}
@@ -37,8 +36,8 @@ def test_every_prefix_since_the_last_exhaustion_is_within_three_of_the_weights(
             for row, source in enumerate(sampler.windows(step).source):
                 order[first + row] = sampler.source_names[int(source)]
         for start, stop in pairwise(bounds):
-            leg = phase.legs[phase.leg_of(start)]
-            weights = {name: phase.piece.weights[name] for name in leg.blend.sources}
+            leg = phase.leg_of(start)
+            weights = {name: phase.weights[name] for name in leg.blend.sources}
             total = sum(weights.values())
             given_so_far = phase.counts(start)
             base = dict(given_so_far)
@@ -116,23 +115,17 @@ def test_tokens_of_steps_outside_the_run_are_refused(step: int) -> None:
 
 
 @SLOW
-@given(curriculum=curricula(), data=st.data())
-def test_a_skip_passes_over_what_would_have_come(
-    curriculum: Curriculum, data: st.DataObject
+@given(declared=declarations(), data=st.data())
+def test_a_skip_moves_the_rest_of_the_data_forward(
+    declared: Declared, data: st.DataObject
 ) -> None:
-    phase = curriculum._declaration.phases[0]
+    phase = declared.phases[0]
     at = data.draw(st.integers(0, (phase.steps or 1) - 1))
     count = data.draw(st.integers(1, 4))
-    sources = curriculum._declaration.sources
 
     def of(steps: int, skips: list[tuple[int, int]]) -> Curriculum:
-        return Curriculum(
-            sources[0].reader,
-            [Phase(steps, phase.batch_size, phase.seq_len, phase.weights)],
-            {source.name: source.reader for source in sources[1:]},
-            policies={source.name: source.policy for source in sources},
-            skips=skips,
-        )
+        alone = Phase(steps, phase.batch_size, phase.seq_len, phase.weights)
+        return declared.curriculum(phases=[alone], skips=skips, overlap=0, longest=None)
 
     steps = phase.steps or 1
     plain = of(steps + count, []).sampler(1)
@@ -288,7 +281,7 @@ def test_an_overlap_predicts_every_token_of_a_span_once() -> None:
         overlap=1,
     )
     sampler = curriculum.sampler(1)
-    spans = curriculum._schedule.spans["self"]
+    spans = cut_spans(64 * 1000 + 10, longest=65, overlap=1)
     predicted = np.zeros(spans.num_tokens, np.int64)
 
     for step in range(curriculum.total_steps):

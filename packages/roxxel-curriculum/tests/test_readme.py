@@ -1,4 +1,4 @@
-"""The README's example runs as it stands."""
+"""The example of the README runs."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pytest
 from roxxel_curriculum import Curriculum, Phase
-from roxxel_curriculum._rounds import cut_spans
+from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum.testing import PositionReader
 
 if TYPE_CHECKING:

@@ -1,7 +1,5 @@
 """The future may be edited, the past may not."""
 
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import json
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
 from roxxel_curriculum.testing import PositionReader
 
-from .helpers import curricula, digest, phases
+from .helpers import Declared, curricula, declarations, digest, phases
 
 SLOW = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -197,13 +195,13 @@ def test_a_state_brings_the_longest_without_which_an_edit_does_not_fit() -> None
     assert (after.longest, after.total_steps) == (33, 588)
     assert after.plan(7, saved(before, 585)).longest == 33
     # As a run from its first step it cannot be met, and says so with the numbers.
-    message = "phase 0 asks 585 steps, .* at most 576 steps fit"
+    message = "phase 0 needs 585 steps, .* at most 576 steps fit"
     for use in (lambda: after.sampler(7), after.plan):
         with pytest.raises(CurriculumError, match=message):
             use()
     with pytest.raises(CurriculumError, match=message):
         of(whole, longer, longest=400)
-    with pytest.raises(CurriculumError, match="phase 0 asks 586 steps"):
+    with pytest.raises(CurriculumError, match="phase 0 needs 586 steps"):
         of(Phase(586, 1, 33), longer)
 
 
@@ -220,15 +218,15 @@ def test_the_policy_of_a_source_that_ran_out_is_past() -> None:
 
 
 @SLOW
-@given(curriculum=curricula(), data=st.data())
+@given(declared=declarations(), data=st.data())
 def test_what_follows_a_step_never_changes_what_came_before(
-    curriculum: Curriculum, data: st.DataObject
+    declared: Declared, data: st.DataObject
 ) -> None:
-    declaration = curriculum._declaration
+    curriculum = declared.curriculum()
     step = data.draw(st.integers(0, curriculum.total_steps))
     kept: list[Phase] = []
     done = 0
-    for phase in declaration.phases:
+    for phase in declared.phases:
         steps = phase.steps or 0
         if done + steps >= step:
             cut = step - done
@@ -237,18 +235,11 @@ def test_what_follows_a_step_never_changes_what_came_before(
             break
         kept.append(phase)
         done += steps
-    names = tuple(source.name for source in declaration.sources)
+    names = curriculum.source_names
     later = data.draw(st.lists(phases(names), min_size=1, max_size=3))
+    skips = [skip for skip in declared.skips if skip[0] < step]
     try:
-        edited = Curriculum(
-            declaration.sources[0].reader,
-            kept + later,
-            {source.name: source.reader for source in declaration.sources[1:]},
-            policies={source.name: source.policy for source in declaration.sources},
-            overlap=declaration.overlap,
-            longest=declaration.longest,
-            skips=[skip for skip in declaration.skips if skip.at < step],
-        )
+        edited = declared.curriculum(phases=kept + later, skips=skips)
         sampler = edited.sampler(7, saved(curriculum, step))
     except StateMismatch:
         raise

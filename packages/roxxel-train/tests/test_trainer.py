@@ -13,6 +13,8 @@ from flax import nnx
 from jax.sharding import AxisType
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum, Phase
+from roxxel_curriculum.testing import PositionReader
+from roxxel_format import ShardError
 from roxxel_train import (
     Logger,
     ModelState,
@@ -22,7 +24,7 @@ from roxxel_train import (
     Trainer,
 )
 
-from .helpers import corpus, loss_fn, mesh_of, pair, rows, trainer, values
+from .helpers import VOCABULARY, corpus, loss_fn, mesh_of, pair, rows, trainer, values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +70,53 @@ def test_run_that_failed_goes_on_as_if_it_never_had(tmp_path: Path) -> None:
     assert summary.start_step == 7
     assert values(resumed) == values(unbroken)
     assert rows(tmp_path / "b") == rows(tmp_path / "a")
+
+
+class Growing(PositionReader):
+    """A corpus of small tokens that was appended to, with its earlier versions."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(sizes[-1], dtype=np.uint8)
+        self._sizes = sizes
+
+    def read(self, starts: Any, length: int, dtype: Any = None, out: Any = None) -> Any:
+        tokens = super().read(starts, length, dtype) % VOCABULARY
+        if out is None:
+            return tokens
+        out[...] = tokens
+        return out
+
+    def with_version(self, fingerprint: str) -> Growing:
+        for stop in range(1, len(self._sizes) + 1):
+            version = Growing(*self._sizes[:stop])
+            if version.fingerprint == fingerprint:
+                return version
+        raise ShardError(f"no version {fingerprint}")
+
+
+def test_run_resumes_on_a_corpus_that_has_grown_as_if_it_had_not(
+    tmp_path: Path,
+) -> None:
+    phases = [Phase(6, 4, 9), Phase(4, 2, 17)]
+
+    def of(folder: str, *sizes: int, **options: Any) -> Trainer:
+        curriculum = Curriculum(Growing(*sizes), phases)
+        return trainer(tmp_path / folder, curriculum=curriculum, **options)
+
+    def fails(state: ModelState) -> str:
+        raise RuntimeError(f"evaluation failed at step {int(state.step[...])}")
+
+    unbroken = of("a", 2000)
+    unbroken.run()
+    with pytest.raises(RuntimeError, match="at step 7"):
+        of("b", 2000, eval_fn=fails, eval_every=7).run()
+    resumed = of("b", 2000, 5000, pair=pair(seed=5))
+
+    assert resumed.plan().sources[0].num_tokens == 2000
+    assert resumed.run().start_step == 7
+    assert values(resumed) == values(unbroken)
+    with pytest.raises(RunMismatchError, match="fingerprint of source 'self' was"):
+        of("b", 3000, 5000)
 
 
 def test_complete_run_started_again_returns_at_once(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_without_matplotlib_the_extra_is_named(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("matplotlib.figure", "roxxel_curriculum._plot"):
+    for name in ("matplotlib.figure", "roxxel_curriculum._plan.as_picture"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     config = write_project(tmp_path)
 
@@ -96,7 +96,7 @@ def test_a_schedule_that_cannot_be_met_is_the_curriculum_s_sentence(
     assert main(["plan", str(config)]) == 1
 
     error = capsys.readouterr().err
-    assert error.startswith(f"roxxel: {config}: phase 0 asks 400 steps")
+    assert error.startswith(f"roxxel: {config}: phase 0 needs 400 steps")
     assert error.count("\n") == 1
 
 

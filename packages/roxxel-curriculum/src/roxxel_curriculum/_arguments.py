@@ -1,90 +1,39 @@
-"""The arguments of a curriculum, checked where they come in."""
+"""Checks of the arguments of a curriculum."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._integers import as_integer
-from roxxel_curriculum._phase import Phase
-from roxxel_curriculum._policy import DROP, REPEAT, parse_policy
-from roxxel_curriculum._solved import PRIMARY, Skip
-from roxxel_curriculum._source import Source, check_sources
+from roxxel_curriculum._plan.resolved_phase import Skip
+from roxxel_curriculum.phase import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
-    from roxxel_format import TokenReader
-
-    from roxxel_curriculum._policy import Policy
+# Shares below this fraction of the total are too small for the blend's unit, 2**-48.
+_SMALLEST_SHARE_INVERSE = 10**12
 
 
 def checked_seed(seed: Any) -> int:
-    """Return a seed, any integer.
+    """Return a seed, which is any integer.
 
     Raises:
-        TypeError: It is none.
+        TypeError: The seed is not an integer.
     """
     return as_integer(seed, "seed must be an integer")
 
 
-def checked_sources(
-    primary: TokenReader,
-    mix: Mapping[str, TokenReader] | None,
-    policies: Mapping[str, Policy | str | int] | None,
-) -> tuple[Source, ...]:
-    """Return the sources with their policies, the primary first.
-
-    Raises:
-        TypeError: Something is of the wrong type.
-        CurriculumError: A name is taken or unknown, a policy is none, or the sources
-            do not belong together.
-    """
-    if mix is None:
-        mix = {}
-    elif not isinstance(cast("Any", mix), Mapping):
-        raise TypeError(
-            f"mix_streamers must map names to token readers, got {type(mix).__name__}"
-        )
-    if PRIMARY in mix:
-        raise CurriculumError(
-            f"mix_streamers has a source named {PRIMARY!r}, which names the primary; "
-            "give it another name"
-        )
-    for name in mix:
-        if not isinstance(cast("Any", name), str) or not name:
-            raise TypeError(f"a source's name must be a non-empty str, got {name!r}")
-    names = [PRIMARY, *mix]
-    if policies is None:
-        policies = {}
-    elif not isinstance(cast("Any", policies), Mapping):
-        raise TypeError(
-            f"policies must map source names to policies, got {type(policies).__name__}"
-        )
-    for name in policies:
-        if name not in names:
-            raise CurriculumError(
-                f"policies name unknown source {name!r}; "
-                f"the sources are {', '.join(map(repr, names))}"
-            )
-    sources = tuple(
-        Source(name, reader, parse_policy(policies.get(name, default), name))
-        for name, reader, default in (
-            (PRIMARY, primary, REPEAT),
-            *((name, reader, DROP) for name, reader in mix.items()),
-        )
-    )
-    check_sources(sources)
-    return sources
-
-
-def checked_phases(phases: Iterable[Phase]) -> tuple[Phase, ...]:
+def checked_phases(
+    phases: Iterable[Phase], source_names: Collection[str]
+) -> tuple[Phase, ...]:
     """Return the declared phases.
 
     Raises:
-        TypeError: They are not phases.
-        CurriculumError: There is none.
+        TypeError: `phases` is not an iterable of phases.
+        CurriculumError: There is no phase, or the weights of a phase name an unknown
+            source or are too small.
     """
     if not _is_iterable(phases):
         raise TypeError(
@@ -100,6 +49,7 @@ def checked_phases(phases: Iterable[Phase]) -> tuple[Phase, ...]:
                 f"phase {index} is a {type(phase).__name__}; "
                 "write Phase(steps, batch_size, seq_len)"
             )
+        _check_weights(phase, f"phase {index}", source_names)
     return checked
 
 
@@ -107,8 +57,8 @@ def checked_overlap(overlap: Any) -> int:
     """Return the tokens that neighbouring windows share.
 
     Raises:
-        TypeError: It is no integer.
-        CurriculumError: It is neither 0 nor 1.
+        TypeError: `overlap` is not an integer.
+        CurriculumError: `overlap` is neither 0 nor 1.
     """
     number = as_integer(overlap, "overlap must be 0 or 1 tokens")
     if number not in (0, 1):
@@ -117,11 +67,11 @@ def checked_overlap(overlap: Any) -> int:
 
 
 def checked_count(name: str, value: Any) -> int | None:
-    """Return a number of one or more, or None.
+    """Return a number of at least 1, or None.
 
     Raises:
-        TypeError: It is neither an integer nor None.
-        CurriculumError: It is below 1.
+        TypeError: The value is neither an integer nor None.
+        CurriculumError: The number is below 1.
     """
     if value is None:
         return None
@@ -132,11 +82,11 @@ def checked_count(name: str, value: Any) -> int | None:
 
 
 def merged_skips(skips: Any) -> tuple[Skip, ...]:
-    """Return skips in the order of their steps, those at one step as one.
+    """Return skips in the order of their steps; skips at the same step are added.
 
     Raises:
-        TypeError: They are not pairs of integers.
-        CurriculumError: A step is negative, or nothing is passed over.
+        TypeError: `skips` is not an iterable of pairs of integers.
+        CurriculumError: A step is negative, or a count is below 1.
     """
     if not _is_iterable(skips):
         raise TypeError(f"skips must be a list of pairs (at, count), got {skips!r}")
@@ -152,9 +102,9 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
 
 
 def _is_iterable(value: object) -> bool:
-    """Return whether a value is an `Iterable`; that class is slow when first asked.
+    """Return whether the type of a value has `__iter__`.
 
-    A corpus is none, though it has items: `iter` would read all of it.
+    `iter` accepts a corpus too, because it has items, and would read all of it.
     """
     return hasattr(type(value), "__iter__")
 
@@ -166,3 +116,21 @@ def _skip_pair(skip: Any) -> tuple[int, int]:
     except (TypeError, ValueError) as error:
         raise TypeError(f"{message}, got {skip!r}") from error
     return as_integer(at, message), as_integer(count, message)
+
+
+def _check_weights(phase: Phase, label: str, source_names: Collection[str]) -> None:
+    weights = phase.weights or {}
+    unknown = [name for name in weights if name not in source_names]
+    if unknown:
+        raise CurriculumError(
+            f"the weights of {label} name unknown source {unknown[0]!r}; "
+            f"the sources are {', '.join(map(repr, source_names))}"
+        )
+    total = sum(phase.integer_weights.values())
+    for name, weight in phase.integer_weights.items():
+        if weight * _SMALLEST_SHARE_INVERSE < total:
+            raise CurriculumError(
+                f"the weight of source {name!r} in {label} is {weights[name]} of "
+                f"{sum(weights.values())}, below 1e-12 of the total; "
+                "give it more or leave it out"
+            )

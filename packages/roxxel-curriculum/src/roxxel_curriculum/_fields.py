@@ -1,4 +1,4 @@
-"""What a batch may hold beside its tokens."""
+"""The fields that a batch can hold beside its tokens."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ FIELDS: tuple[Field, ...] = ("tokens", "segment_ids", "positions", "source")
 
 
 def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
-    """Return the fields of a batch, each once.
+    """Return the fields of a batch without repetitions.
 
     Raises:
-        TypeError: They are one string.
-        ValueError: One is unknown, or there is none.
+        TypeError: `fields` is a single string.
+        ValueError: A field is unknown, or `fields` is empty.
     """
     if isinstance(fields, str):
         raise TypeError(f"fields must be several names, got {fields!r}")
@@ -47,15 +47,15 @@ def fill_fields(
     *,
     first_column: int = 0,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the fields of some rows, every one of the shape of `tokens`.
+    """Return fields of some rows by name, each with the shape of `tokens`.
 
     Args:
-        fields: Which ones, in the order of the result.
-        tokens: Shape `(rows, columns)`.
-        source: Index of each row's source.
-        starts: First token of each row's whole window.
-        readers: The sources.
-        first_column: The window's column that `tokens` begins with.
+        fields: Names of the fields, in the order of the result.
+        tokens: Tokens of the rows, shape `(rows, columns)`.
+        source: Index of the source of each row.
+        starts: First token of the whole window of each row.
+        readers: The readers by source index.
+        first_column: Column of the whole windows that is the first of `tokens`.
     """
     result: dict[str, npt.NDArray[Any]] = {}
     segments: npt.NDArray[np.int32] | None = None
@@ -84,11 +84,10 @@ def _segments(
     readers: Sequence[TokenReader],
     first_column: int,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return the number of each token's document in its row, and its place in that.
+    """Return `segment_ids` and `positions` of some rows, int32.
 
-    Numbers count from 1 and places from 0, both from the start of the row's whole
-    window: a document that begins before the window has its place 0 at the window's
-    first token.
+    Both count from the start of the whole window of the row: a document that starts
+    before the window has position 0 at the first token of the window.
     """
     segments = np.empty(shape, np.int32)
     positions = np.empty(shape, np.int32)
@@ -97,8 +96,8 @@ def _segments(
         start = int(starts[row])
         stop = start + first_column + shape[1]
         spans = readers[int(source[row])].document_spans(start, stop)
-        begins = spans[:, 1] - start
-        sizes = spans[:, 2] - start - np.maximum(begins, first_column)
+        first = spans[:, 1] - start
+        sizes = spans[:, 2] - start - np.maximum(first, first_column)
         sizes = np.maximum(sizes, 0)
         if int(sizes.sum()) != shape[1]:
             raise ValueError(
@@ -107,5 +106,5 @@ def _segments(
                 "every token to one document"
             )
         segments[row] = np.repeat(np.arange(1, len(spans) + 1), sizes)
-        positions[row] = columns - np.repeat(begins, sizes)
+        positions[row] = columns - np.repeat(first, sizes)
     return segments, positions

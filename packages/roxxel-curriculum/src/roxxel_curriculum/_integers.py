@@ -1,4 +1,4 @@
-"""Integers as users give them: Python's and numpy's, but neither True nor 1.0."""
+"""Integers that users give: Python's and numpy's, but not True and not 1.0."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 
 def as_integer(value: Any, message: str) -> int:
-    """Return an integer of any type as Python's.
+    """Return an integer of any type as a Python integer.
 
     Raises:
-        TypeError: It is no integer, with `message` and the value.
+        TypeError: The value is not an integer; the error holds `message` and the value.
     """
     if isinstance(value, bool):
         raise TypeError(f"{message}, got {value!r}")

@@ -1,4 +1,4 @@
-"""Which rows and columns of a batch are asked for."""
+"""The rows and columns of a batch that a caller selects."""
 
 from __future__ import annotations
 
@@ -10,21 +10,12 @@ import numpy.typing as npt
 Rows: TypeAlias = "slice | npt.ArrayLike"
 
 
-def is_every_row(rows: Rows, batch_size: int) -> bool:
-    """Return whether these are all rows of a batch, in order."""
-    if not isinstance(rows, slice):
-        return False
-    # The usual form first: it takes a third of the time.
-    is_usual = rows == slice(0, batch_size)
-    return is_usual or rows.indices(batch_size) == (0, batch_size, 1)
-
-
 def checked_rows(rows: Rows, batch_size: int) -> slice | npt.NDArray[np.int64]:
-    """Return rows to index with.
+    """Return rows as a slice or as an int64 array to index with.
 
     Raises:
         IndexError: A row is outside `[0, batch_size)`.
-        TypeError: They are neither a slice nor integers.
+        TypeError: The rows are neither a slice nor integers.
     """
     if isinstance(rows, slice):
         return rows
@@ -44,10 +35,14 @@ def checked_rows(rows: Rows, batch_size: int) -> slice | npt.NDArray[np.int64]:
 
 
 def checked_columns(columns: slice | None, seq_len: int) -> tuple[int, int]:
-    """Return the first column and their number.
+    """Return the first column and the number of columns.
+
+    Args:
+        columns: Slice without a step; None for all columns.
+        seq_len: Number of columns of the batch.
 
     Raises:
-        TypeError: They are no slice.
+        TypeError: `columns` is not a slice.
         ValueError: The slice has a step.
     """
     if columns is None:

@@ -1,4 +1,4 @@
-"""Readers of made-up tokens, to test curricula of any size without a file."""
+"""A reader of synthetic tokens, to test curricula of any size without a file."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import numpy.typing as npt
 class PositionReader:
     """A corpus whose token at position i is i, of any size.
 
-    Positions are taken modulo 2**31, or modulo the range of a smaller integer type.
+    Tokens are positions modulo 2**31, or modulo the range of a smaller integer type.
 
     Args:
         num_tokens: Tokens of the corpus; nothing is stored, so 10**14 is fine.
-        name: Goes into the fingerprint, so that two corpora of one size may differ.
-        dtype: Type of the tokens.
+        name: Part of the fingerprint, so that two corpora of one size can differ.
+        dtype: Dtype of the tokens.
         tokenizer: Identity of the tokenizer.
         document_tokens: Tokens of each document; the last may be shorter.
+
+    Attributes:
+        hints: `starts` and `length` of every call of `will_need`.
     """
 
     def __init__(
@@ -34,7 +37,7 @@ class PositionReader:
         self.dtype = np.dtype(dtype)
         self.tokenizer = tokenizer
         self.document_tokens = document_tokens
-        self.asked: list[tuple[npt.NDArray[np.int64], int]] = []
+        self.hints: list[tuple[npt.NDArray[np.int64], int]] = []
         self.documents = PositionDocuments(self)
         text = f"{name}:{num_tokens}:{self.dtype}:{document_tokens}"
         self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -51,12 +54,12 @@ class PositionReader:
         Raises:
             IndexError: A window leaves the corpus.
         """
-        begins = np.asarray(starts, np.int64)
-        if begins.size and not (
-            begins.min() >= 0 and begins.max() + length <= self.num_tokens
+        first = np.asarray(starts, np.int64)
+        if first.size and not (
+            first.min() >= 0 and first.max() + length <= self.num_tokens
         ):
             raise IndexError(f"a window leaves the corpus of {self.num_tokens} tokens")
-        tokens = begins[:, None] + np.arange(length)
+        tokens = first[:, None] + np.arange(length)
         if self.dtype.kind in "iu":
             bits = 8 * self.dtype.itemsize - (self.dtype.kind == "i")
             tokens &= 2 ** min(31, bits) - 1
@@ -81,12 +84,12 @@ class PositionReader:
         )
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
-        """Keep what was asked for in `asked`."""
-        self.asked.append((np.asarray(starts, np.int64), length))
+        """Record the hint in `hints`."""
+        self.hints.append((np.asarray(starts, np.int64), length))
 
 
 class PositionDocuments:
-    """The documents of a `PositionReader`, made when they are asked for."""
+    """The documents of a `PositionReader`, computed when they are read."""
 
     def __init__(self, reader: PositionReader) -> None:
         self._reader = reader

@@ -12,6 +12,7 @@ from roxxel.run_files import (
     check_run,
     is_count,
     is_running,
+    newest_state,
     number,
     read_checkpoints,
     read_log,
@@ -177,7 +178,7 @@ def read_facts(folder: Path) -> RunFacts:
         alerts=tuple(e for e in entries if e.level not in {"INFO", "DEBUG"}),
         last_text=texts[-1] if texts else "",
         num_damaged=num_damaged,
-        plan="" if config is None else _plan(config),
+        plan="" if config is None else _plan(config, newest_state(folder)),
     )
 
 
@@ -319,11 +320,16 @@ def _config(folder: Path) -> RunConfig | None:
         return None
 
 
-def _plan(config: RunConfig) -> str:
-    """Return the plan of a config as text, if its corpora are there."""
+def _plan(config: RunConfig, state: dict[str, Any] | None) -> str:
+    """Return the plan of a run as text; empty if its corpora cannot be opened.
+
+    Args:
+        config: What the run was started with.
+        state: State of its data, which names the versions of the corpora.
+    """
     from roxxel.config import open_curriculum
 
     try:
-        return str(open_curriculum(config).plan(config.seed))
+        return str(open_curriculum(config).plan(config.seed, state))
     except (OSError, ValueError):
         return ""

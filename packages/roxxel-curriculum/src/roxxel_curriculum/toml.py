@@ -1,4 +1,4 @@
-"""Schedules from TOML: the same dataclasses, and a near name for every unknown key."""
+"""Schedules from TOML, with a suggestion for every unknown key."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from roxxel_curriculum._arguments import (
     checked_overlap,
     merged_skips,
 )
-from roxxel_curriculum._curriculum import Curriculum
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._phase import Phase
-from roxxel_curriculum._policy import Policy, parse_policy
+from roxxel_curriculum.curriculum import Curriculum
+from roxxel_curriculum.phase import Phase
+from roxxel_curriculum.policy import Policy, parse_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Everything of a curriculum but its corpora, as a TOML file holds it.
+    """A curriculum without its corpora, as a TOML file holds it.
 
     Attributes:
         phases: In the order they are trained.
@@ -35,7 +35,7 @@ class Schedule:
         policies: See `Curriculum`.
         max_epochs: See `Curriculum`.
         overlap: See `Curriculum`.
-        skips: Pairs of training step and steps whose data is passed over before it.
+        skips: Pairs `(at, count)`; see `Curriculum`.
     """
 
     phases: tuple[Phase, ...]
@@ -54,8 +54,12 @@ class Schedule:
     ) -> Curriculum:
         """Return the curriculum of this schedule over some corpora.
 
+        Args:
+            primary_streamer: The primary source.
+            mix_streamers: Further sources by name.
+
         Raises:
-            CurriculumError: The schedule cannot be met by them.
+            CurriculumError: The corpora cannot meet the schedule.
         """
         return Curriculum(
             primary_streamer,
@@ -74,7 +78,7 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
 
     Raises:
         OSError: The file cannot be read.
-        CurriculumError: It is not TOML, or not a schedule; the message names the file.
+        CurriculumError: The file is not TOML or not a schedule; the message names it.
     """
     content = Path(path).read_bytes()
     try:
@@ -84,12 +88,12 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Return the schedule that a TOML text says.
+    """Return the schedule in a TOML text.
 
-    Such as::
+    For example::
 
         overlap = 1
-        skips = [[1200, 3]]             # before step 1200, the data of 3 steps
+        skips = [[1200, 3]]             # before step 1200, skip the data of 3 steps
 
         [policies]
         code = "drop"                   # or "repeat", "stop", a number of epochs,
@@ -102,8 +106,8 @@ def parse_schedule(text: str) -> Schedule:
         weights = { self = 0.7, code = 0.2, math = 0.1 }
 
     Raises:
-        CurriculumError: It is not TOML, a key is unknown (the near one is suggested),
-            or a value is out of range.
+        CurriculumError: The text is not TOML, a key is unknown (the message suggests
+            the nearest), or a value is out of range.
         TypeError: A value has the wrong type.
     """
     import tomllib
@@ -116,7 +120,7 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def schedule_from(table: Mapping[str, Any]) -> Schedule:
-    """Return the schedule of a table as TOML, JSON or a config system reads it.
+    """Return the schedule in a table that came from TOML, JSON or a config system.
 
     Raises:
         CurriculumError: A key is unknown, or a value is out of range.
@@ -133,7 +137,7 @@ def schedule_from(table: Mapping[str, Any]) -> Schedule:
         skips=tuple(_skip(skip) for skip in skips),
         **given,
     )
-    # As the curriculum will, but where the message can still name the file.
+    # The curriculum checks these too; here the message can still name the file.
     checked_count("longest", schedule.longest)
     checked_count("max_epochs", schedule.max_epochs)
     checked_overlap(schedule.overlap)

@@ -1,4 +1,4 @@
-"""The form of a run's state: checked where it comes in, then trusted."""
+"""The state of a run: a small dict that names what the order of its past depends on."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._policy import Policy
-from roxxel_curriculum._version import ARITHMETIC_VERSION
+import numpy as np
+
+from roxxel_curriculum._errors import StateMismatch
+from roxxel_curriculum._order import ARITHMETIC_VERSION
+from roxxel_curriculum.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from roxxel_curriculum._plan.declaration import Solution
 
 _STATE: dict[str, type] = {
     "arithmetic": int,
@@ -39,42 +43,61 @@ _PHASE: dict[str, type] = {
 }
 
 
-class StateMismatch(CurriculumError):
-    """The past of a run is not the past of the curriculum it is given to.
-
-    Attributes:
-        differences: One sentence for each thing that differs.
-    """
-
-    def __init__(self, differences: Sequence[str]) -> None:
-        self.differences = tuple(differences)
-        listed = "; ".join(self.differences)
-        super().__init__(
-            f"this state belongs to another past: {listed}; go on with what the run "
-            "was started with, and change only what comes after its step"
-        )
-
-    def __reduce__(self) -> tuple[type[StateMismatch], tuple[tuple[str, ...]]]:
-        return StateMismatch, (self.differences,)
+def state_of(solution: Solution, seed: int, step: int) -> dict[str, Any]:
+    """Return what the order of the steps before `step` depends on, for JSON."""
+    declaration = solution.declaration
+    return {
+        "arithmetic": ARITHMETIC_VERSION,
+        "seed": seed,
+        "step": step,
+        "longest": solution.longest,
+        "overlap": declaration.overlap,
+        "sources": [
+            {
+                "name": source.name,
+                "fingerprint": source.reader.fingerprint,
+                "tokens": int(source.reader.num_tokens),
+                "dtype": np.dtype(source.reader.dtype).name,
+                "tokenizer": source.reader.tokenizer,
+                "spans": solution.spans[source.name].num_spans,
+                "policy": {"epochs": source.policy.epochs, "then": source.policy.then},
+            }
+            for source in declaration.sources
+        ],
+        "phases": [
+            {
+                "start": phase.start,
+                "batch_size": phase.batch_size,
+                "seq_len": phase.seq_len,
+                "weights": dict(phase.weights),
+                "edited": phase.is_edited,
+            }
+            for phase in solution.phases
+            if phase.start < step
+        ],
+        "skips": [
+            [skip.at, skip.steps] for skip in declaration.skips if skip.at < step
+        ],
+    }
 
 
 def check_form(state: Any) -> None:
     """Check that a state has the form that `Sampler.state` writes.
 
     Raises:
-        StateMismatch: It was not written by a sampler, or by another arithmetic.
+        StateMismatch: Something else wrote the state, or another arithmetic.
     """
-    _check_parts(state, _STATE, "it")
+    _check_keys(state, _STATE, "it")
     if state["arithmetic"] != ARITHMETIC_VERSION:
         raise StateMismatch(
             [f"arithmetic was {state['arithmetic']} and is now {ARITHMETIC_VERSION}"]
         )
     for source in state["sources"]:
-        _check_parts(source, _SOURCE, "one of its sources")
+        _check_keys(source, _SOURCE, "one of its sources")
         _check(_is_policy(source["policy"]), f"no policy in {source['policy']}")
         _check("tokenizer" in source, "a source without a tokenizer")
     for phase in state["phases"]:
-        _check_parts(phase, _PHASE, "one of its phases")
+        _check_keys(phase, _PHASE, "one of its phases")
         _check(
             min(phase["batch_size"], phase["seq_len"]) > 0,
             f"a phase of {phase['batch_size']} x {phase['seq_len']}",
@@ -95,22 +118,22 @@ def check_form(state: Any) -> None:
     )
 
 
-def _check(is_right: bool, what: str) -> None:
-    if not is_right:
+def _check(is_valid: bool, what: str) -> None:
+    if not is_valid:
         raise StateMismatch([f"it has {what}, unlike what Sampler.state writes"])
 
 
-def _check_parts(part: Any, kinds: Mapping[str, type], what: str) -> None:
+def _check_keys(part: Any, kinds: Mapping[str, type], what: str) -> None:
     for key, kind in kinds.items():
         if not isinstance(part, Mapping) or not _is(
             cast("Mapping[str, Any]", part).get(key), kind
         ):
-            message = f"{what} has no {key!r} of type {kind.__name__}, unlike what "
-            raise StateMismatch([message + "Sampler.state writes"])
+            missing = f"{what} has no {key!r} of type {kind.__name__}"
+            raise StateMismatch([f"{missing}, unlike what Sampler.state writes"])
 
 
 def _is(value: Any, kind: type) -> bool:
-    """Return whether a value is of a kind, where True is no integer."""
+    """Return whether a value has a type, where True is not an integer."""
     return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
 

@@ -1,8 +1,7 @@
-"""The bijection of `_bijection` element by element, in Python's own integers.
+"""The keyed bijection of `bijection` for one element at a time, in Python integers.
 
-An operation of numpy takes its time however small the array, so a few elements are
-permuted sooner this way: one in a tenth of the time. It is also the shortest statement
-of the law, and the tests hold the other to it.
+This is the shortest statement of the law. `bijection` computes the same for whole
+arrays, and the tests compare the two.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SMALL = 48
-"""The largest n of which all elements are ranked by their hashes."""
+"""Sets of up to this many elements are ordered by their hashes, without a network."""
 
 HALF_ROUNDS = 8
 BITS_64 = 2**64 - 1
@@ -26,13 +25,12 @@ def permute_plainly(indices: Iterable[int], n: int, key: int) -> list[int]:
     """Return where the keyed bijection of `[0, n)` sends each index.
 
     Args:
-        indices: Each in `[0, n)`; trusted.
+        indices: Python integers in `[0, n)`, unchecked; numpy's would overflow.
         n: Size of the set, `1 <= n <= 2**60`.
-        key: Which bijection, `0 <= key < 2**64`.
+        key: Selects the bijection, `0 <= key < 2**64`.
 
     Returns:
-        A place in `[0, n)` for each index, in their order. All are Python's own
-        integers, for numpy's would overflow.
+        The image of each index, in the order of `indices`.
     """
     if n <= SMALL:
         hashes = [_mix(key + step * GOLDEN) for step in range(1, n + 1)]
@@ -43,20 +41,20 @@ def permute_plainly(indices: Iterable[int], n: int, key: int) -> list[int]:
     keys = [_mix(key + step * GOLDEN) for step in range(1, HALF_ROUNDS + 1)]
     pairs = list(zip(keys[::2], keys[1::2], strict=True))
 
-    def moved(place: int) -> int:
-        left, right = place >> k, place & mask
+    def network(element: int) -> int:
+        left, right = element >> k, element & mask
         for left_key, right_key in pairs:
             left = (left + (_hash(right, left_key) * a >> 32)) % a
             right = right + _hash(left, right_key) & mask
         return left << k | right
 
-    places: list[int] = []
+    images: list[int] = []
     for index in indices:
-        place = moved(index)
-        while place >= n:  # walks on along its cycle
-            place = moved(place)
-        places.append(place)
-    return places
+        image = network(index)
+        while image >= n:  # outside the set: follow the cycle until it returns
+            image = network(image)
+        images.append(image)
+    return images
 
 
 def mix_plainly(key: int, *parts: int) -> int:

@@ -1,4 +1,4 @@
-"""Phase: a run of steps with fixed batch size, length of sample and mixture."""
+"""Phase: consecutive steps with fixed batch size, sequence length and blend."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, cast
 
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._integers import as_integer
+from roxxel_curriculum._order.blend import integer_weights
+
+PRIMARY = "self"
+"""The name of a curriculum's primary source."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A run of training steps that draw samples of one length in one mixture.
+    """Consecutive training steps that draw samples of one length in one blend.
 
-    Exactly one of `steps`, `epochs` and `tokens` says how long it is.
+    Exactly one of `steps`, `epochs` and `tokens` gives the length of the phase.
 
     Attributes:
-        steps: Training steps.
+        steps: Number of training steps.
         batch_size: Sequences in a step, over all processes.
         seq_len: Tokens of a sequence.
-        weights: Share of tokens by source name, non-negative, of any sum; `"self"`
-            names the primary, a source that is not named gives nothing. None draws from
-            the primary alone.
-        epochs: Instead of `steps`: as many whole steps as it takes the primary to give
-            this many epochs of samples, skips left out of account. May be a fraction.
-        tokens: Instead of `steps`: the whole steps in this many tokens.
+        weights: Share of tokens by source name; non-negative, with any sum. `"self"` is
+            the primary; a source without a weight gives nothing. None draws from the
+            primary alone.
+        epochs: Instead of `steps`: whole steps until the primary has given this many
+            epochs of samples, those of skipped steps included. May be a fraction.
+        tokens: Instead of `steps`: the whole steps that fit into this many tokens.
 
     Raises:
-        TypeError: A field has a type it cannot be read from.
+        TypeError: A field has the wrong type.
         CurriculumError: A field is out of range, or not exactly one length is given.
     """
 
@@ -73,41 +78,22 @@ class Phase:
 
     @property
     def declared_steps(self) -> int | None:
-        """Steps where they follow from the phase alone; None with `epochs`."""
+        """Steps by `steps` or `tokens`; None for a phase that lasts `epochs`."""
         if self.tokens is not None:
             return self.tokens // (self.batch_size * self.seq_len)
         return self.steps
 
-
-@dataclass(frozen=True)
-class ResolvedPhase:
-    """A phase with its place in the run: what `Curriculum.phases` holds.
-
-    Attributes:
-        index: Which declared phase it is; one edited in place is in several pieces.
-        start: First training step.
-        steps: Training steps.
-        batch_size: Sequences in a step, over all processes.
-        seq_len: Tokens of a sequence.
-        weights: Share of tokens by source name, as the smallest integers of that ratio.
-    """
-
-    index: int
-    start: int
-    steps: int
-    batch_size: int
-    seq_len: int
-    weights: Mapping[str, int]
+    @cached_property
+    def integer_weights(self) -> dict[str, int]:
+        """The weights as the smallest positive integers of the same ratio."""
+        return {PRIMARY: 1} if self.weights is None else integer_weights(self.weights)
 
     @property
-    def stop(self) -> int:
-        """One past the last training step."""
-        return self.start + self.steps
-
-
-def exact(number: float | Fraction) -> int | Fraction:
-    """Return a number as it is, a float as the decimal it prints as: 0.2 is a fifth."""
-    return Fraction(repr(float(number))) if isinstance(number, float) else number
+    def exact_epochs(self) -> int | Fraction:
+        """`epochs` as an exact number, 0 if not given: 0.2 is a fifth."""
+        epochs = self.epochs or 0
+        # The decimal that a float prints as, not the binary fraction that it is.
+        return Fraction(repr(float(epochs))) if isinstance(epochs, float) else epochs
 
 
 def _positive_integer(name: str, value: Any) -> int:

@@ -2,11 +2,12 @@
 
 A generalised Feistel network over a domain `a * 2**k >= n`, with `2**k` about
 `sqrt(n)`: an element is split into `left` in `[0, a)` and `right` in `[0, 2**k)`, and
-each half in turn is moved by a keyed hash of the other. What falls outside `[0, n)` is
-walked on along its cycle (Black and Rogaway, Ciphers with Arbitrary Finite Domains,
-2002); the domain exceeds n by less than `sqrt(n)`, so few elements walk. Four pairs of
-half-rounds: three show in statistics at n <= 100. Up to 48 elements are ranked by
-their keyed hashes instead.
+a keyed hash of each half is added to the other in turn. An image outside `[0, n)` is
+sent through the network again until it falls inside (cycle walking: Black and Rogaway,
+Ciphers with Arbitrary Finite Domains, 2002). The domain exceeds n by less than
+`sqrt(n)`, so few elements need it. The network has four pairs of half-rounds, because
+with three the statistics for n <= 100 are visibly not uniform. Sets of up to 48
+elements are ordered by their keyed hashes instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from roxxel_curriculum._plain_bijection import (
+from roxxel_curriculum._order.plain_bijection import (
     BITS_64,
     GOLDEN,
     HALF_ROUNDS,
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MAX_SIZE = 2**60
-"""The largest n: halves stay below 2**32, so products stay inside 64 bits."""
+"""The largest n. Both halves stay below 2**32, so products fit 64 bits."""
 
-# Rows of the parameters of a group of elements, one column a group.
+# Rows of the parameter table, which has a column for each group of elements.
 _N, _A, _K, _MASK, _FIRST_KEY = range(5)
 
 _U64: TypeAlias = npt.NDArray[np.uint64]
@@ -54,11 +55,10 @@ def permute(index: npt.ArrayLike, n: int, key: int) -> npt.NDArray[np.int64]:
     Args:
         index: Integers in `[0, n)`, any shape.
         n: Size of the set, `0 <= n <= 2**60`.
-        key: Which bijection, `0 <= key < 2**64`; see `make_key`.
+        key: Selects the bijection, `0 <= key < 2**64`; see `make_key`.
 
     Returns:
-        int64 array of the shape of `index`, values in `[0, n)`, distinct where the
-        indices are.
+        int64 array of the shape of `index`; different indices have different images.
 
     Raises:
         IndexError: An index is outside `[0, n)`.
@@ -69,13 +69,15 @@ def permute(index: npt.ArrayLike, n: int, key: int) -> npt.NDArray[np.int64]:
 
 
 def make_key(*parts: int | str) -> int:
-    """Return a key in `[0, 2**64)` that depends on every part, the same everywhere.
+    """Return a key in `[0, 2**64)` that depends on every part.
+
+    The key is the same on every machine and in every process.
 
     Args:
-        *parts: Integers of any size and strings; `1` and `"1"` are different parts.
+        *parts: Integers of any size, and strings; `1` and `"1"` are different parts.
 
     Raises:
-        TypeError: A part is neither.
+        TypeError: A part is neither an integer nor a string.
     """
     text = ""
     for part in parts:
@@ -92,7 +94,7 @@ class Permutation:
 
     Args:
         n: Size of the set, `0 <= n <= 2**60`.
-        key: Which bijection, `0 <= key < 2**64`; see `make_key`.
+        key: Selects the bijection, `0 <= key < 2**64`; see `make_key`.
 
     Raises:
         ValueError: `n` or `key` is out of range.
@@ -120,14 +122,14 @@ class Permutation:
         return f"Permutation(n={self.n}, key={self.key})"
 
     def __call__(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return where each index goes; see `permute`."""
+        """Return the image of each index; see `permute`."""
         flat, shape = self._checked(index)
         if self._tables is not None:
             return self._tables[0][0, flat].reshape(shape)
         return _walk(flat, self._groups, _forward).astype(np.int64).reshape(shape)
 
     def inverse(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return which index is sent to each given one: `inverse(p(i)) == i`."""
+        """Return the index of each image: `p.inverse(p(i)) == i`."""
         flat, shape = self._checked(index)
         if self._tables is not None:
             return self._tables[1][0, flat].reshape(shape)
@@ -149,16 +151,16 @@ class Permutation:
 def permute_groups(
     index: _U64, counts: npt.NDArray[np.int64], sizes: Sequence[int], keys: _U64
 ) -> _U64:
-    """Permute several groups of indices, each in its own set, in one call.
+    """Permute groups of indices, each group with its own size and key, in one call.
 
     Args:
-        index: uint64 indices, group after group, each below its group's size; trusted.
-        counts: Indices in each group, shape `(groups,)`.
+        index: uint64 indices, group after group, each below its group's n; unchecked.
+        counts: Number of indices in each group, shape `(groups,)`.
         sizes: n of each group.
         keys: uint64 key of each group, shape `(groups,)`.
 
     Returns:
-        uint64 array of the shape of `index`; each group is what `permute` gives.
+        uint64 array of the shape of `index`; each group equals what `permute` returns.
     """
     if min(sizes) > SMALL:
         return _walk(index, _Groups.of(sizes, keys, counts), _forward)
@@ -179,7 +181,7 @@ def permute_groups(
 
 
 def mix_keys(base: _U64, *parts: _U64) -> _U64:
-    """Return keys that depend on `base` and on every part, element by element."""
+    """Return keys that depend elementwise on `base` and on every part."""
     keys = base
     for part in parts:
         keys = _mix((keys ^ part) + _GOLDEN)
@@ -194,28 +196,19 @@ def _mix(z: _U64) -> _U64:
 
 
 class _Groups:
-    """The parameters of the network for some elements, group after group.
-
-    Each is spread over the elements only when it is asked for: all twelve of a block of
-    samples together push out of the processor's caches what reading batches needs.
+    """The parameters of the network for the elements of several groups.
 
     Args:
         parameters: n, a, k, mask and the round keys, shape `(12, groups)`.
-        counts: Elements of each group; None where each is its own, or all are of one.
-        num_shared: So many of the parameters are the same for all groups.
+        counts: Number of elements in each group; None if every element is a group of
+            its own, or if all belong to one group.
     """
 
-    __slots__ = ("_counts", "_num_shared", "_parameters")
+    __slots__ = ("_counts", "_parameters")
 
-    def __init__(
-        self,
-        parameters: _U64,
-        counts: npt.NDArray[np.int64] | None,
-        num_shared: int,
-    ) -> None:
+    def __init__(self, parameters: _U64, counts: npt.NDArray[np.int64] | None) -> None:
         self._parameters = parameters
         self._counts = counts
-        self._num_shared = num_shared
 
     @classmethod
     def of(
@@ -228,49 +221,37 @@ class _Groups:
 
         Args:
             sizes: n of each group.
-            keys: uint64 key of each, shape `(groups,)`.
-            counts: Elements of each, in order; not needed for one group.
+            keys: uint64 key of each group, shape `(groups,)`.
+            counts: Number of elements in each group; not needed for one group.
         """
-        domains = {
-            n: (n, -(-n >> k), k, (1 << k) - 1)
-            for n in {*sizes}
-            for k in ((max(n, 1).bit_length() - 1) // 2,)
-        }
-        # Most often all groups are of one size, and only the keys differ.
-        is_one = len(domains) == 1
-        rows = domains.values() if is_one else [domains[n] for n in sizes]
+        halves = [(max(n, 1).bit_length() - 1) // 2 for n in sizes]
+        domains = [
+            (n, -(-n >> k), k, (1 << k) - 1) for n, k in zip(sizes, halves, strict=True)
+        ]
         parameters = np.empty((_FIRST_KEY + HALF_ROUNDS, len(sizes)), np.uint64)
-        parameters[:_FIRST_KEY] = np.array([*rows], np.uint64).T
+        parameters[:_FIRST_KEY] = np.array(domains, np.uint64).T
         parameters[_FIRST_KEY:] = _mix(keys + _ROUND_STEPS)
-        return cls(
-            parameters,
-            counts if len(sizes) > 1 else None,
-            _FIRST_KEY if is_one else 0,
-        )
+        return cls(parameters, counts if len(sizes) > 1 else None)
 
     def row(self, parameter: int) -> _U64:
-        """Return a parameter of every element, or one value for all."""
+        """Return one parameter for every element; one value if all share it."""
         row = self._parameters[parameter]
-        if self._counts is None:
-            return row
-        if parameter < self._num_shared:
-            return row[:1]
-        return np.repeat(row, self._counts)
+        return row if self._counts is None else np.repeat(row, self._counts)
 
     def chosen(self, elements: npt.NDArray[np.int64]) -> _Groups:
-        """Return the parameters of some of the elements."""
+        """Return the parameters of the elements with these indices."""
         if self._parameters.shape[1] == 1:
             return self
         if self._counts is not None:
             stops = np.cumsum(self._counts)
             elements = np.searchsorted(stops, elements, side="right")
-        return _Groups(self._parameters[:, elements], None, 0)
+        return _Groups(self._parameters[:, elements], None)
 
 
 def _small_tables(
     sizes: Sequence[int], keys: _U64
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return each small group's bijection and its inverse as rows of 48."""
+    """Return the bijection of each small group, and its inverse, as rows of 48."""
     hashes = _mix(keys[:, None] + _SMALL_STEPS)
     outside = np.arange(SMALL) >= np.array(sizes)[:, None]
     hashes[outside] = BITS_64
@@ -281,7 +262,7 @@ def _small_tables(
 
 
 def _hash(x: _U64, key: _U64, out: _U64, spare: _U64) -> None:
-    """Write 32 bits that depend on `x` and `key` to `out`; `spare` is overwritten."""
+    """Write 32 bits that depend on `x` and `key` to `out`; overwrite `spare`."""
     np.add(x, key, out=out)
     out *= _MULTIPLY_1
     np.right_shift(out, _SHIFT_32, out=spare)
@@ -290,8 +271,8 @@ def _hash(x: _U64, key: _U64, out: _U64, spare: _U64) -> None:
     out >>= _SHIFT_32
 
 
-# Both networks work in memory of their own, made once: to have it made anew for every
-# operation takes as long as the operations do.
+# Both networks reuse two buffers, because allocating the result of every operation
+# needs as much time as the operations.
 
 
 def _forward(x: _U64, groups: _Groups) -> _U64:
@@ -303,7 +284,7 @@ def _forward(x: _U64, groups: _Groups) -> _U64:
         hashed *= a
         hashed >>= _SHIFT_32
         left += hashed
-        # Unsigned: below `a` the difference wraps to something huge.
+        # Modulo `a`: where left < a, the unsigned difference wraps to a huge number.
         np.minimum(left, np.subtract(left, a, out=spare), out=left)
         _hash(left, groups.row(i + 1), hashed, spare)
         right += hashed
@@ -332,13 +313,13 @@ def _backward(x: _U64, groups: _Groups) -> _U64:
 
 
 def _walk(x: _U64, groups: _Groups, apply: Callable[[_U64, _Groups], _U64]) -> _U64:
-    """Apply the network until every element is back inside its `[0, n)`."""
+    """Apply the network until the image of every element is inside its `[0, n)`."""
     y = apply(x, groups)
-    outside = places = np.flatnonzero(y >= groups.row(_N))
+    outside = elements = np.flatnonzero(y >= groups.row(_N))
     while outside.size:
         groups = groups.chosen(outside)
-        again = apply(y[places], groups)
-        y[places] = again
+        again = apply(y[elements], groups)
+        y[elements] = again
         outside = np.flatnonzero(again >= groups.row(_N))
-        places = places[outside]
+        elements = elements[outside]
     return y

@@ -5,20 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_curriculum._plan_text import short
+from roxxel_curriculum._plan.figures import short_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from roxxel_curriculum._plan import PhasePlan, Plan
+    from roxxel_curriculum._plan.figures import PhasePlan, PlanFigures
 
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """What changes between two plans; false where nothing does.
+    """What changes between two plans; false if nothing does.
 
     Attributes:
-        step: Batches before this step are the same; None where all are.
+        step: The first step whose batch may change; None if no batch changes.
         changes: One sentence for each change.
     """
 
@@ -39,14 +39,14 @@ class PlanDiff:
 
 
 class _Change(NamedTuple):
-    """What changes, and the first step it changes; None where another says so."""
+    """A change and the first step it affects; None if another change gives the step."""
 
     step: int | None
     text: str
 
 
-def compare_plans(before: Plan, after: Plan) -> PlanDiff:
-    """Return what `after` changes of `before`."""
+def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
+    """Return what `after` changes, compared with `before`."""
     steps: list[int] = []
     changes: list[str] = []
     for step, change in (
@@ -63,14 +63,14 @@ def compare_plans(before: Plan, after: Plan) -> PlanDiff:
     return PlanDiff(min(steps, default=None), tuple(changes))
 
 
-def _run_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+def _run_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
     for what in ("seed", "longest", "overlap"):
         old, new = getattr(before, what), getattr(after, what)
         if old != new:
             yield _Change(0, f"{what} is {new} instead of {old}")
 
 
-def _source_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+def _source_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
     old = {source.name: source for source in before.sources}
     new = {source.name: source for source in after.sources}
     for name in old.keys() - new.keys():
@@ -81,11 +81,12 @@ def _source_changes(before: Plan, after: Plan) -> Iterator[_Change]:
         if old[name].fingerprint != new[name].fingerprint:
             yield _Change(
                 _first_use(before, name),
-                f"source {name!r} holds other data: {short(new[name].num_tokens)} "
-                f"tokens instead of {short(old[name].num_tokens)}",
+                f"source {name!r} holds other data: "
+                f"{short_count(new[name].num_tokens)} tokens instead of "
+                f"{short_count(old[name].num_tokens)}",
             )
         if old[name].policy != new[name].policy:
-            # Where it matters, the steps that it changes are found by exhaustion.
+            # `_exhaustion_changes` finds the steps that the policy changes.
             yield _Change(
                 None,
                 f"the policy of source {name!r} is {new[name].policy!r} instead of "
@@ -93,18 +94,18 @@ def _source_changes(before: Plan, after: Plan) -> Iterator[_Change]:
             )
 
 
-def _skip_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+def _skip_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
     old, new = dict(before.skips), dict(after.skips)
     for at in sorted(old.keys() | new.keys()):
         if old.get(at, 0) != new.get(at, 0):
             yield _Change(
                 at,
                 f"before step {at:,} the data of {new.get(at, 0):,} steps is "
-                f"passed over instead of {old.get(at, 0):,}",
+                f"skipped instead of {old.get(at, 0):,}",
             )
 
 
-def _phase_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+def _phase_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
     for number in range(max(len(before.phases), len(after.phases))):
         if number >= len(after.phases):
             gone = before.phases[number]
@@ -139,7 +140,7 @@ def _phase_changes(before: Plan, after: Plan) -> Iterator[_Change]:
             )
 
 
-def _exhaustion_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+def _exhaustion_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
     for number, (old, new) in enumerate(zip(before.phases, after.phases, strict=False)):
         if old.start != new.start:
             return
@@ -164,7 +165,7 @@ def _exhaustion_changes(before: Plan, after: Plan) -> Iterator[_Change]:
                 )
 
 
-def _total_changes(before: Plan, after: Plan) -> Iterator[_Change]:
+def _total_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
     if before.total_steps != after.total_steps:
         yield _Change(
             min(before.total_steps, after.total_steps),
@@ -177,14 +178,14 @@ def _total_changes(before: Plan, after: Plan) -> Iterator[_Change]:
         if was is not None and was.tokens != source.tokens:
             yield _Change(
                 None,
-                f"source {source.name!r} gives {short(source.tokens)} tokens "
-                f"instead of {short(was.tokens)}, {source.epochs:.3f} epochs "
+                f"source {source.name!r} gives {short_count(source.tokens)} tokens "
+                f"instead of {short_count(was.tokens)}, {source.epochs:.3f} epochs "
                 f"instead of {was.epochs:.3f}",
             )
 
 
-def _first_use(plan: Plan, name: str) -> int | None:
-    """Return the first step that draws from a source; None if none does."""
+def _first_use(plan: PlanFigures, name: str) -> int | None:
+    """Return the first step that draws from a source; None if no step does."""
     return min(
         (
             source.first_step

@@ -1,11 +1,12 @@
 """Which source each sample of a blend comes from, in exact proportion.
 
-A Huffman tree over the weights splits m samples at each node into `round(m p)` for one
-child, the rest for the other, p a multiple of 2**-48. A split adds at most half a
-sample of error and scales its parent's by p: every prefix stays within three samples of
-its share, for any number of sources (within two, and p's rounding adds less than 0.6
-at 10**14 samples). Counts are a walk down, the place of a source's k-th sample is a
-walk up with one exact division a node; all in integers.
+Each node of a Huffman tree over the weights gives `round(m p)` of its first m samples
+to one child and the rest to the other, where p is a multiple of 2**-48. A split adds at
+most half a sample of error and scales the error of its parent by p. So after any number
+of samples each source has given within three samples of its share, for any number of
+sources: within two by the tree, and rounding p adds less than 0.6 at 10**14 samples.
+Counts walk down the tree. The index of a source's k-th sample walks up, with one exact
+division at each node. All numbers are integers.
 """
 
 from __future__ import annotations
@@ -24,34 +25,35 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 MAX_DEAL = 2**15
-"""Samples dealt in one call: beyond it 2**48 times the offset leaves 64 bits."""
+"""Most samples of one call of `deal`: with more, 2**48 times them overflows."""
 
 _BITS = 48
 _ONE = 1 << _BITS
 _HALF = _ONE >> 1
-_PLACES = np.arange(MAX_DEAL + 1, dtype=np.int64)
-_PLACES.flags.writeable = False  # parts of it are handed out
-_OFFSETS = _PLACES.view(np.uint64)
+_OFFSETS = np.arange(MAX_DEAL + 1, dtype=np.int64)
+_OFFSETS.flags.writeable = False  # `deal` returns views of it
+_UNSIGNED_OFFSETS = _OFFSETS.view(np.uint64)
 _SHIFT = np.uint64(_BITS)
 
 
-class Dealt(NamedTuple):
-    """The samples of one source within a stretch of a blend.
+class Portion(NamedTuple):
+    """The samples that one source gives of some consecutive samples of a blend.
 
     Attributes:
         source: Name of the source.
-        places: Places in the stretch, ascending, int64; may be shared.
-        rank: How many samples the source had given before the first of them.
+        offsets: Which of the consecutive samples, counted from their first; ascending,
+            int64, perhaps read-only.
+        given: Number of samples that the source gave of the blend before them.
     """
 
     source: str
-    places: npt.NDArray[np.int64]
-    rank: int
+    offsets: npt.NDArray[np.int64]
+    given: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    share: int  # of `light`, in units of 2**-48
+    share: int  # of the light child, in units of 2**-48
     light: _Node
     heavy: _Node
 
@@ -59,16 +61,18 @@ class _Split:
 _Node: TypeAlias = "_Split | str"
 
 
-def resolve_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
+def integer_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
     """Return the weights above zero as the smallest integers of the same ratio.
 
-    A float stands for the shortest decimal that prints as it, so 0.3 : 0.7 and 3 : 7
+    A float counts as the shortest decimal that prints the same, so 0.3 : 0.7 and 3 : 7
     are the same blend.
 
     Args:
         weights: Non-negative and finite, at least one above zero.
+
+    Returns:
+        Positive integers by source name, sorted by name.
     """
-    # Decimals, for a fraction takes three times as long to be made of text.
     ratios = {
         name: (
             Decimal(repr(weight)) if isinstance(weight, float) else weight
@@ -86,7 +90,7 @@ def resolve_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
 
 
 class Blend:
-    """An endless sequence of samples dealt to sources by weight.
+    """An endless sequence of samples, each assigned to a source by weight.
 
     Args:
         weights: Positive integers by source name; their order does not matter.
@@ -95,7 +99,7 @@ class Blend:
     __slots__ = ("_paths", "_root")
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        # Ties by the first name in the node: names are distinct, so nodes never are.
+        # Nodes of equal weight are ordered by the first name in each.
         nodes: list[tuple[int, str, _Node]] = [
             (weight, name, name) for name, weight in weights.items()
         ]
@@ -124,7 +128,7 @@ class Blend:
         return tuple(sorted(self._paths))
 
     def counts(self, num_samples: int) -> dict[str, int]:
-        """Return how many of the first samples each source gives."""
+        """Return how many of the first `num_samples` samples each source gives."""
         counts: dict[str, int] = {}
         stack: list[tuple[_Node, int]] = [(self._root, num_samples)]
         while stack:
@@ -137,40 +141,41 @@ class Blend:
                 stack.append((node.heavy, total - light))
         return counts
 
-    def place(self, source: str, rank: int) -> int:
-        """Return which sample is the one that `source` gives after `rank` others."""
+    def sample_index(self, source: str, rank: int) -> int:
+        """Return the index of the sample that `source` gives after `rank` others."""
+        index = rank
         for share, is_light in self._paths[source]:
-            reach = rank * _ONE + _HALF
-            rank = -(-reach // share) - 1 if is_light else reach // (_ONE - share)
-        return rank
+            reach = index * _ONE + _HALF
+            index = -(-reach // share) - 1 if is_light else reach // (_ONE - share)
+        return index
 
-    def deal(self, first: int, num_samples: int) -> list[Dealt]:
-        """Return who gives the samples `[first, first + num_samples)`.
+    def deal(self, first: int, num_samples: int) -> list[Portion]:
+        """Assign the samples `[first, first + num_samples)` to the sources.
 
         Args:
             first: First sample, counted from the start of the blend.
             num_samples: At most `MAX_DEAL`.
 
         Returns:
-            One entry for each source that gives any, places counted from `first`.
+            One portion for each source that gives any of the samples.
         """
-        dealt: list[Dealt] = []
+        portions: list[Portion] = []
         stack: list[tuple[_Node, int, npt.NDArray[np.int64]]] = [
-            (self._root, first, _PLACES[:num_samples])
+            (self._root, first, _OFFSETS[:num_samples])
         ]
         while stack:
-            node, start, places = stack.pop()
-            count = places.size
+            node, given, offsets = stack.pop()
+            count = offsets.size
             if not count:
                 continue
             if isinstance(node, str):
-                dealt.append(Dealt(node, places, start))
+                portions.append(Portion(node, offsets, given))
                 continue
-            before, rest = divmod(start * node.share + _HALF, _ONE)
-            given = _OFFSETS[: count + 1] * np.uint64(node.share)
-            given += np.uint64(rest)
-            given >>= _SHIFT
-            is_light = given[1:] != given[:-1]
-            stack.append((node.light, before, places[is_light]))
-            stack.append((node.heavy, start - before, places[~is_light]))
-        return dealt
+            light, remainder = divmod(given * node.share + _HALF, _ONE)
+            lights = _UNSIGNED_OFFSETS[: count + 1] * np.uint64(node.share)
+            lights += np.uint64(remainder)
+            lights >>= _SHIFT
+            is_light = lights[1:] != lights[:-1]
+            stack.append((node.light, light, offsets[is_light]))
+            stack.append((node.heavy, given - light, offsets[~is_light]))
+        return portions

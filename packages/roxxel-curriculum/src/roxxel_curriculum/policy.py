@@ -1,4 +1,4 @@
-"""What happens when a source of a curriculum has been read to its end."""
+"""Policy: what a source does when all of it has been read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roxxel_curriculum._integers import as_integer
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How often a source may be read, and what follows when it has run out.
+    """How often a source is read, and what happens when it has run out.
 
     Attributes:
         epochs: Passes over the source, each reshuffled; None for no limit.
@@ -19,8 +19,8 @@ class Policy:
             the run with the last whole step before the source runs out.
 
     Raises:
-        TypeError: `epochs` is no integer.
-        CurriculumError: `epochs` is below 1, or `then` is neither word.
+        TypeError: `epochs` is not an integer.
+        CurriculumError: `epochs` is below 1, or `then` is not one of the two words.
     """
 
     epochs: int | None
@@ -48,10 +48,10 @@ class Policy:
 
 
 DROP = Policy(1)
-"""Read once, then the others share its weight: the default of a secondary source."""
+"""Read once, then give the weight to the others: the default of a secondary source."""
 
 REPEAT = Policy(None)
-"""Read again and again, each epoch reshuffled: the default of the primary."""
+"""Read without a limit, each epoch in another order: the default of the primary."""
 
 STOP = Policy(1, "stop")
 """Read once; the run ends with the last whole step before the source runs out."""
@@ -60,16 +60,20 @@ _BY_NAME = {"drop": DROP, "repeat": REPEAT, "stop": STOP}
 
 
 def repeat(epochs: int) -> Policy:
-    """Return the policy that reads a source up to `epochs` times, then drops it."""
+    """Return the policy that reads a source up to `epochs` times and then drops it."""
     return Policy(epochs)
 
 
 def parse_policy(value: object, source: str) -> Policy:
-    """Return a policy given as itself, as a word, or as a number of epochs.
+    """Return the policy that a `Policy`, a word or a number of epochs stands for.
+
+    Args:
+        value: As a user gives it.
+        source: Name of the source, for errors.
 
     Raises:
-        CurriculumError: The word or number is not a policy.
-        TypeError: It is of another type.
+        CurriculumError: The word or the number is not a policy.
+        TypeError: The value has another type.
     """
     if isinstance(value, Policy):
         return value

@@ -1,0 +1,358 @@
+"""From declared phases to solved ones: which source gives which sample.
+
+Phases are solved one after another, from the past alone. Nothing about a phase depends
+on the phases after it, and the order inside a phase does not depend on its number of
+steps. All counts are Python integers.
+"""
+
+from __future__ import annotations
+
+import operator
+from contextlib import suppress
+from dataclasses import replace
+from functools import lru_cache
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._order.blend import Blend
+from roxxel_curriculum._order.rounds import Cursor, SampleStream, cut_spans
+from roxxel_curriculum._plan.declaration import EarlyStop, Solution
+from roxxel_curriculum._plan.resolved_phase import Leg, ResolvedPhase, Skip
+from roxxel_curriculum.phase import PRIMARY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from roxxel_curriculum._plan.declaration import Declaration
+    from roxxel_curriculum.phase import Phase
+
+
+def solve(declaration: Declaration) -> Solution:
+    """Solve a declaration from its first step.
+
+    Raises:
+        CurriculumError: A phase cannot be met; the message says why, with the numbers.
+    """
+    solver = Solver(declaration)
+    for index, phase in enumerate(declaration.phases):
+        solver.add(phase, index)
+    return solver.solution()
+
+
+def solve_with_earlier_longest(declaration: Declaration) -> Solution | None:
+    """Solve a declaration for a run that started before its longest phase was added.
+
+    Such a run keeps the `longest` of its first phases and may fit the sources where a
+    new run does not. None if no such run can be met either.
+    """
+    if declaration.longest is not None:
+        return None
+    lengths = accumulate((phase.seq_len for phase in declaration.phases), max)
+    shorter = {*lengths} - {declaration.resolved_longest}
+    for longest in sorted(shorter, reverse=True):
+        with suppress(CurriculumError):
+            return solve(replace(declaration, longest=longest))
+    return None
+
+
+@lru_cache(maxsize=512)
+def _blend(weights: tuple[tuple[str, int], ...]) -> Blend:
+    return Blend(dict(weights))
+
+
+class Solver:
+    """Solves phases in order and tracks how far each source has been read.
+
+    Attributes:
+        phases: The phases solved so far.
+        early_stop: Where a policy has ended the run; None while none has.
+        step: Training steps solved so far.
+        spans: How each source is cut, by name.
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.phases: list[ResolvedPhase] = []
+        self.early_stop: EarlyStop | None = None
+        self.step = 0
+        self._declaration = declaration
+        self._longest = declaration.resolved_longest
+        self.spans = {
+            source.name: cut_spans(
+                operator.index(source.reader.num_tokens),
+                self._longest,
+                declaration.overlap,
+            )
+            for source in declaration.sources
+        }
+        self._policies = {source.name: source.policy for source in declaration.sources}
+        self._cursors: dict[str, Cursor] = {}
+
+    def solve(
+        self, phase: Phase, index: int, *, is_edited: bool = False
+    ) -> ResolvedPhase:
+        """Return `phase` solved as the next phase, without adding it.
+
+        Args:
+            phase: What is declared.
+            index: Index of the declared phase.
+            is_edited: Whether it continues an edited phase.
+
+        Raises:
+            CurriculumError: The phase cannot be met.
+        """
+        label = f"phase {index}"
+        weights = phase.integer_weights
+        self._check_lengths(phase, label)
+        cursors = {name: self._cursor(name, phase.seq_len) for name in weights}
+        # As long as its sources last; cut to its steps below.
+        draft = ResolvedPhase(
+            index=index,
+            start=self.step,
+            steps=0,
+            batch_size=phase.batch_size,
+            seq_len=phase.seq_len,
+            weights=weights,
+            is_edited=is_edited,
+            skips=tuple(
+                Skip(skip.at - self.step, skip.steps)
+                for skip in self._declaration.skips
+                if skip.at >= self.step
+            ),
+            legs=tuple(self._legs(phase, cursors)),
+            cursors=cursors,
+        )
+        wanted = phase.declared_steps
+        if wanted is None:
+            wanted = self._steps_of_epochs(phase, draft, label)
+        steps = self._within_supply(draft, wanted, label)
+        total = draft.samples_before(steps)
+        solved = replace(
+            draft,
+            steps=steps,
+            skips=tuple(skip for skip in draft.skips if skip.at < steps),
+            legs=tuple(leg for leg in draft.legs if leg.start < total),
+            stopped_by=self._stopper(draft) if steps < wanted else None,
+        )
+        self._check_max_epochs(solved, label)
+        return solved
+
+    def add(
+        self, phase: Phase, index: int, *, is_edited: bool = False
+    ) -> ResolvedPhase | None:
+        """Solve `phase` and add it; None if the run has ended before.
+
+        Args:
+            phase: What is declared.
+            index: Index of the declared phase.
+            is_edited: Whether it continues an edited phase.
+
+        Raises:
+            CurriculumError: The phase cannot be met.
+        """
+        if self.early_stop:
+            return None
+        solved = self.solve(phase, index, is_edited=is_edited)
+        if solved.stopped_by is not None:
+            self.early_stop = EarlyStop(solved.stop, solved.stopped_by, index)
+        if not solved.steps:
+            return None
+        for name, given in solved.counts(solved.num_samples).items():
+            if given:
+                stream, before = solved.cursors[name]
+                self._cursors[name] = Cursor(stream, before + given)
+        self.step = solved.stop
+        self.phases.append(solved)
+        return solved
+
+    def solution(self) -> Solution:
+        """Return what has been solved, checked as a whole.
+
+        Raises:
+            CurriculumError: No step is left, or a skip is beyond the last step.
+        """
+        declaration, early_stop = self._declaration, self.early_stop
+        if not self.phases:
+            raise CurriculumError(
+                f"the run has no step: source "
+                f"{early_stop.source if early_stop else PRIMARY!r} stops it before the "
+                'first one; use another policy than "stop" or a smaller batch_size'
+            )
+        for skip in declaration.skips:
+            if skip.at >= self.step and early_stop is None:
+                raise CurriculumError(
+                    f"a skip is at step {skip.at} but the run has {self.step} steps; "
+                    f"use a step below {self.step}"
+                )
+        return Solution(
+            declaration, self._longest, self.spans, tuple(self.phases), early_stop
+        )
+
+    def _cursor(self, name: str, seq_len: int) -> Cursor:
+        """Return the cursor from which a phase reads a source."""
+        if name not in self._cursors:
+            return Cursor(SampleStream(self.spans[name], seq_len, 0, 0), 0)
+        return self._cursors[name].switched_to(seq_len)
+
+    def _legs(self, phase: Phase, cursors: Mapping[str, Cursor]) -> Iterator[Leg]:
+        left: dict[str, int | None] = {}
+        for name, (stream, before) in cursors.items():
+            epochs = self._policies[name].epochs
+            left[name] = None
+            if epochs is not None:
+                left[name] = max(0, stream.samples_until(epochs) - before)
+        needed = None
+        if phase.declared_steps is not None:
+            skips = self._declaration.skips
+            skipped = sum(skip.steps for skip in skips if skip.at >= self.step)
+            needed = (phase.declared_steps + skipped) * phase.batch_size
+        stops = {name for name in cursors if self._policies[name].then == "stop"}
+        if any(left[name] == 0 for name in stops):
+            return
+        given = dict.fromkeys(cursors, 0)
+        weights = phase.integer_weights
+        alive = {name: w for name, w in weights.items() if left[name] != 0}
+        start = 0
+        while alive and (needed is None or start < needed):
+            blend = _blend(tuple(sorted(alive.items())))
+            ends = [
+                (blend.sample_index(name, limit - given[name] - 1) + 1, name)
+                for name in alive
+                if (limit := left[name]) is not None
+            ]
+            if not ends:
+                yield Leg(start, None, blend, dict(given), None)
+                return
+            length, name = min(ends)
+            yield Leg(start, start + length, blend, dict(given), name)
+            if name in stops:
+                return
+            for source, count in blend.counts(length).items():
+                given[source] += count
+            del alive[name]
+            start += length
+
+    def _steps_of_epochs(self, phase: Phase, draft: ResolvedPhase, label: str) -> int:
+        """Return the whole steps until the primary has given the phase's epochs."""
+        epochs = phase.exact_epochs
+        numerator, denominator = epochs.as_integer_ratio()
+        windows = self.spans[PRIMARY].windows_per_epoch(phase.seq_len)
+        wanted = numerator * windows // denominator
+        if PRIMARY not in draft.weights:
+            raise CurriculumError(
+                f"{label} lasts epochs={float(epochs):g} of the primary, "
+                "which has no weight in it; give steps or tokens instead"
+            )
+        steps = 0
+        if wanted:
+            try:
+                samples = draft.sample_index(PRIMARY, wanted - 1) + 1
+            except LookupError:
+                if self._stopper(draft) is not None:
+                    supply = draft.legs[-1].stop or 0 if draft.legs else 0
+                    return supply // phase.batch_size + 1  # the policy cuts it
+                policy = self._policies[PRIMARY]
+                stream, before = draft.cursors[PRIMARY]
+                left = stream.samples_until(policy.epochs or 0) - before
+                raise CurriculumError(
+                    f"{label} lasts epochs={float(epochs):g} of the primary, "
+                    f"{wanted} samples, but the primary has {left} left by its policy "
+                    f"({policy}); give fewer epochs or let it repeat"
+                ) from None
+            steps = samples // phase.batch_size
+        if not steps:
+            raise CurriculumError(
+                f"{label} has no whole step: {phase.batch_size} samples of "
+                f"{phase.seq_len} tokens are more than epochs={float(epochs):g} of the "
+                f"primary holds ({windows} samples an epoch); use a smaller batch_size "
+                "or more epochs"
+            )
+        return steps
+
+    def _stopper(self, phase: ResolvedPhase) -> str | None:
+        """Return the source that ends the run where the phase's supply ends."""
+        if phase.legs:
+            name = phase.legs[-1].ended_by
+            stops = name is not None and self._policies[name].then == "stop"
+            return name if stops else None
+        for name, (stream, before) in phase.cursors.items():
+            policy = self._policies[name]
+            if policy.then != "stop" or policy.epochs is None:
+                continue
+            if stream.samples_until(policy.epochs) <= before:
+                return name
+        return None
+
+    def _within_supply(self, draft: ResolvedPhase, steps: int, label: str) -> int:
+        """Return `steps`, or fewer if a source's policy stops the run.
+
+        Raises:
+            CurriculumError: The sources run out before.
+        """
+        supply = draft.legs[-1].stop if draft.legs else 0
+        fit = steps if supply is None else min(steps, draft.steps_within(supply))
+        if fit < steps and self._stopper(draft) is None:
+            most, _ = self._within_max_epochs(draft, fit)
+            names = ", ".join(sorted(draft.weights))
+            remedy = f"use at most {most}" if most else "leave the phase out"
+            raise CurriculumError(
+                f"{label} needs {steps} steps of {draft.batch_size} samples of "
+                f"{draft.seq_len} tokens, but its sources ({names}) run out after "
+                f"{fit} steps; {remedy} or let a source repeat"
+            )
+        return fit
+
+    def _check_lengths(self, phase: Phase, label: str) -> None:
+        spans = {name: self.spans[name] for name in phase.integer_weights}
+        first = next(iter(spans.values()))
+        if first.stride(phase.seq_len) < 1:
+            raise CurriculumError(
+                f"{label} has seq_len={phase.seq_len}; "
+                "with overlap=1 a sequence needs at least 2 tokens"
+            )
+        small = [
+            f"{name!r} ({cut.num_tokens} tokens in {cut.num_spans} spans of "
+            f"{cut.span_tokens})"
+            for name, cut in spans.items()
+            if not cut.windows_left(phase.seq_len, 0)
+        ]
+        if small:
+            fit = min(cut.span_tokens for cut in spans.values())
+            raise CurriculumError(
+                f"{label} has seq_len={phase.seq_len}, longer than the spans of "
+                f"{', '.join(small)}, cut for longest={self._longest}; use at most "
+                f"{fit}, leave the source out, or start a new run with a larger "
+                "longest="
+            )
+
+    def _check_max_epochs(self, phase: ResolvedPhase, label: str) -> None:
+        fit, name = self._within_max_epochs(phase, phase.steps)
+        if name is not None:
+            stream, before = phase.cursors[name]
+            given = before + phase.counts(phase.num_samples)[name]
+            raise CurriculumError(
+                f"{label} needs {phase.steps} steps, which read source {name!r} for "
+                f"{stream.epochs_started(given)} epochs with "
+                f"max_epochs={self._declaration.max_epochs}; "
+                f"at most {fit} steps fit"
+            )
+
+    def _within_max_epochs(
+        self, phase: ResolvedPhase, steps: int
+    ) -> tuple[int, str | None]:
+        """Return the steps that `max_epochs` allows, and the source that limits them.
+
+        The source is None if all `steps` fit.
+        """
+        fit, limiting = steps, None
+        max_epochs = self._declaration.max_epochs
+        if max_epochs is None:
+            return fit, limiting
+        for name, given in phase.counts(phase.samples_before(steps)).items():
+            stream, before = phase.cursors[name]
+            allowed = max(0, stream.samples_until(max_epochs) - before)
+            if given > allowed:
+                most = phase.steps_within(phase.sample_index(name, allowed))
+                if most < fit:
+                    fit, limiting = most, name
+        return fit, limiting

@@ -1,0 +1,198 @@
+"""The sources of a curriculum: named readers with policies, checked to fit together.
+
+This is the only module that looks up the optional members of a `TokenReader`. It looks
+at the type of a reader alone. A wrapper that forwards unknown members by `__getattr__`
+would otherwise pass on those of the reader inside, and `with_version` would return that
+reader without the wrapper: other tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from roxxel_format import ShardError, TokenReader
+
+from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._plan.declaration import Source
+from roxxel_curriculum.phase import PRIMARY
+from roxxel_curriculum.policy import DROP, REPEAT, parse_policy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roxxel_curriculum.policy import Policy
+
+MAX_TOKENS = 2**60
+"""The largest source: token positions and their sums stay inside 64 bits."""
+
+_REQUIRED = [member for member in dir(TokenReader) if not member.startswith("_")]
+_INT32 = np.iinfo(np.int32)
+
+
+def checked_sources(
+    primary: TokenReader,
+    mix: Mapping[str, TokenReader] | None,
+    policies: Mapping[str, Policy | str | int] | None,
+) -> tuple[Source, ...]:
+    """Return the sources with their policies, the primary first.
+
+    Raises:
+        TypeError: An argument has the wrong type, or a source is not a token reader.
+        CurriculumError: A name is taken or unknown, a policy is invalid, a source is
+            empty, too large or holds tokens that int32 cannot, or a source does not fit
+            the primary.
+        ShardError: The shards of a source were written with different tokenizers.
+    """
+    mix = _checked_mapping(mix, "mix_streamers must map names to token readers")
+    if PRIMARY in mix:
+        raise CurriculumError(
+            f"mix_streamers has a source named {PRIMARY!r}, which names the primary; "
+            "give it another name"
+        )
+    for name in mix:
+        if not isinstance(cast("Any", name), str) or not name:
+            raise TypeError(f"a source's name must be a non-empty str, got {name!r}")
+    policies = _checked_mapping(policies, "policies must map source names to policies")
+    names = [PRIMARY, *mix]
+    for name in policies:
+        if name not in names:
+            raise CurriculumError(
+                f"policies name unknown source {name!r}; "
+                f"the sources are {', '.join(map(repr, names))}"
+            )
+    sources = tuple(
+        Source(name, reader, parse_policy(policies.get(name, default), name))
+        for name, reader, default in (
+            (PRIMARY, primary, REPEAT),
+            *((name, reader, DROP) for name, reader in mix.items()),
+        )
+    )
+    for source in sources:
+        _check_reader(source)
+        _check_same_kind(sources[0], source)
+    return sources
+
+
+def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
+    """Return the dtype of a batch: int32 for integer tokens, else as stored."""
+    dtypes = [np.dtype(reader.dtype) for reader in readers]
+    if dtypes[0].kind in "iu":
+        return np.dtype(np.int32)
+    return np.result_type(*dtypes)
+
+
+def with_block_checks(source: Source) -> TokenReader:
+    """Return a reader that verifies the checksum of every block it reads.
+
+    Raises:
+        CurriculumError: The source has no checksums.
+    """
+    with_check = _optional(source.reader, "with_check")
+    if with_check is None:
+        raise CurriculumError(
+            f'check="blocks": source {source.name!r} is a '
+            f"{type(source.reader).__name__}, which has no checksums; "
+            "write it as .rox shards to verify it"
+        )
+    return with_check("blocks")
+
+
+def at_versions(
+    sources: Sequence[Source], fingerprints: Mapping[str, str]
+) -> tuple[Source, ...]:
+    """Return the sources, each bound to the version with the given fingerprint.
+
+    A source stays as it is if it has that fingerprint already, if none is given, or if
+    its reader has no such version.
+
+    Args:
+        sources: The sources.
+        fingerprints: Fingerprints by source name.
+    """
+    return tuple(_at_version(source, fingerprints) for source in sources)
+
+
+def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
+    wanted = fingerprints.get(source.name)
+    with_version = _optional(source.reader, "with_version")
+    if with_version is None or wanted in (None, source.reader.fingerprint):
+        return source
+    try:
+        return replace(source, reader=with_version(wanted))
+    except ShardError:  # no such version: the comparison with the state names it
+        return source
+
+
+def _optional(reader: TokenReader, member: str) -> Any:
+    """Return a member that the type of a reader defines; None if it does not."""
+    return getattr(reader, member) if hasattr(type(reader), member) else None
+
+
+def _checked_mapping(
+    value: Mapping[str, Any] | None, message: str
+) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(cast("Any", value), Mapping):
+        raise TypeError(f"{message}, got {type(value).__name__}")
+    return value
+
+
+def _check_reader(source: Source) -> None:
+    reader = source.reader
+    # The type first: looking at the reader itself would compute its fingerprint.
+    missing = [
+        member
+        for member in _REQUIRED
+        if not (hasattr(type(reader), member) or hasattr(reader, member))
+    ]
+    if missing:
+        raise TypeError(
+            f"source {source.name!r} is a {type(reader).__name__}, not a token reader: "
+            f"it has no {', '.join(missing)}; open the corpus with Roxxel(filepath)"
+        )
+    if not 0 < reader.num_tokens <= MAX_TOKENS:
+        raise CurriculumError(
+            f"source {source.name!r} holds {reader.num_tokens} tokens; "
+            "a source needs at least 1 and at most 2**60"
+        )
+    dtype = np.dtype(reader.dtype)
+    if dtype.kind in "iu" and not np.can_cast(dtype, np.int32, "safe"):
+        seen = _optional(reader, "token_range_seen")
+        _check_int32(source.name, dtype, seen)
+
+
+def _check_int32(name: str, dtype: np.dtype[Any], seen: tuple[int, int] | None) -> None:
+    least, greatest = (0, 0) if seen is None else seen
+    if greatest > _INT32.max or least < _INT32.min:
+        raise CurriculumError(
+            f"source {name!r} holds {dtype.name} tokens from {least} to {greatest}, "
+            f"but a batch is int32 and holds tokens from {_INT32.min} to {_INT32.max}; "
+            "write the source again with a vocabulary that fits"
+        )
+
+
+def _check_same_kind(primary: Source, source: Source) -> None:
+    first, other = np.dtype(primary.reader.dtype), np.dtype(source.reader.dtype)
+    if _kind(first) != _kind(other):
+        raise CurriculumError(
+            f"source {source.name!r} holds {_kind(other)} tokens ({other.name}) but "
+            f"the primary holds {_kind(first)} tokens ({first.name}); "
+            "a batch has one kind, so write this source again with the primary's"
+        )
+    ours, theirs = primary.reader.tokenizer, source.reader.tokenizer
+    if ours is not None and theirs is not None and ours != theirs:
+        raise CurriculumError(
+            f"source {source.name!r} was made with tokenizer {theirs!r} but the "
+            f"primary with {ours!r}; the same token id would mean different text, "
+            "so write this source again with the primary's tokenizer"
+        )
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    if dtype.kind in "iu":
+        return "integer"
+    return {"f": "floating-point", "b": "boolean"}.get(dtype.kind, dtype.name)

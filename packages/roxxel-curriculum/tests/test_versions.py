@@ -1,0 +1,129 @@
+"""A run that resumes reads the versions of its corpora that it started with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from roxxel_curriculum import Curriculum, CurriculumError, Phase, StateMismatch
+from roxxel_curriculum.testing import PositionReader
+from roxxel_format import ShardError
+
+
+class Growing(PositionReader):
+    """A corpus that was appended to, with its earlier versions by fingerprint."""
+
+    def __init__(self, *sizes: int, name: str = "web") -> None:
+        super().__init__(sizes[-1], name)
+        self._name = name
+        self._versions = {
+            PositionReader(size, name).fingerprint: sizes[: number + 1]
+            for number, size in enumerate(sizes)
+        }
+
+    def with_version(self, fingerprint: str) -> Growing:
+        if fingerprint not in self._versions:
+            raise ShardError(f"no version {fingerprint}")
+        return Growing(*self._versions[fingerprint], name=self._name)
+
+
+def blend(web: Any, code: Any, steps: int = 20, **options: Any) -> Curriculum:
+    phases = [
+        Phase(10, 4, 33, {"self": 3, "code": 1}),
+        Phase(steps, 2, 65, {"self": 1, "code": 1}),
+    ]
+    return Curriculum(web, phases, {"code": code}, **options)
+
+
+def saved(curriculum: Curriculum, step: int) -> dict[str, Any]:
+    return json.loads(json.dumps(curriculum.sampler(7).state(step)))
+
+
+@pytest.mark.parametrize("step", [0, 1, 10, 15, 29])
+def test_a_run_resumes_on_the_versions_it_started_with(step: int) -> None:
+    web, code = Growing(20_000), Growing(4000, name="code")
+    started = blend(web, code)
+    grown = blend(Growing(20_000, 50_000), Growing(4000, 4100, 9000, name="code"))
+    state = saved(started, step)
+
+    resumed = grown.sampler(7, state)
+
+    expected = started.sampler(7)
+    for later in range(30):
+        assert np.array_equal(resumed.batch(later), expected.batch(later))
+    assert resumed.state(step) == state
+    resumed.check(state)
+    again = grown.sampler(7, json.loads(json.dumps(resumed.state(step))))
+    assert np.array_equal(again.batch(29), expected.batch(29))
+    assert not started.plan(7).diff(grown.plan(7, state))
+    assert grown.plan(7).sources[0].num_tokens == 50_000
+
+
+def test_a_phase_of_epochs_keeps_its_steps_when_the_corpus_has_grown() -> None:
+    phase = Phase(epochs=1, batch_size=4, seq_len=33)
+    started = Curriculum(Growing(20_000), [phase])
+    grown = Curriculum(Growing(20_000, 50_000), [phase])
+    assert grown.total_steps > 2 * started.total_steps
+
+    resumed = grown.sampler(7, saved(started, 3))
+
+    assert resumed.total_steps == started.total_steps
+
+
+def test_a_new_run_reads_the_newest_version() -> None:
+    grown = Curriculum(Growing(20_000, 50_000), [Phase(9, 4, 33)]).sampler(7)
+    plain = Curriculum(PositionReader(50_000, "web"), [Phase(9, 4, 33)]).sampler(7)
+
+    assert np.array_equal(grown.batch(3), plain.batch(3))
+
+
+def test_a_version_that_is_gone_is_refused_with_the_difference() -> None:
+    code = Growing(4000, name="code")
+    state = saved(blend(Growing(20_000), code), 15)
+
+    with pytest.raises(StateMismatch, match="fingerprint of source 'self' was") as info:
+        blend(Growing(30_000, 50_000), code).sampler(7, state)
+    assert len(info.value.differences) == 2
+    with pytest.raises(StateMismatch, match="fingerprint of source 'self' was"):
+        blend(PositionReader(50_000, "web"), code).sampler(7, state)
+
+
+class Shifted:
+    """Forwards every member to a reader and adds one to the tokens it reads."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def read(self, *arguments: Any) -> Any:
+        return self._reader.read(*arguments) + 1
+
+
+def test_a_wrapper_never_gives_way_to_the_reader_inside() -> None:
+    code = Growing(4000, name="code")
+    before = blend(Shifted(Growing(20_000)), code)
+    state = saved(before, 15)
+
+    with pytest.raises(StateMismatch, match="fingerprint of source 'self' was"):
+        blend(Shifted(Growing(20_000, 50_000)), code).sampler(7, state)
+    with pytest.raises(CurriculumError, match="is a Shifted, which has no checksums"):
+        before.sampler(7, check="blocks")
+
+
+def test_a_source_that_the_past_did_not_read_keeps_its_version_too() -> None:
+    phases = [Phase(10, 4, 33), Phase(9, 2, 33, {"self": 1, "code": 1})]
+
+    def of(code: Any) -> Curriculum:
+        return Curriculum(Growing(20_000), phases, {"code": code})
+
+    started = of(Growing(4000, name="code"))
+    state = saved(started, 5)
+
+    resumed = of(Growing(4000, 9000, name="code")).sampler(7, state)
+    assert np.array_equal(resumed.batch(18), started.sampler(7).batch(18))
+    # Another corpus may take its name until the run reads it.
+    assert of(Growing(5000, name="code")).sampler(7, state).total_steps == 19
