@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, ShardError
+from roxxel_format.cli import main as command
 
 if TYPE_CHECKING:
     import random
@@ -148,6 +150,21 @@ def write(pattern: str, documents: Iterable[Any], exist: Exist) -> None:
         )
 
 
+def clean(pattern: str, *, by_command: bool) -> bool:
+    """Remove what killed writers left; return False where a writer is at work."""
+    if not by_command:
+        try:
+            Roxxel(pattern).remove_leftovers()
+        except BlockingIOError:
+            return False
+        return True
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = command(["clean", pattern])
+    assert code in {0, 1}, f"clean ended with code {code}: {said.getvalue()}"
+    return code == 0
+
+
 def check_clean(corpus: Roxxel) -> None:
     """Check that the folder of a corpus holds the corpus, its manifest and locks."""
     left = corpus.leftovers()
@@ -162,6 +179,69 @@ def check_clean(corpus: Roxxel) -> None:
         if path.suffix != ".json" and (path.is_dir() or path.stat().st_size)
     ]
     assert not wrong, f"files of no corpus after cleaning: {wrong}"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of write.
+
+    Attributes:
+        exist: As `Roxxel.write` takes it.
+        before: What the corpus holds before the write, None for nothing.
+        after: What the corpus holds once part 2 is written.
+        later: The part that the later write writes.
+    """
+
+    exist: Exist
+    before: Content | None
+    after: Content
+    later: int
+
+    def prepare(self, folder: Path) -> str:
+        """Make a new folder with the corpus before the write; return its pattern."""
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        pattern = f"{folder}/c_*.rox"
+        for seed in self.before or ():
+            write(pattern, part(seed), "append")
+        return pattern
+
+    def then(self, content: Content | None) -> Content:
+        """Return what the corpus holds once the later write returned."""
+        if self.exist == "append" and content is not None:
+            return (*content, self.later)
+        return (self.later,)
+
+    @property
+    def contents(self) -> list[Content]:
+        """All that the corpus may hold at any time."""
+        known = [self.before, self.after, self.then(self.before), self.then(self.after)]
+        return [content for content in dict.fromkeys(known) if content is not None]
+
+
+KINDS = {
+    "create": Kind("keep", None, (2,), later=2),
+    "append": Kind("append", (1,), (1, 2), later=3),
+    "replace": Kind("replace", (1,), (2,), later=3),
+}
+
+
+def committed(pattern: str, kind: Kind) -> Content | None:
+    """Return what a new reader finds; None where nothing was ever committed.
+
+    Raises:
+        ShardError: There was a corpus, and now there is none.
+        WrongTokensError: The corpus has none of the contents of this kind.
+    """
+    try:
+        with Roxxel(pattern, check="blocks") as corpus:
+            content = content_of(corpus, kind.contents)
+            assert corpus.verify().ok
+            return content
+    except (ShardError, FileNotFoundError):
+        if kind.before is not None:
+            raise
+        return None
 
 
 class Killed:

@@ -20,65 +20,24 @@ from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
-import io
 import json
 import os
 import random
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import _campaign
-from _campaign import Content, Exist, Killed
+from _campaign import Content, Killed, Kind
 from roxxel_format import Roxxel, ShardError
-from roxxel_format.cli import main as command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of write.
-
-    Attributes:
-        exist: As `Roxxel.write` takes it.
-        before: What the corpus holds before the write, None for nothing.
-        after: What the corpus holds once part 2 is written.
-        later: The part that the later write writes.
-    """
-
-    exist: Exist
-    before: Content | None
-    after: Content
-    later: int
-
-    def then(self, content: Content | None) -> Content:
-        """Return what the corpus holds once the later write returned."""
-        if self.exist == "append" and content is not None:
-            return (*content, self.later)
-        return (self.later,)
-
-    @property
-    def contents(self) -> list[Content]:
-        """All that the corpus may hold at any time."""
-        known = [self.before, self.after, self.then(self.before), self.then(self.after)]
-        return [content for content in dict.fromkeys(known) if content is not None]
-
-
-KINDS = {
-    "create": Kind("keep", None, (2,), later=2),
-    "append": Kind("append", (1,), (1, 2), later=3),
-    "replace": Kind("replace", (1,), (2,), later=3),
-}
 
 
 def main() -> None:
@@ -101,7 +60,7 @@ def write(pattern: str, kind: str) -> None:
     """Write part 2; a byte on the standard output says that it begins, or ended."""
     documents = _campaign.part(2)
     os.write(1, b".")
-    _campaign.write(pattern, documents, KINDS[kind].exist)
+    _campaign.write(pattern, documents, _campaign.KINDS[kind].exist)
     os.write(1, b".")
 
 
@@ -111,14 +70,14 @@ def run(num_kills: int, seed: int) -> None:
     chance = random.Random(seed)
     found: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as home:
-        old = Path(home, "old")
-        old.mkdir()
-        _campaign.write(f"{old}/c_*.rox", _campaign.part(1), "error")
-        duration_s = {kind: Trial(home, kind).duration_s() for kind in KINDS}
+        duration_s = {
+            kind: max(Trial(home, kind).duration_s() for _ in range(3))
+            for kind in _campaign.KINDS
+        }
         for kind, seconds in duration_s.items():
             print(f"{kind} takes {seconds * 1e3:.0f} ms if nobody kills it")
         for number in range(num_kills):
-            kind = chance.choice(list(KINDS))
+            kind = chance.choice(list(_campaign.KINDS))
             trial = Trial(home, kind)
             delay_s = chance.random() * duration_s[kind]
             try:
@@ -133,20 +92,14 @@ class Trial:
     """One write that is killed, in a folder of its own.
 
     Args:
-        home: Holds the old corpus in `old`, and the folder of the trial.
-        name: Of a kind of `KINDS`.
+        home: Holds the folder of the trial.
+        name: Of a kind of `_campaign.KINDS`.
     """
 
     def __init__(self, home: str, name: str) -> None:
         self._name = name
-        self._kind = KINDS[name]
-        folder = Path(home, "trial")
-        self._pattern = f"{folder}/c_*.rox"
-        shutil.rmtree(folder, ignore_errors=True)
-        if self._kind.before is None:
-            folder.mkdir()
-        else:
-            shutil.copytree(Path(home, "old"), folder)
+        self._kind = _campaign.KINDS[name]
+        self._pattern = self._kind.prepare(Path(home, "trial"))
 
     def duration_s(self) -> float:
         """Return the seconds of the write beside readers, when nobody kills it."""
@@ -157,16 +110,21 @@ class Trial:
         """Kill the write, check everything, and return what was found how often."""
         with Readers(self._pattern, self._name) as readers:
             has_returned = self._start().kill(delay_s) > 0
-            content = self._content()
+            content = _campaign.committed(self._pattern, self._kind)
             if has_returned:
                 assert content == self._kind.after, "the write had returned"
             _campaign.write(
                 self._pattern, _campaign.part(self._kind.later), self._kind.exist
             )
             then = self._kind.then(content)
-            assert self._content() == then, "after the later write"
-            self._clean(by_command=by_command)
-            assert self._content() == then, "after cleaning"
+            assert _campaign.committed(self._pattern, self._kind) == then, (
+                "after the later write"
+            )
+            assert _campaign.clean(self._pattern, by_command=by_command)
+            _campaign.check_clean(Roxxel(self._pattern))
+            assert _campaign.committed(self._pattern, self._kind) == then, (
+                "after cleaning"
+            )
         when = "after it returned" if has_returned else "while it wrote"
         holds = {None: "nothing", self._kind.after: "the new corpus"}.get(
             content, "the old corpus"
@@ -177,28 +135,6 @@ class Trial:
 
     def _start(self) -> Killed:
         return Killed(__file__, "--write", self._pattern, self._name)
-
-    def _content(self) -> Content | None:
-        """Return what a new reader finds; None where nothing was ever committed."""
-        try:
-            with Roxxel(self._pattern, check="blocks") as corpus:
-                content = _campaign.content_of(corpus, self._kind.contents)
-                assert corpus.verify().ok
-                return content
-        except (ShardError, FileNotFoundError):
-            if self._kind.before is not None:
-                raise
-            return None
-
-    def _clean(self, *, by_command: bool) -> None:
-        """Remove what the killed writer left, and check that nothing else went."""
-        corpus = Roxxel(self._pattern)
-        if by_command:
-            with contextlib.redirect_stdout(io.StringIO()):
-                assert command(["clean", self._pattern]) == 0
-        else:
-            corpus.remove_leftovers()
-        _campaign.check_clean(corpus)
 
 
 class Readers:
@@ -238,7 +174,7 @@ class Readers:
 
 def read(pattern: str, name: str) -> None:
     """Read until the standard input ends; then print what was found how often."""
-    watch = Watch(pattern, KINDS[name])
+    watch = Watch(pattern, _campaign.KINDS[name])
     threads = [
         threading.Thread(target=watch.run, args=[work])
         for work in (watch.hold, watch.open_again)
