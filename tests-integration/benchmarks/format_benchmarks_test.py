@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from . import (
-    format_fuzz,
-    format_kill,
-    format_open,
-    format_read,
-    format_write,
-)
+from . import format_open, format_read, format_write
 
 on_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="looks at pages and memory as Linux shows them"
@@ -54,15 +48,3 @@ def test_cold_pages(tmp_path: Path) -> None:
     )
 
     assert "with will_need, ratio" in done.stdout
-
-
-def test_fuzzing(tmp_path: Path) -> None:
-    found = format_fuzz.run(tmp_path, num_files=300, seed=0)
-
-    assert sum(found.values()) == 300
-
-
-def test_killing() -> None:
-    found = format_kill.run(times=2, seed=0)
-
-    assert found["right after a second write"] == 2

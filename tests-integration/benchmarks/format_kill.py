@@ -44,6 +44,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=6)
     parser.add_argument("--seed", type=int, help="default: a new one")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=_campaign.KINDS, default=[*_campaign.KINDS]
+    )
     parser.add_argument("--write", nargs=2, metavar=("PATTERN", "KIND"))
     parser.add_argument("--read", nargs=2, metavar=("PATTERN", "KIND"))
     options = parser.parse_args()
@@ -52,8 +55,8 @@ def main() -> None:
     elif options.read:
         read(*options.read)
     else:
-        seed = options.seed
-        run(options.kills, random.randrange(2**32) if seed is None else seed)
+        seed = random.randrange(2**32) if options.seed is None else options.seed
+        run(options.kills, options.kinds, seed)
 
 
 def write(pattern: str, kind: str) -> None:
@@ -64,7 +67,7 @@ def write(pattern: str, kind: str) -> None:
     os.write(1, b".")
 
 
-def run(num_kills: int, seed: int) -> None:
+def run(num_kills: int, kinds: list[str], seed: int) -> None:
     """Kill so many writers, and print what was found how often."""
     print(f"{num_kills} kills from seed {seed}")
     chance = random.Random(seed)
@@ -72,12 +75,12 @@ def run(num_kills: int, seed: int) -> None:
     with tempfile.TemporaryDirectory() as home:
         duration_s = {
             kind: max(Trial(home, kind).duration_s() for _ in range(3))
-            for kind in _campaign.KINDS
+            for kind in kinds
         }
         for kind, seconds in duration_s.items():
             print(f"{kind} takes {seconds * 1e3:.0f} ms if nobody kills it")
         for number in range(num_kills):
-            kind = chance.choice(list(_campaign.KINDS))
+            kind = chance.choice(kinds)
             trial = Trial(home, kind)
             delay_s = chance.random() * duration_s[kind]
             try:

@@ -35,7 +35,7 @@ import numpy as np
 from roxxel_format import Roxxel, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from types import FrameType
 
     import numpy.typing as npt
@@ -183,7 +183,7 @@ class TooSlowError(BaseException):
 
 
 @contextlib.contextmanager
-def at_most(seconds: int) -> Iterator[None]:
+def at_most(seconds: int) -> Generator[None]:
     """Raise TooSlowError where the block takes longer."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
