@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from . import format_open, format_read, format_write
+from . import format_open, format_open_many, format_read, format_write
 
 on_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="looks at pages and memory as Linux shows them"
@@ -33,6 +33,13 @@ def test_opening(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     format_open.run(tmp_path)
 
     assert capsys.readouterr().out.startswith("20 shards")
+
+
+def test_opening_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    format_open_many.open_many(tmp_path, num_shards=50, rounds=1)
+    format_open_many.first_batch(tmp_path, mib=4, rounds=1)
+
+    assert "50 shards: open" in capsys.readouterr().out
 
 
 @on_linux

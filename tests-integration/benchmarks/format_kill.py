@@ -74,7 +74,7 @@ def run(num_kills: int, kinds: list[str], seed: int) -> None:
     found: collections.Counter[str] = collections.Counter()
     with tempfile.TemporaryDirectory() as home:
         duration_s = {
-            kind: max(Trial(home, kind).duration_s() for _ in range(3))
+            kind: max(Trial(home, kind).duration_s() for _ in range(2))
             for kind in kinds
         }
         for kind, seconds in duration_s.items():
