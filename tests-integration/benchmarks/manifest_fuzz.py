@@ -79,12 +79,14 @@ class Sample:
         manifest: Its manifest.
         versions: Documents of each version by fingerprint, oldest first.
         column: A value for each token.
+        column_digest: Digest of the column.
     """
 
     folder: Path
     manifest: bytes
     versions: dict[str, list[npt.NDArray[np.uint16]]]
     column: npt.NDArray[np.uint8] | None
+    column_digest: str | None
 
     @property
     def pattern(self) -> str:
@@ -131,11 +133,12 @@ def sample(
         )
         documents = [*documents, *part]
         versions[corpus.fingerprint] = documents
-    column = None
+    column = digest = None
     if has_column:
         column = (np.arange(corpus.num_tokens) % 251).astype(np.uint8)
         corpus.write_column(COLUMN, column, per="token")
-    return Sample(folder, (folder / MANIFEST).read_bytes(), versions, column)
+        digest = corpus.column(COLUMN).digest
+    return Sample(folder, (folder / MANIFEST).read_bytes(), versions, column, digest)
 
 
 def line(documents: list[npt.NDArray[np.uint16]]) -> npt.NDArray[np.uint16]:
@@ -254,12 +257,18 @@ def reads_spans(corpus: Roxxel, sample: Sample) -> bool:
 
 
 def reads_column(corpus: Roxxel, sample: Sample) -> bool:
-    """Read a column, if the manifest still has one of that name."""
+    """Read a column, if the manifest still has it.
+
+    A column is no part of the fingerprint. A manifest that gives shards other files of
+    a column gives the column another digest, which a run compares when it resumes.
+    """
     if sample.column is None:
         return True
     try:
         column = corpus.column(COLUMN)
     except KeyError:
+        return True
+    if column.digest != sample.column_digest:
         return True
     right = sample.column
     values = column[0 : min(len(column), len(right))]
