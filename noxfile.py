@@ -73,6 +73,18 @@ DRILLS = (
     ("tests-integration/test_drill.py", "test", {"ROXXEL_DRILL": "60"}),
 )
 
+# Programs that try to break a corpus, with the sizes of a whole campaign.
+FUZZERS = (
+    ("format_fuzz", ("--files", "100000")),
+    ("manifest_fuzz", ("--files", "10000")),
+)
+CAMPAIGNS = (
+    ("format_kill", ("--kills", "50")),
+    ("format_append", ("--appends", "200", "--kills", "20", "--processes", "2")),
+    ("format_append", ("--appends", "200", "--kills", "20", "--processes", "4")),
+    ("format_clean", ("--writes", "30")),
+)
+
 nox.options.sessions = [
     "boundaries",
     "lint",
@@ -298,10 +310,27 @@ def release(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Read 100 000 mutated shards: the original tokens or a ShardError."""
+    """Read 100 000 mutated shards and 10 000 mutated manifests; add options after --.
+
+    Every one gives the original tokens or a ShardError.
+    """
+    run_programs(session, FUZZERS)
+
+
+@nox.session
+def campaign(session: nox.Session) -> None:
+    """Kill 50 writers and hundreds of appends, and clean beside living writers."""
+    run_programs(session, CAMPAIGNS)
+
+
+def run_programs(
+    session: nox.Session, programs: Sequence[tuple[str, Sequence[str]]]
+) -> None:
+    """Run benchmark programs that need roxxel-format alone, with their options."""
     sync(session, "--package", "roxxel-format", "--group", "test")
-    files = session.posargs or ["--files", "100000"]
-    session.run("python", f"{BENCHMARKS}/format_fuzz.py", *files)
+    for name, options in programs:
+        session.log(" ".join([name, *options]))
+        session.run("python", f"{BENCHMARKS}/{name}.py", *options, *session.posargs)
 
 
 @nox.session
@@ -318,10 +347,11 @@ def bench(session: nox.Session) -> None:
     sync(session, "--all-packages", "--group", "integration", "--extra", "plot")
     words = session.posargs
     options = list(dropwhile(lambda word: not word.startswith("-"), words))
+    campaigns = {name for name, _ in (*FUZZERS, *CAMPAIGNS)}
     names = words[: len(words) - len(options)] or sorted(
         path.stem
         for path in BENCHMARKS.glob("[a-z]*.py")
-        if not path.stem.endswith(("_test", "fuzz", "kill"))
+        if not path.stem.endswith("_test") and path.stem not in campaigns
     )
     for name in names:
         session.log(name)

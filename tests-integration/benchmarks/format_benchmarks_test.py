@@ -8,13 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from . import (
-    format_fuzz,
-    format_kill,
-    format_open,
-    format_read,
-    format_write,
-)
+from . import format_open, format_open_many, format_read, format_write
 
 on_linux = pytest.mark.skipif(
     sys.platform != "linux", reason="looks at pages and memory as Linux shows them"
@@ -41,6 +35,13 @@ def test_opening(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("20 shards")
 
 
+def test_opening_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    format_open_many.open_many(tmp_path, num_shards=50, rounds=1)
+    format_open_many.first_batch(tmp_path, mib=4, rounds=1)
+
+    assert "50 shards: open" in capsys.readouterr().out
+
+
 @on_linux
 def test_cold_pages(tmp_path: Path) -> None:
     script = Path(__file__).with_name("format_cold.py")
@@ -54,15 +55,3 @@ def test_cold_pages(tmp_path: Path) -> None:
     )
 
     assert "with will_need, ratio" in done.stdout
-
-
-def test_fuzzing(tmp_path: Path) -> None:
-    found = format_fuzz.run(tmp_path, num_files=300, seed=0)
-
-    assert sum(found.values()) == 300
-
-
-def test_killing() -> None:
-    found = format_kill.run(times=2, seed=0)
-
-    assert found["right after a second write"] == 2

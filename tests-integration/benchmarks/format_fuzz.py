@@ -1,12 +1,13 @@
 """Reads mutated shards: each gives exactly the original tokens, or a ShardError.
 
-Flipped bits, truncations, overwritten and swapped stretches, exchanged sections, two
-shards spliced, huge counts (with the checksums made right again, as an attacker would).
-Each file is read with `check="blocks"` in every way there is, in this process: a crash
-ends the run. Its peak of memory may grow by 64 MB at most. A failure names its seed.
+Flipped bits, truncations, overwritten and swapped ranges, exchanged sections, two
+shards spliced, huge counts (with checksums that are right again, as an attacker would
+make them). Each file is read with `check="blocks"` in every way there is, in this
+process, so a crash ends the campaign. The peak of memory may grow by 64 MiB. A failure
+names its seed.
 
     python tests-integration/benchmarks/format_fuzz.py                  # 2000 files
-    python tests-integration/benchmarks/format_fuzz.py --files 100000   # the whole
+    python tests-integration/benchmarks/format_fuzz.py --files 100000   # the campaign
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ LIMIT_MIB = 64
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, help="default: a new one")
     parser.add_argument("--folder", type=Path, help="best in memory, as /dev/shm")
     options = parser.parse_args()
+    seed = random.randrange(2**32) if options.seed is None else options.seed
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        found = run(Path(folder), options.files, options.seed)
-    print(", ".join(f"{kind}: {count}" for kind, count in sorted(found.items())))
+        found = run(Path(folder), options.files, seed)
+    print("\n".join(f"{kind}: {count}" for kind, count in sorted(found.items())))
 
 
 def run(folder: Path, num_files: int, seed: int) -> collections.Counter[str]:
@@ -155,22 +157,22 @@ def swap(data: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
 
 
 def swap_sections(data: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
-    """Exchange two sections, the places in the foot left as they were."""
-    places = struct.unpack_from("<8Q", data, len(data) - 256 + 48)
-    spans = zip(places[::2], places[1::2], strict=True)
+    """Exchange sections, and leave the offsets in the foot as they were."""
+    fields = struct.unpack_from("<8Q", data, len(data) - 256 + 48)
+    spans = zip(fields[::2], fields[1::2], strict=True)
     sections = [data[at : at + size] for at, size in spans]
     chance.shuffle(sections)
     return data[:4096] + b"".join(sections) + data[-256:]
 
 
 def splice(data: bytes, chance: random.Random, others: list[bytes]) -> bytes:
-    """Join the front of one shard and the end of another."""
+    """Join the front of one file and the end of another."""
     other = chance.choice(others)
     return data[: chance.randrange(len(data))] + other[chance.randrange(len(other)) :]
 
 
 def lie_in_foot(data: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
-    """Change fields of the foot, and make its checksum right again."""
+    """Change fields of the foot, and seal the foot again."""
     foot = bytearray(data[-256:])
     for _ in range(chance.choice((1, 2, 3))):
         at = chance.choice((8, 16, 24, 32, *range(48, 120, 8)))
@@ -205,8 +207,8 @@ def lie_in_head(data: bytes, chance: random.Random, _others: list[bytes]) -> byt
 def lie_in_ends(data: bytes, chance: random.Random, _others: list[bytes]) -> bytes:
     """Change the ends of documents, and make the checksums right again."""
     foot = bytearray(data[-256:])
-    places = struct.unpack_from("<8Q", foot, 48)
-    ends_at, ends_size, sums_at, sums_size = places[2:6]
+    fields = struct.unpack_from("<8Q", foot, 48)
+    ends_at, ends_size, sums_at, sums_size = fields[2:6]
     changed = bytearray(data[:-256])
     at = ends_at + 8 * chance.randrange(ends_size // 8)
     struct.pack_into("<Q", changed, at, chance.choice(HUGE))
@@ -235,7 +237,7 @@ KINDS = (
 
 
 def peak_mib() -> float:
-    """Return the most memory this process has had."""
+    """Return the peak of this process's memory so far."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**20 if sys.platform == "darwin" else peak / 1024
 

@@ -1,137 +1,270 @@
-"""Kills writers at random moments; what they leave is never readable and wrong.
+"""Kills writers at random moments; a reader finds the old corpus or the new one.
 
-A child process writes a corpus of small shards and is killed by SIGKILL at a random
-moment, which two random numbers give: documents, and seconds after them. Every shard
-that is then visible must be whole and hold the right documents; the folder must be
-refused as a corpus unless the manifest is committed; then the same write again must give
-the whole corpus and leave nothing over.
+A child process creates, appends to or replaces a corpus of about 15 shards, and is
+killed by SIGKILL at a random moment of that write. Another process has the corpus open
+and reads constantly, in one thread that stays with its version and in one that opens
+the corpus again and again. After every kill:
 
-    python tests-integration/benchmarks/format_kill.py              # 5 times
-    python tests-integration/benchmarks/format_kill.py --times 50   # the whole
+- the corpus holds the old content or the new one, byte for byte (the new one if the
+  write had returned; nothing if a first write had not committed);
+- no reader got a token of another content, and none crashed; beside an append no
+  reader raised an error;
+- a later write of the same kind succeeds, and after `clean` the folder holds exactly
+  the shards of the corpus.
+
+    python tests-integration/benchmarks/format_kill.py              # 6 kills
+    python tests-integration/benchmarks/format_kill.py --kills 50   # the campaign
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import contextlib
-import io
+import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import tempfile
-import time
+import threading
+import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Self
 
-import numpy as np
+import _campaign
+from _campaign import Content, Killed, Kind
 from roxxel_format import Roxxel, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-NUM_DOCUMENTS = 2000
-LIMIT = 40_000
+    from collections.abc import Callable
+    from types import TracebackType
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--kills", type=int, default=6)
+    parser.add_argument("--seed", type=int, help="default: a new one")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=_campaign.KINDS, default=[*_campaign.KINDS]
+    )
+    parser.add_argument("--write", nargs=2, metavar=("PATTERN", "KIND"))
+    parser.add_argument("--read", nargs=2, metavar=("PATTERN", "KIND"))
     options = parser.parse_args()
-    if options.child:
-        write(options.child, told())
-        return
-    found = run(options.times, options.seed)
-    print(", ".join(f"{what}: {count}" for what, count in sorted(found.items())))
+    if options.write:
+        write(*options.write)
+    elif options.read:
+        read(*options.read)
+    else:
+        seed = random.randrange(2**32) if options.seed is None else options.seed
+        run(options.kills, options.kinds, seed)
 
 
-def run(times: int, seed: int) -> collections.Counter[str]:
-    """Kill and look; return what was found how often."""
+def write(pattern: str, kind: str) -> None:
+    """Write part 2; a byte on the standard output says that it begins, or ended."""
+    documents = _campaign.part(2)
+    os.write(1, b".")
+    _campaign.write(pattern, documents, _campaign.KINDS[kind].exist)
+    os.write(1, b".")
+
+
+def run(num_kills: int, kinds: list[str], seed: int) -> None:
+    """Kill so many writers, and print what was found how often."""
+    print(f"{num_kills} kills from seed {seed}")
     chance = random.Random(seed)
-    expected = documents()
-    with tempfile.TemporaryDirectory() as folder:
-        started = time.perf_counter()
-        write(Path(folder))
-        whole_s = time.perf_counter() - started
-        num_shards = Roxxel(folder).num_shards
     found: collections.Counter[str] = collections.Counter()
-    for _ in range(times):
-        with tempfile.TemporaryDirectory() as folder:
-            kill_writer(
-                Path(folder),
-                after=chance.randrange(NUM_DOCUMENTS + 1),
-                delay_s=chance.random() * whole_s / num_shards,
+    with tempfile.TemporaryDirectory() as home:
+        duration_s = {
+            kind: max(Trial(home, kind).duration_s() for _ in range(2))
+            for kind in kinds
+        }
+        for kind, seconds in duration_s.items():
+            print(f"{kind} takes {seconds * 1e3:.0f} ms if nobody kills it")
+        for number in range(num_kills):
+            kind = chance.choice(kinds)
+            trial = Trial(home, kind)
+            delay_s = chance.random() * duration_s[kind]
+            try:
+                found.update(trial.run(delay_s, by_command=number % 2 == 0))
+            except BaseException:
+                print(f"kill {number}: {kind}, {delay_s:.4f} s", file=sys.stderr)
+                raise
+    print(_campaign.counts_in_words(found))
+
+
+class Trial:
+    """One write that is killed, in a folder of its own.
+
+    Args:
+        home: Holds the folder of the trial.
+        name: Of a kind of `_campaign.KINDS`.
+    """
+
+    def __init__(self, home: str, name: str) -> None:
+        self._name = name
+        self._kind = _campaign.KINDS[name]
+        self._pattern = self._kind.prepare(Path(home, "trial"))
+
+    def duration_s(self) -> float:
+        """Return the seconds of the write beside readers, when nobody kills it."""
+        with Readers(self._pattern, self._name):
+            return self._start().finish_s()
+
+    def run(self, delay_s: float, *, by_command: bool) -> collections.Counter[str]:
+        """Kill the write, check everything, and return what was found how often."""
+        with Readers(self._pattern, self._name) as readers:
+            has_returned = self._start().kill(delay_s) > 0
+            content = _campaign.committed(self._pattern, self._kind)
+            if has_returned:
+                assert content == self._kind.after, "the write had returned"
+            _campaign.write(
+                self._pattern, _campaign.part(self._kind.later), self._kind.exist
             )
-            shards = sorted(Path(folder).glob("*.rox"))
-            found["killed with " + ("some" if shards else "no") + " shards"] += 1
-            if shards:
-                corpus = Roxxel(shards, check="blocks")
-                assert corpus.verify().ok
-                for ours, theirs in zip(corpus.documents, expected, strict=False):
-                    assert np.array_equal(ours, theirs)
-                refused = is_refused(folder)
-                found["committed already"] += not refused
-                found["refused as a corpus"] += refused
-                # All shards may be there before the commit makes them a corpus.
-                assert refused or len(shards) == num_shards
-            with contextlib.redirect_stderr(io.StringIO()):
-                write(Path(folder))
-            corpus = Roxxel(folder, check="blocks")
-            assert corpus.verify().ok
-            for ours, theirs in zip(corpus.documents, expected, strict=True):
-                assert np.array_equal(ours, theirs)
-            left = Roxxel(Path(folder) / "c_*.rox").leftovers()
-            assert not left, left
-            found["right after a second write"] += 1
-    return found
+            then = self._kind.then(content)
+            assert _campaign.committed(self._pattern, self._kind) == then, (
+                "after the later write"
+            )
+            assert _campaign.clean(self._pattern, by_command=by_command)
+            _campaign.check_clean(Roxxel(self._pattern))
+            assert _campaign.committed(self._pattern, self._kind) == then, (
+                "after cleaning"
+            )
+        when = "after it returned" if has_returned else "while it wrote"
+        holds = {None: "nothing", self._kind.after: "the new corpus"}.get(
+            content, "the old corpus"
+        )
+        found = collections.Counter({f"{self._name} killed {when}, {holds}": 1})
+        found.update(readers.found)
+        return found
+
+    def _start(self) -> Killed:
+        return Killed(__file__, "--write", self._pattern, self._name)
 
 
-def is_refused(folder: str) -> bool:
-    """Return whether reading the folder says that its write was interrupted."""
-    try:
-        return Roxxel(folder).num_tokens < 0
-    except ShardError as error:
-        return "was interrupted" in str(error)
+class Readers:
+    """A process that reads a corpus constantly, while the block lasts.
+
+    Attributes:
+        found: What the readers found how often, after the block.
+    """
+
+    def __init__(self, pattern: str, name: str) -> None:
+        self.found: dict[str, int] = {}
+        self._name = name
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "--read", pattern, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "reading\n"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        output, _ = self._process.communicate()
+        code = self._process.returncode
+        if error is None:
+            assert code == 0, f"the readers ended with code {code}"
+            self.found = json.loads(output)
 
 
-def kill_writer(folder: Path, after: int, delay_s: float) -> None:
-    """Start a writer in a process of its own; kill it some time after a document."""
-    child = subprocess.Popen(
-        [sys.executable, __file__, "--child", str(folder)], stdout=subprocess.PIPE
-    )
-    assert child.stdout is not None
-    with child.stdout:
-        child.stdout.read(after)
-        time.sleep(delay_s)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+def read(pattern: str, name: str) -> None:
+    """Read until the standard input ends; then print what was found how often."""
+    watch = Watch(pattern, _campaign.KINDS[name])
+    threads = [
+        threading.Thread(target=watch.run, args=[work])
+        for work in (watch.hold, watch.open_again)
+    ]
+    for thread in threads:
+        thread.start()
+    print("reading", flush=True)
+    sys.stdin.read()
+    watch.is_over.set()
+    for thread in threads:
+        thread.join()
+    for error in watch.errors:
+        traceback.print_exception(error)
+    print(json.dumps({f"{name}: {what}": n for what, n in watch.found.items()}))
+    sys.exit(1 if watch.errors else 0)
 
 
-def write(folder: Path, data: Iterable[Any] | None = None) -> None:
-    """Write the corpus, or keep it."""
-    Roxxel(folder / "c_*.rox").write(
-        documents() if data is None else data,
-        separator=0,
-        vocab_size=1000,
-        max_shard_bytes=LIMIT,
-    )
+class Watch:
+    """Two threads that read a corpus, and what they found.
 
+    Attributes:
+        is_over: Set when the threads are to end.
+        errors: Why threads ended before that.
+        found: What was found how often.
+    """
 
-def told() -> Iterator[Any]:
-    """Yield the documents, and tell of each by a byte on the standard output."""
-    for document in documents():
-        os.write(1, b".")
-        yield document
+    def __init__(self, pattern: str, kind: Kind) -> None:
+        self.is_over = threading.Event()
+        self.errors: list[BaseException] = []
+        self.found: collections.Counter[str] = collections.Counter()
+        self._pattern = pattern
+        self._kind = kind
 
+    def run(self, work: Callable[[], None]) -> None:
+        """Work, and keep what is raised."""
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - told by the process's end
+            self.errors.append(error)
 
-def documents() -> list[Any]:
-    """Return the same documents each time."""
-    rng = np.random.default_rng(0)
-    return [rng.integers(0, 1000, 200) for _ in range(NUM_DOCUMENTS)]
+    def hold(self) -> None:
+        """Open the corpus once, and read from that version ever after."""
+        chance = random.Random(0)
+        while True:
+            corpus = Roxxel(self._pattern)
+            content = self._opened(corpus, self._kind.before)
+            if content is not None:
+                break
+            if self.is_over.is_set():
+                return
+        while not self.is_over.is_set():
+            try:
+                _campaign.check_at_random(corpus, content, chance)
+                self.found["reads of an open corpus"] += 1
+            except ShardError:
+                if self._kind.exist != "replace":
+                    raise
+                self.found["errors of an open corpus"] += 1
+
+    def open_again(self) -> None:
+        """Open the corpus again and again."""
+        before = self._kind.before
+        while not self.is_over.is_set():
+            with Roxxel(self._pattern) as corpus:
+                content = self._opened(corpus, before)
+            if content is None:
+                continue
+            contents = self._kind.contents
+            if before is not None:
+                is_later = contents.index(content) >= contents.index(before)
+                assert is_later, "a corpus went back to its past"
+            before = content
+
+    def _opened(self, corpus: Roxxel, before: Content | None) -> Content | None:
+        """Return what a newly opened corpus holds, None where an error says so.
+
+        There may be an error until something was committed, and beside a replacement.
+        """
+        try:
+            content = _campaign.content_of(corpus, self._kind.contents)
+        except (ShardError, FileNotFoundError):
+            if before is not None and self._kind.exist != "replace":
+                raise
+            self.found["errors at opening"] += 1
+            return None
+        self.found["whole corpora read"] += 1
+        return content
 
 
 if __name__ == "__main__":

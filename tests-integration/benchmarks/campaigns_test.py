@@ -1,0 +1,70 @@
+"""Every campaign runs as a small sample; `nox -s fuzz campaign` runs them whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SEED = ("--seed", "7")
+
+
+def run(program: str, *options: str) -> str:
+    """Run a campaign and return what it printed."""
+    path = Path(__file__).with_name(program)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path), *options, *SEED],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def counts(output: str) -> dict[str, int]:
+    """Return the counts that a campaign printed, by what was counted."""
+    found = re.findall(r"^(.*): (\d+)$", output, re.MULTILINE)
+    return {what: int(number) for what, number in found}
+
+
+def test_mutated_shards_give_the_right_tokens_or_an_error() -> None:
+    output = run("format_fuzz.py", "--files", "300")
+
+    assert sum(counts(output).values()) == 300
+
+
+def test_mutated_manifests_give_the_right_tokens_or_an_error() -> None:
+    output = run("manifest_fuzz.py", "--files", "200")
+
+    found = counts(output)
+    assert sum(found.values()) == 200
+    assert found["flip_bits refused"]
+    assert found["of_json refused"]
+
+
+@pytest.mark.parametrize("kind", ["create", "append", "replace"])
+def test_killed_writer_leaves_the_old_corpus_or_the_new_one(kind: str) -> None:
+    output = run("format_kill.py", "--kills", "2", "--kinds", kind)
+
+    killed = [n for what, n in counts(output).items() if f"{kind} killed" in what]
+    assert sum(killed) == 2
+
+
+def test_no_acknowledged_append_is_lost() -> None:
+    output = run("format_append.py", "--appends", "12", "--kills", "2")
+
+    found = counts(output)
+    assert sum(found.values()) == 2 * 12
+    assert found["acknowledged and there"]
+
+
+def test_cleaning_takes_nothing_of_a_living_writer() -> None:
+    output = run("format_clean.py", "--writes", "3")
+
+    whole = [n for what, n in counts(output).items() if "whole after cleaning" in what]
+    assert sum(whole) == 3
