@@ -159,7 +159,9 @@ def _resume(plan: Plan, size: str, folder: Path, name: str) -> Record:
         "later_steps": len(later),
         "losses": [unbroken[step]["loss"] for step in unbroken],
         "repeated_identical": all(
-            _same(unbroken[step], killed.get(step)) for step in unbroken if step <= start
+            _same(unbroken[step], killed.get(step))
+            for step in unbroken
+            if step <= start
         ),
         "resumed_identical": all(
             _same(unbroken[step], killed.get(step)) for step in later
@@ -236,7 +238,7 @@ def compile_part(plan: Plan, size: str, folder: Path) -> Record:
         "updates_meanwhile": busy["updates_meanwhile"],
         "hlo_lines": idle["hlo_lines"],
         "losses": idle["losses"],
-        **_comparison(folder / "idle/idle.hlo", folder / "busy/busy.hlo", idle, busy),
+        **compare_programs(folder / "idle", folder / "busy", idle, busy),
         "pinned": None,
     }
     if chosen.exists():
@@ -250,15 +252,24 @@ def compile_part(plan: Plan, size: str, folder: Path) -> Record:
         record["pinned"] = (
             pinned
             if "failed" in pinned
-            else _comparison(
-                folder / "idle/idle.hlo", folder / "pinned/busy.hlo", idle, pinned
-            )
+            else compare_programs(folder / "idle", folder / "pinned", idle, pinned)
         )
     return record
 
 
-def _comparison(one: Path, other: Path, idle: Record, busy: Record) -> Record:
-    programs = [program_lines(path.read_text()) for path in (one, other)]
+def compare_programs(
+    idle_folder: Path, busy_folder: Path, idle: Record, busy: Record
+) -> Record:
+    """Return how the programs of two stages differ, and whether their results do.
+
+    Args:
+        idle_folder: Folder of the stage `compile_idle`.
+        busy_folder: Folder of the stage `compile_busy`.
+        idle: Fields of the first stage.
+        busy: Fields of the second stage.
+    """
+    paths = idle_folder / "idle.hlo", busy_folder / "busy.hlo"
+    programs = [program_lines(path.read_text()) for path in paths]
     differing = [*(programs[0] - programs[1]), *(programs[1] - programs[0])]
     return {
         "same_program": idle["hlo_sha256"] == busy["hlo_sha256"],

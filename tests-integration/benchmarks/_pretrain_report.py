@@ -111,7 +111,10 @@ def markdown(found: Iterable[Record]) -> str:
     sizes = list(dict.fromkeys(record["size"] for record in records))
     lines += table(
         ["goal", *sizes],
-        ([goal.text, *(_verdict(goal, records, size) for size in sizes)] for goal in GOALS),
+        (
+            [goal.text, *(_verdict(goal, records, size) for size in sizes)]
+            for goal in GOALS
+        ),
     )
     for part, cells in TABLES.items():
         whole = [r for r in matching(records, {"part": part}) if "failed" not in r]
@@ -151,7 +154,13 @@ def _verdict(goal: Goal, records: list[Record], size: str) -> str:
 
 
 def _resumes(record: Record) -> list[str]:
-    head = ["flags and cache", "resumed from", "identical", "largest difference", "step"]
+    head = [
+        "flags and cache",
+        "resumed from",
+        "identical",
+        "largest difference",
+        "step",
+    ]
     rows = [
         [
             name,
@@ -183,9 +192,8 @@ def _gib(num_bytes: float | None) -> str:
 def _window(name: str) -> Callable[[Record], str]:
     def text(record: Record) -> str:
         window = record["windows"][name]
-        return (
-            f"{window['idle_share']:.2%}, longest {1e3 * window['longest_gap_s']:.2f} ms"
-        )
+        longest_ms = 1e3 * window["longest_gap_s"]
+        return f"{window['idle_share']:.2%}, longest {longest_ms:.2f} ms"
 
     return text
 

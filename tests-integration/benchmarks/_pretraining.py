@@ -63,9 +63,7 @@ def open_corpus(job: Job) -> Roxxel:
     size = job.decoder
     corpus = Roxxel(job.folder / "corpus_*.rox")
     num_tokens = 40 * size.batch_size * (size.context + 1)
-    corpus.write(
-        _documents(num_tokens, size), vocab_size=size.vocabulary, exist="keep"
-    )
+    corpus.write(_documents(num_tokens, size), vocab_size=size.vocabulary, exist="keep")
     return corpus
 
 

@@ -45,6 +45,7 @@ class Turns:
 
     def __call__(self, state: ModelState) -> None:
         """Note the end of the trainer's turn and take the other."""
+        del state
         now = perf_counter()
         if self._resumed_s is not None:  # the first turn holds the start of the run
             self.trainer_s.append(now - self._resumed_s)
@@ -77,9 +78,7 @@ def throughput(job: Job) -> dict[str, Any]:
         "trainer": [tokens / seconds for seconds in turns.trainer_s],
         "by_hand": [tokens / seconds for seconds in turns.by_hand_s],
     }
-    ratios = [
-        one / other for one, other in zip(*rates.values(), strict=True)
-    ]
+    ratios = [one / other for one, other in zip(*rates.values(), strict=True)]
     rows = train_rows(run)
     measured = [row for row in rows if row["step"] > steps]
     before = 0

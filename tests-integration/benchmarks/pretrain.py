@@ -15,9 +15,10 @@ and a failure ends no other:
 - compile: the program of a second phase compiled while the device trains, beside one
   that is compiled on an idle device.
 
-`--out FILE` writes one JSON file, after every part; `--report FILE...` prints such files
-as tables, without running anything. The sizes are tiny on a CPU and all three on an
-accelerator, unless `--sizes` says otherwise. `_flops.py` states the convention of MFU.
+`--out FILE` writes one JSON file, after every part; `--report FILE...` prints such
+files as tables, without running anything. The sizes are tiny on a CPU and all three on
+an accelerator, unless `--sizes` says otherwise. `_flops.py` states the convention of
+MFU.
 """
 
 from __future__ import annotations
