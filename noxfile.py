@@ -12,6 +12,7 @@ would only fail for the same reason does not run.
 
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from itertools import dropwhile
 from pathlib import Path
@@ -88,8 +89,23 @@ nox.options.default_venv_backend = "uv"
 nox.options.error_on_missing_interpreters = True
 
 
+def has_own_environment(session: nox.Session) -> bool:
+    """Return whether the session may install; `nox --no-venv` runs where nox runs."""
+    return session.venv_backend != "none"
+
+
+def python_of(session: nox.Session) -> str:
+    """Return the interpreter of the session's environment."""
+    return "python" if has_own_environment(session) else sys.executable
+
+
 def sync(session: nox.Session, *arguments: str) -> None:
-    """Make the session's environment hold what uv's resolution names, no more."""
+    """Make the session's environment hold what uv's resolution names, no more.
+
+    With `nox --no-venv` the environment is the user's and stays as it is.
+    """
+    if not has_own_environment(session):
+        return
     session.run_install(
         "uv",
         "sync",
@@ -126,7 +142,8 @@ def test_tools(package: str) -> Sequence[str]:
 def boundaries(session: nox.Session) -> None:
     """Check what each package imports and requires against the design."""
     sync(session, "--only-group", "integration")
-    session.run("pytest", "--quiet", INTEGRATION / "test_boundaries.py")
+    pytest = (python_of(session), "-m", "pytest", "--quiet")
+    session.run(*pytest, INTEGRATION / "test_boundaries.py")
 
 
 @nox.session(requires=["boundaries"])
@@ -182,13 +199,16 @@ def integration_gpu(session: nox.Session, extra: str) -> None:
 def on_devices(session: nox.Session, platform: str, extra: str) -> None:
     """Run the integration tests on what JAX finds of a platform.
 
-    Nothing found fails the session; `-- --may-skip` skips it instead.
+    Nothing found fails the session; `-- --may-skip` skips it instead. With
+    `nox --no-venv` the tests use the environment that nox runs in, so that a machine
+    without a package index can run them.
     """
     words = [word for word in session.posargs if word != "--may-skip"]
     jax = f"jax[{extra}]"
-    session.install(jax, *sources(*PACKAGES), "--group", "integration")
+    if has_own_environment(session):
+        session.install(jax, *sources(*PACKAGES), "--group", "integration")
     said = session.run(
-        *("python", TOOLS / "devices.py", platform),
+        *(python_of(session), TOOLS / "devices.py", platform),
         env={"JAX_PLATFORMS": ""},  # all that JAX knows
         silent=True,
         success_codes=[0, NONE_FOUND],
@@ -200,7 +220,7 @@ def on_devices(session: nox.Session, platform: str, extra: str) -> None:
         leave(f"{jax} finds no {platform} device here: {answer}; nothing was tested")
     session.log(f"{number} {platform} devices: {answer}")
     session.run(
-        *("pytest", INTEGRATION, NO_PAGES, *words),
+        *(python_of(session), "-m", "pytest", "-rs", INTEGRATION, NO_PAGES, *words),
         env={"ROXXEL_TEST_DEVICES": f"{platform}:{number}"},
     )
 
@@ -325,4 +345,4 @@ def bench(session: nox.Session) -> None:
     )
     for name in names:
         session.log(name)
-        session.run("python", f"{BENCHMARKS}/{name}.py", *options)
+        session.run(python_of(session), f"{BENCHMARKS}/{name}.py", *options)

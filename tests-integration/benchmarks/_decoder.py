@@ -9,15 +9,12 @@ its batch size.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 COMPUTE = jnp.bfloat16
 
@@ -106,9 +103,8 @@ class Block(nnx.Module):
     def __call__(self, x: jax.Array) -> jax.Array:
         rows, length, width = x.shape
         qkv = _product(self.before_attention(x), self.qkv)
-        query, key, value = jnp.moveaxis(
-            qkv.reshape(rows, length, 3, self.heads, width // self.heads), 2, 0
-        )
+        qkv = qkv.reshape(rows, length, 3, self.heads, width // self.heads)
+        query, key, value = (qkv[:, :, index] for index in range(3))
         mixed = jax.nn.dot_product_attention(
             query, key, value, is_causal=True, implementation=_attention()
         )
@@ -144,8 +140,9 @@ class Decoder(nnx.Module):
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
         """Return the logits of the next tokens, in bfloat16."""
-        x = self.tokens[...].astype(COMPUTE)[tokens]
-        x += self.positions[...].astype(COMPUTE)[: tokens.shape[1]]
+        # Rows are cast after the look-up, so their gradients add up in float32.
+        x = self.tokens[...][tokens].astype(COMPUTE)
+        x += self.positions[...][: tokens.shape[1]].astype(COMPUTE)
         for table in self.ballast:
             x += table[...][tokens].astype(COMPUTE)
         for block in self.blocks:
@@ -213,7 +210,7 @@ def make_state(size: Size, longest: int) -> tuple[Any, Any]:
     return graphdef, arrays
 
 
-def jit_update(graphdef: Any) -> Callable[[Any, jax.Array], tuple[Any, Any]]:
+def jit_update(graphdef: Any) -> Any:
     """Return the update that a person would write: jitted, with a donated state."""
 
     def update(state: Any, batch: jax.Array) -> tuple[Any, dict[str, jax.Array]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from _decoder import SIZES, Decoder, jit_update, loss_fn, make, make_state
+from _decoder import SIZES, jit_update, loss_fn, make, make_state
 from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer
 
@@ -181,8 +181,8 @@ class HandWritten:
         return seconds
 
 
-def num_parameters(model: Decoder) -> int:
-    """Return how many numbers the parameters of a decoder hold."""
+def num_parameters(model: nnx.Module) -> int:
+    """Return how many numbers the parameters of a model hold."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 

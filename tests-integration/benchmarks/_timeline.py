@@ -86,8 +86,11 @@ def read_timeline(folder: Path) -> Timeline:
     return timeline_of(ProfileData.from_file(str(path)))
 
 
-def timeline_of(profile: ProfileData) -> Timeline:
+def timeline_of(profile: Any) -> Timeline:
     """Return the timeline of the first device in a profile.
+
+    Args:
+        profile: A `jax.profiler.ProfileData`.
 
     Raises:
         RuntimeError: The profile holds no kernel of any device.

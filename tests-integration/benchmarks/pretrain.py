@@ -76,6 +76,9 @@ def main(arguments: list[str] | None = None) -> None:
         default=list(VARIANTS),
     )
     parser.add_argument("--out", type=Path, help="JSON file of records")
+    parser.add_argument(
+        "--cache", type=Path, help="keep compiled programs here for the next call"
+    )
     parser.add_argument("--scratch", type=Path, help="folder for corpora and runs")
     parser.add_argument(
         "--report", nargs="+", type=Path, metavar="FILE", help="print records and end"
@@ -85,6 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
         found = [json.loads(path.read_text()) for path in options.report]
         print(markdown(found))
         return
+    if options.scratch is not None:
+        options.scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         measure(options, Path(scratch))
 
@@ -92,7 +97,7 @@ def main(arguments: list[str] | None = None) -> None:
 def measure(options: argparse.Namespace, scratch: Path) -> None:
     """Run the parts and write and print their records."""
     plan = Plan(
-        cache=scratch / "cache",
+        cache=(options.cache or scratch / "cache").resolve(),
         seconds=options.seconds,
         limit_s=options.limit_s,
         share=options.share,

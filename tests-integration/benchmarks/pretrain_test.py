@@ -234,7 +234,7 @@ planes { name: "/host:CPU" }
 """
 
 
-def _profile(text: str) -> ProfileData:
+def _profile(text: str) -> Any:
     serialized = ProfileData.text_proto_to_serialized_xspace(text)
     return ProfileData.from_serialized_xspace(serialized)
 
