@@ -10,6 +10,7 @@ Where a package reaches further than the design lets it, `boundaries` says so, a
 would only fail for the same reason does not run.
 """
 
+import os
 import re
 import shutil
 import sys
@@ -334,8 +335,14 @@ def drill(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run every benchmark, or those whose names are given, with the options given."""
+    """Run every benchmark, or those whose names are given, with the options given.
+
+    `ROXXEL_BENCH_JAX="jax[cuda13]"` installs what JAX needs for an accelerator.
+    """
     sync(session, "--all-packages", "--group", "integration", "--extra", "plot")
+    accelerator = os.environ.get("ROXXEL_BENCH_JAX")
+    if accelerator and has_own_environment(session):
+        session.install(accelerator)
     words = session.posargs
     options = list(dropwhile(lambda word: not word.startswith("-"), words))
     names = words[: len(words) - len(options)] or sorted(

@@ -2,8 +2,10 @@
 
 Parameters and AdamW are float32. Activations and the inputs of matrix products are
 bfloat16; XLA accumulates the products in float32. On CUDA, attention is cuDNN's fused
-kernel. No layer is rematerialised: an H200 holds the activations of every size here at
-its batch size.
+kernel. No matrix product is computed twice: by estimate an H200 holds the activations
+of every size here at its batch size. Normalisations and GELU are computed again in the
+backward pass, because keeping their float32 intermediates would take as much memory as
+all other activations.
 """
 
 from __future__ import annotations
@@ -59,10 +61,20 @@ class Norm(nnx.Module):
         self.scale = nnx.Param(jnp.ones(width))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        x = x.astype(jnp.float32)
-        x -= x.mean(-1, keepdims=True)
-        x *= jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
-        return (x * self.scale[...]).astype(COMPUTE)
+        return _normalise(x, self.scale[...])
+
+
+@jax.checkpoint
+def _normalise(x: jax.Array, scale: jax.Array) -> jax.Array:
+    x = x.astype(jnp.float32)
+    x -= x.mean(-1, keepdims=True)
+    x *= jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-5)
+    return (x * scale).astype(COMPUTE)
+
+
+@jax.checkpoint
+def _gelu(x: jax.Array) -> jax.Array:
+    return jax.nn.gelu(x)
 
 
 class Initial:
@@ -109,7 +121,7 @@ class Block(nnx.Module):
             query, key, value, is_causal=True, implementation=_attention()
         )
         x += _product(mixed.reshape(x.shape), self.attention_out)
-        hidden = nnx.gelu(_product(self.before_mlp(x), self.mlp_in))
+        hidden = _gelu(_product(self.before_mlp(x), self.mlp_in))
         return x + _product(hidden, self.mlp_out)
 
 

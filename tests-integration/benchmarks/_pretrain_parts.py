@@ -48,7 +48,7 @@ class Plan:
         share: Share of the device's memory that a state takes.
         mem_fraction: Share of the device's memory that JAX may use.
         variants: Which resumes to try, of `VARIANTS`.
-        device_bytes: Memory of the device; None for what JAX says.
+        batch_size: Sequences of a batch, in place of the decoder's; even.
     """
 
     cache: Path
@@ -57,7 +57,7 @@ class Plan:
     share: float
     mem_fraction: float
     variants: tuple[str, ...]
-    device_bytes: int | None = None
+    batch_size: int | None = None
 
     def stage(
         self,
@@ -92,7 +92,7 @@ class Plan:
             "folder": str(folder),
             "seconds": self.seconds,
             "share": self.share,
-            "device_bytes": self.device_bytes,
+            "batch_size": self.batch_size,
         }
         outer = os.environ
         variables = {

@@ -137,7 +137,7 @@ def _machine(found: Record) -> str:
     }
     return (
         f"{', '.join(sorted(kinds)) or 'no device'}; {machine['cores']} cores, Python "
-        f"{machine['python']}, commit {(machine['commit'] or 'unknown')[:12]}."
+        f"{machine['python']}, commit {machine['commit'][:12]}."
     )
 
 
@@ -154,24 +154,21 @@ def _verdict(goal: Goal, records: list[Record], size: str) -> str:
 
 
 def _resumes(record: Record) -> list[str]:
-    head = [
-        "flags and cache",
-        "resumed from",
-        "identical",
-        "largest difference",
-        "step",
-    ]
+    head = ["flags and cache", "resumed from", "identical", "largest difference"]
+    head += ["step", "peak while training", "peak at resume"]
     rows = [
         [
             name,
             *(
-                [one["failed"], "", "", ""]
+                [one["failed"], "", "", "", "", ""]
                 if "failed" in one
                 else [
                     f"{one['resumed_from']} of {one['steps']}",
                     "yes" if one["resumed_identical"] else "no",
                     f"{one['largest_difference']:.2g}",
                     f"{1e3 * one['step_s']:.1f} ms",
+                    _peak("memory_while_training")(one),
+                    _peak("memory_at_resume")(one),
                 ]
             ),
         ]

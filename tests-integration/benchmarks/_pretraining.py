@@ -6,7 +6,7 @@ import json
 import os
 from collections import deque
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ class Job:
         seconds: Time to measure for, where a part measures rates.
         share: Share of the device's memory that the state takes, for the memory part.
         device_bytes: Memory of the device; None for what JAX may use of it.
+        batch_size: Sequences of a batch, in place of the decoder's.
     """
 
     size: str
@@ -46,11 +47,15 @@ class Job:
     seconds: float = 60.0
     share: float = 0.6
     device_bytes: int | None = None
+    batch_size: int | None = None
 
     @property
     def decoder(self) -> Size:
         """The decoder's shape."""
-        return SIZES[self.size]
+        size = SIZES[self.size]
+        if self.batch_size is None:
+            return size
+        return replace(size, batch_size=self.batch_size)
 
 
 def open_corpus(job: Job) -> Roxxel:

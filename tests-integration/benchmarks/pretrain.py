@@ -58,6 +58,9 @@ def main(arguments: list[str] | None = None) -> None:
         "--seconds", type=float, default=60.0, help="to measure a rate for"
     )
     parser.add_argument(
+        "--batch-size", type=int, help="even, in place of the decoder's own"
+    )
+    parser.add_argument(
         "--limit-s", type=float, default=500.0, help="of a process, then it is killed"
     )
     parser.add_argument(
@@ -102,6 +105,7 @@ def measure(options: argparse.Namespace, scratch: Path) -> None:
         limit_s=options.limit_s,
         share=options.share,
         mem_fraction=options.mem_fraction,
+        batch_size=options.batch_size,
         variants=tuple(options.resume_variants),
     )
     sizes = options.sizes or _default_sizes(plan, scratch)
@@ -126,17 +130,18 @@ def _default_sizes(plan: Plan, scratch: Path) -> tuple[str, ...]:
 
 
 def _machine() -> dict[str, Any]:
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"],  # noqa: S607 - the git of whoever measures
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    git = shutil.which("git")
+    commit = "unknown"
+    if git is not None:
+        done = subprocess.run(
+            [git, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        )
+        commit = done.stdout.strip() or commit
     return {
         "system": platform.platform(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "commit": commit.stdout.strip() or None,
+        "commit": commit,
     }
 
 
