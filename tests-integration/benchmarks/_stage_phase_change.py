@@ -8,6 +8,7 @@ the compilation of the second; the part `compile` is about that.
 
 from __future__ import annotations
 
+import gc
 import statistics
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,8 @@ def phase_change(job: Job) -> dict[str, Any]:
     windows = {name: read_timeline(traced / name).record() for name in WINDOWS}
     rows = train_rows(traced)
     step_s = statistics.median(row["step_s"] for row in rows[CHANGE + SETTLED :])
+    del trainer
+    gc.collect()  # its state is on the device until then
 
     # Far enough apart that a save does not wait for the one before.
     between = max(2 * CHANGE, round(job.seconds / 2 / step_s))

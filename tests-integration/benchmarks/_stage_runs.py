@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -82,6 +83,7 @@ def run_and_kill(job: Job, save: SaveFields) -> None:
     with PeakMemory() as memory:
         run_quietly(_trainer(job, "unbroken"))
         fields = {**device_fields(), **memory.fields()}
+    gc.collect()  # the first trainer's state is on the device until then
 
     def kill(state: ModelState) -> None:
         del state
