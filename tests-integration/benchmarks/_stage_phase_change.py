@@ -60,7 +60,10 @@ class Windows:
         names = [name for name, first in WINDOWS.items() if first == step]
         self._name = names[0] if names else None
         if self._name is not None:
-            jax.profiler.start_trace(str(self._folder / self._name))
+            options = jax.profiler.ProfileOptions()
+            options.python_tracer_level = 0  # it slows the host down, most at a save
+            path = str(self._folder / self._name)
+            jax.profiler.start_trace(path, profiler_options=options)
 
 
 def phase_change(job: Job) -> dict[str, Any]:
