@@ -10,8 +10,10 @@ Where a package reaches further than the design lets it, `boundaries` says so, a
 would only fail for the same reason does not run.
 """
 
+import os
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from itertools import dropwhile
 from pathlib import Path
@@ -100,8 +102,23 @@ nox.options.default_venv_backend = "uv"
 nox.options.error_on_missing_interpreters = True
 
 
+def has_own_environment(session: nox.Session) -> bool:
+    """Return whether the session may install; `nox --no-venv` runs where nox runs."""
+    return session.venv_backend != "none"
+
+
+def python_of(session: nox.Session) -> str:
+    """Return the interpreter of the session's environment."""
+    return "python" if has_own_environment(session) else sys.executable
+
+
 def sync(session: nox.Session, *arguments: str) -> None:
-    """Make the session's environment hold what uv's resolution names, no more."""
+    """Make the session's environment hold what uv's resolution names, no more.
+
+    With `nox --no-venv` the environment is the user's and stays as it is.
+    """
+    if not has_own_environment(session):
+        return
     session.run_install(
         "uv",
         "sync",
@@ -138,7 +155,8 @@ def test_tools(package: str) -> Sequence[str]:
 def boundaries(session: nox.Session) -> None:
     """Check what each package imports and requires against the design."""
     sync(session, "--only-group", "integration")
-    session.run("pytest", "--quiet", INTEGRATION / "test_boundaries.py")
+    pytest = (python_of(session), "-m", "pytest", "--quiet")
+    session.run(*pytest, INTEGRATION / "test_boundaries.py")
 
 
 @nox.session(requires=["boundaries"])
@@ -194,13 +212,16 @@ def integration_gpu(session: nox.Session, extra: str) -> None:
 def on_devices(session: nox.Session, platform: str, extra: str) -> None:
     """Run the integration tests on what JAX finds of a platform.
 
-    Nothing found fails the session; `-- --may-skip` skips it instead.
+    Nothing found fails the session; `-- --may-skip` skips it instead. With
+    `nox --no-venv` the tests use the environment that nox runs in, so that a machine
+    without a package index can run them.
     """
     words = [word for word in session.posargs if word != "--may-skip"]
     jax = f"jax[{extra}]"
-    session.install(jax, *sources(*PACKAGES), "--group", "integration")
+    if has_own_environment(session):
+        session.install(jax, *sources(*PACKAGES), "--group", "integration")
     said = session.run(
-        *("python", TOOLS / "devices.py", platform),
+        *(python_of(session), TOOLS / "devices.py", platform),
         env={"JAX_PLATFORMS": ""},  # all that JAX knows
         silent=True,
         success_codes=[0, NONE_FOUND],
@@ -212,7 +233,7 @@ def on_devices(session: nox.Session, platform: str, extra: str) -> None:
         leave(f"{jax} finds no {platform} device here: {answer}; nothing was tested")
     session.log(f"{number} {platform} devices: {answer}")
     session.run(
-        *("pytest", INTEGRATION, NO_PAGES, *words),
+        *(python_of(session), "-m", "pytest", "-rs", INTEGRATION, NO_PAGES, *words),
         env={"ROXXEL_TEST_DEVICES": f"{platform}:{number}"},
     )
 
@@ -343,8 +364,14 @@ def drill(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Run every benchmark, or those whose names are given, with the options given."""
+    """Run every benchmark, or those whose names are given, with the options given.
+
+    `ROXXEL_BENCH_JAX="jax[cuda13]"` installs what JAX needs for an accelerator.
+    """
     sync(session, "--all-packages", "--group", "integration", "--extra", "plot")
+    accelerator = os.environ.get("ROXXEL_BENCH_JAX")
+    if accelerator and has_own_environment(session):
+        session.install(accelerator)
     words = session.posargs
     options = list(dropwhile(lambda word: not word.startswith("-"), words))
     campaigns = {name for name, _ in (*FUZZERS, *CAMPAIGNS)}
@@ -355,4 +382,4 @@ def bench(session: nox.Session) -> None:
     )
     for name in names:
         session.log(name)
-        session.run("python", f"{BENCHMARKS}/{name}.py", *options)
+        session.run(python_of(session), f"{BENCHMARKS}/{name}.py", *options)

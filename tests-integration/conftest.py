@@ -23,12 +23,16 @@ SEVERAL_PROCESSES = pytest.mark.skipif(
     REAL_DEVICES is not None, reason="processes of one machine share no real device"
 )
 
-# Or else runs differ: on another number of devices in more than the last bits, on CUDA
-# even on the same; and there a second program finds no memory.
+# Matrix products in less than float32 differ between numbers of devices by more than
+# the last bits.
 REAL = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+# Without the first setting two runs on one GPU differ in their last bits. Without the
+# second a program reserves most of the GPU's memory, and one beside it finds none. The
+# third silences messages of CUDA's driver, which tests would take for warnings of ours.
 CUDA = {
     "XLA_FLAGS": "--xla_gpu_deterministic_ops=true",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 
 

@@ -1,0 +1,63 @@
+"""What a token costs in floating-point operations, by the convention of the benchmark.
+
+A token takes 6 operations for each parameter: 2 in the forward pass, 4 in the backward
+pass (Kaplan et al., Scaling Laws for Neural Language Models, 2020). MFU is the share of
+the dense bfloat16 peak that these 6N operations take. The scores of attention are
+counted apart: 12 x layers x width x context for a token if every token attends to all
+others, half of that where attention is causal (Chowdhery et al., PaLM, 2022, appendix
+B). N is every parameter. The token table counts once, because its product with the
+hidden states makes the logits; the table of positions is looked up only, and is at most
+0.6 % of N.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _decoder import Size
+
+PEAK_FLOPS_PER_S = {"NVIDIA H100 80GB HBM3": 989e12, "NVIDIA H200": 989e12}
+"""Dense bfloat16 peaks from NVIDIA's data sheets, by the driver's name of the device.
+
+The data sheets print 1979 TFLOP/s, which is the figure with sparsity.
+"""
+
+
+def flops_record(
+    size: Size, parameters: int, tokens_per_s: float, device_kind: str
+) -> dict[str, float | None]:
+    """Return the fields of a record that tell operations and MFU.
+
+    Args:
+        size: Shape of the decoder.
+        parameters: Numbers in all of its parameters.
+        tokens_per_s: Tokens that one device trains on in a second.
+        device_kind: `jax.Device.device_kind`.
+
+    Returns:
+        Parameters with and without the tables of tokens and positions, operations of a
+        token, and `mfu` in several conventions; None where the peak is not known.
+    """
+    tables = (size.vocabulary + size.context) * size.width
+    attention = 12.0 * size.layers * size.width * size.context
+    by_convention = {
+        "": 6.0 * parameters,
+        "_without_tables": 6.0 * (parameters - tables),
+        "_with_full_attention": 6.0 * parameters + attention,
+        "_with_causal_attention": 6.0 * parameters + attention / 2,
+    }
+    peak = PEAK_FLOPS_PER_S.get(device_kind)
+    shares = {
+        f"mfu{name}": None if peak is None else tokens_per_s * flops / peak
+        for name, flops in by_convention.items()
+    }
+    return {
+        "parameters": parameters,
+        "parameters_without_tables": parameters - tables,
+        "flops_per_token": by_convention[""],
+        "attention_flops_per_token": attention,
+        "peak_flops_per_s": peak,
+        "model_flops_per_s": tokens_per_s * by_convention[""],
+        **shares,
+    }
