@@ -3,8 +3,8 @@
 A child process writes a corpus of small shards and is killed by SIGKILL at a random
 moment, which two random numbers give: documents, and seconds after them. Every shard
 that is then visible must be whole and hold the right documents; the folder must be
-refused as a corpus unless the manifest is committed; then the same write again must give
-the whole corpus and leave nothing over.
+refused as a corpus unless the manifest is committed; then the same write again must
+give the whole corpus and leave nothing over.
 
     python tests-integration/benchmarks/format_kill.py              # 5 times
     python tests-integration/benchmarks/format_kill.py --times 50   # the whole
