@@ -24,9 +24,9 @@ from roxxel_format._spec.manifest import (
     ColumnTable,
     Manifest,
     ShardTable,
-    parse_manifest,
     row_of,
 )
+from roxxel_format._spec.manifest_gate import parse_manifest
 from roxxel_format._spec.metadata import as_table
 from roxxel_format._store.corpus_name import corpus_name
 from roxxel_format.errors import ShardError

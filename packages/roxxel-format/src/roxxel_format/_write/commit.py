@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._spec.manifest import Manifest, parse_manifest
+from roxxel_format._spec.manifest import Manifest
+from roxxel_format._spec.manifest_gate import parse_manifest
 from roxxel_format._store.corpus_name import corpus_name
 from roxxel_format._store.local import replace_file, sync_folder
 from roxxel_format._store.locks import committing

@@ -89,8 +89,9 @@ def _write_file(
     """
     draft = draft_path(name.single)
     with alone(name):
+        metadata = {"arguments": arguments}
         series = ShardSeries(
-            lambda: name.single, options, intake, {"arguments": arguments}
+            name.pattern, lambda: name.single, options, intake, metadata
         )
         try:
             _check_free(name, exist)
@@ -123,7 +124,7 @@ class _Write:
         self._next_number: int | None = None
         self._began = False
         self._claimed: Path | None = None
-        self._series = ShardSeries(self._new_path, options, intake, {})
+        self._series = ShardSeries(name.pattern, self._new_path, options, intake, {})
 
     def run(self, data: Iterable[object]) -> ShardSeries:
         if self._exist != "append":

@@ -23,6 +23,7 @@ class ShardSeries:
     """The shards of one write, each under its name as soon as it is whole.
 
     Args:
+        corpus: Names the corpus in errors.
         new_path: Returns the path of the next shard; nobody else uses its draft.
         options: Of the write.
         intake: Turns documents into arrays.
@@ -36,11 +37,13 @@ class ShardSeries:
 
     def __init__(
         self,
+        corpus: str,
         new_path: Callable[[], Path],
         options: WriteOptions,
         intake: Intake,
         metadata: dict[str, Any],
     ) -> None:
+        self._corpus = corpus
         self._new_path = new_path
         self._options = options
         self._intake = intake
@@ -76,8 +79,8 @@ class ShardSeries:
                 break
         if self._writer is None:
             raise ValueError(
-                "there are no documents to write; check the iterator (a generator can "
-                "be used only once)"
+                f"{self._corpus}: there are no documents to write; check the iterator "
+                "(a generator can be used only once)"
             )
         self._close_shard()
 
