@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
-from roxxel_format._spec.manifest import ColumnTable
 from roxxel_format._spec.manifest_gate import parse_manifest
 
 from .helpers import corpus_of, documents_of, names_in
@@ -18,6 +17,8 @@ from .helpers import corpus_of, documents_of, names_in
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from roxxel_format._spec.manifest import ColumnTable
 
 
 def table_of(folder: Path, column: str) -> ColumnTable:

@@ -17,13 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, Shard, ShardError, ShardWriter
-from roxxel_format._spec.manifest import Manifest
 from roxxel_format._spec.manifest_gate import parse_manifest
 
 from .helpers import corpus_of, documents_of, line_of, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from roxxel_format._spec.manifest import Manifest
 
 
 def manifest_of(folder: Path, name: str = "c_manifest.json") -> Manifest:

@@ -73,7 +73,7 @@ def checked_sources(
     for source in sources:
         _check_reader(source)
         _check_same_kind(sources[0], source)
-    return sources
+    return tuple(map(_pinned, sources))
 
 
 def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
@@ -113,6 +113,14 @@ def at_versions(
         fingerprints: Fingerprints by source name.
     """
     return tuple(_at_version(source, fingerprints) for source in sources)
+
+
+def _pinned(source: Source) -> Source:
+    """Return a source bound to its version of now, whatever its owner opens next."""
+    with_version = _optional(source.reader, "with_version")
+    if with_version is None:
+        return source
+    return replace(source, reader=with_version(source.reader.fingerprint))
 
 
 def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:

@@ -102,7 +102,11 @@ class Roxxel:
         Raises:
             ShardError: The corpus has no such version, or it was replaced.
         """
-        other = self._copy(_version=fingerprint, _pinned=fingerprint)
+        pinned = {"_version": fingerprint, "_pinned": fingerprint}
+        reader = self._reader
+        if reader is not None and reader.contents.fingerprint == fingerprint:
+            return self._copy(**pinned, _reader=reader)
+        other = self._copy(**pinned)
         other._open()  # noqa: SLF001 - a copy of this object
         return other
 

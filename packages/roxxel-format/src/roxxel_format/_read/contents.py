@@ -147,6 +147,16 @@ class Contents:
             raise
         return ShardMap(path, layout, fd)
 
+    def check_empty_shards(self) -> None:
+        """Check the shards without tokens, which no later read would open.
+
+        Raises:
+            ShardError: The corpus was replaced, or its manifest is wrong.
+        """
+        for number, num_tokens in enumerate(self.shards.num_tokens):
+            if not num_tokens:
+                self.open_shard(number)
+
     def _check_shard(self, number: int, layout: Layout) -> None:
         """Check that an opened file is the shard that it was at the opening.
 
@@ -211,13 +221,14 @@ def layouts_of(paths: Sequence[str]) -> list[Layout]:
 
 
 def _open_one(filepath: str, version: str | None) -> Contents:
-    path = _manifest_path(filepath)
-    try:
-        data = None if path is None else path.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        data = None
-    if path is None or data is None:
-        return _open_files(filepath)
+    found = _read_manifest(filepath)
+    if found is None:
+        contents = _open_files(filepath)
+        # A first write commits its manifest before its first shard. So if there is a
+        # manifest now, the files may be a part of a corpus.
+        is_settled = _read_manifest(filepath) is None
+        return contents if is_settled else _open_one(filepath, version)
+    path, data = found
     manifest = parse_manifest(data, str(path))
     name = manifest.dtype_name
     if name is None or not manifest.versions:
@@ -231,7 +242,7 @@ def _open_one(filepath: str, version: str | None) -> Contents:
     shards = manifest.shards.first(chosen.num_shards)
     # os.path.join would take most of the time of opening 100 000 shards.
     folder = str(path.with_name("_"))[:-1]
-    return Contents(
+    contents = Contents(
         filepath=filepath,
         manifest=manifest,
         paths=tuple(folder + name for name in shards.names),
@@ -240,6 +251,19 @@ def _open_one(filepath: str, version: str | None) -> Contents:
         block_size=manifest.block_size,
         fingerprint=chosen.fingerprint,
     )
+    contents.check_empty_shards()
+    return contents
+
+
+def _read_manifest(filepath: str) -> tuple[Path, bytes] | None:
+    """Return the manifest of a corpus and its bytes, None if it has none."""
+    path = _manifest_path(filepath)
+    if path is None:
+        return None
+    try:
+        return path, path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _open_files(filepath: str) -> Contents:

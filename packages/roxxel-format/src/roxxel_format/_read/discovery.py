@@ -17,7 +17,7 @@ from roxxel_format._store.corpus_name import SUFFIX, CorpusName, corpus_name
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _DIGITS = re.compile(r"([0-9]+)")
 _NUMBERED = re.compile(r"(.*?)([0-9]{5,})([^0-9]*)")
@@ -86,8 +86,8 @@ def check_writes(
         if name is not None and name.prefix.startswith(prefix):
             corpora.setdefault(name, []).append(path)
     for name, group in corpora.items():
-        marker = f".{name.prefix}%{name.suffix}"
-        if (name.folder / f"{marker}.replacing").exists():
+        marker = replacement_marker(name)
+        if marker.exists():
             raise ShardError(
                 f"{name.pattern}: a replacement of this corpus was interrupted or "
                 "goes on, so its shards belong to two corpora; wait for it, or write "
@@ -95,8 +95,8 @@ def check_writes(
             )
         # Several writers may append at once; only their lock file tells that they
         # may have left gaps. Without it the last shard tells.
-        if (name.folder / f"{marker}.lock").exists():
-            is_complete = _are_complete([w for w in map(write_of, group) if w])
+        if marker.with_suffix(".lock").exists():
+            is_complete = are_complete([w for w in map(write_of, group) if w])
         else:
             is_complete = write_of(group[-1]).get("last") is not False
         if not is_complete:
@@ -105,6 +105,25 @@ def check_writes(
                 "or still goes on; write it again, or pass a list of the shards to "
                 "read them as they are"
             )
+
+
+def are_complete(writes: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether `write` fields of some shards are those of complete writes."""
+    by_first: dict[object, list[Mapping[str, Any]]] = {}
+    for write in writes:
+        by_first.setdefault(write.get("first"), []).append(write)
+    for group in by_first.values():
+        found = [(write.get("position"), bool(write.get("last"))) for write in group]
+        last = len(group) - 1
+        expected = [(position, position == last) for position in range(len(group))]
+        if sorted(found, key=str) != sorted(expected, key=str):
+            return False
+    return True
+
+
+def replacement_marker(name: CorpusName) -> Path:
+    """Return the file of version 1 that marks shards of two corpora as mixed."""
+    return name.folder / f".{name.prefix}%{name.suffix}.replacing"
 
 
 def natural_key(path: str) -> list[tuple[int, int, str]]:
@@ -153,23 +172,6 @@ def _name_of(path: str) -> CorpusName | None:
         return None
     name = CorpusName(Path(folder), match[1], match[3], Path(folder))
     return None if name.number(file_name) is None else name
-
-
-def _are_complete(writes: Iterable[dict[str, Any]]) -> bool:
-    """Return whether `write` fields are those of complete writes."""
-    by_first: dict[object, list[dict[str, Any]]] = {}
-    for write in writes:
-        by_first.setdefault(write.get("first"), []).append(write)
-    for group in by_first.values():
-        group.sort(key=lambda write: write.get("position", -1))
-        positions = [write.get("position") for write in group]
-        last = [bool(write.get("last")) for write in group]
-        if positions != list(range(len(group))) or last != [
-            *([False] * (len(group) - 1)),
-            True,
-        ]:
-            return False
-    return True
 
 
 def _visible(paths: Iterable[Path]) -> list[str]:

@@ -148,7 +148,11 @@ class Line:
         first = self._bounds[number]
         if stop <= self._bounds[number + 1]:
             return self._piece(number).span(start - first, stop - first)
-        # Piece by piece, so that the copy never holds more than one piece's map.
+        # Every piece is opened, and so compared with what is known of it, before memory
+        # for all is taken. Piece by piece, so that one map is held at a time.
+        last = bisect_right(self._bounds, stop - 1)
+        for each in range(number, last):
+            self._piece(each)
         items = np.empty(stop - start, self.dtype)
         at = start
         while at < stop:

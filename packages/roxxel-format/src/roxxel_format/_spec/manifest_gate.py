@@ -26,6 +26,7 @@ from roxxel_format._spec.layout import (
 from roxxel_format._spec.manifest import (
     FORMAT_NAME,
     MANIFEST_VERSION,
+    SHARD_COLUMNS,
     ColumnTable,
     Manifest,
     ShardTable,
@@ -186,9 +187,8 @@ def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
 
 def _column(name: str, table: dict[str, Any], num_shards: int) -> ColumnTable:
     per, dtype = table.get("per"), table.get("dtype")
-    _check(
-        per == "token" or per == "document", f"column {name!r:.100} per {per!r:.100}"
-    )
+    is_known = type(per) is str and per in {"token", "document"}
+    _check(is_known, f"column {name!r:.100} per {per!r:.100}")
     _check(type(dtype) is str, f"column {name!r:.100} of dtype {dtype!r:.100}")
     names = _list(table.get("names"), "names")
     sizes = _list(table.get("bytes"), "bytes")

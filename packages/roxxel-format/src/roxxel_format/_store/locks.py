@@ -41,28 +41,41 @@ def writing(name: CorpusName) -> AbstractContextManager[None]:
 
 
 def alone(name: CorpusName) -> AbstractContextManager[None]:
-    """Keep all other writes of a corpus away.
+    """Keep all other writes of a corpus away; waits for `clean`.
 
     The lock of a corpus of one file is its draft.
 
     Raises:
         BlockingIOError: A write is going on.
     """
-    path = draft_path(name.single) if name.manifest is None else name.write_lock
     busy = f"{name.pattern}: a write of this corpus is going on; wait for it"
-    return _held(path, fcntl.LOCK_EX | fcntl.LOCK_NB, busy)
+    operation = fcntl.LOCK_EX | fcntl.LOCK_NB
+    if name.manifest is None:
+        return _held(draft_path(name.single), operation, busy)
+    return _held(name.write_lock, operation, busy, wait_for_exclusive=True)
 
 
 @contextlib.contextmanager
-def _held(path: Path, operation: int, busy: str = "") -> Generator[None]:
-    fd = _locked(path, operation, busy)
+def _held(
+    path: Path, operation: int, busy: str = "", *, wait_for_exclusive: bool = False
+) -> Generator[None]:
+    fd = _locked(path, operation, busy, wait_for_exclusive=wait_for_exclusive)
     try:
         yield
     finally:
         os.close(fd)
 
 
-def _locked(path: Path, operation: int, busy: str) -> int:
+def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) -> int:
+    """Return a descriptor that holds a lock.
+
+    Args:
+        path: The lock file.
+        operation: Of `flock`.
+        busy: Says in an error who holds the lock.
+        wait_for_exclusive: Whether to wait for a process that holds the lock alone:
+            writers share the lock for long, and `clean` holds it alone for a moment.
+    """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -70,7 +83,11 @@ def _locked(path: Path, operation: int, busy: str) -> int:
             if _is_same_file(fd, path):
                 return fd
         except BlockingIOError:
+            is_shared = _can_share(fd)
             os.close(fd)
+            if wait_for_exclusive and not is_shared:
+                with _held(path, fcntl.LOCK_SH):
+                    continue
             raise BlockingIOError(busy) from None
         except OSError as error:
             os.close(fd)
@@ -86,6 +103,14 @@ def _locked(path: Path, operation: int, busy: str) -> int:
             os.close(fd)
             raise
         os.close(fd)  # the file was renamed or removed while this process waited
+
+
+def _can_share(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

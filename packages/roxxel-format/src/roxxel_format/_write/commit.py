@@ -16,7 +16,7 @@ from roxxel_format._spec.manifest_gate import parse_manifest
 from roxxel_format._store.corpus_name import corpus_name
 from roxxel_format._store.local import replace_file, sync_folder
 from roxxel_format._store.locks import committing
-from roxxel_format.errors import ManifestError, ShardError
+from roxxel_format.errors import ManifestError
 
 if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName
@@ -84,24 +84,6 @@ def committed_manifest(filepath: str | tuple[str, ...]) -> Manifest | None:
     if name.manifest is None or not name.manifest.exists():
         return None
     return read_committed(name).manifest
-
-
-def committed_paths(filepath: str | tuple[str, ...]) -> list[str]:
-    """Return the shards that a manifest lists; none where there is no manifest.
-
-    Raises:
-        ShardError: No version is committed.
-    """
-    manifest = committed_manifest(filepath)
-    if manifest is None or isinstance(filepath, tuple):
-        return []
-    name = corpus_name(filepath)
-    if not manifest.versions:
-        raise ShardError(
-            f"{name.pattern}: no version is committed; the first write was interrupted "
-            "or goes on"
-        )
-    return [str(name.folder / each) for each in manifest.shards.names]
 
 
 def commit(name: CorpusName, found: Committed, manifest: Manifest) -> bool:

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from roxxel_format._read.discovery import are_complete, replacement_marker
 from roxxel_format._read.shard import Shard
 from roxxel_format._spec.manifest import Manifest, ShardTable, Version
 from roxxel_format._spec.metadata import as_table
@@ -161,8 +162,8 @@ def version_1(name: CorpusName) -> Manifest | None:
     shards = [Shard(path) for path in paths]
     metadata = [shard.read_metadata() for shard in shards]
     writes = [as_table(each.get("write")) for each in metadata]
-    is_mixed = (name.folder / f".{name.prefix}%{name.suffix}.replacing").exists()
-    if is_mixed or not _are_whole([write for write in writes if write]):
+    is_complete = are_complete([write for write in writes if write])
+    if replacement_marker(name).exists() or not is_complete:
         return Manifest()
     arguments = as_table(writes[-1].get("arguments"))
     return _manifest_of(paths, shards, metadata[0], arguments)
@@ -207,21 +208,6 @@ def _manifest_of(
         shards=table,
         versions=(Version(len(table), fingerprint, arguments),),
     )
-
-
-def _are_whole(writes: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether shards, by their `write` fields, are whole writes."""
-    by_first: dict[object, list[Mapping[str, Any]]] = {}
-    for write in writes:
-        by_first.setdefault(write.get("first"), []).append(write)
-    for group in by_first.values():
-        found = [(write.get("position"), bool(write.get("last"))) for write in group]
-        count = len(group)
-        if sorted(found, key=str) != sorted(
-            ((position, position == count - 1) for position in range(count)), key=str
-        ):
-            return False
-    return True
 
 
 def _difference(recorded: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
