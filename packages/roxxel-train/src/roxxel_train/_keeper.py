@@ -14,6 +14,7 @@ from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Executor, Future
 
     from roxxel_ckpt import Checkpointer
     from roxxel_curriculum import Sampler
@@ -68,6 +69,25 @@ class Keeper:
         self.interval = Interval()
         self.owes_evaluation = False
         self._is_spoilt = False
+        self._check_program: Future[Any] | None = None
+
+    def compile_ahead(self, compiler: Executor) -> None:
+        """Begin to compile the check that a save makes, in the background.
+
+        Without this the first save would compile it while the device has nothing to do.
+        """
+        if self.checkpointer is not None:
+            shapes = jax.tree.map(
+                lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
+                self._trained(),
+            )
+            self._check_program = compiler.submit(is_finite.lower(shapes).compile)
+
+    def close(self) -> None:
+        """Give up the compilation if it has not begun."""
+        if self._check_program is not None:
+            self._check_program.cancel()
+            self._check_program = None
 
     def restore(self) -> int:
         """Take the newest good checkpoint, or begin; return the updates done.
@@ -146,10 +166,16 @@ class Keeper:
 
     def _finite(self) -> jax.Array | bool:
         """Return whether the parameters are finite, or are not to be looked at."""
-        trained = nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))
+        trained = self._trained()
         if self.step <= self.saved or not is_sound(trained):
             return True
+        program = self._check_program
+        if program is not None and program.done():
+            return program.result()(trained)
         return is_finite(trained)
+
+    def _trained(self) -> Tree:
+        return nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))
 
     def _check(self, finite: jax.Array | bool, recorder: Recorder) -> None:
         if not finite:

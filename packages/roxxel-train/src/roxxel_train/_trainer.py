@@ -354,6 +354,7 @@ class Trainer:
             self._compile_ahead(start, log, compiler)
             stack.callback(self._updates.close)
             stack.callback(self._evaluator.close)
+            stack.callback(self._kept.close)
             batches = stack.enter_context(
                 device_stream(self._sampler, start, total, self._placement)
             )
@@ -458,6 +459,10 @@ class Trainer:
             with suppress(RuntimeError):
                 log.info(line)
 
+        # A first checkpoint may be due while later phases are still being compiled.
+        self._updates.begin(compiler, needed[:1], tell)
+        if needed:
+            self._kept.compile_ahead(compiler)
         self._updates.begin(compiler, needed, tell)
         if needed or self._kept.owes_evaluation:
             self._evaluator.compile_ahead(compiler)
