@@ -163,7 +163,7 @@ def test_the_report_begins_with_where_roxxel_is_not_ahead(tmp_path: Path) -> Non
         "",
         (
             "- tokens/s, 1 MiB of uint16, 16x1025, to numpy, warm pages: 2.00 "
-            "(1.50 to 2.00) of loadax, the target is 3."
+            "(1.50 to 2.00) of loadax, the target is 2.5."
         ),
         "",
     ]

@@ -76,3 +76,60 @@ def read_shard(path: Path) -> tuple[np.ndarray[Any, Any], list[Any], dict[str, A
     starts = [0, *ends[:-1]]
     found = [items[a:b] for a, b in zip(starts, stops, strict=True)]
     return items, found, json.loads(metadata)
+
+
+def read_corpus(path: Path, version: int) -> tuple[np.ndarray[Any, Any], list[Any]]:
+    """Return items and documents of a version of the corpus with a manifest."""
+    table = _manifest(path)
+    shards, chosen = table["shards"], table["versions"][version]
+    digest = blake2b(b"roxxel corpus 1", digest_size=16)
+    items: list[np.ndarray[Any, Any]] = []
+    documents: list[Any] = []
+    goes_on = False
+    for number in range(chosen["num_shards"]):
+        file = path.with_name(shards["names"][number])
+        data = file.read_bytes()
+        assert len(data) == shards["bytes"][number]
+        counts = [shards[name][number] for name in ("tokens", "documents")]
+        limits = [shards[name][number] for name in ("least", "greatest")]
+        flags = shards["flags"][number]
+        assert [*struct.unpack_from("<QQqqI", data, len(data) - 248)] == [
+            *counts,
+            *limits,
+            flags,
+        ]
+        digests = [shards[name][number] for name in ("content_digests", "digests")]
+        assert data[-128:-64].hex() == "".join(digests)
+        digest.update(bytes.fromhex(digests[0]))
+        tokens, parts, _ = read_shard(file)
+        assert tokens.size == counts[0]
+        items.append(tokens)
+        if goes_on and flags & 1:
+            documents[-1] = np.concatenate((documents[-1], parts.pop(0)))
+        documents += parts
+        goes_on = bool(flags & 2)
+    assert digest.hexdigest() == chosen["fingerprint"]
+    return np.concatenate(items), documents
+
+
+def read_column(path: Path, name: str) -> np.ndarray[Any, Any]:
+    """Return all items of a column that every shard has."""
+    column = _manifest(path)["columns"][name]
+    parts: list[np.ndarray[Any, Any]] = []
+    for file, size, digest in zip(
+        column["names"], column["bytes"], column["digests"], strict=True
+    ):
+        data = path.with_name(file).read_bytes()
+        assert (len(data), blake2b(data, digest_size=32).hexdigest()) == (size, digest)
+        code = CODES.get(column["dtype"], column["dtype"])
+        parts.append(np.frombuffer(data, code))
+    return np.concatenate(parts)
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    data = path.read_bytes()
+    assert (data[-21:-11], data[-3:]) == (b',"crc32":"', b'"}\n')
+    assert int(data[-11:-3], 16) == zlib.crc32(data[:-21])
+    table: dict[str, Any] = json.loads(data)
+    assert (table["format"], table["version"]) == ("roxxel manifest", 1)
+    return table

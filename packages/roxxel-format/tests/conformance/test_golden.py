@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel
 
-from .make_golden import CASES
-from .reader import read_shard
+from .make_golden import APPENDED, CASES, SEPARATOR
+from .reader import read_column, read_corpus, read_shard
 
 GOLDEN = Path(__file__).parent / "v1"
+MANIFEST = Path(__file__).parent / "manifest_v1" / "g_manifest.json"
+VERSIONS = ["916ee6f0247a6b9089b22f54e37a80ab", "909c581e611fb23dda6518d10950efe7"]
 FINGERPRINTS = {
     "uint16": "8ca86ba937c2b54bc49d4c6319115c67",
     "int64": "2671842754cdad9e0257abe7b526ec0b",
@@ -78,3 +80,35 @@ def test_new_shards_are_as_specified(
     assert [each.tolist() for each in found] == documents
     end = [] if separator is None else [separator]
     assert tokens.tolist() == [t for each in documents for t in [*each, *end]]
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_golden_manifest_reads_as_it_was_written(version: int) -> None:
+    expected = [each for part in APPENDED[: version + 1] for each in part]
+
+    corpus = Roxxel(MANIFEST.parent, version=VERSIONS[version], check="blocks")
+
+    assert corpus.versions == VERSIONS
+    assert corpus.fingerprint == VERSIONS[version]
+    assert corpus.verify().ok
+    assert [each.tolist() for each in corpus.documents] == expected
+    line = [token for each in expected for token in [*each, SEPARATOR]]
+    assert corpus.tokens[:].tolist() == line
+    assert corpus.column("even")[:].tolist() == [token % 2 == 0 for token in line]
+    names = [f"n{number}".encode() for number in range(len(expected))]
+    assert corpus.column("name")[:].tolist() == names
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_manifest_reader_written_from_the_specification_agrees(version: int) -> None:
+    tokens, documents = read_corpus(MANIFEST, version)
+
+    corpus = Roxxel(MANIFEST.parent / "g_*.rox", version=VERSIONS[version])
+    assert corpus.tokens[:].tobytes() == tokens.tobytes()
+    assert [each.tolist() for each in corpus.documents] == [
+        each.tolist() for each in documents
+    ]
+    newest = Roxxel(MANIFEST.parent)
+    for name in ("even", "name"):
+        found = read_column(MANIFEST, name)
+        assert newest.column(name)[:].tolist() == found.tolist()
