@@ -69,8 +69,8 @@ def untouched(pattern: str, tmp_path: Path) -> Sampler:
     return Curriculum(Roxxel(tmp_path / "copy" / "c_*.rox"), PHASES).sampler(SEED)
 
 
-# What a user asks a sampler for, each as bytes or values that can be compared.
-QUESTIONS: dict[str, Callable[[Sampler], object]] = {
+# The methods of a sampler, each with a result that can be compared.
+CALLS: dict[str, Callable[[Sampler], object]] = {
     "batch": lambda sampler: sampler.batch(3).tolist(),
     "rows": lambda sampler: sampler.rows(3, [0, 1]).tolist(),
     "columns": lambda sampler: sampler.rows(3, [1], slice(4, 9)).tolist(),
@@ -84,22 +84,22 @@ QUESTIONS: dict[str, Callable[[Sampler], object]] = {
 }
 
 
-def is_refused(ask: Callable[[Sampler], object], sampler: Sampler) -> bool:
+def is_refused(call: Callable[[Sampler], object], sampler: Sampler) -> bool:
     """Return whether a sampler raises the error of a replaced corpus."""
     try:
-        ask(sampler)
+        call(sampler)
     except ShardError as error:
         return "replaced" in str(error)
     return False
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("name", CALLS)
 @pytest.mark.parametrize("read_before", [0, 6])
 @pytest.mark.parametrize("by", ["the open corpus", "another process's object"])
 def test_replaced_corpus_gives_its_old_tokens_or_an_error(
-    question: str, read_before: int, by: str, pattern: str, untouched: Sampler
+    name: str, read_before: int, by: str, pattern: str, untouched: Sampler
 ) -> None:
-    ask = QUESTIONS[question]
+    call = CALLS[name]
     corpus = Roxxel(pattern)
     sampler = Curriculum(corpus, PHASES).sampler(SEED)
     for step in range(read_before):
@@ -107,21 +107,21 @@ def test_replaced_corpus_gives_its_old_tokens_or_an_error(
 
     write(corpus if by == "the open corpus" else Roxxel(pattern), 2, "replace")
 
-    assert is_refused(ask, sampler) or ask(sampler) == ask(untouched)
+    assert is_refused(call, sampler) or call(sampler) == call(untouched)
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_pickled_sampler_refuses_the_corpus_that_took_the_place(
-    question: str, pattern: str, untouched: Sampler
+@pytest.mark.parametrize("name", CALLS)
+def test_pickled_sampler_refuses_the_corpus_that_replaced_its_own(
+    name: str, pattern: str, untouched: Sampler
 ) -> None:
-    ask = QUESTIONS[question]
+    call = CALLS[name]
     sampler = Curriculum(Roxxel(pattern), PHASES).sampler(SEED)
     pickled = pickle.dumps(sampler)
 
     write(Roxxel(pattern), 2, "replace")
 
-    again = pickle.loads(pickled)  # noqa: S301
-    assert is_refused(ask, again) or ask(again) == ask(untouched)
+    again = pickle.loads(pickled)  # noqa: S301 - our own bytes
+    assert is_refused(call, again) or call(again) == call(untouched)
 
 
 class Forwarding:
@@ -183,7 +183,7 @@ def test_pickled_subclass_reads_what_the_subclass_reads(
     if opened:
         sampler.batch(0)
 
-    again = pickle.loads(pickle.dumps(sampler))  # noqa: S301
+    again = pickle.loads(pickle.dumps(sampler))  # noqa: S301 - our own bytes
 
     expected = (untouched.batch(5) + 1) % VOCAB_SIZE
     assert np.array_equal(again.batch(5), expected)
@@ -305,8 +305,8 @@ def test_trainer_resumes_on_the_corpus_it_began_with(
         assert one["arr_0"].tobytes() == other["arr_0"].tobytes()
 
 
-# The truncation is made by another program: to start one takes longer than a reader
-# may trust a file's size that it has looked up.
+# Another program truncates the shard: starting it takes longer than a reader may trust
+# a file size that it has read.
 TRUNCATED = """
 import subprocess, sys
 import numpy as np

@@ -1,8 +1,8 @@
-"""What the campaigns share: contents that are known, and what a reader must find.
+"""What the campaigns share: known contents, checks of readers, writers to kill.
 
 A corpus of a campaign consists of parts. A part is the documents of one seed, and a
-content is the seeds of the parts in order: `(1, 2)` is part 1 with part 2 appended. So
-what any reader finds is one of a few contents, token for token, or the campaign fails.
+content is the seeds of the parts in order: `(1, 2)` is part 1 with part 2 appended.
+Every reader must find one of a few contents, token for token, or the campaign fails.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ def part(seed: int) -> list[npt.NDArray[np.uint16]]:
 
 @dataclass(frozen=True)
 class Reference:
-    """What a corpus of one content must give.
+    """The right tokens and documents of one content.
 
     Attributes:
         documents: Without separators.
-        line: All tokens, each document with the separator 0 behind it.
+        line: All tokens; the separator 0 follows each document.
         stops: One past the last token of each document.
     """
 
@@ -71,7 +71,7 @@ class Reference:
 
 @cache
 def reference(content: Content) -> Reference:
-    """Return what a corpus of one content must give."""
+    """Return the right tokens and documents of one content."""
     documents = [document for seed in content for document in part(seed)]
     separator = np.zeros(1, np.uint16)
     line = np.concatenate([each for one in documents for each in (one, separator)])
@@ -80,7 +80,7 @@ def reference(content: Content) -> Reference:
 
 
 class WrongTokensError(AssertionError):
-    """A reader gave tokens that are in none of the contents it may have."""
+    """A reader returned tokens of none of the contents that it may have."""
 
 
 def content_of(corpus: Roxxel, contents: Iterable[Content]) -> Content:
@@ -102,11 +102,11 @@ def content_of(corpus: Roxxel, contents: Iterable[Content]) -> Content:
 
 
 def check_at_random(corpus: Roxxel, content: Content, chance: random.Random) -> None:
-    """Read some tokens in one of the ways there are.
+    """Read some tokens with a random method.
 
     Raises:
         ShardError: The corpus cannot be read any longer.
-        WrongTokensError: A token is not the one of this content.
+        WrongTokensError: A token differs from this content.
     """
     right = reference(content)
     length = chance.choice((1, 100, 5000))
@@ -118,7 +118,8 @@ def check_at_random(corpus: Roxxel, content: Content, chance: random.Random) -> 
             expected = np.stack([right.line[at : at + length] for at in starts])
             check(np.array_equal(batch, expected), "read")
         case 1:
-            check(np.array_equal(corpus.tokens[start:stop], right.line[start:stop]), "")
+            tokens = corpus.tokens[start:stop]
+            check(np.array_equal(tokens, right.line[start:stop]), "tokens")
         case 2:
             index = chance.randrange(len(right.documents))
             check(
@@ -133,13 +134,13 @@ def check_at_random(corpus: Roxxel, content: Content, chance: random.Random) -> 
 
 
 def check(is_right: bool, what: str) -> None:
-    """Raise WrongTokensError unless something is right."""
+    """Raise WrongTokensError that names `what` unless `is_right`."""
     if not is_right:
-        raise WrongTokensError(f"{what or 'tokens'}: not what was written")
+        raise WrongTokensError(f"{what}: not what was written")
 
 
 def write(pattern: str, documents: Iterable[Any], exist: Exist) -> None:
-    """Write documents to the corpus of a campaign, without a word on stderr."""
+    """Write documents to the corpus of a campaign, without output on stderr."""
     with contextlib.redirect_stderr(io.StringIO()):
         Roxxel(pattern).write(
             documents,
@@ -151,17 +152,17 @@ def write(pattern: str, documents: Iterable[Any], exist: Exist) -> None:
 
 
 def clean(pattern: str, *, by_command: bool) -> bool:
-    """Remove what killed writers left; return False where a writer is at work."""
+    """Remove what killed writers left; return False if a writer is running."""
     if not by_command:
         try:
             Roxxel(pattern).remove_leftovers()
         except BlockingIOError:
             return False
         return True
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
         code = command(["clean", pattern])
-    assert code in {0, 1}, f"clean ended with code {code}: {said.getvalue()}"
+    assert code in {0, 1}, f"clean ended with code {code}: {output.getvalue()}"
     return code == 0
 
 
@@ -186,10 +187,10 @@ class Kind:
     """A kind of write.
 
     Attributes:
-        exist: As `Roxxel.write` takes it.
-        before: What the corpus holds before the write, None for nothing.
-        after: What the corpus holds once part 2 is written.
-        later: The part that the later write writes.
+        exist: The argument of `Roxxel.write`.
+        before: The content before the write; None for no corpus.
+        after: The content after part 2 is written.
+        later: The part that the next write adds.
     """
 
     exist: Exist
@@ -207,14 +208,14 @@ class Kind:
         return pattern
 
     def then(self, content: Content | None) -> Content:
-        """Return what the corpus holds once the later write returned."""
+        """Return the content after the next write to `content`."""
         if self.exist == "append" and content is not None:
             return (*content, self.later)
         return (self.later,)
 
     @property
     def contents(self) -> list[Content]:
-        """All that the corpus may hold at any time."""
+        """Every content that the corpus may have."""
         known = [self.before, self.after, self.then(self.before), self.then(self.after)]
         return [content for content in dict.fromkeys(known) if content is not None]
 
@@ -227,7 +228,7 @@ KINDS = {
 
 
 def committed(pattern: str, kind: Kind) -> Content | None:
-    """Return what a new reader finds; None where nothing was ever committed.
+    """Return the content that a new reader finds; None if nothing was committed.
 
     Raises:
         ShardError: There was a corpus, and now there is none.
@@ -278,14 +279,14 @@ class Killed:
     def kill(self, delay_s: float) -> int:
         """Kill the process some time after it began; return how many writes returned.
 
-        A process that ended before must have ended well.
+        A process that ended before the kill must have exit code 0.
         """
         time.sleep(max(0.0, self._began + delay_s - time.perf_counter()))
         self._process.send_signal(signal.SIGKILL)
         return self.end()
 
     def end(self) -> int:
-        """Wait until the process ended; return how many writes returned since asked."""
+        """Wait for the end; return how many writes returned since `finish_s`."""
         with self._stdout:
             returned = len(self._stdout.read())
         code = self._process.wait()
@@ -294,5 +295,5 @@ class Killed:
 
 
 def counts_in_words(found: Mapping[str, int]) -> str:
-    """Return counts with what they count, one a line."""
+    """Return the counts as lines of `what: number`."""
     return "\n".join(f"{what}: {found[what]}" for what in sorted(found))

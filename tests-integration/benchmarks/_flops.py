@@ -5,9 +5,9 @@ pass (Kaplan et al., Scaling Laws for Neural Language Models, 2020). MFU is the 
 the dense bfloat16 peak that these 6N operations take. The scores of attention are
 counted apart: 12 x layers x width x context for a token if every token attends to all
 others, half of that where attention is causal (Chowdhery et al., PaLM, 2022, appendix
-B). N is every parameter. The token table counts once, because its product with the
-hidden states makes the logits; the table of positions is looked up only, and is at most
-0.6 % of N.
+B). N is every parameter. The token table counts once: its product with the hidden
+states is the logits, and reading its rows costs no operations. The table of positions
+has no product, but is counted; it is at most 0.7 % of N.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ The data sheets print 1979 TFLOP/s, which is the figure with sparsity.
 def flops_record(
     size: Size, parameters: int, tokens_per_s: float, device_kind: str
 ) -> dict[str, float | None]:
-    """Return the fields of a record that tell operations and MFU.
+    """Return the fields of a record for operations and MFU.
 
     Args:
         size: Shape of the decoder.

@@ -39,7 +39,7 @@ VARIANTS: dict[str, tuple[str, bool]] = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What the command line asks for.
+    """The settings of the command line.
 
     Attributes:
         cache: Folder of compiled programs that all parts share.
@@ -152,6 +152,12 @@ def _resume(plan: Plan, size: str, folder: Path, name: str) -> Record:
     unbroken, killed = (_rows(folder / run) for run in ("unbroken", "killed"))
     start = resumed["resumed_from"]
     later = [step for step in unbroken if step > start]
+    if not start or not later:
+        why = f"resume began at step {start} of {len(unbroken)}, so it shows nothing"
+        return {**began, "failed": why}
+    if unbroken.keys() != killed.keys():
+        steps = sorted(unbroken.keys() ^ killed.keys())
+        return {**began, "failed": f"steps that only one of the runs logged: {steps}"}
     return {
         **{key: began[key] for key in ("platform", "device_kind", "jax", "xla_flags")},
         "resumed_from": start,
@@ -159,15 +165,11 @@ def _resume(plan: Plan, size: str, folder: Path, name: str) -> Record:
         "later_steps": len(later),
         "losses": [unbroken[step]["loss"] for step in unbroken],
         "repeated_identical": all(
-            _same(unbroken[step], killed.get(step))
-            for step in unbroken
-            if step <= start
+            _same(unbroken[step], killed[step]) for step in unbroken if step <= start
         ),
-        "resumed_identical": all(
-            _same(unbroken[step], killed.get(step)) for step in later
-        ),
+        "resumed_identical": all(_same(unbroken[step], killed[step]) for step in later),
         "first_difference": next(
-            (step for step in unbroken if not _same(unbroken[step], killed.get(step))),
+            (step for step in unbroken if not _same(unbroken[step], killed[step])),
             None,
         ),
         "largest_difference": max(
@@ -185,10 +187,8 @@ def _rows(run: Path) -> dict[int, Record]:
     return {row["step"]: row for row in rows if row["kind"] == "train"}
 
 
-def _same(one: Record, other: Record | None) -> bool:
-    return other is not None and all(
-        one[name] == other[name] for name in ("loss", "grad_norm", "tokens")
-    )
+def _same(one: Record, other: Record) -> bool:
+    return all(one[name] == other[name] for name in ("loss", "grad_norm", "tokens"))
 
 
 def _memory(fields: Record) -> Record:

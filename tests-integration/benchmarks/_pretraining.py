@@ -37,8 +37,8 @@ class Job:
         size: Name of the decoder, of `SIZES`.
         folder: Scratch folder that the processes of a part share.
         seconds: Time to measure for, where a part measures rates.
-        share: Share of the device's memory that the state takes, for the memory part.
-        device_bytes: Memory of the device; None for what JAX may use of it.
+        share: Size of the state as a share of the memory that JAX may use, for the
+            memory part.
         batch_size: Sequences of a batch, in place of the decoder's.
     """
 
@@ -46,7 +46,6 @@ class Job:
     folder: Path
     seconds: float = 60.0
     share: float = 0.6
-    device_bytes: int | None = None
     batch_size: int | None = None
 
     @property
@@ -61,8 +60,8 @@ class Job:
 def open_corpus(job: Job) -> Roxxel:
     """Return the corpus, which is written first if it does not exist.
 
-    Its text is arithmetic: runs of tokens that grow by a constant, modulo the
-    vocabulary. The step of a run can be read off its first two tokens, so the loss
+    The text consists of short sequences that grow by a constant, modulo the number of
+    tokens used. The first two tokens of a sequence determine the rest, so the loss
     falls from the logarithm of the vocabulary within tens of updates.
     """
     size = job.decoder
@@ -75,7 +74,7 @@ def open_corpus(job: Job) -> Roxxel:
 def _documents(num_tokens: int, size: Size) -> Iterator[np.ndarray[Any, Any]]:
     random = np.random.default_rng(SEED)
     length = 4096
-    # A run uses few of the tokens, or a short training would meet most of them once.
+    # With the whole vocabulary, a short training would see most tokens only once.
     used = min(size.vocabulary, 512)
     for _ in range(-(-num_tokens // length)):
         starts_run = random.random(length) < 1 / 32
@@ -138,7 +137,7 @@ def wall_s(row: dict[str, Any]) -> float:
 
 
 class HandWritten:
-    """The loop that a person would write who wants nothing but speed.
+    """A training loop written for speed alone.
 
     It gathers windows of a memory map, puts them on the device, runs the jitted update
     with a donated state at most two steps ahead, and logs nothing.
@@ -204,7 +203,7 @@ def device_fields() -> dict[str, Any]:
 
 
 def memory_fields() -> dict[str, int]:
-    """Return what the device says of its memory; empty where it says nothing."""
+    """Return the device's statistics of its memory; empty if it has none."""
     stats = jax.devices()[0].memory_stats() or {}
     names = ("bytes_in_use", "peak_bytes_in_use", "bytes_limit")
     return {name: int(stats[name]) for name in names if name in stats}

@@ -102,10 +102,10 @@ def _results(
 
 
 def normalised(text: str) -> str:
-    """Return the text of a program without what does not matter to its results.
+    """Return the text of a program without the parts that do not change its results.
 
-    Metadata goes, which names source lines, and names become numbers in the order in
-    which they first occur. Backend settings stay, which name the chosen kernels.
+    Removes metadata (source lines), and replaces names by numbers in the order of their
+    first use. Keeps the backend settings, which name the chosen kernels.
     """
     numbers = count()
     known: dict[str, str] = {}

@@ -122,7 +122,7 @@ def phase_change(job: Job) -> dict[str, Any]:
         "steps_between_saves": between,
         "save_cost_s": saves,
         "copy_to_host_s": copies,
-        "save_over_copy": min(saves) / min(copies),
+        "save_over_copy": statistics.median(saves) / statistics.median(copies),
         "state_bytes": num_bytes,
     }
 

@@ -29,20 +29,21 @@ if TYPE_CHECKING:
 STEPS, CHANGE, EVERY, KILLED = 16, 8, 4, 10
 """Updates of a run, before its phase change, between checkpoints, before the kill.
 
-The kill comes after a second save, which waits for the first: a checkpoint exists.
+The second save waits for the first to finish, and the kill comes after both, so a whole
+checkpoint exists.
 """
 PRETENDED_BYTES = 64 << 20
-"""Memory of a device that does not say how much it has, such as a CPU."""
+"""Memory assumed for a device without statistics, such as a CPU."""
 
 SaveFields = Callable[[dict[str, Any]], None]
 """Writes the fields of a record to a file."""
 
 
 class PeakMemory:
-    """Memory that a block takes on the device at most.
+    """Peak memory of the device while a `with` block runs.
 
-    Where the device counts, its own figure is the peak since the process began. Else a
-    thread sums the live arrays as fast as it can, which misses temporary ones.
+    A device with statistics gives its peak since the process began. For any other, a
+    thread sums the live arrays every millisecond, which misses short-lived ones.
     """
 
     def __init__(self) -> None:
@@ -107,7 +108,7 @@ def large_run_and_kill(job: Job, save: SaveFields) -> None:
 
         def kill(state: ModelState) -> None:
             fields = {
-                "device_limit_bytes": _device_bytes(job),
+                "device_limit_bytes": _device_bytes(),
                 "state_bytes": 12 * num_parameters(state.model),
                 "trained_steps": int(state.step),
             }
@@ -134,17 +135,17 @@ def _trainer(job: Job, name: str, **options: Any) -> Trainer:
 
 
 def _large_trainer(job: Job, **options: Any) -> Trainer:
-    """Return a trainer whose parameters and AdamW moments take the share.
+    """Return a trainer whose parameters and AdamW moments fill the share.
 
-    Ballast fills what the decoder leaves; batches are as small as they can be.
+    Ballast fills the rest beside the decoder; a batch has two sequences.
     """
     size = job.decoder
     parameters = num_parameters(nnx.eval_shape(lambda: Decoder(size, size.context)))
-    ballast_bytes = int(job.share * _device_bytes(job)) // 3 - 4 * parameters
+    ballast_bytes = int(job.share * _device_bytes()) // 3 - 4 * parameters
     if ballast_bytes < 0:
         raise ValueError(
             f"the state of {job.size} alone takes {12 * parameters} bytes, more than "
-            f"{job.share} of the device's {_device_bytes(job)}; choose a smaller size"
+            f"{job.share} of the device's {_device_bytes()}; choose a smaller size"
         )
     return new_trainer(
         job,
@@ -158,7 +159,5 @@ def _large_trainer(job: Job, **options: Any) -> Trainer:
     )
 
 
-def _device_bytes(job: Job) -> int:
-    if job.device_bytes is not None:
-        return job.device_bytes
+def _device_bytes() -> int:
     return memory_fields().get("bytes_limit", PRETENDED_BYTES)

@@ -6,6 +6,7 @@ import statistics
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import jax
 from _flops import flops_record
 from _pretraining import (
     HandWritten,
@@ -29,11 +30,11 @@ FEWEST = 4
 
 
 class Turns:
-    """Evaluates by letting the hand-written loop run, and times both sides.
+    """An `eval_fn` that runs the hand-written loop for one turn, and times both loops.
 
-    The trainer evaluates between the same number of steps, and has drained its updates
-    by then. So each side begins its turn with nothing in flight and ends it with
-    everything done.
+    A turn of the trainer is the steps between two evaluations; the hand-written loop
+    makes as many. The trainer finishes its updates before it evaluates, so each turn
+    begins and ends with no update in flight.
     """
 
     def __init__(self, by_hand: HandWritten, steps: int) -> None:
@@ -44,17 +45,27 @@ class Turns:
         self.trainer_s: list[float] = []
 
     def __call__(self, state: ModelState) -> None:
-        """Note the end of the trainer's turn and take the other."""
+        """Record the trainer's turn, then run and record one of the other loop."""
         del state
         now = perf_counter()
-        if self._resumed_s is not None:  # the first turn holds the start of the run
+        if self._resumed_s is not None:  # the first turn includes the start of the run
             self.trainer_s.append(now - self._resumed_s)
             self.by_hand_s.append(self._by_hand.run(self._steps))
         self._resumed_s = perf_counter()
 
 
 def throughput(job: Job) -> dict[str, Any]:
-    """Measure tokens/s of both, their ratio, MFU, and the wait for data."""
+    """Measure tokens/s of both, their ratio, MFU, and the wait for data.
+
+    Raises:
+        RuntimeError: There are several devices: the trainer would use all of them, the
+            hand-written loop one, and MFU is that of one.
+    """
+    if jax.device_count() != 1:
+        raise RuntimeError(
+            f"throughput is measured on one device, found {jax.device_count()}; make "
+            "one visible, for example by CUDA_VISIBLE_DEVICES=0"
+        )
     size = job.decoder
     by_hand = HandWritten(job)
     by_hand.run(3)  # compiles
@@ -80,12 +91,11 @@ def throughput(job: Job) -> dict[str, Any]:
     }
     ratios = [one / other for one, other in zip(*rates.values(), strict=True)]
     rows = train_rows(run)
-    measured = [row for row in rows if row["step"] > steps]
     before = 0
     waited_s = trained_s = 0.0
     for row in rows:
         num_steps, before = row["step"] - before, row["step"]
-        if row in measured:
+        if row["step"] > steps:  # the turns that are timed
             waited_s += row["wait_s"]
             trained_s += row["step_s"] * num_steps
     median = statistics.median(rates["trainer"])

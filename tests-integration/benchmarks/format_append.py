@@ -1,11 +1,12 @@
 """Kills processes that append to one corpus; no acknowledged append is lost.
 
-Several processes append at the same time, small documents that name the process and
-the append. Before an append a process writes to a journal of its own that it tries,
-and after `write` returned that it is done, each time brought to the disk. All are
-killed by SIGKILL at random moments and started again behind the append that they
-tried. At the end every append that is done is in the corpus exactly once, in one piece
-and in order; one that was only tried is there whole, or not at all.
+Several processes append small documents at the same time; each document begins with
+the numbers of its process and append. A process notes in its own journal, synced to
+disk, that it tries an append, and after `write` returned that the append is done. All
+processes are killed by SIGKILL at random moments, and started again with the append
+after the last one that they tried. At the end the corpus has every append that is done
+exactly once, in one piece and in order. An append that was only tried is there whole or
+not at all.
 
     python tests-integration/benchmarks/format_append.py                # small
     python tests-integration/benchmarks/format_append.py --appends 200 --kills 20
@@ -96,7 +97,7 @@ def noted(pattern: str, process: int) -> dict[str, set[int]]:
 
 
 def run(num_appends: int, num_processes: int, num_kills: int, seed: int) -> None:
-    """Append and kill, check the corpus, and print what was found how often."""
+    """Append and kill, check the corpus, and print the count of each outcome."""
     print(
         f"{num_processes} processes with {num_appends} appends and {num_kills} kills "
         f"each, from seed {seed}"
@@ -174,7 +175,7 @@ def check(pattern: str, num_processes: int) -> collections.Counter[str]:
         lost = done - {*numbers}
         assert not lost, f"acknowledged appends of process {process} are lost: {lost}"
         unknown = {*numbers} - tried
-        assert not unknown, f"appends that nobody made: {unknown}"
+        assert not unknown, f"appends that no process tried: {unknown}"
         found["acknowledged and there"] += len(done)
         found["killed before the acknowledgement, there"] += len({*numbers} - done)
         found["killed before the acknowledgement, not there"] += len(

@@ -1,10 +1,10 @@
 """Runs `clean` constantly beside a living writer; nothing of the writer is lost.
 
 A child process creates, appends to or replaces a corpus while this process removes
-leftovers again and again, by the method and by the command. Before that another writer
-of the same corpus was killed, so there is something to remove. Each write must end
-well and be in the corpus token for token, and after the last `clean` the folder must
-hold nothing of the writer that was killed.
+leftovers again and again, by the method and by the command. Another writer of the same
+corpus was killed before, so there are leftovers to remove. Each write must return
+without an error, with its tokens in the corpus. After the last `clean` the folder must
+hold nothing of the killed writer.
 
     python tests-integration/benchmarks/format_clean.py               # 3 writes
     python tests-integration/benchmarks/format_clean.py --writes 30   # the campaign
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def write(pattern: str, kind: str, part: int) -> None:
-    """Write a part; a byte on the standard output says that it begins, or ended."""
+    """Write a part; print a byte at the start and another at the end."""
     documents = _campaign.part(part)
     os.write(1, b".")
     _campaign.write(pattern, documents, _campaign.KINDS[kind].exist)
@@ -50,7 +50,7 @@ def write(pattern: str, kind: str, part: int) -> None:
 
 
 def run(num_writes: int, seed: int) -> None:
-    """Write and clean, and print what `clean` did how often."""
+    """Write and clean, and print the count of each outcome of `clean`."""
     print(f"{num_writes} writes from seed {seed}")
     chance = random.Random(seed)
     found: collections.Counter[str] = collections.Counter()
@@ -67,7 +67,7 @@ def run(num_writes: int, seed: int) -> None:
 
 
 def trial(folder: Path, name: str, chance: random.Random) -> collections.Counter[str]:
-    """Clean beside one write, check it, and return what `clean` did how often."""
+    """Clean beside one write, check it, and return the count of each outcome."""
     kind = _campaign.KINDS[name]
     pattern = kind.prepare(folder)
     found: collections.Counter[str] = collections.Counter()
@@ -82,7 +82,7 @@ def trial(folder: Path, name: str, chance: random.Random) -> collections.Counter
     living = Killed(__file__, "--write", pattern, name, str(kind.later))
     while living.is_alive():
         done = _campaign.clean(pattern, by_command=chance.random() < 0.5)
-        found["cleaned" if done else "refused, for a writer is at work"] += 1
+        found["cleaned" if done else "refused because a writer runs"] += 1
     assert living.end() == 1, "the write did not return"
     assert _campaign.committed(pattern, kind) == then
 

@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def write(pattern: str, kind: str) -> None:
-    """Write part 2; a byte on the standard output says that it begins, or ended."""
+    """Write part 2; print a byte at the start and another at the end."""
     documents = _campaign.part(2)
     os.write(1, b".")
     _campaign.write(pattern, documents, _campaign.KINDS[kind].exist)
@@ -68,7 +68,7 @@ def write(pattern: str, kind: str) -> None:
 
 
 def run(num_kills: int, kinds: list[str], seed: int) -> None:
-    """Kill so many writers, and print what was found how often."""
+    """Kill `num_kills` writers, and print how often each outcome was found."""
     print(f"{num_kills} kills from seed {seed}")
     chance = random.Random(seed)
     found: collections.Counter[str] = collections.Counter()
@@ -78,7 +78,7 @@ def run(num_kills: int, kinds: list[str], seed: int) -> None:
             for kind in kinds
         }
         for kind, seconds in duration_s.items():
-            print(f"{kind} takes {seconds * 1e3:.0f} ms if nobody kills it")
+            print(f"{kind} takes {seconds * 1e3:.0f} ms without a kill")
         for number in range(num_kills):
             kind = chance.choice(kinds)
             trial = Trial(home, kind)
@@ -105,12 +105,12 @@ class Trial:
         self._pattern = self._kind.prepare(Path(home, "trial"))
 
     def duration_s(self) -> float:
-        """Return the seconds of the write beside readers, when nobody kills it."""
+        """Return the seconds of the write beside readers, without a kill."""
         with Readers(self._pattern, self._name):
             return self._start().finish_s()
 
     def run(self, delay_s: float, *, by_command: bool) -> collections.Counter[str]:
-        """Kill the write, check everything, and return what was found how often."""
+        """Kill the write, check everything, and return the count of each outcome."""
         with Readers(self._pattern, self._name) as readers:
             has_returned = self._start().kill(delay_s) > 0
             content = _campaign.committed(self._pattern, self._kind)
@@ -144,7 +144,7 @@ class Readers:
     """A process that reads a corpus constantly, while the block lasts.
 
     Attributes:
-        found: What the readers found how often, after the block.
+        found: Count of each outcome of the readers, set when the block ends.
     """
 
     def __init__(self, pattern: str, name: str) -> None:
@@ -176,7 +176,7 @@ class Readers:
 
 
 def read(pattern: str, name: str) -> None:
-    """Read until the standard input ends; then print what was found how often."""
+    """Read until the standard input ends; then print the count of each outcome."""
     watch = Watch(pattern, _campaign.KINDS[name])
     threads = [
         threading.Thread(target=watch.run, args=[work])
@@ -196,12 +196,12 @@ def read(pattern: str, name: str) -> None:
 
 
 class Watch:
-    """Two threads that read a corpus, and what they found.
+    """Two threads that read a corpus, and the outcomes.
 
     Attributes:
         is_over: Set when the threads are to end.
-        errors: Why threads ended before that.
-        found: What was found how often.
+        errors: Errors that ended a thread before.
+        found: Count of each outcome.
     """
 
     def __init__(self, pattern: str, kind: Kind) -> None:
@@ -215,7 +215,7 @@ class Watch:
         """Work, and keep what is raised."""
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - told by the process's end
+        except BaseException as error:  # noqa: BLE001 - the process prints it and exits with 1
             self.errors.append(error)
 
     def hold(self) -> None:
@@ -252,9 +252,9 @@ class Watch:
             before = content
 
     def _opened(self, corpus: Roxxel, before: Content | None) -> Content | None:
-        """Return what a newly opened corpus holds, None where an error says so.
+        """Return the content of a newly opened corpus; None after an allowed error.
 
-        There may be an error until something was committed, and beside a replacement.
+        An error is allowed until the first commit, and during a replacement.
         """
         try:
             content = _campaign.content_of(corpus, self._kind.contents)

@@ -16,9 +16,9 @@ and a failure ends no other:
   that is compiled on an idle device.
 
 `--out FILE` writes one JSON file, after every part; `--report FILE...` prints such
-files as tables, without running anything. The sizes are tiny on a CPU and all three on
-an accelerator, unless `--sizes` says otherwise. `_flops.py` states the convention of
-MFU.
+files as tables, without running anything. Without `--sizes`, the size is tiny on a CPU
+and all three on an accelerator. The exit code is 1 if any process failed. `_flops.py`
+states the convention of MFU.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from pathlib import Path
 from typing import Any
 
 from _pretrain_parts import PARTS, VARIANTS, Plan
-from _pretrain_report import markdown
+from _pretrain_report import failures, markdown
 
 SIZES = ("tiny", "124m", "350m", "1.3b")
 ACCELERATOR_SIZES = SIZES[1:]
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the parts that the arguments name, and print the report."""
+def main(arguments: list[str] | None = None) -> int:
+    """Run the parts that the arguments name; return 1 if any process failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -90,15 +90,16 @@ def main(arguments: list[str] | None = None) -> None:
     if options.report:
         found = [json.loads(path.read_text()) for path in options.report]
         print(markdown(found))
-        return
+        return 0
     if options.scratch is not None:
         options.scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
-        measure(options, Path(scratch))
+        records = measure(options, Path(scratch))
+    return 1 if failures(records) else 0
 
 
-def measure(options: argparse.Namespace, scratch: Path) -> None:
-    """Run the parts and write and print their records."""
+def measure(options: argparse.Namespace, scratch: Path) -> list[dict[str, Any]]:
+    """Run the parts; write, print and return their records."""
     plan = Plan(
         cache=(options.cache or scratch / "cache").resolve(),
         seconds=options.seconds,
@@ -121,11 +122,14 @@ def measure(options: argparse.Namespace, scratch: Path) -> None:
                 options.out.parent.mkdir(parents=True, exist_ok=True)
                 options.out.write_text(json.dumps(found, indent=1) + "\n")
     print(markdown([found]))
+    return found["records"]
 
 
 def _default_sizes(plan: Plan, scratch: Path) -> tuple[str, ...]:
     found = plan.stage("device", "tiny", scratch / "device")
-    on_accelerator = found.get("platform") in {"gpu", "tpu"}
+    if "failed" in found:
+        raise SystemExit(f"no device to measure: {found['failed']}")
+    on_accelerator = found["platform"] in {"gpu", "tpu"}
     return ACCELERATOR_SIZES if on_accelerator else SIZES[:1]
 
 
@@ -146,4 +150,4 @@ def _machine() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

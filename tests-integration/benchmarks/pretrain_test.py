@@ -6,6 +6,7 @@ import importlib
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -151,17 +152,116 @@ def test_killed_runs_resume_and_are_reported(tmp_path: Path) -> None:
     assert "| waiting for data under 0.5 % | not measured |" in report.stdout
 
 
-def test_stage_that_fails_is_a_record_and_not_the_end(tmp_path: Path) -> None:
+def test_stage_that_fails_is_a_record_and_the_exit_code(tmp_path: Path) -> None:
     out = tmp_path / "records.json"
 
     arguments = ["--sizes", "tiny", "--part", "throughput", "compile"]
     done = _pretrain(*arguments, "--limit-s", "0.01", "--out", str(out))
 
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 1, done.stderr
     records = json.loads(out.read_text())["records"]
     assert [record["part"] for record in records] == ["throughput", "compile"]
     assert all("took more than 0.01 s" in record["failed"] for record in records)
-    assert "Failed:" in done.stdout
+    assert "- compile, tiny: compile_idle took more than 0.01 s" in done.stdout
+    assert "| waiting for data under 0.5 % | **failed** |" in done.stdout
+
+
+def test_device_that_fails_is_not_taken_for_a_cpu() -> None:
+    done = _pretrain("--part", "throughput", "--limit-s", "0.01")
+
+    assert done.returncode == 1
+    assert "no device to measure: device took more than 0.01 s" in done.stderr
+
+
+def test_report_prefers_no_success_of_a_file_before(
+    module: Callable[[str], ModuleType],
+) -> None:
+    report = module("_pretrain_report")
+    base = {"part": "resume", "size": "tiny"}
+    good = {**base, "deterministic": {"resumed_identical": True}}
+    bad = {**base, "deterministic": {"failed": "resume ended with 1: no memory"}}
+    goal = next(goal for goal in report.GOALS if goal.part == "resume")
+
+    assert report._verdict(goal, [bad, good], "tiny") == "yes"
+    assert report._verdict(goal, [good, bad], "tiny") == "**failed**"
+    assert report._verdict(goal, [good], "124m") == "not measured"
+    assert report.failures([good, bad]) == [
+        "resume, tiny: deterministic: resume ended with 1: no memory"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "fields", "shown"),
+    [
+        ("the loss of both loops falls", {"last_loss": 5.0}, "yes"),
+        ("the loss of both loops falls", {"last_loss": 7.0}, "**no**"),
+        ("the loss of both loops falls", {"last_loss": math.nan}, "**no**"),
+        ("a program compiled on a busy", {"updates_meanwhile": 3}, "yes"),
+        ("a program compiled on a busy", {"updates_meanwhile": 0}, "not measured"),
+    ],
+)
+def test_goal_holds_only_for_what_was_measured(
+    module: Callable[[str], ModuleType],
+    value: str,
+    fields: dict[str, Any],
+    shown: str,
+) -> None:
+    report = module("_pretrain_report")
+    [goal] = [goal for goal in report.GOALS if goal.text.startswith(value)]
+    record = {
+        "part": goal.part,
+        "size": "tiny",
+        "first_loss": 6.0,
+        "by_hand_first_loss": 6.0,
+        "by_hand_last_loss": 5.0,
+        "same_program": True,
+        **fields,
+    }
+
+    assert report._verdict(goal, [record], "tiny") == shown
+
+
+@pytest.mark.parametrize(
+    ("resumed_from", "logged", "failure"),
+    [
+        (4, 8, None),
+        (0, 8, "resume began at step 0 of 8"),
+        (8, 8, "resume began at step 8 of 8"),
+        (4, 7, r"steps that only one of the runs logged: \[8\]"),
+    ],
+)
+def test_resume_that_shows_nothing_is_a_failure(
+    module: Callable[[str], ModuleType],
+    tmp_path: Path,
+    resumed_from: int,
+    logged: int,
+    failure: str | None,
+) -> None:
+    class Staged:
+        variants = ("deterministic",)
+
+        def stage(self, _stage: str, _size: str, folder: Path, **_: Any) -> Any:
+            for run, steps in (("unbroken", 8), ("killed", logged)):
+                (folder / run).mkdir(parents=True, exist_ok=True)
+                rows = [
+                    {"kind": "train", "step": step, "step_s": 1.0}
+                    | {"loss": 1 / step, "grad_norm": 1.0, "tokens": step}
+                    for step in range(1, steps + 1)
+                ]
+                text = "\n".join(map(json.dumps, rows))
+                (folder / run / "metrics.jsonl").write_text(text)
+            names = ("platform", "device_kind", "jax", "xla_flags")
+            return {**dict.fromkeys(names, ""), "resumed_from": resumed_from}
+
+    found = module("_pretrain_parts").resume(Staged(), "tiny", tmp_path)
+    record = found["deterministic"]
+
+    if failure is None:
+        assert record["resumed_identical"]
+        assert "failed" not in record
+    else:
+        assert re.search(failure, record["failed"])
+        assert "resumed_identical" not in record
 
 
 def test_loss_and_its_gradient_are_those_of_optax(

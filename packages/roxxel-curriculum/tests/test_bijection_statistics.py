@@ -4,6 +4,7 @@ Each statistic is a z value: how many standard deviations a count lies from what
 uniformly random permutation gives. Keys are fixed, so a run is the same every time.
 """
 
+# One test reduces the number of rounds.
 # pyright: reportPrivateUsage=false
 
 from __future__ import annotations

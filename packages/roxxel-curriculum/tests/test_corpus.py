@@ -96,7 +96,7 @@ def test_rows_are_the_tokens_and_documents_of_the_shards(tmp_path: Path) -> None
             assert len(location.documents) == segment[-1]
 
 
-def test_shards_of_two_tokenizers_are_no_source(tmp_path: Path) -> None:
+def test_shards_of_two_tokenizers_are_not_a_source(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.rox" for name in "ab"]
     for path in paths:
         metadata = {"tokenizer": {"name": path.stem}}

@@ -82,6 +82,7 @@ def test_a_phase_out_of_range_says_which_value(
         {"steps": 1, "weights": [1, 2]},
         {"steps": 1, "weights": {"self": "much"}},
         {"steps": 1, "weights": {"self": "0.5"}},
+        {"steps": 1, "weights": {"self": [0.5]}},
         {"steps": 1, "weights": {"self": True}},
         {"steps": 1, "weights": {1: 1}},
     ],
@@ -177,11 +178,11 @@ def test_sources_of_another_kind_tokenizer_or_type_are_refused() -> None:
     with pytest.raises(ValueError, match="holds 0 tokens"):
         Curriculum(reader(0), phases)
     with pytest.raises(TypeError, match="a ndarray, not a token reader: it has no d"):
-        Curriculum(np.zeros(9), phases)  # pyright: ignore[reportArgumentType]
+        Curriculum(np.zeros(9), phases)  # pyright: ignore[reportArgumentType] - the point
     with pytest.raises(ValueError, match="named 'self', which names the primary"):
         Curriculum(reader(), phases, {"self": reader()})
     with pytest.raises(TypeError, match="phase 0 is a tuple"):
-        Curriculum(reader(), [(1, 1, 9)])  # pyright: ignore[reportArgumentType]
+        Curriculum(reader(), [(1, 1, 9)])  # pyright: ignore[reportArgumentType] - the point
 
 
 @pytest.mark.parametrize(
@@ -318,11 +319,21 @@ def test_steps_outside_the_run_and_wrong_rows_are_named() -> None:
         sampler.locate(0, -1)
     with pytest.raises(IndexError, match="step 4 is outside"):
         sampler.state(4)
+    with pytest.raises(TypeError, match="one-dimensional array of integers, got 1 d"):
+        sampler.rows(0, [0.5])
     with pytest.raises(ValueError, match="slice without a step"):
         sampler.rows(0, slice(None), slice(0, 9, 2))
     wrong: Any = 5
     with pytest.raises(TypeError, match="columns must be a slice or None, got 5"):
         sampler.rows(0, slice(None), wrong)
+
+
+def test_curriculum_and_sampler_describe_themselves() -> None:
+    phases = [Phase(3, 2, 9), Phase(2, 2, 9)]
+    curriculum = Curriculum(reader(), phases, {"code": reader()})
+
+    assert repr(curriculum) == "Curriculum(2 phases, 5 steps, sources self, code)"
+    assert repr(curriculum.sampler(7)) == "Sampler(seed=7, total_steps=5)"
 
 
 def test_counters_hold_at_ten_to_the_fourteenth() -> None:
@@ -387,6 +398,11 @@ def test_a_position_reader_is_a_token_reader() -> None:
     positions = reader(250, document_tokens=100)
 
     assert isinstance(positions, TokenReader)
+    out = np.zeros((2, 3), np.int16)
+    assert positions.read([5, 247], 3, out=out) is out
+    assert out.tolist() == [[5, 6, 7], [247, 248, 249]]
+    with pytest.raises(IndexError, match="a window leaves the corpus of 250 tokens"):
+        positions.read([248], 3)
     assert len(positions.documents) == 3
     assert positions.documents[-1].tolist() == list(range(200, 250))
     assert [each.size for each in positions.documents] == [100, 100, 50]

@@ -16,6 +16,7 @@ from roxxel_curriculum.testing import PositionReader
 
 from .helpers import Declared, declarations, digest
 
+# Notebooks call `_repr_html_`.
 # pyright: reportPrivateUsage=false
 
 if TYPE_CHECKING:
@@ -81,6 +82,15 @@ def test_samples_longer_than_the_run_was_laid_out_for_are_pointed_out() -> None:
     )
 
 
+@pytest.mark.parametrize(("changes", "is_noted"), [(4, False), (5, True)])
+def test_many_changes_of_length_are_pointed_out(changes: int, is_noted: bool) -> None:
+    lengths = [33, 65] * 3
+    phases = [Phase(10, 8, seq_len) for seq_len in lengths[: changes + 1]]
+
+    note = f"the sequence length changes {changes} times, and each change leaves a"
+    assert (note in " ".join(str(example(*phases).plan()).split())) == is_noted
+
+
 def test_a_source_with_nothing_left_is_pointed_out() -> None:
     phase = Phase(300, 16, 129, {"self": 1, "math": 1})
 
@@ -99,7 +109,7 @@ def test_a_plan_goes_through_json() -> None:
 
 def test_rich_and_notebooks_show_the_same_cells() -> None:
     plan = example(skips=[(5, 3)]).plan(7)
-    console = Console(width=150, record=True, file=None, quiet=False)
+    console = Console(width=150)
     with console.capture() as capture:
         console.print(plan)
 
@@ -252,6 +262,21 @@ def test_a_source_that_is_spent_no_more_changes_where_its_phase_begins() -> None
     assert found.step == 7
     assert "source 'code' has something left when phase 1 begins" in str(found)
     assert "has nothing left when phase 1" in str(after.plan().diff(before.plan()))
+
+
+def test_a_source_that_is_added_or_removed_changes_from_its_first_step() -> None:
+    first, second = Phase(200, 64, 65), Phase(200, 16, 129)
+    web, math = PositionReader(2 * 10**6, "web"), PositionReader(30_000, "m")
+    without = Curriculum(web, [first, second])
+    mixed = Phase(200, 16, 129, {"self": 3, "math": 1})
+    with_math = Curriculum(web, [first, mixed], {"math": math})
+
+    added = without.plan().diff(with_math.plan())
+    removed = with_math.plan().diff(without.plan())
+
+    assert added.step == removed.step == 200
+    assert "source 'math' is new" in added.changes
+    assert "source 'math' is gone" in removed.changes
 
 
 def test_another_source_changes_from_where_it_is_first_read() -> None:

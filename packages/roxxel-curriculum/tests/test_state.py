@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from typing import Any
 
 import pytest
@@ -203,6 +204,71 @@ def test_a_state_brings_the_longest_without_which_an_edit_does_not_fit() -> None
         of(whole, longer, longest=400)
     with pytest.raises(CurriculumError, match="phase 0 needs 586 steps"):
         of(Phase(586, 1, 33), longer)
+
+
+@pytest.mark.parametrize("steps", [{"steps": 8}, {"steps": 10}, {"epochs": 0.01}])
+def test_a_trained_part_that_no_phase_covers_keeps_its_weights(
+    steps: dict[str, Any],
+) -> None:
+    before = make(Phase(40, 2, 65, BLEND))
+    other = Phase(**steps, batch_size=2, seq_len=65, weights={"self": 1, "code": 1})
+    after = make(other, Phase(40, 2, 65, BLEND))
+
+    with pytest.raises(StateMismatch, match=r"weights of phase 0 were .* step 10 "):
+        after.sampler(7, saved(before, 10))
+
+
+def test_a_reweighted_phase_that_does_not_match_is_compared_as_one() -> None:
+    first = make(FIRST, SECOND, Phase(9, 1, 17))
+    second = make(Phase(10, 4, 33), SECOND, Phase(9, 1, 17))
+    at_35 = json.loads(json.dumps(second.sampler(7, saved(first, 5)).state(35)))
+    after = make(Phase(10, 5, 33), Phase(20, 3, 65, BLEND), Phase(9, 1, 17))
+
+    with pytest.raises(StateMismatch) as info:
+        after.sampler(7, at_35)
+
+    assert info.value.differences == (
+        "phase 0 began at step 0 with batch_size=4 and now has 5",
+        "phase 1 began at step 10 with batch_size=2 and now has 3",
+    )
+
+
+def test_two_policies_that_changed_are_each_named_if_the_past_needs_them() -> None:
+    def of(code: Any, math: Any) -> Curriculum:
+        return Curriculum(
+            PositionReader(20_000),
+            [Phase(100, 4, 33, {"code": 1, "math": 1}), Phase(9, 1, 9)],
+            {"code": PositionReader(4000, "c"), "math": PositionReader(4000, "m")},
+            policies={"code": code, "math": math},
+        )
+
+    state = saved(of("repeat", "drop"), 109)
+
+    with pytest.raises(StateMismatch) as info:
+        of("drop", "repeat").sampler(7, state)
+    assert [text[:30] for text in info.value.differences] == [
+        "the policy of source 'code' wa",
+        "the policy of source 'math' wa",
+    ]
+
+
+def test_a_state_beyond_the_last_step_is_refused_by_check() -> None:
+    longer = make(FIRST, SECOND)
+    shorter = make(FIRST)
+
+    with pytest.raises(StateMismatch, match="at step 15, the curriculum has 10"):
+        shorter.sampler(7).check({**saved(longer, 15), "longest": 33})
+
+
+def test_an_error_of_a_changed_past_can_be_pickled() -> None:
+    with pytest.raises(StateMismatch) as info:
+        make(FIRST).sampler(8, saved(make(FIRST), 3))
+
+    copy = pickle.loads(pickle.dumps(info.value))  # noqa: S301 - our own bytes
+
+    assert isinstance(copy, StateMismatch)
+    assert str(copy) == str(info.value)
+    assert copy.differences == ("seed was 7 and is now 8",)
 
 
 def test_the_policy_of_a_source_that_ran_out_is_past() -> None:

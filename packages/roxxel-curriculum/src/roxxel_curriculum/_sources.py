@@ -1,9 +1,9 @@
 """The sources of a curriculum: named readers with policies, checked to fit together.
 
-This is the only module that looks up the optional members of a `TokenReader`. It looks
-at the type of a reader alone. A wrapper that forwards unknown members by `__getattr__`
-would otherwise pass on those of the reader inside, and `with_version` would return that
-reader without the wrapper: other tokens.
+This is the only module that uses the optional members of a `TokenReader`. The type of a
+reader must define them. A wrapper that forwards unknown members by `__getattr__` would
+otherwise forward `with_version` of the reader inside, which returns that reader without
+the wrapper: other tokens.
 """
 
 from __future__ import annotations
@@ -116,7 +116,10 @@ def at_versions(
 
 
 def _pinned(source: Source) -> Source:
-    """Return a source bound to its version of now, whatever its owner opens next."""
+    """Return a source bound to the current version of its corpus.
+
+    A corpus object follows its own writes, such as `exist="replace"`; a run must not.
+    """
     with_version = _optional(source.reader, "with_version")
     if with_version is None:
         return source
@@ -151,7 +154,7 @@ def _checked_mapping(
 
 def _check_reader(source: Source) -> None:
     reader = source.reader
-    # The type first: looking at the reader itself would compute its fingerprint.
+    # The type first: `hasattr(reader, "fingerprint")` would compute the fingerprint.
     missing = [
         member
         for member in _REQUIRED

@@ -123,7 +123,7 @@ class Curriculum:
         return self._solution.source_names
 
     def plan(self, seed: int = 0, state: Mapping[str, Any] | None = None) -> Plan:
-        """Return what every phase takes from every source; reads no tokens.
+        """Return what every phase reads from every source; reads no tokens.
 
         Args:
             seed: Seed of the run. The plan records it; the numbers do not depend on it.

@@ -65,7 +65,7 @@ def repeat(epochs: int) -> Policy:
 
 
 def parse_policy(value: object, source: str) -> Policy:
-    """Return the policy that a `Policy`, a word or a number of epochs stands for.
+    """Return the policy that a `Policy`, a word or a number of epochs names.
 
     Args:
         value: As a user gives it.

@@ -303,8 +303,8 @@ class Sampler:
     def _block(self, step: int) -> SampleBlock:
         """Return a block that holds a step.
 
-        A step that follows a kept block starts a whole block; any other step is
-        computed alone, because nothing says that its neighbours will be read.
+        A step that follows a kept block is computed with its whole block. Any other
+        step is computed alone, because its neighbours may never be read.
         """
         blocks = self._blocks
         for block in blocks:

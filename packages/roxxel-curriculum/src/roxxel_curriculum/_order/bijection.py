@@ -261,55 +261,32 @@ def _small_tables(
     return rank, order
 
 
-def _hash(x: _U64, key: _U64, out: _U64, spare: _U64) -> None:
-    """Write 32 bits that depend on `x` and `key` to `out`; overwrite `spare`."""
-    np.add(x, key, out=out)
-    out *= _MULTIPLY_1
-    np.right_shift(out, _SHIFT_32, out=spare)
-    out ^= spare
-    out *= _MULTIPLY_2
-    out >>= _SHIFT_32
-
-
-# Both networks reuse two buffers, because allocating the result of every operation
-# needs as much time as the operations.
+def _hash(x: _U64, key: _U64) -> _U64:
+    """Return 32 bits that depend on `x` and `key`."""
+    x = (x + key) * _MULTIPLY_1
+    return ((x ^ (x >> _SHIFT_32)) * _MULTIPLY_2) >> _SHIFT_32
 
 
 def _forward(x: _U64, groups: _Groups) -> _U64:
     a, k, mask = groups.row(_A), groups.row(_K), groups.row(_MASK)
     left, right = x >> k, x & mask
-    hashed, spare = np.empty_like(x), np.empty_like(x)
     for i in range(_FIRST_KEY, _FIRST_KEY + HALF_ROUNDS, 2):
-        _hash(right, groups.row(i), hashed, spare)
-        hashed *= a
-        hashed >>= _SHIFT_32
-        left += hashed
+        left = left + ((_hash(right, groups.row(i)) * a) >> _SHIFT_32)
         # Modulo `a`: where left < a, the unsigned difference wraps to a huge number.
-        np.minimum(left, np.subtract(left, a, out=spare), out=left)
-        _hash(left, groups.row(i + 1), hashed, spare)
-        right += hashed
-        right &= mask
-    left <<= k
-    left |= right
-    return left
+        left = np.minimum(left, left - a)
+        right = (right + _hash(left, groups.row(i + 1))) & mask
+    return (left << k) | right
 
 
 def _backward(x: _U64, groups: _Groups) -> _U64:
     a, k, mask = groups.row(_A), groups.row(_K), groups.row(_MASK)
     left, right = x >> k, x & mask
-    hashed, spare = np.empty_like(x), np.empty_like(x)
     for i in range(_FIRST_KEY + HALF_ROUNDS - 2, _FIRST_KEY - 1, -2):
-        _hash(left, groups.row(i + 1), hashed, spare)
-        right -= hashed
-        right &= mask
-        _hash(right, groups.row(i), hashed, spare)
-        hashed *= a
-        hashed >>= _SHIFT_32
-        left -= hashed
-        np.minimum(left, np.add(left, a, out=spare), out=left)
-    left <<= k
-    left |= right
-    return left
+        right = (right - _hash(left, groups.row(i + 1))) & mask
+        left = left - ((_hash(right, groups.row(i)) * a) >> _SHIFT_32)
+        # Modulo `a`: a negative difference has wrapped to a huge number.
+        left = np.minimum(left, left + a)
+    return (left << k) | right
 
 
 def _walk(x: _U64, groups: _Groups, apply: Callable[[_U64, _Groups], _U64]) -> _U64:

@@ -147,17 +147,21 @@ class SampleStream:
                     return
 
     def after(self, given: int) -> tuple[int, int]:
-        """Return epoch and depth at the end of the round of the last given sample."""
-        if not given:
-            return self.epoch, self.depth
+        """Return epoch and depth at the end of the round of the last given sample.
+
+        Args:
+            given: Number of samples given, at least 1.
+        """
         last = next(self.rounds(given - 1, 1))
         stride = self.spans.stride(self.seq_len)
         return last.epoch, last.depth + last.per_span * stride
 
     def unfinished_tokens(self, given: int) -> int:
-        """Return the tokens left in the round of the last given sample."""
-        if not given:
-            return 0
+        """Return the tokens left in the round of the last given sample.
+
+        Args:
+            given: Number of samples given, at least 1.
+        """
         last = next(self.rounds(given - 1, 1))
         left = self.spans.num_spans * last.per_span - last.first - 1
         return left * self.spans.stride(self.seq_len)
@@ -165,14 +169,14 @@ class SampleStream:
     def tail_tokens(self, before: int, given: int, *, is_last: bool) -> int:
         """Return the tokens left out at the ends of epochs between two counts.
 
-        An epoch ends when a sample of the next epoch is given. Before that, a phase of
-        another sequence length may still use some of the rest of the spans.
+        An epoch ends when a sample of the next epoch is given. Until then, a phase of
+        another sequence length may use part of what is left of the spans.
 
         Args:
             before: Samples given earlier; epochs that ended by then do not count.
             given: Samples given in all.
-            is_last: Whether nothing more is drawn from the source, so that an epoch
-                without a window left has ended as well.
+            is_last: Whether these are the last samples of the source, so that an epoch
+                without a window left has ended too.
 
         Returns:
             Tokens of the source that no sample of those epochs covers.

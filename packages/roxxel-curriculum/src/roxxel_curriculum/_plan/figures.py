@@ -1,4 +1,4 @@
-"""The numbers of a plan: what each phase takes from each source."""
+"""The numbers of a plan: what each phase reads from each source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """What one phase takes from one source.
+    """What one phase reads from one source.
 
     Attributes:
         name: Name of the source.
@@ -67,7 +67,7 @@ class MixPlan:
 
 @dataclass(frozen=True, slots=True)
 class PhasePlan:
-    """What one phase takes.
+    """What one phase reads.
 
     Attributes:
         index: Index of the declared phase; an edited phase has several entries.

@@ -1,4 +1,4 @@
-"""Plan: what every phase takes from every source, known before the first step."""
+"""Plan: what every phase reads from every source, known before the first step."""
 
 from __future__ import annotations
 

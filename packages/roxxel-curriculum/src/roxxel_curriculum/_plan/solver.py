@@ -10,7 +10,6 @@ from __future__ import annotations
 import operator
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -54,11 +53,6 @@ def solve_with_earlier_longest(declaration: Declaration) -> Solution | None:
         with suppress(CurriculumError):
             return solve(replace(declaration, longest=longest))
     return None
-
-
-@lru_cache(maxsize=512)
-def _blend(weights: tuple[tuple[str, int], ...]) -> Blend:
-    return Blend(dict(weights))
 
 
 class Solver:
@@ -214,7 +208,7 @@ class Solver:
         alive = {name: w for name, w in weights.items() if left[name] != 0}
         start = 0
         while alive and (needed is None or start < needed):
-            blend = _blend(tuple(sorted(alive.items())))
+            blend = Blend(alive)
             ends = [
                 (blend.sample_index(name, limit - given[name] - 1) + 1, name)
                 for name in alive
