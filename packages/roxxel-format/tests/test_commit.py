@@ -499,6 +499,30 @@ def test_shards_of_version_1_get_a_manifest_when_they_are_appended_to(
     assert second.num_shards == 3
 
 
+@pytest.mark.parametrize(
+    ("left", "message"),
+    [
+        (".c_%.rox.replacing", "so its shards belong to two corpora"),
+        (".c_%.rox.lock", "a write of its 2 shards was interrupted"),
+        (None, "a write of its 2 shards was interrupted"),
+    ],
+)
+def test_interrupted_write_of_version_1_is_not_read(
+    tmp_path: Path, left: str | None, message: str
+) -> None:
+    version_1_corpus(tmp_path, [[1, 2], [3], [4]])
+    shards = sorted(tmp_path.glob("*.rox"))
+    # With a lock file a gap is an error too; without one, only a missing end.
+    (shards[2] if left is None else shards[1]).unlink()
+    if left is not None:
+        (tmp_path / left).touch()
+
+    for name in (tmp_path, tmp_path / "c_*.rox"):
+        with pytest.raises(ShardError, match=message):
+            _ = Roxxel(name).num_tokens
+    assert Roxxel(sorted(tmp_path.glob("*.rox"))).num_tokens == 3
+
+
 def test_shards_of_version_1_with_two_dtypes_get_no_manifest(tmp_path: Path) -> None:
     version_1_corpus(tmp_path, [[1, 2], [3]], dtypes=("uint16", "uint32"))
 
