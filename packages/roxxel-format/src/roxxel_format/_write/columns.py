@@ -18,7 +18,7 @@ from roxxel_format._store.local import draft_path, sync_file, sync_folder
 from roxxel_format._store.locks import writing
 from roxxel_format._write.casting import Caster, OutOfRangeError
 from roxxel_format._write.commit import Committed, commit, read_committed
-from roxxel_format._write.existing import find
+from roxxel_format._write.existing import find_manifest
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class _Files:
 
 
 def _committed(name: CorpusName) -> Committed:
-    found = find(name, "append")
+    found = find_manifest(name, "append")
     if found.manifest.versions:
         return found
     if found.data is None:

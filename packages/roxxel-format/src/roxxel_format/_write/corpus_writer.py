@@ -23,9 +23,9 @@ from roxxel_format._write.commit import (
 )
 from roxxel_format._write.existing import (
     check_appendable,
-    find,
+    find_manifest,
     keep,
-    tell_user,
+    print_notice,
 )
 from roxxel_format._write.intake import separator_items
 from roxxel_format._write.leftovers import remove_leftovers
@@ -130,7 +130,7 @@ class _Write:
         if self._exist != "append":
             self._check_alone()
         with writing(self._name):
-            self._found = find(self._name, self._exist)
+            self._found = find_manifest(self._name, self._exist)
             if self._exist == "append":
                 self._check_appendable(self._found.manifest)
             elif self._exist != "replace" and self._found.manifest.versions:
@@ -156,7 +156,7 @@ class _Write:
         if not read_committed(self._name, replaces=self._exist == "replace").is_begun:
             return
         with alone(self._name):
-            tell_user(
+            print_notice(
                 f"{self._name.folder}: an earlier write was interrupted; writing it "
                 "again"
             )
@@ -233,6 +233,7 @@ class _Write:
         )
 
     def _check_appendable(self, manifest: Manifest) -> None:
+        # The first call sets the intake's dtype, which the separator depends on.
         check_appendable(self._name, manifest, self._intake, None)
         check_appendable(self._name, manifest, self._intake, self._separator())
 

@@ -69,11 +69,11 @@ def keep(
         kept=True,
         duration_s=time.perf_counter() - started,
     )
-    tell_user(f"{name.folder}: {summary}")
+    print_notice(f"{name.folder}: {summary}")
     return summary
 
 
-def find(name: CorpusName, exist: Exist) -> Committed:
+def find_manifest(name: CorpusName, exist: Exist) -> Committed:
     """Return the manifest that a write begins from; commit one for version 1.
 
     Args:
@@ -169,7 +169,7 @@ def version_1(name: CorpusName) -> Manifest | None:
     return _manifest_of(paths, metadata[0], arguments)
 
 
-def tell_user(line: str) -> None:
+def print_notice(line: str) -> None:
     """Print one line that says what a write does with an existing corpus."""
     sys.stderr.write(line + "\n")
 
