@@ -134,7 +134,7 @@ def test_column_is_replaced_only_if_asked(tmp_path: Path) -> None:
     corpus.write_column("id", [1, 2], "document")
     before = names_in(tmp_path)
 
-    with pytest.raises(FileExistsError, match="there is a column 'id'; use exist="):
+    with pytest.raises(FileExistsError, match="the column 'id' exists already; use ex"):
         corpus.write_column("id", [3, 4], "document")
     assert names_in(tmp_path) == before
     corpus.write_column("id", [3, 4], "document", exist="replace")
@@ -190,7 +190,7 @@ def test_columns_need_a_committed_corpus_and_a_plain_name(tmp_path: Path) -> Non
 
     with pytest.raises(ValueError, match="a corpus of one file has no columns; write"):
         Roxxel(tmp_path / "a.rox").write_column("id", [1])
-    with pytest.raises(FileNotFoundError, match="there is no corpus to write a column"):
+    with pytest.raises(FileNotFoundError, match="no such corpus, so no column can be"):
         corpus.write_column("id", [1])
     corpus.write([[1]])
     for name in ("", "a.b", "../a", "1", "ü"):

@@ -52,7 +52,11 @@ def kill_self() -> None:
 
 
 def version_1_corpus(
-    folder: Path, shards: list[list[int]], *, last: bool = True
+    folder: Path,
+    shards: list[list[int]],
+    *,
+    last: bool = True,
+    dtypes: tuple[str, ...] = (),
 ) -> None:
     """Write shards as version 1 of the package did: without a manifest."""
     arguments = {
@@ -68,7 +72,8 @@ def version_1_corpus(
         write = {"arguments": arguments, "first": 0, "position": number}
         metadata: dict[str, Any] = {"separator": [], "write": write | {"last": is_last}}
         path = folder / f"c_{number:05d}.rox"
-        with ShardWriter(path, "uint16", block_size=512, metadata=metadata) as writer:
+        dtype = dtypes[number] if dtypes else "uint16"
+        with ShardWriter(path, dtype, block_size=512, metadata=metadata) as writer:
             writer.append(np.array(tokens))
 
 
@@ -226,7 +231,7 @@ def test_interrupted_first_write_is_not_a_corpus(
 
     assert fork(lambda: corpus_of(tmp_path, killed())) == -signal.SIGKILL
     assert "c_00000.rox" in names_in(tmp_path)
-    with pytest.raises(ShardError, match="no version is committed; the first write w"):
+    with pytest.raises(ShardError, match="no version is committed; the first write is"):
         _ = Roxxel(tmp_path / "c_*.rox").num_tokens
     assert len(Roxxel(tmp_path / "c_*.rox").leftovers()) >= 4
 
@@ -337,7 +342,7 @@ def test_other_write_that_loses_is_an_error(exist: str, tmp_path: Path) -> None:
     if exist == "replace":
         corpus_of(tmp_path, [[1]])
 
-    with pytest.raises(FileExistsError, match="another write was committed while this"):
+    with pytest.raises(FileExistsError, match="another write was committed during th"):
         corpus_of(tmp_path, nested(), exist=exist)
 
     assert tokens_of(tmp_path) == ([1, 3] if exist == "replace" else [3])
@@ -368,7 +373,7 @@ def test_first_write_that_goes_on_is_told_from_an_interrupted_one(
 def test_clean_takes_nothing_of_a_living_writer(name: str, tmp_path: Path) -> None:
     def documents() -> Iterator[object]:
         yield from documents_of(100, 100)
-        with pytest.raises(BlockingIOError, match="is going on; wait for it"):
+        with pytest.raises(BlockingIOError, match="is in progress; wait for it"):
             Roxxel(tmp_path / name).remove_leftovers()
 
     corpus = Roxxel(tmp_path / name)
@@ -429,7 +434,7 @@ def test_file_system_without_flock_is_refused(
 
     monkeypatch.setattr(fcntl, "flock", refuse)
     for name in ("c_*.rox", "a.rox"):
-        with pytest.raises(OSError, match="has no working flock, so nothing keeps two"):
+        with pytest.raises(OSError, match="has no working flock, so two writers would"):
             Roxxel(tmp_path / name).write([[1]])
 
     assert not list(tmp_path.glob("*.rox"))
@@ -444,7 +449,7 @@ def test_keep_compares_the_arguments_of_the_last_version(tmp_path: Path) -> None
     )
 
     assert (kept.kept, kept.num_tokens, kept.num_shards) == (True, 2, 2)
-    with pytest.raises(FileExistsError, match="max_shard_bytes=20000 there, 12000 he"):
+    with pytest.raises(FileExistsError, match="max_shard_bytes=20000 in the corpus"):
         corpus_of(tmp_path, untouchable(), vocab_size=50)
 
 
@@ -494,10 +499,42 @@ def test_shards_of_version_1_get_a_manifest_when_they_are_appended_to(
     assert second.num_shards == 3
 
 
+@pytest.mark.parametrize(
+    ("left", "message"),
+    [
+        (".c_%.rox.replacing", "so its shards belong to two corpora"),
+        (".c_%.rox.lock", "a write of its 2 shards was interrupted"),
+        (None, "a write of its 2 shards was interrupted"),
+    ],
+)
+def test_interrupted_write_of_version_1_is_not_read(
+    tmp_path: Path, left: str | None, message: str
+) -> None:
+    version_1_corpus(tmp_path, [[1, 2], [3], [4]])
+    shards = sorted(tmp_path.glob("*.rox"))
+    # With a lock file a gap is an error too; without one, only a missing end.
+    (shards[2] if left is None else shards[1]).unlink()
+    if left is not None:
+        (tmp_path / left).touch()
+
+    for name in (tmp_path, tmp_path / "c_*.rox"):
+        with pytest.raises(ShardError, match=message):
+            _ = Roxxel(name).num_tokens
+    assert Roxxel(sorted(tmp_path.glob("*.rox"))).num_tokens == 3
+
+
+def test_shards_of_version_1_with_two_dtypes_get_no_manifest(tmp_path: Path) -> None:
+    version_1_corpus(tmp_path, [[1, 2], [3]], dtypes=("uint16", "uint32"))
+
+    with pytest.raises(ShardError, match=r"c_00001\.rox: holds uint32, but"):
+        corpus_of(tmp_path, [[4]], exist="append")
+    assert not (tmp_path / "c_manifest.json").exists()
+
+
 def test_shards_of_version_1_are_replaced(tmp_path: Path) -> None:
     version_1_corpus(tmp_path, [[1, 2], [3]])
 
-    with pytest.raises(FileExistsError, match="a corpus is there; use exist="):
+    with pytest.raises(FileExistsError, match="the corpus exists already; use"):
         corpus_of(tmp_path, [[4]], exist="error")
     corpus_of(tmp_path, [[4]], exist="replace")
 
@@ -542,7 +579,7 @@ def test_single_file_records_its_arguments(tmp_path: Path) -> None:
 
     assert corpus.metadata["arguments"]["vocab_size"] == 9
     assert corpus.write(untouchable(), vocab_size=9).kept
-    with pytest.raises(FileExistsError, match="vocab_size=9 there, 8 here"):
+    with pytest.raises(FileExistsError, match="vocab_size=9 in the corpus, 8 given"):
         corpus.write(untouchable(), vocab_size=8)
     assert names_in(tmp_path) == ["a.rox"]
 
@@ -553,7 +590,7 @@ def test_single_file_of_version_1_is_kept(tmp_path: Path) -> None:
     arguments = Shard(tmp_path / "a.rox").read_metadata()["write"]["arguments"]
 
     kept = Roxxel(tmp_path / "a.rox")
-    with pytest.raises(FileExistsError, match="block_size=512 there, 4096 here"):
+    with pytest.raises(FileExistsError, match="block_size=512 in the corpus, 4096 g"):
         kept.write(untouchable())
 
     assert arguments["block_size"] == 512
@@ -609,7 +646,7 @@ def test_sync_on_macos_without_full_sync_is_a_plain_one(
     Roxxel(tmp_path / "a.rox").write([[1]])
     assert Roxxel(tmp_path / "a.rox").num_tokens == 1
     code = errno.EIO
-    with pytest.raises(OSError, match="the shard was given up"):
+    with pytest.raises(OSError, match="the shard was discarded"):
         Roxxel(tmp_path / "b.rox").write([[1]])
 
 

@@ -192,8 +192,8 @@ def test_foreign_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     cases = {
         b"hello": "not a Megatron index, it begins with b'hello'",
         index[:9] + b"\2" + index[10:]: "index version 2",
-        index[:-8]: "it was cut short or is damaged",
-        index[:18] + b"\xff" * 8 + index[26:]: "it was cut short or is damaged",
+        index[:-8]: "the file is truncated or damaged",
+        index[:18] + b"\xff" * 8 + index[26:]: "the file is truncated or damaged",
         index[:34] + b"\xff" * 4 + index[38:]: "out of order",
         index[:-8] + bytes(8): "do not cover its sequences",
         index[:38] + b"\7" + index[39:]: "describes 12 tokens, but the .bin file hold",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import Roxxel, ShardError, TokenReader
+from roxxel_format import Roxxel, Shard, ShardError, ShardWriter, TokenReader
 from roxxel_format._spec import dtypes
 from roxxel_format.foreign import FlatTokens
 
@@ -480,3 +480,38 @@ def test_a_corpus_is_a_token_reader(tmp_path: Path) -> None:
     assert [each.size for each in corpus.documents] == [2000, 1000]
     corpus.will_need(np.array([0, 1500, 2990]), 10)
     assert np.array_equal(np.asarray(corpus.tokens), corpus.tokens[:])
+
+
+def write_shard(path: Path, tokens: list[int], dtype: str = "uint16") -> Path:
+    with ShardWriter(path, dtype) as writer:
+        writer.append(np.array(tokens))
+    return path
+
+
+def test_pattern_that_matches_another_corpus_is_an_error(tmp_path: Path) -> None:
+    write_shard(tmp_path / "c_00000.rox", [1])
+    write_shard(tmp_path / "c_en_00000.rox", [2])
+
+    with pytest.raises(ShardError, match=r"1 shards of others \(such as c_en_00000"):
+        _ = Roxxel(tmp_path / "c_*.rox").num_tokens
+    assert Roxxel(tmp_path / "c_[0-9]*.rox").tokens[:].tolist() == [1]
+
+
+def test_list_of_shards_with_two_dtypes_is_an_error(tmp_path: Path) -> None:
+    first = write_shard(tmp_path / "a.rox", [1])
+    second = write_shard(tmp_path / "b.rox", [1], "uint32")
+
+    with pytest.raises(ShardError, match=r"b\.rox: holds uint32, but .*a\.rox holds"):
+        _ = Roxxel([first, second]).num_tokens
+
+
+def test_shard_that_is_replaced_after_it_was_opened_is_an_error(
+    tmp_path: Path,
+) -> None:
+    shard = Shard(write_shard(tmp_path / "a.rox", [1]))
+    write_shard(tmp_path / "a.rox", [2])
+
+    with pytest.raises(ShardError, match="the file was replaced after it was opened"):
+        _ = shard.tokens
+    with pytest.raises(ShardError, match="the file was replaced after it was opened"):
+        shard.read_metadata()

@@ -60,7 +60,7 @@ def test_what_a_tokenizer_cannot_do_is_an_error(
 ) -> None:
     corpus = Roxxel(tmp_path / "a.rox")
 
-    with pytest.raises(TypeError, match="must give a flat list of ids"):
+    with pytest.raises(TypeError, match="must return a flat list of ids"):
         corpus.write(["a"], tokenizer=Broken())
     with pytest.raises(TypeError, match="document 1 is bytes, which a tokenizer cann"):
         corpus.write(["a", b"a"], tokenizer=Letters())
@@ -109,5 +109,7 @@ def test_a_tokenizer_is_loaded_by_its_path_or_name(
     assert corpus.metadata["tokenizer"]["name"] == "someone/letters"
     with pytest.raises(FileNotFoundError, match="no such tokenizer file"):
         corpus.write(["a"], tokenizer="none.json", exist="replace")
-    with pytest.raises(ValueError, match=r"gives no tokenizer \(expected value"):
+    with pytest.raises(
+        ValueError, match=r"cannot be loaded as a tokenizer \(expected value"
+    ):
         corpus.write(["a"], tokenizer=tmp_path / "bad.json", exist="replace")

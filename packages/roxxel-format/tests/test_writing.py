@@ -91,10 +91,10 @@ def test_other_arguments_are_an_error_that_names_them(tmp_path: Path) -> None:
     before = corpus.fingerprint
 
     with pytest.raises(
-        FileExistsError, match=r"other arguments \(separator=1 there, 2 here\); use ex"
+        FileExistsError, match=r"other arguments \(separator=1 in the corpus, 2 given"
     ):
         corpus_of(tmp_path, documents_of(100), separator=2)
-    with pytest.raises(FileExistsError, match="a corpus is there; use exist="):
+    with pytest.raises(FileExistsError, match="the corpus exists already; use"):
         corpus_of(tmp_path, documents_of(100), separator=1, exist="error")
     assert corpus.fingerprint == before
 
@@ -316,7 +316,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
     try:
-        with pytest.raises(OSError, match="the shard was given up, so make room"):
+        with pytest.raises(OSError, match="the shard was discarded, so make room"):
             Roxxel(tmp_path / "a.rox").write(documents_of(10**6))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -376,7 +376,7 @@ def test_a_shard_writer_writes_one_shard(tmp_path: Path) -> None:
 
     assert names_in(tmp_path) == ["a.rox"]
     assert Roxxel(tmp_path / "a.rox").tokens[:].tolist() == [1, 2, 9]
-    with pytest.raises(ValueError, match="takes no more documents"):
+    with pytest.raises(ValueError, match="this shard is complete"):
         writer.append(np.array([1]))
     with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "b.rox", "i4"):
         _ = 1 / 0

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from roxxel_format._read.columns import Column
 from roxxel_format._read.contents import open_contents
+from roxxel_format._read.lengths import Lengths
 from roxxel_format._read.maps import with_room
 from roxxel_format._read.reader import CorpusReader
+from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._read.windows import parse_index
-from roxxel_format._spec import dtypes
-from roxxel_format._store.names import Filepath, absolute
+from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.leftovers import leftovers, remove_leftovers
-from roxxel_format._write.options import WriteOptions, name_to_write
+from roxxel_format._write.options import name_to_write, parse_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from roxxel_format._read.lengths import Lengths
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.summary import WriteSummary
@@ -77,7 +77,7 @@ class Roxxel:
         self._check = _parse_check(check)
         self._max_maps = max_maps
         self._version = version
-        # The version to read: as given, or as the first use found it.
+        # The version to read: the given one, or the one that the first use found.
         self._pinned = version
         self._reader: CorpusReader | None = None
         self._lock = threading.Lock()
@@ -124,17 +124,17 @@ class Roxxel:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens, separators included."""
+        """Number of tokens, separators included."""
         return self._open().contents.num_tokens
 
     @property
     def num_documents(self) -> int:
-        """Documents; a document that was split over shards counts once."""
+        """Number of documents; a document that was split over shards counts once."""
         return self._open().contents.num_documents
 
     @property
     def num_shards(self) -> int:
-        """Shards."""
+        """Number of shards."""
         return len(self._open().contents.paths)
 
     @property
@@ -149,7 +149,7 @@ class Roxxel:
 
     @property
     def token_range_seen(self) -> tuple[int, int] | None:
-        """Least and greatest token, None for floats; a vocabulary must hold them."""
+        """Least and greatest token; None for floats."""
         return self._open().contents.token_range
 
     @property
@@ -302,8 +302,6 @@ class Roxxel:
 
     def document_lengths(self) -> Lengths:
         """Count the documents by length; reads the whole document index."""
-        from roxxel_format._read.lengths import Lengths
-
         return Lengths.of(self._open().contents)
 
     def verify(
@@ -318,14 +316,12 @@ class Roxxel:
         column with its digest.
 
         Args:
-            threads: Number of threads. Default: one a processor, up to 16.
+            threads: Number of threads. Default: one per processor, up to 16.
             progress: Called with bytes done and bytes in all.
 
         Returns:
             What was checked, and every damage found; `report.ok` when there is none.
         """
-        from roxxel_format._read.verify import verify_corpus
-
         return verify_corpus(self._open().contents, threads=threads, progress=progress)
 
     # Writing.
@@ -366,7 +362,7 @@ class Roxxel:
                 extra `tokenizers`). Special tokens are added where its `encode` does.
             exist: What to do if there is a corpus already. `"keep"` keeps the corpus
                 if its last write had the same arguments, without touching `data`, and
-                says so in one line; other arguments are an error. `"replace"` commits
+                prints one line; other arguments are an error. `"replace"` commits
                 the new shards alone, then deletes the old ones. `"append"` commits
                 them behind the old ones, as a new version; dtype, tokenizer and
                 separator must be the same. `"error"` raises FileExistsError. A write
@@ -377,24 +373,24 @@ class Roxxel:
             What was written or kept.
 
         Raises:
-            FileExistsError: There is a corpus that must not be touched, or another
-                write was committed while this one, not an append, went on.
-            BlockingIOError: Another process writes the same file, or is at the first
-                write of this corpus.
+            FileExistsError: `exist` does not allow changing the corpus; or this is not
+                an append, and another write was committed during this one.
+            BlockingIOError: Another process is writing the same file, or the first
+                version of this corpus.
             TypeError: A document is of the wrong type, or text among ready-made tokens.
             ValueError: A value is out of range, there are no documents, or they do not
                 fit the corpus that they are appended to.
             OSError: The files cannot be written, or the file system has no working
                 `flock`.
         """
-        options = WriteOptions(
+        options = parse_options(
             separator=separator,
-            block_size=_integer("block_size", block_size),
-            max_shard_bytes=_integer_or_none("max_shard_bytes", max_shard_bytes),
-            dtype=None if dtype is None else dtypes.stored_name(dtype),
-            vocab_size=_integer_or_none("vocab_size", vocab_size),
+            block_size=block_size,
+            max_shard_bytes=max_shard_bytes,
+            dtype=dtype,
+            vocab_size=vocab_size,
             tokenizer=tokenizer,
-            metadata=dict(metadata or {}),
+            metadata=metadata,
         )
         try:
             return write_corpus(self._filepath, data, options, exist)
@@ -423,11 +419,11 @@ class Roxxel:
                 was split over shards counts once.
             dtype: Item type, such as `uint8` or `S36`. Default: that of the values;
                 for strings from an iterable it must be given.
-            exist: What to do if there is a column of this name. The files of a replaced
-                column are deleted after the commit.
+            exist: What to do if the column exists. The files of a replaced column are
+                deleted after the commit.
 
         Raises:
-            FileExistsError: There is a column of this name.
+            FileExistsError: The column exists.
             FileNotFoundError: There is no corpus.
             TypeError: The values cannot be stored as `dtype`.
             ValueError: The name is wrong, a value is out of range, there are more or
@@ -448,7 +444,7 @@ class Roxxel:
     def leftovers(self) -> list[str]:
         """Return the files that interrupted writes of this corpus left.
 
-        Also those that a write which is going on has not committed yet.
+        Files that a write in progress has not committed yet are listed too.
         """
         return [str(path) for path in leftovers(name_to_write(self._filepath))]
 
@@ -459,14 +455,14 @@ class Roxxel:
         the corpus: those that the manifest does not list are removed.
 
         Raises:
-            BlockingIOError: A write is going on.
+            BlockingIOError: A write is in progress.
         """
         return [str(path) for path in remove_leftovers(name_to_write(self._filepath))]
 
     # Opening and closing.
 
     def close(self) -> None:
-        """Let go of maps and descriptors; the next use opens the same version."""
+        """Close all files; the next use opens the same version again."""
         with self._lock:
             if self._reader is not None:
                 self._reader.release()
@@ -497,7 +493,7 @@ class Roxxel:
     @property
     def _tokens_per_block(self) -> int:
         contents = self._open().contents
-        return contents.block_size // dtypes.item_size(contents.dtype_name)
+        return contents.block_size // contents.dtype.itemsize
 
     def _open(self) -> CorpusReader:
         reader = self._reader
@@ -521,7 +517,7 @@ class Roxxel:
         return other
 
     def _use_current_version(self) -> None:
-        """Close, and read the current version at the next use unless one was given."""
+        """Close; the next use opens the given version, else the current one."""
         self.close()
         self._pinned = self._version
 
@@ -530,14 +526,3 @@ def _parse_check(check: Check) -> Check:
     if check not in ("headers", "blocks"):
         raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
     return check
-
-
-def _integer(name: str, value: int) -> int:
-    try:
-        return as_index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from None
-
-
-def _integer_or_none(name: str, value: int | None) -> int | None:
-    return None if value is None else _integer(name, value)

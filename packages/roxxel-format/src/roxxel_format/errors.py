@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class ShardError(ValueError):
-    """A file is not a valid shard, or a corpus is not what it was or should be.
+    """A shard is invalid, or a corpus is incomplete or was replaced.
 
     The message names the file, what is wrong with it, and what to do.
     """
@@ -21,7 +21,7 @@ class ChecksumError(ShardError):
     """Bytes of a shard do not match their checksum.
 
     Attributes:
-        path: The shard.
+        path: Path of the shard.
         section: `"tokens"`, `"documents"`, `"checksums"` or `"metadata"`.
         block: Block of the section, from 0; None where the section has no blocks.
         byte_offset: Offset of the damaged block or section in the file.

@@ -1,9 +1,10 @@
 """Read corpora of other formats in place, each as a `TokenReader`.
 
-Trying a curriculum needs no new tokenization: Megatron's `.bin` with its `.idx`, and
-flat `.npy` or `.bin` files, are mapped and read where they are. Their formats have no
-checksums, so damage is not found, and a fingerprint covers a sample of the content. A
-pickled reader opens its files again by path, and refuses files of another fingerprint.
+Megatron's `.bin` with its `.idx`, and flat `.npy` or `.bin` files, are mapped and read
+where they are, so a curriculum can be tried without tokenizing again. These formats
+have no checksums: damage goes undetected, and a fingerprint covers a sample of the
+content. A pickled reader opens its files again by path, and refuses files with another
+fingerprint.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _SAMPLE_SIZE = 4096
 
 
 class MappedTokens:
-    """Tokens and documents of one mapped file: what the readers below share.
+    """Tokens and documents of one mapped file: the base of the readers below.
 
     Args:
         file: The file that holds the tokens.

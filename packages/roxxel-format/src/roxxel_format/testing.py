@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_format import Roxxel
+from roxxel_format.corpus import Roxxel
 
 try:
     from hypothesis import strategies as st
@@ -32,10 +32,10 @@ def documents(
     """Return a strategy for lists of one or more documents.
 
     Hypothesis chooses the lengths, which decide where shards, blocks and windows
-    end; the tokens follow from a seed, so that long documents cost it little.
+    end. The tokens follow from a seed, so long documents have few choices to make.
 
     Args:
-        vocab_size: Tokens are below it.
+        vocab_size: Tokens are below `vocab_size`.
         dtype: Integer type of the arrays.
         max_documents: Most documents of a list.
         max_length: Most tokens of a document.
@@ -55,8 +55,8 @@ def write_shards(
     """Replace the corpus in a folder, in shards of some thousand tokens.
 
     Args:
-        folder: Of a test.
-        data: Documents.
+        folder: The folder of a test.
+        data: The documents.
         options: As for `Roxxel.write`.
 
     Returns:

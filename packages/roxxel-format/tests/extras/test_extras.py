@@ -87,8 +87,8 @@ def test_a_tokenizer_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> N
 
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(
-        r"roxxel-format: someone/words: gives no tokenizer \(.+\); pass the path of a "
-        r"tokenizer\.json or a name on the Hugging Face hub\n",
+        r"roxxel-format: someone/words: cannot be loaded as a tokenizer \(.+\); "
+        r"pass the path of a tokenizer\.json or a name on the Hugging Face hub\n",
         done.stderr,
     )
     assert not list(tmp_path.glob("*.rox"))

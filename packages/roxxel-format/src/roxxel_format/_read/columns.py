@@ -71,7 +71,7 @@ class Column:
 
     @property
     def per(self) -> str:
-        """`"token"` or `"document"`: what one value belongs to."""
+        """`"token"` or `"document"`: what each value belongs to."""
         return self._table.per
 
     @property
@@ -138,7 +138,7 @@ class Column:
         return self._line.read(begins, length, dtype, out)
 
     def release(self) -> None:
-        """Let go of all maps; files are opened again when they are needed."""
+        """Release all maps; the next read opens the files again."""
         self._line.forget()
         self._files.clear()
 
@@ -189,7 +189,7 @@ class _ColumnFiles:
                 f"lists {num_bytes}; restore the file, or write the column again"
             )
         file = MappedFile(path, fd, num_bytes)
-        # A file that was closed to save descriptors is not read again as a whole.
+        # Do not hash a file again that was closed only to save descriptors.
         identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
         if self._verified.get(number) != identity:
             self._check_digest(number, file)
@@ -208,7 +208,7 @@ class _ColumnFiles:
 
 
 def damage_of_column(name: str, contents: Contents) -> list[ShardError]:
-    """Return an error for each file of a column that is gone, damaged or replaced."""
+    """Return an error for each file of a column that is missing or damaged."""
     table = contents.columns[name]
     errors: list[ShardError] = []
     try:

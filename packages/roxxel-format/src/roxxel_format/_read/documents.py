@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class DocumentIndex:
-    """Where the documents of a corpus begin and end.
+    """The token ranges of the documents of a corpus.
 
     Args:
         contents: The corpus.
-        shards: Its open shards.
+        shards: The open shards of the corpus.
         checked: Whether to verify the blocks of the index each time they are read.
     """
 

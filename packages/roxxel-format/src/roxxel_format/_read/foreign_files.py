@@ -55,15 +55,16 @@ def read_megatron_index(
     version, code, num_sequences, num_bounds = struct.unpack_from("<QBQQ", head, 9)
     if version != 1 or code not in _MEGATRON_DTYPES:
         raise ShardError(
-            f"{path}: index version {version} with item type {code} is not known; "
-            "only version 1 is"
+            f"{path}: index version {version} with item type {code} is not supported; "
+            "convert the corpus to index version 1"
         )
     # Some writers append a mode (one byte) for each sequence.
     needed = 34 + 12 * num_sequences + 8 * num_bounds
     if size not in (needed, needed + num_sequences):
         raise ShardError(
             f"{path}: has {size} bytes, but {num_sequences} sequences and {num_bounds} "
-            f"document bounds need {needed}; it was cut short or is damaged"
+            f"document bounds need {needed}; the file is truncated or damaged, "
+            "so copy it again"
         )
     data = np.memmap(path, np.uint8, "r")
     at = 34
@@ -128,9 +129,7 @@ def map_npy(path: Path) -> tuple[MappedFile, Tokens]:
             ) from error
         offset = stream.tell()
     if len(shape) != 1:
-        raise ShardError(
-            f"{path}: holds an array of shape {shape}; a flat one is needed"
-        )
+        raise ShardError(f"{path}: holds an array of shape {shape}; save a flat array")
     file = _map_file(path)
     if file.num_bytes < offset + shape[0] * dtype.itemsize:
         raise ShardError(

@@ -1,4 +1,4 @@
-"""How long the documents of a corpus are, in numbers and as a histogram."""
+"""The lengths of the documents of a corpus, in numbers and as a histogram."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Lengths:
         return cls(least or 0, greatest, mean, tuple(counts[:used].tolist()))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as JSON; histogram rows are first, last, count."""
+        """Return the figures for JSON; histogram rows are `[first, last, count]`."""
         rows = [
             [*_span(digits), count] for digits, count in enumerate(self.counts) if count
         ]

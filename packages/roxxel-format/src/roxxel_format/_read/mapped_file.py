@@ -1,8 +1,8 @@
 """A file mapped into memory, whose size is checked before the map is read.
 
 Reading a page behind the end of a truncated file ends the process (SIGBUS). So every
-reader of a map calls `check_size` first; only a truncation between that check and the
-read goes unnoticed.
+reader of a map calls `check_size` first. A truncation between the check and the read
+still ends the process.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) els
 
 
 class MappedFile:
-    """A read-only map of a file, and the descriptor that its size is checked by.
+    """A read-only map of a file, and a descriptor to check the size of the file.
 
     Arrays over the map stay valid after the object is gone.
 
@@ -65,7 +65,7 @@ class MappedFile:
         Raises:
             ShardError: The file was truncated or extended.
         """
-        # The descriptor also finds the size of a file that has no name any more.
+        # By descriptor, because the file may have been renamed or removed.
         if lseek(self._fd, 0, SEEK_END) != self.num_bytes:
             raise self.changed()
 
@@ -113,7 +113,8 @@ class MappedFile:
     def read_at_random(self, start: int, stop: int) -> None:
         """Advise the system not to read ahead in the bytes `[start, stop)`.
 
-        Without the advice, each window of a cold file costs a hundred times its pages.
+        Without the advice, the system reads far more pages of a cold file than a
+        window has (`tests-integration/benchmarks/format_cold.py`).
         """
         self._advise(mmap.MADV_RANDOM, start, stop - stop % mmap.PAGESIZE)
 

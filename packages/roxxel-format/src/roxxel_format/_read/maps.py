@@ -1,6 +1,7 @@
-"""The open files of a corpus: a bounded number, the least recently used dropped.
+"""A cache of open files, shared fairly between the corpora of a process.
 
-Descriptors belong to the process, so the corpora of a process share them.
+Descriptors belong to the process, so each open corpus may use a share of them; a corpus
+closes its least recently used file first.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Holder(Protocol):
     """An open corpus, which holds maps."""
 
     def release(self) -> None:
-        """Let go of all maps; they are opened again when they are needed."""
+        """Release all maps; the next read opens them again."""
         ...
 
 
@@ -35,9 +36,9 @@ _LOCK = threading.Lock()
 
 
 def register(holder: Holder) -> None:
-    """Count a corpus among those that share the descriptors of the process.
+    """Add a corpus to those that share the descriptors of the process.
 
-    The others release their maps, because the share of each is smaller from now on.
+    The others release their maps, because each share becomes smaller.
     """
     with _LOCK:
         others = list(_HOLDERS)
@@ -50,7 +51,7 @@ def shared_max_maps() -> int:
     """Return how many maps each open corpus may keep.
 
     One corpus may use an eighth of the process's descriptors, and all corpora together
-    a quarter; the rest is the program's.
+    a quarter; the rest is left to the program.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -65,7 +66,7 @@ def with_room(make: Callable[[], _R]) -> _R:
     """Return what `make` returns, after releasing all maps if it finds no room.
 
     Raises:
-        OSError: There is no room even then, or `make` failed otherwise.
+        OSError: `make` still finds no room, or failed for another reason.
     """
     try:
         return make()
@@ -98,7 +99,7 @@ class MapCache(Generic[_T]):
         self._lock = threading.Lock()
 
     def __getitem__(self, number: int) -> _T:
-        """Return a file, opened if it is not.
+        """Return a file; open it if it is not in the cache.
 
         Raises:
             OSError: The file cannot be opened.
@@ -108,8 +109,8 @@ class MapCache(Generic[_T]):
             if found is not None:
                 self._maps.move_to_end(number)
                 return found
-        # Unlocked, so that a slow disk delays only who needs this file. Two threads may
-        # open it at once; one of the two maps is then dropped.
+        # Opened without the lock, so that a slow disk delays only the threads that need
+        # this file. If two threads open it at once, one of the maps is dropped.
         found = with_room(lambda: self._make(number))
         with self._lock:
             self._maps[number] = found
@@ -119,6 +120,6 @@ class MapCache(Generic[_T]):
         return found
 
     def clear(self) -> None:
-        """Let go of all files."""
+        """Drop all files."""
         with self._lock:
             self._maps.clear()

@@ -49,8 +49,8 @@ def read_layout(fd: int, path: str) -> Layout:
     head = os.pread(fd, HEAD_SIZE, 0)
     foot = os.pread(fd, FOOT_SIZE, max(0, size - FOOT_SIZE))
     layout = parse_layout(head, foot, size, path)
-    # The sizes of the sections fix every count but this one, which the padding of the
-    # last block leaves open.
+    # The size of the file does not determine the number of tokens, because the last
+    # block is padded; so compare it with the end of the last document.
     last = os.pread(fd, 8, layout.sections.checksums - 8)
     end = int.from_bytes(last, "little") if layout.num_documents else 0
     if end != layout.num_tokens:

@@ -1,8 +1,8 @@
-"""Which stretches of a token line to prefetch for windows that will be read.
+"""The token ranges to prefetch for windows that will be read.
 
-Linux reads at most its read-ahead setting (128 KiB by default) of one `MADV_WILLNEED`,
-and a disk serves few large requests sooner than many small ones. So near windows are
-merged, and long stretches are cut.
+Linux reads at most its read-ahead setting (128 KiB by default) for one `MADV_WILLNEED`,
+so long ranges are cut. A disk serves few large requests sooner than many small ones, so
+windows near each other are merged.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ class CorpusReader:
     Args:
         contents: The version.
         checked: Whether to verify the checksum of every block that is read.
-        max_maps: Shards to keep mapped. Default: a share of what the process may have.
+        max_maps: Number of shards to keep mapped. Default: this corpus's share of the
+            process's descriptors.
 
     Attributes:
         contents: As given.
@@ -62,12 +63,12 @@ class CorpusReader:
         self.documents = DocumentIndex(contents, shards, checked=checked)
         self._shards = shards
         self._line = Line(contents.bounds, contents.dtype, piece, limit)
-        # Limits that tokens are compared with, by the dtype that they are read as.
+        # For each dtype read so far: the limits to compare tokens with.
         self._limits: dict[np.dtype[Any], tuple[int, int] | None] = {}
         register(self)
 
     def release(self) -> None:
-        """Let go of all maps; they are opened again when they are needed."""
+        """Release all maps; the next read opens them again."""
         self._line.forget()
         self._shards.clear()
 
@@ -98,7 +99,7 @@ class CorpusReader:
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return first token, one past the last, and length of the separator."""
         if document < 0:
-            raise IndexError(f"document {document} is out of range; pass it from 0 on")
+            raise IndexError(f"document {document} is out of range; count from 0")
         parse_index(document, self.contents.num_documents, "document")
         return self.documents.range(document)
 
@@ -108,7 +109,7 @@ class CorpusReader:
         return self.documents.spans(start, stop)
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
-        """Advise the system of windows; see `Roxxel.will_need`."""
+        """Prefetch windows; see `Roxxel.will_need`."""
         begins, length = parse_windows(starts, length, len(self._line))
         bounds = self.contents.bounds
         for start, stop in stretches(begins, length, self._line.dtype.itemsize):
@@ -146,7 +147,7 @@ class CorpusReader:
         return next(iter(found))
 
     def _limits_of(self, wanted: np.dtype[Any]) -> tuple[int, int] | None:
-        """Return the limits that tokens must keep to be read as a dtype.
+        """Return the limits to check tokens against when they are read as a dtype.
 
         Decided once for each dtype, from the range that the shards declare. Limits are
         None where the dtype holds every value of the stored type.
@@ -164,10 +165,10 @@ class CorpusReader:
     def _check_values(
         self, rows: Tokens, starts: list[int], limits: tuple[int, int]
     ) -> None:
-        """Check that tokens keep the limits, as the shards declare.
+        """Check that tokens are inside the limits.
 
         Raises:
-            ShardError: A token or a declaration is wrong.
+            ShardError: A token is outside the range that its shard declares.
         """
         low, high = limits
         if not rows.size or (low <= int(rows.min()) and int(rows.max()) <= high):

@@ -1,4 +1,4 @@
-"""One shard as a file of documents, by itself."""
+"""One shard, read by itself."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Shard:
 
     @property
     def num_tokens(self) -> int:
-        """Items, separators included."""
+        """Number of items, separators included."""
         return self.layout.num_tokens
 
     @property
     def num_documents(self) -> int:
-        """Documents, parts of documents included."""
+        """Number of documents, parts of documents included."""
         return self.layout.num_documents
 
     @property
@@ -83,8 +83,8 @@ class Shard:
         """Return the metadata.
 
         Raises:
-            ShardError: The metadata is damaged, not a JSON object, or in another file
-                than the constructor read.
+            ShardError: The metadata is damaged or not a JSON object, or the file was
+                replaced.
             OSError: The file cannot be opened.
         """
         fd = self._open()

@@ -1,4 +1,4 @@
-"""A mapped shard: its sections, checked where they are used."""
+"""A mapped shard, whose sections are checked when they are used."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ class ShardMap:
     def ends_around(
         self, start: int, stop: int, *, checked: bool
     ) -> tuple[int, npt.NDArray[np.int64]]:
-        """Return the first document with items in `[start, stop)`, and the ends.
+        """Return the first document with items in `[start, stop)`, and document ends.
 
         Args:
             start: An item of the shard.
@@ -221,8 +221,8 @@ class ShardMap:
             checked: As for `ends`.
 
         Returns:
-            The document, and the ends from its own to the first that is at least
-            `stop`.
+            The document, and the ends of it and of the documents after it, up to the
+            first end that is at least `stop`.
 
         Raises:
             ShardError: The section is damaged, or the file was truncated.
@@ -318,7 +318,7 @@ class ShardMap:
 
 
 class _CheckedPiece:
-    """The tokens of a shard, of which every block is verified when it is read."""
+    """The tokens of a shard; every read verifies the blocks that it covers."""
 
     def __init__(self, shard: ShardMap) -> None:
         self._shard = shard

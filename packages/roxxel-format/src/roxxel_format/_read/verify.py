@@ -1,9 +1,9 @@
 """Check every block of every shard, many at a time.
 
-zlib releases Python's lock only for more than 5 KiB, so one block a call would leave
-all threads but one idle. Instead a run of blocks is summed at once and compared with
-the combination of its stored checksums; only a run that differs is searched block by
-block.
+zlib releases Python's lock only for more than 5 KiB, so with one block per call one
+thread would run at a time. Instead, one call sums a run of blocks, and the result is
+compared with the combination of their stored checksums. Only if these differ is each
+block of the run checked.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class VerifyReport:
     """What a verification found.
 
     Attributes:
-        num_shards: Shards checked.
-        num_bytes: Bytes of them.
+        num_shards: Number of shards checked.
+        num_bytes: Total size of these shards.
         errors: One for each damaged block or section, in the order of the corpus.
     """
 
@@ -64,7 +64,7 @@ def verify_corpus(
     progress: Callable[[int, int], None] | None = None,
 ) -> VerifyReport:
     """Check every section of every shard, and every column; see `Roxxel.verify`."""
-    # This import loads logging and more, which reading a corpus does not need.
+    # Imported here because it loads logging, which only verification needs.
     from concurrent.futures import ThreadPoolExecutor
 
     total = sum(contents.shards.num_bytes)
@@ -83,7 +83,7 @@ def verify_corpus(
     with ThreadPoolExecutor(workers, "roxxel-verify") as pool:
         for number in range(len(contents.paths)):
             try:
-                # Opening compares the file with what the manifest says of it.
+                # Opening compares the shard with its manifest entry.
                 shard = contents.open_shard(number)
                 errors.extend(_verify_shard(shard, pool, advance))
             except ShardError as error:
@@ -96,7 +96,7 @@ def verify_corpus(
 def _verify_shard(
     shard: ShardMap, pool: ThreadPoolExecutor, advance: Callable[[int], None]
 ) -> list[ShardError]:
-    """Return the damage of a shard; raise an error that hides all other damage."""
+    """Return the errors of a shard; raise one that makes other checks impossible."""
     layout = shard.layout
     _ = shard.checksums
     step = max(1, _RUN_SIZE // layout.head.block_size)
@@ -148,7 +148,7 @@ def _check_against_foot(shard: ShardMap, seen: list[tuple[int, int]]) -> None:
     """Compare the sections with the digests and the token range of the foot.
 
     Raises:
-        ShardError: The foot was made for other sections.
+        ShardError: The digests or the range in the foot differ.
     """
     layout, at = shard.layout, shard.layout.sections
     found = digests(
@@ -165,6 +165,6 @@ def _check_against_foot(shard: ShardMap, seen: list[tuple[int, int]]) -> None:
         layout.max_value,
     ):
         raise ShardError(
-            f"{shard.path}: its sections are not those that its foot was written for; "
+            f"{shard.path}: its sections do not match the digests in its foot; "
             "fetch or write this shard again"
         )

@@ -1,4 +1,4 @@
-"""A corpus as sequences: its tokens, and its documents."""
+"""Sequences over a corpus: its tokens and its documents."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class Documents(Sequence["Tokens"]):
             stop: One past the last document to compare. Default: all.
 
         Raises:
-            ValueError: No document does.
+            ValueError: No document equals `value`.
         """
         first, last, _ = slice(start, stop).indices(len(self))
         for number, document in enumerate(self._from(first, last), first):
@@ -161,7 +161,7 @@ class Documents(Sequence["Tokens"]):
         return f"<{len(self)} documents of {self._corpus.dtype}>"
 
     def _from(self, first: int, last: int) -> Iterator[Tokens]:
-        """Yield documents in order, with hints for what comes next."""
+        """Yield documents in order, and prefetch the next ones."""
         hinted = 0
         for number in range(first, last):
             start, stop, separator = self._corpus.document_range(number)

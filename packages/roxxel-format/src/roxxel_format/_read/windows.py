@@ -1,4 +1,4 @@
-"""Arguments of reads, checked where they enter."""
+"""Check and convert the arguments of reads."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def stored_name(dtype: Any) -> str:
     """Return the name under which items of `dtype` are stored.
 
     Args:
-        dtype: Anything numpy takes for a dtype, or the string `"bfloat16"`.
+        dtype: Anything that `numpy.dtype` accepts, or the string `"bfloat16"`.
 
     Raises:
         TypeError: The dtype has no fixed width, or is not an integer, float or bool.
@@ -131,7 +131,7 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
 def check_readable_as(
     stored: str, values: tuple[int, int] | None, dtype: np.dtype[Any]
 ) -> None:
-    """Check that items can be read as `dtype` without changing a value.
+    """Check that no item would change if it were read as `dtype`.
 
     Args:
         stored: Name of the stored dtype.
@@ -154,7 +154,7 @@ def check_readable_as(
     if not fits:
         of = f" of values {values[0]} to {values[1]}" if values else ""
         raise TypeError(
-            f"{stored} tokens{of} cannot be read as {dtype}; ask for a wider dtype"
+            f"{stored} tokens{of} cannot be read as {dtype}; read them as a wider dtype"
         )
 
 

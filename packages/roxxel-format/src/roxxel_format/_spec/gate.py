@@ -1,7 +1,7 @@
 """The gate: every check of a file's head and foot, before anything else is used.
 
-Five numbers of the head and foot determine the layout, and every other field must equal
-the one that follows from them. So no section can overlap another, or leave the file.
+Five numbers in the head and foot determine the layout. Every other field must equal the
+value that follows from them. So no section can overlap another, or leave the file.
 """
 
 from __future__ import annotations

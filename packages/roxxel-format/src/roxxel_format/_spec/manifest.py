@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ _FINGERPRINT_SIZE = 16
 
 @dataclass(frozen=True, slots=True)
 class ShardTable:
-    """What a manifest says of its shards: lists of the same length, in order.
+    """The shards of a manifest, by columns: lists of the same length, in order.
 
     Attributes:
         names: File names, without a folder.
@@ -67,12 +67,16 @@ class ShardTable:
 
     def own_documents(self) -> list[int]:
         """Return for each shard how many documents begin in it."""
-        counts: list[int] = []
-        goes_on = False
-        for count, flags in zip(self.num_documents, self.flags, strict=True):
-            counts.append(count - (goes_on and bool(flags & FIRST_IS_CONTINUED)))
-            goes_on = bool(flags & LAST_CONTINUES)
-        return counts
+        pairs = zip(self.num_documents, self.joined(), strict=True)
+        return [count - is_joined for count, is_joined in pairs]
+
+    def joined(self) -> list[bool]:
+        """Return for each shard whether its first document began in an earlier one."""
+        continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
+        return [
+            before and bool(flags & FIRST_IS_CONTINUED)
+            for before, flags in zip(continues, self.flags, strict=False)
+        ]
 
     def __add__(self, other: ShardTable) -> ShardTable:
         """Return these shards, then those of another table."""
@@ -85,14 +89,14 @@ class ShardTable:
         return ShardTable(*(column[:num_shards] for column in self._all))
 
     def row(self, number: int) -> tuple[Any, ...]:
-        """Return what is said of one shard: the columns' items, in order."""
+        """Return one shard's item of each column."""
         return tuple(column[number] for column in self._all)
 
     def fingerprints(self, counts: Iterable[int]) -> list[str]:
-        """Return the fingerprints (docs/format.md, section 8) of some first shards.
+        """Return the fingerprints (docs/format.md, section 8) of leading shards.
 
         Args:
-            counts: How many first shards each fingerprint covers, ascending.
+            counts: Number of leading shards that each fingerprint covers; ascending.
         """
         digest = blake2b(b"roxxel corpus 1", digest_size=_FINGERPRINT_SIZE)
         found: list[str] = []
@@ -155,6 +159,15 @@ class ColumnTable:
     num_bytes: Sequence[int]
     digests: Sequence[str]
 
+    def followed_by(self, num_shards: int) -> ColumnTable:
+        """Return this column in a corpus with more shards, which have no file of it."""
+        return replace(
+            self,
+            names=[*self.names, *[None] * num_shards],
+            num_bytes=[*self.num_bytes, *[0] * num_shards],
+            digests=[*self.digests, *[""] * num_shards],
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Version:
@@ -163,7 +176,7 @@ class Version:
     Attributes:
         num_shards: Shards of this version, from the first on.
         fingerprint: Of these shards, 32 hexadecimal digits.
-        arguments: What the write of this version was asked for.
+        arguments: The arguments of the write that made this version.
     """
 
     num_shards: int
@@ -177,7 +190,8 @@ class Manifest:
 
     Attributes:
         dtype_name: Item type of all shards; None before the first commit of shards.
-        block_size: Bytes of a checksum block of the first shard; 0 likewise.
+        block_size: Bytes of a checksum block of the first shard; 0 before the first
+            commit of shards.
         separator: Items that end each document.
         tokenizer: As in the metadata of the shards, None if unknown.
         shards: All shards, in order.

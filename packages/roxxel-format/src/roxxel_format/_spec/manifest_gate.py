@@ -1,6 +1,6 @@
-"""The one gate that every manifest passes before anything in it is used.
+"""The gate: every check of a manifest, before anything in it is used.
 
-The CRC-32 in the last bytes finds damage. The checks behind it find a manifest that was
+The CRC-32 in the last bytes finds damage. The other checks find a manifest that was
 written wrongly or to deceive: every field has its type and range, all names stay in the
 folder, no shard holds more than its file can, and the fingerprints follow from the
 digests.
@@ -198,8 +198,8 @@ def _column(name: str, table: dict[str, Any], num_shards: int) -> ColumnTable:
         f"column {name!r:.100} for other shards",
     )
     _check_integers(sizes, "bytes", 0)
-    there = [digest for each, digest in zip(names, digests, strict=True) if each]
-    _check_digests(there, "digests")
+    present = [digest for each, digest in zip(names, digests, strict=True) if each]
+    _check_digests(present, "digests")
     return ColumnTable(cast("str", per), cast("str", dtype), names, sizes, digests)
 
 

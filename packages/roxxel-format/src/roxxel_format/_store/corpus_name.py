@@ -1,4 +1,4 @@
-"""How a corpus is called on a disk: its manifest, and the names of new shards.
+"""The names of a corpus on a disk: its path, its manifest, and its shards.
 
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`; the star of
 a new shard becomes a number. A folder uses the one manifest in it, whatever its name;
@@ -9,9 +9,17 @@ a new corpus in a folder has `manifest.json` and shards `shard_00000.rox` and so
 from __future__ import annotations
 
 import glob
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OnePath: TypeAlias = "str | os.PathLike[str]"
+Filepath: TypeAlias = "OnePath | Sequence[OnePath]"
 
 SUFFIX = ".rox"
 _MANIFEST = "manifest"
@@ -24,12 +32,12 @@ _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
 
 @dataclass(frozen=True, slots=True)
 class CorpusName:
-    """The names of one corpus in one folder.
+    """The file names of one corpus in one folder.
 
     Attributes:
         folder: Holds the shards and the manifest.
-        prefix: Of each shard's name, before the number.
-        suffix: Of each shard's name, behind the number.
+        prefix: Text before the number in each shard's name.
+        suffix: Text after the number in each shard's name.
         manifest: The manifest; None for a corpus of one file without a number,
             `prefix + suffix`.
     """
@@ -69,7 +77,7 @@ class CorpusName:
         return self._beside(f"{digest}{_PARTS_SUFFIX}")
 
     def is_parts(self, name: str) -> bool:
-        """Return whether `parts` gives a name for some inputs."""
+        """Return whether a file name is one that `parts` returns."""
         return name.startswith(self._beside("").name) and name.endswith(_PARTS_SUFFIX)
 
     def _beside(self, ending: str) -> Path:
@@ -82,7 +90,7 @@ class CorpusName:
         Args:
             shard: File name of the shard.
             column: Name of the column.
-            unique: Eight hexadecimal digits, other ones for every write.
+            unique: Eight hexadecimal digits, different for every write.
         """
         return self.folder / f"{shard.removesuffix(SUFFIX)}.{column}.{unique}.bin"
 
@@ -107,7 +115,7 @@ class CorpusName:
 
 
 def corpus_name(filepath: str) -> CorpusName:
-    """Return the names of the corpus that a path is written to, or read from.
+    """Return the file names of the corpus that a path names.
 
     Args:
         filepath: A file, a folder, or a pattern with one `*` in its last part.
@@ -154,8 +162,32 @@ def _of_folder(folder: Path) -> CorpusName:
 
 
 def manifests_in(folder: Path) -> list[Path]:
-    """Return the manifests of a folder by name; none for a folder that is not there."""
+    """Return the manifests of a folder, sorted by name; [] if there is no folder."""
     if not folder.is_dir():
         return []
     pattern = f"*{_MANIFEST}*{_MANIFEST_SUFFIX}"
     return sorted(path for path in folder.glob(pattern) if path.name[0] != ".")
+
+
+def absolute(filepath: Filepath) -> str | tuple[str, ...]:
+    """Return a path or paths as absolute paths, without touching any file.
+
+    Raises:
+        TypeError: `filepath` is neither a path nor a list of paths.
+        ValueError: A path is empty.
+    """
+    if isinstance(filepath, (str, os.PathLike)):
+        return _absolute_path(filepath)
+    try:
+        return tuple(map(_absolute_path, filepath))
+    except TypeError:
+        raise TypeError(
+            f"filepath is {filepath!r}; pass a path, a pattern, or a list of them"
+        ) from None
+
+
+def _absolute_path(path: OnePath) -> str:
+    text = os.fspath(path)
+    if not text:
+        raise ValueError('filepath is empty; pass "." for this folder')
+    return str(Path(text).absolute())

@@ -1,7 +1,7 @@
 """The file operations that writing on a local disk needs.
 
-Every file grows under a hidden draft name beside its own, is brought to the disk, and
-then takes its name in one step. So a visible file is whole.
+Every file is written under a hidden draft name beside its own, flushed to the disk, and
+then renamed. So a visible file is complete.
 """
 
 from __future__ import annotations
@@ -21,32 +21,31 @@ DRAFT_SUFFIX = ".partial"
 def names_in(folder: Path) -> list[str]:
     """Return the names in a folder, sorted; none for a folder that is missing."""
     try:
-        return sorted(os.listdir(folder))  # noqa: PTH208 - 100 000 names are many paths
+        return sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
     except FileNotFoundError:
         return []
 
 
 def draft_path(path: Path) -> Path:
-    """Return the hidden name under which a file grows."""
+    """Return the hidden path under which a file is written."""
     return path.with_name(f".{path.name}{DRAFT_SUFFIX}")
 
 
 def drafted_name(name: str) -> str | None:
-    """Return the name that a draft will take, None for a file that is not a draft."""
+    """Return the final name of a draft, None for a file that is not a draft."""
     if name.startswith(".") and name.endswith(DRAFT_SUFFIX):
         return name[1 : -len(DRAFT_SUFFIX)]
     return None
 
 
 def sync_file(fd: int) -> None:
-    """Bring a file or folder to the disk.
+    """Flush a file or folder to the disk.
 
     On macOS, fsync leaves the bytes in the cache of the drive, and F_FULLFSYNC flushes
-    that too. Some file systems there have no F_FULLFSYNC (network shares); fsync is
-    all that they offer.
+    that too. File systems without F_FULLFSYNC (network shares) get an fsync.
 
     Raises:
-        OSError: The disk cannot take the bytes.
+        OSError: The flush failed.
     """
     if sys.platform == "darwin":
         try:
@@ -60,10 +59,10 @@ def sync_file(fd: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk.
+    """Flush the names in a folder to the disk.
 
     Raises:
-        OSError: The disk cannot take them.
+        OSError: The flush failed.
     """
     fd = os.open(folder, os.O_RDONLY)
     try:
@@ -73,12 +72,12 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put a small file in the place of another, at once and for good.
+    """Replace a small file atomically, and flush it to the disk.
 
     Only one process at a time may replace a file: drafts of the same file share a name.
 
     Raises:
-        OSError: The file cannot be written. The old file or the new one is there.
+        OSError: The file cannot be written; the old file or the new one remains.
     """
     draft = draft_path(path)
     try:
@@ -96,7 +95,7 @@ def replace_file(path: Path, data: bytes) -> None:
 def claim(path: Path) -> bool:
     """Create an empty file; return False if the name is taken.
 
-    Of several processes that claim a name, one succeeds.
+    If several processes claim a name, one succeeds.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

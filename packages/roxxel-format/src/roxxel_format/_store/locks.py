@@ -1,8 +1,8 @@
 """Locks between processes: `flock` on files beside the manifest.
 
 The system releases a lock when its process ends, however it ends. The lock files of a
-corpus are never removed: a process that waits for a removed file would hold a lock that
-nobody else sees. (A lock on a draft, which is renamed or removed, checks for that.)
+corpus are never removed: a process that waited for a removed file would get a lock that
+no other process sees. (A draft is renamed or removed, so its lock is checked for that.)
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def committing(name: CorpusName) -> AbstractContextManager[None]:
-    """Wait until no other process compares and replaces the manifest.
+    """Hold the lock for comparing and replacing the manifest; waits for it.
 
     Raises:
         OSError: The file system has no working `flock`, or the lock file cannot be
-            opened. So for the other locks of this module.
+            opened; the other locks of this module raise it too.
     """
     return _held(name.commit_lock, fcntl.LOCK_EX)
 
 
 def writing(name: CorpusName) -> AbstractContextManager[None]:
-    """Keep `clean` away while new shards are not committed; waits for `clean`."""
+    """Hold the lock that keeps `clean` from removing new shards; waits for `clean`."""
     return _held(name.write_lock, fcntl.LOCK_SH)
 
 
 def alone(name: CorpusName) -> AbstractContextManager[None]:
-    """Keep all other writes of a corpus away; waits for `clean`.
+    """Hold the lock that excludes all other writes of a corpus; waits for `clean`.
 
-    The lock of a corpus of one file is its draft.
+    A corpus of one file is locked by its draft.
 
     Raises:
-        BlockingIOError: A write is going on.
+        BlockingIOError: Another write is in progress.
     """
-    busy = f"{name.pattern}: a write of this corpus is going on; wait for it"
+    busy = f"{name.pattern}: a write of this corpus is in progress; wait for it"
     operation = fcntl.LOCK_EX | fcntl.LOCK_NB
     if name.manifest is None:
         return _held(draft_path(name.single), operation, busy)
@@ -71,10 +71,10 @@ def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) 
 
     Args:
         path: The lock file.
-        operation: Of `flock`.
-        busy: Says in an error who holds the lock.
-        wait_for_exclusive: Whether to wait for a process that holds the lock alone:
-            writers share the lock for long, and `clean` holds it alone for a moment.
+        operation: Operation of `flock`.
+        busy: Message of the error if the lock is held.
+        wait_for_exclusive: Whether to wait for an exclusive holder. Writers share the
+            lock for long; only `clean` holds it exclusively, for a moment.
     """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -95,8 +95,9 @@ def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) 
                 raise
             raise OSError(
                 error.errno,
-                "this file system has no working flock, so nothing keeps two writers "
-                "apart; write the corpus on another disk and copy it here",
+                "this file system has no working flock, so two writers would "
+                "not exclude each other; write the corpus on another disk and copy it "
+                "here",
                 str(path),
             ) from error
         except BaseException:

@@ -99,7 +99,7 @@ class Caster:
         """Check that items of a dtype can be cast at all.
 
         Returns:
-            The separator in that dtype, or None where the dtype cannot hold it.
+            The separator in that dtype, None if the dtype cannot hold it.
 
         Raises:
             DocumentTypeError: Items of that dtype cannot be stored.
@@ -118,9 +118,9 @@ class Caster:
                 "with a dtype that holds it",
             )
         with np.errstate(all="ignore"):
-            there = separator.astype(dtype)
-            back = there.astype(separator.dtype)
-        return there if np.array_equal(back, separator) else None
+            converted = separator.astype(dtype)
+            back = converted.astype(separator.dtype)
+        return converted if np.array_equal(back, separator) else None
 
     def cast(self, tokens: Tokens) -> Tokens:
         """Return contiguous items in the shard's dtype, and record their range.

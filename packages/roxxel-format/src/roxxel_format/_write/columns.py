@@ -18,8 +18,7 @@ from roxxel_format._store.local import draft_path, sync_file, sync_folder
 from roxxel_format._store.locks import writing
 from roxxel_format._write.casting import Caster, OutOfRangeError
 from roxxel_format._write.commit import Committed, commit, read_committed
-from roxxel_format._write.corpus_writer import without_items
-from roxxel_format._write.existing import find
+from roxxel_format._write.existing import find_manifest
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class _Files:
         name: The corpus.
         column: Name of the column.
         per: `"token"` or `"document"`.
-        shards: Of the corpus.
+        shards: Shards of the corpus.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class _Files:
         self._paths = [name.column(shard, column, unique) for shard in shards.names]
 
     def write_all(self, arrays: Iterator[Any], dtype: np.dtype[Any]) -> ColumnTable:
-        """Write arrays one after the other; return what the manifest says of them.
+        """Write arrays one after the other; return the column's manifest entry.
 
         Raises:
             ValueError: They hold more or fewer items than the shards, or a value is out
@@ -149,17 +148,17 @@ class _Files:
 
 
 def _committed(name: CorpusName) -> Committed:
-    found = find(name, "append")
+    found = find_manifest(name, "append")
     if found.manifest.versions:
         return found
     if found.data is None:
         raise FileNotFoundError(
-            f"{name.pattern}: there is no corpus to write a column of; write the "
+            f"{name.pattern}: no such corpus, so no column can be written; write the "
             "corpus first, or check the path"
         )
     raise ShardError(
-        f"{name.pattern}: no version is committed; the first write was interrupted or "
-        "goes on"
+        f"{name.pattern}: no version is committed; the first write is still in "
+        "progress or was interrupted, so wait for it, or write the corpus again"
     )
 
 
@@ -168,7 +167,7 @@ def _check_free(
 ) -> None:
     if column in manifest.columns and not replace_old:
         raise FileExistsError(
-            f"{name.pattern}: there is a column {column!r}; use "
+            f"{name.pattern}: the column {column!r} exists already; use "
             'exist="replace", or another name'
         )
 
@@ -186,7 +185,7 @@ def _grown(name: CorpusName, before: Manifest) -> Committed:
 
 def _with_column(manifest: Manifest, column: str, table: ColumnTable) -> Manifest:
     num_later = len(manifest.shards) - len(table.names)
-    columns = {**manifest.columns, column: without_items(table, num_later)}
+    columns = {**manifest.columns, column: table.followed_by(num_later)}
     return replace(manifest, columns=columns)
 
 
@@ -196,7 +195,7 @@ def _arrays(
     """Return flat arrays of values, and the dtype to store them in.
 
     Raises:
-        TypeError: The dtype cannot be stored, or is needed.
+        TypeError: The dtype cannot be stored, or must be given.
         ValueError: An array is not flat.
     """
     is_whole = isinstance(values, np.ndarray)

@@ -1,24 +1,24 @@
-"""Commit a manifest: compare with what the write began from, then replace.
+"""Commit a manifest: compare it with the one that the write began from, then replace.
 
 Committing is what makes shards a corpus (docs/format.md, section 10). The comparison
-and the replacement happen under the commit lock, so of two writes that began from the
-same manifest one wins, and the other learns that it lost.
+and the replacement happen under the commit lock. So if two writes began from the same
+manifest, one commits, and `commit` returns False to the other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format._spec.manifest import Manifest
 from roxxel_format._spec.manifest_gate import parse_manifest
-from roxxel_format._store.corpus_name import corpus_name
 from roxxel_format._store.local import replace_file, sync_folder
 from roxxel_format._store.locks import committing
 from roxxel_format.errors import ManifestError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from roxxel_format._store.corpus_name import CorpusName
 
 
@@ -27,8 +27,9 @@ class Committed:
     """The manifest that a write found.
 
     Attributes:
-        manifest: What it says; without versions if there is no file.
-        data: The file, compared when the write commits. None if there is no file.
+        manifest: The parsed manifest; without versions if there is no file.
+        data: Bytes of the file, compared when the write commits; None if there is no
+            file.
     """
 
     manifest: Manifest
@@ -36,7 +37,7 @@ class Committed:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a first write is going on, or was interrupted."""
+        """Whether a first write is in progress, or was interrupted."""
         return self.data == BEGUN.data
 
     def file_names(self) -> set[str]:
@@ -56,8 +57,8 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
 
     Args:
         name: The corpus.
-        replaces: Whether the write replaces the corpus, whatever its manifest says; a
-            damaged manifest is then one without versions.
+        replaces: Whether the write replaces the corpus. A damaged manifest then counts
+            as one without versions.
 
     Raises:
         ManifestError: The file is damaged, or not a manifest.
@@ -73,32 +74,20 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
         raise
 
 
-def committed_manifest(filepath: str | tuple[str, ...]) -> Manifest | None:
-    """Return the manifest of the corpus that a path names, None if it has none."""
-    if isinstance(filepath, tuple) or Path(filepath).is_file():
-        return None
-    try:
-        name = corpus_name(filepath)
-    except ValueError:
-        return None
-    if name.manifest is None or not name.manifest.exists():
-        return None
-    return read_committed(name).manifest
-
-
 def commit(name: CorpusName, found: Committed, manifest: Manifest) -> bool:
     """Replace the manifest, unless another write committed since it was read.
 
     Args:
         name: The corpus.
-        found: What `read_committed` gave; the new manifest is built on it.
-        manifest: The new manifest. The files that it lists are on the disk.
+        found: What `read_committed` returned; the new manifest is built on it.
+        manifest: The new manifest. All files that it lists are flushed to the disk.
 
     Returns:
-        Whether the manifest was replaced. If so, it is on the disk.
+        Whether the manifest was replaced. If so, it is flushed to the disk.
 
     Raises:
-        OSError: The old manifest or the new one is there; `read_committed` tells.
+        OSError: The replacement failed. The file is the old manifest or the new one;
+            `read_committed` returns which.
     """
     path = _manifest_path(name)
     with committing(name):

@@ -1,7 +1,7 @@
 """Write a corpus: new shards under new names, then one commit.
 
-Nothing that is committed changes before the commit, and every later moment finds the
-new corpus: so a write that fails or is killed leaves the old corpus or the new one.
+Until the commit, no committed file changes. So a write that fails or is killed leaves
+the old corpus; after the commit, the new one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._spec.manifest import ColumnTable, Manifest, Version
+from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._store.local import claim, draft_path, drafted_name, names_in
 from roxxel_format._store.locks import alone, writing
 from roxxel_format._write.commit import (
@@ -23,9 +23,9 @@ from roxxel_format._write.commit import (
 )
 from roxxel_format._write.existing import (
     check_appendable,
-    find,
+    find_manifest,
     keep,
-    tell_user,
+    print_notice,
 )
 from roxxel_format._write.intake import separator_items
 from roxxel_format._write.leftovers import remove_leftovers
@@ -51,7 +51,7 @@ def write_corpus(
     options: WriteOptions,
     exist: Exist,
 ) -> WriteSummary:
-    """Write documents where a path says; see `Roxxel.write`."""
+    """Write documents as the corpus that a path names; see `Roxxel.write`."""
     started = time.perf_counter()
     name = name_to_write(filepath)
     check_arguments(options, name, exist, data)
@@ -130,7 +130,7 @@ class _Write:
         if self._exist != "append":
             self._check_alone()
         with writing(self._name):
-            self._found = find(self._name, self._exist)
+            self._found = find_manifest(self._name, self._exist)
             if self._exist == "append":
                 self._check_appendable(self._found.manifest)
             elif self._exist != "replace" and self._found.manifest.versions:
@@ -142,23 +142,27 @@ class _Write:
                 self._undo()
                 raise
         if self._exist != "append":
-            # What stays now, `clean` removes later.
+            # `clean` removes later what cannot be removed now.
             with contextlib.suppress(OSError):
                 remove_leftovers(self._name)
         return self._series
 
     def _check_alone(self) -> None:
-        """Tell an interrupted first write from one that is going on."""
+        """Check that no first write is in progress.
+
+        Raises:
+            BlockingIOError: A first write is in progress.
+        """
         if not read_committed(self._name, replaces=self._exist == "replace").is_begun:
             return
         with alone(self._name):
-            tell_user(
+            print_notice(
                 f"{self._name.folder}: an earlier write was interrupted; writing it "
                 "again"
             )
 
     def _new_path(self) -> Path:
-        """Claim the next free number: its empty draft keeps other writers off."""
+        """Claim the next free number, by creating its draft."""
         if self._next_number is None:
             self._begin()
         number = self._next_number or 0
@@ -180,7 +184,7 @@ class _Write:
             self._began = commit(self._name, self._found, Manifest())
             if not self._began and self._exist != "append":
                 raise self._lost()
-            # Of another's manifest, only an append may make its own.
+            # Another write made the manifest; only an append may build on it.
             self._found = BEGUN if self._began else read_committed(self._name)
         # Never the number of a listed shard, even if its file is gone.
         names = [*self._found.manifest.shards.names, *names_in(self._name.folder)]
@@ -222,13 +226,14 @@ class _Write:
             manifest,
             shards=everything,
             columns={
-                name: without_items(column, len(shards))
+                name: column.followed_by(len(shards))
                 for name, column in manifest.columns.items()
             },
             versions=(*manifest.versions, version),
         )
 
     def _check_appendable(self, manifest: Manifest) -> None:
+        # The first call sets the intake's dtype, which the separator depends on.
         check_appendable(self._name, manifest, self._intake, None)
         check_appendable(self._name, manifest, self._intake, self._separator())
 
@@ -238,15 +243,15 @@ class _Write:
 
     def _lost(self) -> FileExistsError:
         return FileExistsError(
-            f"{self._name.manifest}: another write was committed while this one went "
-            "on, so this one was given up; write again if the other is not what you "
-            "want"
+            f"{self._name.manifest}: another write was committed during this one, so "
+            "this one was discarded; to replace the other, write again with "
+            'exist="replace"'
         )
 
     def _undo(self) -> None:
         """Remove the new shards, unless the commit made them part of the corpus."""
         self._series.abort()
-        # What cannot be removed now, `clean` removes later.
+        # `clean` removes later what cannot be removed now.
         with contextlib.suppress(OSError, ShardError):
             if self._claimed is not None:
                 self._claimed.unlink(missing_ok=True)
@@ -256,20 +261,10 @@ class _Write:
                 withdraw(self._name)
 
     def _remove(self, names: Iterable[str]) -> None:
-        """Remove files; what cannot be removed now, `clean` removes later."""
+        """Remove files; `clean` removes later what cannot be removed now."""
         for name in names:
             with contextlib.suppress(OSError):
                 (self._name.folder / name).unlink()
-
-
-def without_items(column: ColumnTable, num_shards: int) -> ColumnTable:
-    """Return a column of which further shards have no file."""
-    return replace(
-        column,
-        names=[*column.names, *[None] * num_shards],
-        num_bytes=[*column.num_bytes, *[0] * num_shards],
-        digests=[*column.digests, *[""] * num_shards],
-    )
 
 
 def _check_free(name: CorpusName, exist: Exist) -> None:
@@ -279,5 +274,6 @@ def _check_free(name: CorpusName, exist: Exist) -> None:
 
 def _already_there(name: CorpusName) -> FileExistsError:
     return FileExistsError(
-        f'{name.pattern}: a corpus is there; use exist="keep", "replace" or "append"'
+        f'{name.pattern}: the corpus exists already; use exist="keep", "replace" or '
+        '"append"'
     )

@@ -1,4 +1,4 @@
-"""What a write finds: a corpus to keep, to append to, or shards of version 1.
+"""The corpus that a write finds: one to keep, to append to, or shards of version 1.
 
 Version 1 of this package had no manifests: the `write` field in the metadata of its
 shards tells whether a write of them was interrupted (docs/format.md, section 10.6).
@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from roxxel_format._read.contents import layouts_of
 from roxxel_format._read.discovery import are_complete, replacement_marker
 from roxxel_format._read.shard import Shard
 from roxxel_format._spec.manifest import Manifest, ShardTable, Version
@@ -33,13 +34,13 @@ if TYPE_CHECKING:
 def keep(
     name: CorpusName, arguments: Mapping[str, Any], started: float
 ) -> WriteSummary | None:
-    """Return the summary of a whole corpus, None if there is none.
+    """Return the summary of a complete corpus, None if there is none.
 
-    Takes no lock, so a corpus in a folder that cannot be written to is kept too.
+    This takes no lock, so it works in a read-only folder.
 
     Args:
-        name: Where a corpus is to be written.
-        arguments: What it is to be written with.
+        name: The corpus.
+        arguments: Arguments of the write, as a version records them.
         started: When the write began, by `time.perf_counter`.
 
     Raises:
@@ -68,21 +69,21 @@ def keep(
         kept=True,
         duration_s=time.perf_counter() - started,
     )
-    tell_user(f"{name.folder}: {summary}")
+    print_notice(f"{name.folder}: {summary}")
     return summary
 
 
-def find(name: CorpusName, exist: Exist) -> Committed:
-    """Return the manifest that a write begins from; version 1 gets one now.
+def find_manifest(name: CorpusName, exist: Exist) -> Committed:
+    """Return the manifest that a write begins from; commit one for version 1.
 
     Args:
         name: The corpus.
-        exist: Whether the write appends (needs a whole corpus, if there is one), or
-            replaces (goes past a damaged one).
+        exist: As for `Roxxel.write`: an append needs a complete corpus, if there is
+            one; a replacement accepts a damaged one.
 
     Raises:
-        ShardError: The corpus is damaged; or a write of version 1 was interrupted, so
-            that nothing can be appended.
+        ShardError: The corpus is damaged; or this is an append, and a write of version
+            1 was interrupted.
     """
     replaces = exist == "replace"
     found = read_committed(name, replaces=replaces)
@@ -111,12 +112,12 @@ def check_appendable(
     intake: Intake,
     separator: tuple[int | float, ...] | None,
 ) -> None:
-    """Check that documents can be appended, and let the corpus decide their dtype.
+    """Check that documents can be appended, and set their dtype to the corpus's.
 
     Args:
         name: The corpus.
-        manifest: Of the corpus; everything can be appended to one without versions.
-        intake: Of the documents.
+        manifest: Manifest of the corpus; without versions, it accepts everything.
+        intake: The intake of the documents; its dtype becomes the corpus's.
         separator: Items that end each document; None while the dtype is unknown.
 
     Raises:
@@ -148,29 +149,28 @@ def version_1(name: CorpusName) -> Manifest | None:
     """Return the manifest for numbered shards that have none.
 
     Returns:
-        A manifest of one version, the corpus as version 1 of this package reads it;
-        of none if a write of the shards was interrupted; None if there are no shards.
+        A manifest of one version; a manifest without versions if a write of the shards
+        was interrupted; None if there are no shards.
 
     Raises:
-        ShardError: A file is not a whole shard.
+        ShardError: A file is not a whole shard, or the item types differ.
     """
     numbers = [(name.number(each), each) for each in names_in(name.folder)]
     numbered = sorted((number, each) for number, each in numbers if number is not None)
     if not numbered:
         return None
     paths = [name.folder / each for _, each in numbered]
-    shards = [Shard(path) for path in paths]
-    metadata = [shard.read_metadata() for shard in shards]
+    metadata = [Shard(path).read_metadata() for path in paths]
     writes = [as_table(each.get("write")) for each in metadata]
     is_complete = are_complete([write for write in writes if write])
     if replacement_marker(name).exists() or not is_complete:
         return Manifest()
     arguments = as_table(writes[-1].get("arguments"))
-    return _manifest_of(paths, shards, metadata[0], arguments)
+    return _manifest_of(paths, metadata[0], arguments)
 
 
-def tell_user(line: str) -> None:
-    """Tell the user in one line what a write does with an existing corpus."""
+def print_notice(line: str) -> None:
+    """Print one line that says what a write does with an existing corpus."""
     sys.stderr.write(line + "\n")
 
 
@@ -180,25 +180,22 @@ def _existing(name: CorpusName) -> Manifest | None:
         return version_1(name) if found.data is None else found.manifest
     if not name.single.exists():
         return None
-    shard = Shard(name.single)
-    metadata = shard.read_metadata()
+    metadata = Shard(name.single).read_metadata()
     arguments = metadata.get("arguments")
     if arguments is None:  # written by version 1 of this package
         arguments = as_table(metadata.get("write")).get("arguments")
-    return _manifest_of([name.single], [shard], metadata, as_table(arguments))
+    return _manifest_of([name.single], metadata, as_table(arguments))
 
 
 def _manifest_of(
     paths: Sequence[Path],
-    shards: Sequence[Shard],
     metadata: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> Manifest:
-    """Return a manifest of one version, by the feet of the shards."""
-    table = ShardTable.of(
-        [path.name for path in paths], [shard.layout for shard in shards]
-    )
-    head = shards[0].layout.head
+    """Return a manifest of one version, made from the feet of the shards."""
+    layouts = layouts_of([str(path) for path in paths])
+    table = ShardTable.of([path.name for path in paths], layouts)
+    head = layouts[0].head
     (fingerprint,) = table.fingerprints([len(table)])
     return Manifest(
         dtype_name=head.dtype_name,
@@ -214,7 +211,7 @@ def _difference(recorded: Mapping[str, Any], arguments: Mapping[str, Any]) -> st
     if not recorded:
         return "not recorded"
     return ", ".join(
-        f"{name}={recorded.get(name)!r} there, {value!r} here"
+        f"{name}={recorded.get(name)!r} in the corpus, {value!r} given"
         for name, value in arguments.items()
         if recorded.get(name) != value
     )

@@ -1,4 +1,4 @@
-"""Documents as users give them -> flat arrays of one kind."""
+"""Convert documents from users to flat arrays of one kind."""
 
 from __future__ import annotations
 
@@ -105,8 +105,8 @@ class Intake:
     def with_dtype(self, arrays: Iterator[Tokens]) -> Iterator[Tokens]:
         """Yield what `array` returned, once `dtype` is known.
 
-        Documents without items wait for one that decides the dtype. If there is none,
-        the first empty array of integers decides, else the dtype is uint32.
+        Documents without items are held back until one with items decides the dtype. If
+        there is none, the first empty array of integers decides, else it is uint32.
         """
         num_waiting = 0
         for items in arrays:
@@ -123,7 +123,7 @@ class Intake:
 
     def _arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
         for number, document in enumerate(documents):
-            # Whatever an array is after others, `array` would return it.
+            # The same result as `array`, without its cost, for arrays after the first.
             if (
                 type(document) is np.ndarray
                 and document.ndim == 1

@@ -1,4 +1,4 @@
-"""Files that killed writers left: which they are, and when they may be removed."""
+"""Find and remove the files that killed writers left."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def leftovers(name: CorpusName) -> list[Path]:
     """Return the files of a corpus that its manifest does not list.
 
     They are drafts, shards and columns that no write committed, parts of a preparation,
-    and a manifest without versions. Some belong to writes that are going on.
+    and a manifest without versions. Some may belong to writes in progress.
 
     Raises:
-        ManifestError: The manifest is damaged, so nothing is known to be left over.
+        ManifestError: The manifest is damaged.
     """
     names = names_in(name.folder)
     if name.manifest is None:
@@ -47,10 +47,10 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
     """Remove the files of a corpus that its manifest does not list.
 
     Returns:
-        What was removed.
+        The files that were removed.
 
     Raises:
-        BlockingIOError: A write is going on.
+        BlockingIOError: A write is in progress.
         OSError: A file cannot be removed, or the file system has no working `flock`.
     """
     if not leftovers(name):

@@ -1,11 +1,13 @@
-"""The arguments of a write: what they mean, and which of them a corpus records."""
+"""The arguments of a write: their checks, and which of them a corpus records."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import check_block_size
 from roxxel_format._store.corpus_name import corpus_name
 from roxxel_format._write import tokenizers
@@ -13,6 +15,8 @@ from roxxel_format._write.intake import Intake, separator_items
 from roxxel_format._write.shard_writer import shard_size_bound
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from roxxel_format._store.corpus_name import CorpusName
 
 Exist = Literal["keep", "replace", "append", "error"]
@@ -22,7 +26,8 @@ Exist = Literal["keep", "replace", "append", "error"]
 class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
 
-    `inputs` identifies the documents, if that is known before they are read.
+    `inputs` is a digest that identifies the documents, None if that is not known before
+    they are read.
     """
 
     separator: float | bytes | None = None
@@ -35,7 +40,7 @@ class WriteOptions:
     inputs: str | None = None
 
     def recorded(self, info: tokenizers.TokenizerInfo | None) -> dict[str, Any]:
-        """Return the arguments that decide what the shards hold, as JSON."""
+        """Return the arguments that determine the content of the shards, for JSON."""
         separator: Any = self.separator
         if isinstance(separator, bytes):
             separator = {"bytes": separator.hex()}
@@ -65,8 +70,34 @@ class WriteOptions:
         return Intake(self.dtype, self.vocab_size, *tokenizers.load(self.tokenizer))
 
 
+def parse_options(
+    *,
+    separator: float | bytes | None,
+    block_size: int,
+    max_shard_bytes: int | None,
+    dtype: npt.DTypeLike | None,
+    vocab_size: int | None,
+    tokenizer: object | None,
+    metadata: Mapping[str, Any] | None,
+) -> WriteOptions:
+    """Return the arguments of `Roxxel.write`, converted to the types that are stored.
+
+    Raises:
+        TypeError: A number is not an integer, or a shard cannot hold the dtype.
+    """
+    return WriteOptions(
+        separator=separator,
+        block_size=_integer("block_size", block_size),
+        max_shard_bytes=_integer_or_none("max_shard_bytes", max_shard_bytes),
+        dtype=None if dtype is None else dtypes.stored_name(dtype),
+        vocab_size=_integer_or_none("vocab_size", vocab_size),
+        tokenizer=tokenizer,
+        metadata=dict(metadata or {}),
+    )
+
+
 def name_to_write(filepath: str | tuple[str, ...]) -> CorpusName:
-    """Return the names of the corpus that a path is written to.
+    """Return the file names of the corpus to write.
 
     Raises:
         TypeError: The path is a list.
@@ -91,7 +122,7 @@ def name_to_write(filepath: str | tuple[str, ...]) -> CorpusName:
 def check_arguments(
     options: WriteOptions, name: CorpusName, exist: str, data: object
 ) -> None:
-    """Check what can be checked before any file is touched.
+    """Check the arguments of a write, before any file is touched.
 
     Raises:
         TypeError: `data` is one document, or the separator is of a wrong type.
@@ -122,3 +153,14 @@ def check_arguments(
         )
     if options.dtype is not None:
         separator_items(options.separator, options.dtype)
+
+
+def _integer(name: str, value: int) -> int:
+    try:
+        return as_index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+
+
+def _integer_or_none(name: str, value: int | None) -> int | None:
+    return None if value is None else _integer(name, value)

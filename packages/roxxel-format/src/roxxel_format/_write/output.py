@@ -1,4 +1,4 @@
-"""A file that grows from its beginning to its end, and is then on the disk."""
+"""A file that is written once, from its beginning to its end."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """A new file. After an error or an interrupt, it takes nothing more.
+    """A new file. After an error or an interrupt, every further write is an error.
 
     Args:
-        path: The file; a file of that name is emptied.
-        name: Name of the file in errors.
+        path: The file; an existing file is truncated.
+        name: Names the file in errors.
 
     Attributes:
         sync_s: Seconds spent waiting for the disk.
@@ -32,10 +32,10 @@ class Output:
         self.sync_s = 0.0
 
     def write(self, data: bytes | memoryview) -> None:
-        """Add a piece.
+        """Append bytes.
 
         Raises:
-            OSError: The piece cannot be written, or a piece before it could not.
+            OSError: These bytes cannot be written, or an earlier write failed.
         """
         with self.unless_broken(), self._named(), memoryview(data) as rest:
             start = 0
@@ -43,10 +43,10 @@ class Output:
                 start += self._file.write(rest[start:])
 
     def finish(self) -> None:
-        """Bring the file to the disk and close it.
+        """Flush the file to the disk and close it.
 
         Raises:
-            OSError: The disk cannot take it, or a piece could not be written.
+            OSError: The flush failed, or an earlier write failed.
         """
         with self.unless_broken():
             began = time.perf_counter()
@@ -62,11 +62,11 @@ class Output:
 
     @contextmanager
     def unless_broken(self) -> Generator[None]:
-        """Run the block; if it does not get to its end, the file takes nothing more."""
+        """Run the block; if it raises, every further write is an error."""
         if self._is_broken:
             raise OSError(
-                f"{self._name}: a write before this one has failed, so the shard was "
-                "given up; write it again"
+                f"{self._name}: an earlier write failed, so this shard cannot be "
+                "completed; write it again"
             )
         try:
             yield
@@ -76,13 +76,13 @@ class Output:
 
     @contextmanager
     def _named(self) -> Generator[None]:
-        """Name the shard in errors of the system."""
+        """Name the file in errors of the system."""
         try:
             yield
         except OSError as error:
             raise OSError(
                 error.errno,
-                f"{os.strerror(error.errno or 0)}; the shard was given up, "
+                f"{os.strerror(error.errno or 0)}; the shard was discarded, "
                 "so make room and write again",
                 str(self._name),
             ) from error

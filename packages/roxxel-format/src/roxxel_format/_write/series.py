@@ -1,4 +1,4 @@
-"""Documents in, finished shards out: where one shard ends and the next begins."""
+"""Divide documents into shards of limited size, and write them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class ShardSeries:
 
     Args:
         corpus: Names the corpus in errors.
-        new_path: Returns the path of the next shard; nobody else uses its draft.
-        options: Of the write.
-        intake: Turns documents into arrays.
-        metadata: For each shard, besides what every shard records.
+        new_path: Returns the path of the next shard; no other writer uses its draft.
+        options: Arguments of the write.
+        intake: Converts documents to arrays.
+        metadata: Further metadata of each shard.
 
     Attributes:
         paths: Shards that have their names, or are about to take them.
@@ -56,7 +56,7 @@ class ShardSeries:
 
     @property
     def table(self) -> ShardTable:
-        """What a manifest says of the finished shards."""
+        """The finished shards, as a manifest lists them."""
         return ShardTable.of([path.name for path in self.paths], self._layouts)
 
     def write_all(self, data: Iterable[object]) -> None:
@@ -67,14 +67,14 @@ class ShardSeries:
             ValueError: A value is out of range, or there are no documents.
             OSError: The files cannot be written.
         """
-        # A generator never asks `data` again after its end, as some iterators begin
-        # anew then.
+        # `arrays` is a generator, so it never calls `data` again after its end; some
+        # iterators would start again.
         arrays = self._intake.arrays(_iterator(data))
         for document in arrays:
             self._add(document)
             self.num_documents += 1
             if self._options.max_shard_bytes is None and self._writer is not None:
-                self._writer.extend(arrays)  # one shard: no border to decide
+                self._writer.extend(arrays)  # All in one shard.
                 self.num_documents = self._writer.num_documents
                 break
         if self._writer is None:
@@ -152,7 +152,7 @@ class ShardSeries:
     def _close_shard(self) -> None:
         writer = self._writer
         assert writer is not None  # noqa: S101 - called with a shard open
-        # Noted first: `close` may be interrupted after the shard took its name.
+        # Recorded first: `close` may be interrupted after it renamed the shard.
         self.paths.append(writer.path)
         self._layouts.append(writer.close())
         self.sync_s += writer.sync_s

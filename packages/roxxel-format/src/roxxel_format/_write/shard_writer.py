@@ -1,9 +1,9 @@
-"""ShardWriter: documents in, one finished file out.
+"""ShardWriter: write documents into one shard.
 
-Documents are gathered in a stage of 4 MiB, which is checked, cast, summed and written
+Documents are collected in a stage of 4 MiB, which is checked, cast, summed and written
 at once: with a stage of 2 KiB, `tests-integration/benchmarks/format_write.py` falls
-from 1.1 to 0.33 of the speed of a plain `file.write`. The file grows under a hidden
-name and takes its own name when it is whole and on the disk.
+from 1.1 to 0.33 of the speed of a plain `file.write`. The file is written under
+a hidden name and renamed when it is complete and flushed to the disk.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ _METADATA_ROOM = 1 << 11
 
 
 class ShardWriter:
-    """Write one shard, which is visible under its name when it is whole.
+    """Write one shard, which gets its name when it is complete.
 
     As a context manager it closes the shard at the end of the block, and removes it
-    when the block raises. Memory: some 12 MiB, or three times the longest document if
-    that is more; 8 bytes for each document and 4 for each checksum block.
+    when the block raises. Memory: about 12 MiB, or three times the longest document if
+    that is more; and 8 bytes for each document and 4 for each checksum block.
 
     Args:
         path: The shard to write; a file of that name is replaced when it is closed.
@@ -87,7 +87,7 @@ class ShardWriter:
         self.path = Path(path)
         self.metadata: dict[str, Any] = dict(metadata or {})
         self.sync_s = 0.0
-        # Room for what is added to the metadata until the shard is closed.
+        # Room for metadata that is added before the shard is closed.
         self._metadata_size = len(_as_json(self.metadata)) + _METADATA_ROOM
         self._head = Head(name, block_size, len(separator))
         self._dtype = dtypes.stored_dtype(name)
@@ -132,10 +132,10 @@ class ShardWriter:
         """Bytes of one item."""
         return self._head.item_size
 
-    def size_with(self, num_tokens: int, num_documents: int = 1) -> int:
-        """Return an upper bound of the bytes of the shard with more documents added."""
+    def size_with(self, num_tokens: int) -> int:
+        """Return an upper bound of the shard's bytes with one more document added."""
         data = (self.num_tokens + num_tokens) * self._head.item_size
-        data += (len(self._ends) + num_documents) * 8
+        data += (len(self._ends) + 1) * 8
         return shard_size_bound(data, self._head.block_size, self._metadata_size)
 
     def append(self, document: Tokens, *, ends: bool = True) -> None:
@@ -195,7 +195,7 @@ class ShardWriter:
         self._flags |= FIRST_IS_CONTINUED
 
     def finish(self) -> Layout:
-        """Complete the hidden file and bring it to the disk.
+        """Complete the hidden file and flush it to the disk.
 
         Returns:
             What the shard's head and foot say.
@@ -211,7 +211,7 @@ class ShardWriter:
         return layout
 
     def _write_rest(self, metadata: bytes) -> Layout:
-        """Write what follows the documents, and return what the head and foot say."""
+        """Write everything after the tokens; return the layout of the shard."""
         self._close_stage()
         block_size = self._head.block_size
         if self._carry:
@@ -241,7 +241,7 @@ class ShardWriter:
         return layout
 
     def close(self) -> Layout:
-        """Finish the shard and give it its name.
+        """Finish the shard and rename it to its path.
 
         Returns:
             What the shard's head and foot say.
@@ -259,10 +259,10 @@ class ShardWriter:
         return layout
 
     def abort(self) -> None:
-        """Give the shard up and remove the hidden file."""
+        """Discard the shard and remove the hidden file."""
         with contextlib.suppress(OSError):
             self._output.abort()
-        if not self._is_named:  # else a file of that name is another writer's draft
+        if not self._is_named:  # Later, a draft of that name is another writer's.
             with contextlib.suppress(OSError):
                 self._draft.unlink(missing_ok=True)
 
@@ -298,7 +298,10 @@ class ShardWriter:
             document = self._stage[:0]  # no values, so its dtype does not matter
         self._flush()
         if self._layout is not None or self._flags & LAST_CONTINUES:
-            raise ValueError(f"{self.path}: this shard takes no more documents")
+            raise ValueError(
+                f"{self.path}: this shard is complete; write further "
+                "documents into another shard"
+            )
         if document.dtype != self._stage.dtype or length >= self._stage.size:
             separator = self._caster.check_source(
                 document.dtype, self._separator, self._document_number()
@@ -314,13 +317,13 @@ class ShardWriter:
         return document
 
     def _close_stage(self) -> None:
-        """Empty the stage for good: further documents find no room."""
+        """Empty the stage and remove it: the next document needs `_make_room`."""
         self._flush()
         self._staged = self._dtype
         self._stage = np.empty(0, self._dtype)
 
     def _flush(self) -> None:
-        """Check, cast and write what the stage holds."""
+        """Check, cast and write the documents in the stage."""
         used = self._used
         if not used:
             return
@@ -350,7 +353,7 @@ class ShardWriter:
             return self._caster.cast(tokens)
         except casting.OutOfRangeError as error:
             if document is None:
-                # Which document ends behind the item: the first whose end is greater.
+                # The item is in the first document whose end is greater.
                 item = self._num_flushed + error.index
                 document = self._first_document + bisect_right(self._ends, item)
             raise casting.DocumentError(

@@ -1,4 +1,4 @@
-"""What a write left on the disk, in numbers."""
+"""The result of a write, in numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteSummary:
-    """What a write left on the disk.
+    """The result of a write: the shards that it wrote or kept.
 
     Attributes:
         paths: The shards of this write, or of the corpus that was kept.
@@ -21,10 +21,10 @@ class WriteSummary:
         num_tokens: Tokens in them, separators included.
         num_bytes: Size of the files.
         dtype: Name of the item type.
-        fingerprint: Of these shards in this order.
-        kept: Whether a corpus was there already and was kept.
+        fingerprint: Fingerprint of these shards in this order.
+        kept: Whether an existing corpus was kept.
         duration_s: Seconds from the call to the return.
-        sync_s: Seconds of them spent waiting for the disk to hold the shards.
+        sync_s: Seconds of `duration_s` spent flushing shards to the disk.
     """
 
     paths: tuple[str, ...]

@@ -29,7 +29,7 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """What a corpus records of its tokenizer.
+    """A tokenizer as a corpus records it.
 
     Attributes:
         name: A name for people; the name of the class if the tokenizer has none.
@@ -49,7 +49,7 @@ class TokenizerInfo:
         return self.name if self.hash is None else f"{self.name}@{self.hash}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as the metadata stores it."""
+        """Return the description as the metadata stores it."""
         return {
             "name": self.name,
             "hash": self.hash,
@@ -69,7 +69,7 @@ def load(tokenizer: object) -> tuple[Tokenizer, TokenizerInfo]:
         FileNotFoundError: The file is missing.
         ModuleNotFoundError: `tokenizers` is not installed.
         TypeError: The object cannot encode.
-        ValueError: The file or name gives no tokenizer.
+        ValueError: The file or name cannot be loaded as a tokenizer.
     """
     if isinstance(tokenizer, (str, os.PathLike)):
         return _load_named(os.fspath(cast("str | os.PathLike[str]", tokenizer)))
@@ -101,8 +101,8 @@ def _load_named(name: str) -> tuple[Tokenizer, TokenizerInfo]:
     except Exception as error:  # the library raises bare Exception
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
-            f"{name}: gives no tokenizer ({reason}); pass the path of a tokenizer.json "
-            "or a name on the Hugging Face hub"
+            f"{name}: cannot be loaded as a tokenizer ({reason}); pass the path of a "
+            "tokenizer.json or a name on the Hugging Face hub"
         ) from error
     return loaded, describe(loaded, path.name if path.is_file() else name)
 
@@ -146,8 +146,8 @@ def encoded_ids(encoded: object) -> Tokens:
         return np.empty(0, np.uint32)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise TypeError(
-            f"the tokenizer's encode gave {type(encoded).__name__}; "
-            "it must give a flat list of ids"
+            f"the tokenizer's encode returned {type(encoded).__name__}; "
+            "it must return a flat list of ids"
         )
     return ids
 

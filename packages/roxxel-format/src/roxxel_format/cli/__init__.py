@@ -1,5 +1,128 @@
-"""The `roxxel-format` command."""
+"""The `roxxel-format` command: its arguments and exit codes.
 
-from roxxel_format.cli.main import main
+Exit codes: 0, done; 1, an error, in one sentence on the standard error; 2, wrong
+arguments; 3, `verify` found damage; 130, interrupted.
+"""
 
-__all__ = ["main"]
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from roxxel_format._version import __version__
+from roxxel_format.cli import reading, values, writing
+from roxxel_format.prepare.inputs import FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_EXIST = ("keep", "replace", "append", "error")
+
+
+def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format") -> int:
+    """Run the command.
+
+    Args:
+        arguments: Of the command line. Default: those of the process.
+        prog: Name of the command in usage and errors.
+
+    Returns:
+        The exit code.
+    """
+    options = _parser(prog).parse_args(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal cannot show must not end the command.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        return options.run(options)
+    except BrokenPipeError:
+        # The reader of the output closed it. Python flushes it once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (OSError, ValueError, TypeError, IndexError, ImportError) as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(f"{prog}: interrupted", file=sys.stderr)
+        return 130
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="Write, inspect and check corpora of .rox shards.",
+        epilog="exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_write(commands)
+    _add_readers(commands)
+    _add_split(commands)
+    clean = commands.add_parser("clean", help="remove what interrupted writes left")
+    clean.add_argument("corpus")
+    clean.set_defaults(run=writing.clean)
+    return parser
+
+
+def _add_readers(commands: Any) -> None:
+    info = commands.add_parser("info", help="say what a corpus holds")
+    info.add_argument("corpus", nargs="+")
+    info.add_argument("--json", action="store_true", help="for programs")
+    info.add_argument("--no-lengths", action="store_true", help="no histogram")
+    info.set_defaults(run=reading.info)
+    verify = commands.add_parser("verify", help="compare every block's checksum")
+    verify.add_argument("corpus", nargs="+")
+    verify.set_defaults(run=reading.verify)
+    cat = commands.add_parser("cat", help="print documents or tokens")
+    cat.add_argument("corpus", nargs="+")
+    which = cat.add_mutually_exclusive_group()
+    which.add_argument("--document", type=int, action="append", metavar="I")
+    which.add_argument("--tokens", type=values.span, metavar="A:B")
+    cat.add_argument("--ids", action="store_true", help="numbers, not text")
+    cat.add_argument("--tokenizer", help="default: the recorded one")
+    cat.set_defaults(run=reading.cat)
+    export = commands.add_parser("export", help="write all tokens into one flat file")
+    export.add_argument("corpus", nargs="+")
+    export.add_argument("output", help="a .npy file, or .bin for bare items")
+    export.set_defaults(run=reading.export)
+
+
+def _add_split(commands: Any) -> None:
+    split = commands.add_parser("split", help="hold documents out, by their content")
+    split.add_argument("corpus")
+    split.add_argument("kept", help="path of the corpus of most documents")
+    split.add_argument("held_out", help="path of the corpus of the others")
+    split.add_argument("--share", type=float, default=0.02, help="default: 0.02")
+    split.add_argument("--salt", default="", help="another salt, another choice")
+    split.add_argument("--max-shard-bytes", type=values.size, metavar="BYTES")
+    split.add_argument("--exist", choices=_EXIST, default="keep")
+    split.set_defaults(run=writing.split_documents)
+
+
+def _add_write(commands: Any) -> None:
+    write = commands.add_parser("write", help="write documents into shards")
+    write.add_argument("corpus", help='a file, a folder, or a pattern ("wiki_*.rox")')
+    write.add_argument("inputs", nargs="+", help="files; - is the standard input")
+    write.add_argument("--format", choices=FORMATS, help="default: by name")
+    write.add_argument("--field", default="text", help="of JSON objects, or column")
+    separator = write.add_mutually_exclusive_group()
+    separator.add_argument("--separator", type=int, metavar="TOKEN")
+    separator.add_argument(
+        "--separator-bytes",
+        type=values.byte_string,
+        dest="separator",
+        metavar="TEXT",
+        help=r"with \n, \t, \r, \\ and \xNN, as in '\n\n' or '\x00'",
+    )
+    write.add_argument("--dtype")
+    write.add_argument("--vocab-size", type=int)
+    write.add_argument("--block-size", type=values.size, default=4096, metavar="BYTES")
+    write.add_argument("--max-shard-bytes", type=values.size, metavar="BYTES")
+    write.add_argument("--tokenizer", help="tokenizer.json, or a Hugging Face name")
+    write.add_argument("--workers", type=values.positive, default=1, metavar="N")
+    write.add_argument("--exist", choices=_EXIST, default="keep")
+    write.set_defaults(run=writing.write)

@@ -1,4 +1,4 @@
-"""Tokens as text, by the tokenizer that a corpus records."""
+"""Decode tokens to text, with the tokenizer that a corpus records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] 
     """Return the function that decodes tokens of a corpus to UTF-8 text.
 
     Args:
-        corpus: Its metadata record the tokenizer.
+        corpus: The corpus; its metadata name the tokenizer.
         tokenizer: Path or name of the tokenizer. Default: the recorded one, searched
             beside the shards, in the working folder, and on the hub.
 
@@ -48,7 +48,8 @@ def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], byte
         f"@{info.hash}"
     ):
         raise ValueError(
-            f"{tokenizer}: is {info.identity}, but the corpus was made by {recorded}"
+            f"{tokenizer}: is {info.identity}, but the corpus was made by {recorded}; "
+            "pass that tokenizer, or use --ids"
         )
     decode = getattr(loaded, "decode", None)
     if decode is None:

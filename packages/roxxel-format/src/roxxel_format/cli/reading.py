@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from roxxel_format import Roxxel
-from roxxel_format._store.names import absolute
-from roxxel_format._write.commit import committed_manifest
+from roxxel_format._read.contents import open_contents
 from roxxel_format.cli.decoding import decoder
 from roxxel_format.cli.values import progress
+from roxxel_format.corpus import Roxxel
 
 if TYPE_CHECKING:
     import argparse
@@ -41,7 +40,7 @@ def info(options: argparse.Namespace) -> int:
             "tokenizer": corpus.tokenizer,
             "metadata": corpus.metadata,
         }
-        tables = _manifest_tables(paths)
+        tables = _manifest_tables(corpus)
         lengths = None if options.no_lengths else corpus.document_lengths()
     if options.json:
         if lengths is not None:
@@ -65,14 +64,14 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _paths(options: argparse.Namespace) -> str | list[str]:
-    """Return the corpus that the arguments name: of one path, its manifest counts."""
+    """Return the corpus that the arguments name; a single path may have a manifest."""
     paths: list[str] = options.corpus
     return paths[0] if len(paths) == 1 else paths
 
 
-def _manifest_tables(paths: str | list[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the versions and columns that a manifest lists."""
-    manifest = committed_manifest(absolute(paths))
+def _manifest_tables(corpus: Roxxel) -> dict[str, list[dict[str, Any]]]:
+    """Return the versions and columns that the manifest lists."""
+    manifest = open_contents(corpus.filepath, corpus.fingerprint).manifest
     if manifest is None:
         return {}
     return {

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roxxel_format import Roxxel
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._write.options import WriteOptions
 from roxxel_format.cli.values import progress
+from roxxel_format.corpus import Roxxel
 from roxxel_format.prepare.runner import Inputs, prepare
 from roxxel_format.prepare.split import split
 

@@ -1,1 +1,1 @@
-"""Preparing a corpus from many input files, on many processes."""
+"""Prepare a corpus from many input files, in many processes."""

@@ -38,8 +38,9 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
         path: The file; `-` is the standard input. Decompresses `.gz` and `.zst`.
         form: One of `FORMATS`: `text`, the file is one document; `lines`, each line is
             one; `jsonl`, each line is a JSON string, a list of tokens, or an object
-            with such a value in `field`; `npy`, a flat array or one document a row;
-            `parquet`, a column of texts or of lists of tokens. None: by the name.
+            with such a value in `field`; `npy`, a flat array, or one document per row;
+            `parquet`, a column of texts or of lists of tokens. None: inferred from the
+            name.
         field: Name of the value in JSON objects, or of the column.
 
     Raises:

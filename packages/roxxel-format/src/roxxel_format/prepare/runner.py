@@ -1,8 +1,8 @@
-"""Prepare a corpus from many files, in many processes, with one result.
+"""Prepare a corpus from many files, in many processes.
 
 Consecutive input files of about 64 MiB in all become a part: a shard in a hidden folder
-beside the corpus, made by one process. Parts are made in any order; then their
-documents are written into the corpus in the order of the files. So the result does not
+beside the corpus, written by one process. Parts are written in any order; then their
+documents are copied into the corpus in the order of the files. So the result does not
 depend on the number of processes, and a preparation that was interrupted continues with
 the parts that are finished.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.shard import Shard
-from roxxel_format._store.names import absolute
+from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write import tokenizers
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.corpus_writer import write_corpus
@@ -53,8 +53,8 @@ class Inputs:
     """Files of documents.
 
     Attributes:
-        paths: In the order of the corpus; `-` is the standard input.
-        form: One of `FORMATS`; None: by each name.
+        paths: The files in the order of the corpus; `-` is the standard input.
+        form: One of `FORMATS`; None to infer it from each name.
         field: Name of the value in JSON objects and tables.
     """
 
@@ -63,7 +63,7 @@ class Inputs:
     field: str = "text"
 
     def identity(self) -> str:
-        """Return a digest of names, sizes, times of change, form and field."""
+        """Return a digest of names, sizes, modification times, form and field."""
         facts = [_facts_of(path) for path in self.paths]
         text = json.dumps([facts, self.form, self.field])
         return blake2b(text.encode(), digest_size=16).hexdigest()
@@ -98,7 +98,7 @@ def prepare(
     """Write the documents of files into a corpus.
 
     Args:
-        filepath: Of the corpus; see `Roxxel`.
+        filepath: Path of the corpus; see `Roxxel`.
         inputs: The files.
         options: As for `Roxxel.write`; a tokenizer is a path or a name.
         exist: As for `Roxxel.write`.
@@ -293,7 +293,7 @@ def _tokenizer(
     tokenizer, info = tokenizers.load(name)
     if info.identity != identity:
         raise ValueError(
-            f"{name}: the tokenizer changed while the corpus is prepared; write again"
+            f"{name}: the tokenizer changed while the corpus was prepared; write again"
         )
     return tokenizer, info
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from roxxel_format._store.names import absolute
+from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.options import WriteOptions
 
@@ -33,13 +33,13 @@ def split(
     """Write a share of the documents into one corpus and the rest into another.
 
     The content of a document alone decides: equal documents go into the same corpus,
-    and adding documents moves none.
+    and adding documents to the source moves none of the others.
 
     Args:
         corpus: The documents.
         kept: Path of the corpus of the documents that are not held out.
         held_out: Path of the corpus of the others.
-        share: Of the documents to hold out, between 0 and 1.
+        share: Share of the documents to hold out, between 0 and 1.
         salt: Changes the choice; at most 64 bytes of UTF-8.
         max_shard_bytes: As for `Roxxel.write`.
         exist: As for `Roxxel.write`.
@@ -63,7 +63,7 @@ def split(
     for path, wanted in ((kept, False), (held_out, True)):
         if next(_chosen(corpus, threshold, key, held_out=wanted), None) is None:
             raise ValueError(
-                f"{path}: gets none of {corpus.num_documents} documents with "
+                f"{path}: would get none of the {corpus.num_documents} documents with "
                 f"share={share}; choose another share or salt"
             )
     summaries: list[WriteSummary] = []
