@@ -7,6 +7,7 @@ same manifest one wins, and the other learns that it lost.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -60,7 +61,8 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
             damaged manifest is then one without versions.
 
     Raises:
-        ManifestError: The file is damaged, or not a manifest.
+        ManifestError: The file is damaged, or not a manifest. A file of other JSON is
+            never replaced: somebody else's `manifest.json` may lie in the folder.
     """
     data = _read(_manifest_path(name))
     if data is None:
@@ -68,7 +70,7 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
     try:
         return Committed(parse_manifest(data, str(name.manifest)), data)
     except ManifestError:
-        if replaces:
+        if replaces and not _is_other_json(data):
             return Committed(Manifest(), data)
         raise
 
@@ -120,6 +122,14 @@ def withdraw(name: CorpusName) -> None:
 def _manifest_path(name: CorpusName) -> Path:
     assert name.manifest is not None, "a single file has no manifest"  # noqa: S101
     return name.manifest
+
+
+def _is_other_json(data: bytes) -> bool:
+    try:
+        table = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return not (isinstance(table, dict) and "format" in table and "crc32" in table)
 
 
 def _read(path: Path) -> bytes | None:
