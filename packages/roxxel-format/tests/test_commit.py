@@ -482,6 +482,17 @@ def test_only_replace_goes_past_a_damaged_manifest(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["c_00001.rox", "c_manifest.json"]
 
 
+def test_a_file_that_is_not_a_manifest_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_text('{"name": "a web app"}')
+
+    for exist in ("keep", "append", "error", "replace"):
+        with pytest.raises(ShardError, match="not a manifest of a Roxxel corpus; move"):
+            Roxxel(tmp_path).write([[1]], exist=exist)
+
+    assert path.read_text() == '{"name": "a web app"}'
+
+
 def test_shards_of_version_1_get_a_manifest_when_they_are_appended_to(
     tmp_path: Path,
 ) -> None:

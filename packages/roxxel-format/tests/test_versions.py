@@ -129,3 +129,15 @@ def test_the_writer_of_a_corpus_reads_what_it_wrote_last(tmp_path: Path) -> None
     corpus.write(DOCUMENTS[:1], exist="append")
 
     assert corpus.num_tokens == 3600
+
+
+def test_a_list_has_no_version_of_before_an_append(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        Roxxel(tmp_path / f"{name}_*.rox").write([[1]])
+    both = Roxxel([tmp_path / "a_*.rox", tmp_path / "b_*.rox"])
+    assert both.num_tokens == 2
+    Roxxel(tmp_path / "a_*.rox").write([[2]], exist="append")
+    both.close()
+
+    with pytest.raises(ShardError, match="one of these was appended to or replaced"):
+        _ = both.num_tokens

@@ -369,6 +369,28 @@ def test_other_files_in_the_folder_do_not_matter(tmp_path: Path) -> None:
     assert (tmp_path / "..partial").read_text(encoding="utf-8") == "mine"
 
 
+@pytest.mark.parametrize("first", ["wiki_*.rox", "wiki_2024*.rox"])
+def test_a_corpus_leaves_one_whose_name_is_longer_alone(
+    tmp_path: Path, first: str
+) -> None:
+    # wiki_202400000.rox would be shard 202400000 of wiki_*.rox.
+    patterns = sorted(["wiki_*.rox", "wiki_2024*.rox"], key=lambda each: each != first)
+    corpora = [Roxxel(tmp_path / pattern) for pattern in patterns]
+    for value, corpus in enumerate(corpora):
+        corpus.write([[value]], vocab_size=10)
+        corpus.write([[value]], vocab_size=10, exist="append")
+    for corpus in corpora:
+        assert corpus.leftovers() == []
+        corpus.write([[5]], vocab_size=10, exist="replace")
+        corpus.remove_leftovers()
+    for value, corpus in enumerate(corpora):
+        corpus.write([[value]], vocab_size=10, exist="append")
+    assert [Roxxel(tmp_path / each).tokens[:].tolist() for each in patterns] == [
+        [5, 0],
+        [5, 1],
+    ]
+
+
 def test_a_shard_writer_writes_one_shard(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "a.rox", "uint8", separator=(9,)) as writer:
         writer.append(np.array([1, 2]))

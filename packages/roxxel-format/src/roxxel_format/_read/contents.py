@@ -317,6 +317,14 @@ def _manifest_path(filepath: str) -> Path | None:
 
 
 def _no_version(contents: Contents, version: str) -> ShardError:
+    if not isinstance(contents.filepath, str):
+        names = ", ".join(contents.filepath)
+        return ShardError(
+            f"{names}: one of these was appended to or replaced; together they have "
+            f"no version {version}, and are {contents.fingerprint} now. Open them "
+            "again to read that; open corpora that grow one by one, because a list "
+            "has no versions"
+        )
     return ShardError(
         f"{contents.filepath}: the corpus was replaced: it has no version {version}; "
         "open the corpus again to read its current version "

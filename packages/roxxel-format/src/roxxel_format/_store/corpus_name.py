@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 OnePath: TypeAlias = "str | os.PathLike[str]"
 Filepath: TypeAlias = "OnePath | Sequence[OnePath]"
 
+from roxxel_format._store.local import drafted_name, names_in
+
 SUFFIX = ".rox"
 _MANIFEST = "manifest"
 _MANIFEST_SUFFIX = ".json"
@@ -156,9 +158,31 @@ def _of_folder(folder: Path) -> CorpusName:
         )
     if not found:
         return _numbered(folder, _FOLDER_PREFIX, SUFFIX)
-    prefix, _, ending = found[0].name.rpartition(_MANIFEST)
+    return _of_manifest(found[0])
+
+
+def _of_manifest(path: Path) -> CorpusName:
+    prefix, _, ending = path.name.rpartition(_MANIFEST)
     suffix = ending.removesuffix(_MANIFEST_SUFFIX) + SUFFIX
-    return CorpusName(folder, prefix or _FOLDER_PREFIX, suffix, found[0])
+    return CorpusName(path.parent, prefix or _FOLDER_PREFIX, suffix, path)
+
+
+def own_names(name: CorpusName) -> list[str]:
+    """Return the names of a corpus's shards, columns and their drafts, sorted.
+
+    `wiki_202400000.rox` fits `wiki_*.rox` and `wiki_2024*.rox`. It belongs to the
+    corpus with the longer name, if that has a manifest.
+    """
+    size = len(name.prefix) + len(name.suffix)
+    others = [_of_manifest(path) for path in manifests_in(name.folder)]
+    longer = [each for each in others if len(each.prefix) + len(each.suffix) > size]
+    owned: list[str] = []
+    for each in names_in(name.folder):
+        file_name = drafted_name(each) or each
+        is_own = name.is_own(file_name)
+        if is_own and not any(other.is_own(file_name) for other in longer):
+            owned.append(each)
+    return owned
 
 
 def manifests_in(folder: Path) -> list[Path]:

@@ -7,6 +7,7 @@ manifest, one commits, and `commit` returns False to the other.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,7 +62,8 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
             as one without versions.
 
     Raises:
-        ManifestError: The file is damaged, or not a manifest.
+        ManifestError: The file is damaged, or not a manifest. A file of other JSON is
+            never replaced: somebody else's `manifest.json` may lie in the folder.
     """
     data = _read(_manifest_path(name))
     if data is None:
@@ -69,7 +71,7 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
     try:
         return Committed(parse_manifest(data, str(name.manifest)), data)
     except ManifestError:
-        if replaces:
+        if replaces and not _is_other_json(data):
             return Committed(Manifest(), data)
         raise
 
@@ -109,6 +111,14 @@ def withdraw(name: CorpusName) -> None:
 def _manifest_path(name: CorpusName) -> Path:
     assert name.manifest is not None, "a single file has no manifest"  # noqa: S101
     return name.manifest
+
+
+def _is_other_json(data: bytes) -> bool:
+    try:
+        table = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return not (isinstance(table, dict) and "format" in table and "crc32" in table)
 
 
 def _read(path: Path) -> bytes | None:

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._store.local import claim, draft_path, drafted_name, names_in
+from roxxel_format._store.corpus_name import own_names
+from roxxel_format._store.local import claim, draft_path, drafted_name
 from roxxel_format._store.locks import alone, writing
 from roxxel_format._write.commit import (
     BEGUN,
@@ -187,7 +188,7 @@ class _Write:
             # Another write made the manifest; only an append may build on it.
             self._found = BEGUN if self._began else read_committed(self._name)
         # Never the number of a listed shard, even if its file is gone.
-        names = [*self._found.manifest.shards.names, *names_in(self._name.folder)]
+        names = [*self._found.manifest.shards.names, *own_names(self._name)]
         numbers = [self._name.number(drafted_name(each) or each) for each in names]
         self._next_number = max((n + 1 for n in numbers if n is not None), default=0)
 

@@ -15,6 +15,7 @@ from roxxel_format._read.discovery import are_complete, replacement_marker
 from roxxel_format._read.shard import Shard
 from roxxel_format._spec.manifest import Manifest, ShardTable, Version
 from roxxel_format._spec.metadata import as_table
+from roxxel_format._store.corpus_name import own_names
 from roxxel_format._store.local import names_in
 from roxxel_format._write.commit import commit, read_committed
 from roxxel_format._write.summary import summary_of
@@ -155,7 +156,7 @@ def version_1(name: CorpusName) -> Manifest | None:
     Raises:
         ShardError: A file is not a whole shard, or the item types differ.
     """
-    numbers = [(name.number(each), each) for each in names_in(name.folder)]
+    numbers = [(name.number(each), each) for each in own_names(name)]
     numbered = sorted((number, each) for number, each in numbers if number is not None)
     if not numbered:
         return None

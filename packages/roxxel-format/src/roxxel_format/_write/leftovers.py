@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+from roxxel_format._store.corpus_name import own_names
 from roxxel_format._store.local import draft_path, drafted_name, names_in
 from roxxel_format._store.locks import alone
 from roxxel_format._write.commit import read_committed, withdraw
@@ -34,8 +35,9 @@ def leftovers(name: CorpusName) -> list[Path]:
         if found.manifest.versions:
             listed.add(name.manifest.name)
         has_manifest = found.data is not None
+        own = set(own_names(name))
         is_left = [
-            _is_left(name, each, has_manifest=has_manifest) and each not in listed
+            _is_left(name, each, own, has_manifest=has_manifest) and each not in listed
             for each in names
         ]
     return [
@@ -71,14 +73,16 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
     return found
 
 
-def _is_left(name: CorpusName, file_name: str, *, has_manifest: bool) -> bool:
+def _is_left(
+    name: CorpusName, file_name: str, own: set[str], *, has_manifest: bool
+) -> bool:
     drafted = drafted_name(file_name)
     if drafted is not None:
-        return name.is_own(drafted) or _is_manifest(name, drafted)
+        return file_name in own or _is_manifest(name, drafted)
     if name.is_parts(file_name):
         return True
     # Without a manifest, the shards are a corpus of version 1.
-    return has_manifest and (name.is_own(file_name) or _is_manifest(name, file_name))
+    return has_manifest and (file_name in own or _is_manifest(name, file_name))
 
 
 def _is_manifest(name: CorpusName, file_name: str) -> bool:
