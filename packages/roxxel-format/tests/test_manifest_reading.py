@@ -192,3 +192,16 @@ def test_threads_with_few_maps_read_what_one_thread_reads(
 
     with ThreadPoolExecutor(8) as pool:
         assert all(pool.map(read, range(8)))
+
+
+def test_a_folder_of_a_manifest_and_another_corpus_is_an_error(tmp_path: Path) -> None:
+    first = corpus_of(tmp_path, documents_of(500))
+    Roxxel(tmp_path / "other.rox").write([[1, 2]])
+
+    message = (
+        r'holds other.rox and 0 more shards that do not belong to "c_\*.rox", the '
+        "corpus of its manifest; open each corpus by its pattern"
+    )
+    with pytest.raises(ShardError, match=message):
+        _ = Roxxel(tmp_path).num_tokens
+    assert Roxxel(tmp_path / "c_*.rox").fingerprint == first.fingerprint

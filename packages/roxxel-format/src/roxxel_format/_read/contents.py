@@ -15,7 +15,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.discovery import check_writes, find_shards
+from roxxel_format._read.discovery import (
+    check_only_corpus,
+    check_writes,
+    find_shards,
+)
 from roxxel_format._read.opening import open_file, read_layout, read_metadata
 from roxxel_format._read.shard_map import ShardMap
 from roxxel_format._spec import dtypes
@@ -222,6 +226,8 @@ def _open_one(filepath: str, version: str | None) -> Contents:
         is_settled = _read_manifest(filepath) is None
         return contents if is_settled else _open_one(filepath, version)
     path, data = found
+    if Path(filepath).is_dir():
+        check_only_corpus(Path(filepath), corpus_name(filepath))
     manifest = parse_manifest(data, str(path))
     name = manifest.dtype_name
     if name is None or not manifest.versions:

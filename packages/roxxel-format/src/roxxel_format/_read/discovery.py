@@ -62,6 +62,23 @@ def find_shards(filepath: str) -> list[str]:
     return found
 
 
+def check_only_corpus(folder: Path, name: CorpusName) -> None:
+    """Check that a folder with a manifest holds no shards of another corpus.
+
+    Raises:
+        ShardError: There are others, which the manifest of the folder does not list.
+    """
+    found = _visible(folder.glob("*" + SUFFIX))
+    others = [path for path in found if not name.is_own(Path(path).name)]
+    if others:
+        raise ShardError(
+            f"{folder}: holds {Path(others[0]).name} and {len(others) - 1} more shards "
+            f'that do not belong to "{Path(name.pattern).name}", the corpus of its '
+            "manifest; open each corpus by its pattern, or keep each in a folder of "
+            "its own"
+        )
+
+
 def check_writes(
     filepath: str, paths: Sequence[str], write_of: Callable[[str], dict[str, Any]]
 ) -> None:

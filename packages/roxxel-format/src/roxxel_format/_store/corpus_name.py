@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from roxxel_format._store.local import drafted_name, names_in
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 OnePath: TypeAlias = "str | os.PathLike[str]"
 Filepath: TypeAlias = "OnePath | Sequence[OnePath]"
-
-from roxxel_format._store.local import drafted_name, names_in
 
 SUFFIX = ".rox"
 _MANIFEST = "manifest"
