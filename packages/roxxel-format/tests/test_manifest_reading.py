@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
 from roxxel_format._spec.manifest import Manifest, ShardTable, Version
+from roxxel_format._spec.manifest_gate import parse_manifest
 
 from .helpers import corpus_of, documents_of, line_of, manifest_of, with_manifest
 
@@ -205,3 +207,18 @@ def test_a_folder_of_a_manifest_and_another_corpus_is_an_error(tmp_path: Path) -
     with pytest.raises(ShardError, match=message):
         _ = Roxxel(tmp_path).num_tokens
     assert Roxxel(tmp_path / "c_*.rox").fingerprint == first.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("dtype_name", "uint8"), ("block_size", 1024)]
+)
+def test_a_manifest_that_belies_the_head_of_a_shard_is_refused(
+    field: str, value: Any, tmp_path: Path
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(500))
+    path = tmp_path / "c_manifest.json"
+    manifest = parse_manifest(path.read_bytes(), str(path))
+    path.write_bytes(replace(manifest, **{field: value}).pack())
+
+    with pytest.raises(ShardError, match="this file is not the one that its manifest"):
+        _ = Roxxel(corpus.filepath).tokens[:]

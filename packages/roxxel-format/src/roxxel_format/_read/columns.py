@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _DIGEST_SIZE = 32
 _CHUNK_BYTES = 1 << 22
-_STRINGS = re.compile(r"[SU][1-9][0-9]{0,8}")
+_STRINGS = re.compile(r"S[1-9][0-9]{0,8}")
 
 
 class Column:
@@ -256,8 +256,8 @@ def _parse_dtype(name: str, table: ColumnTable, contents: Contents) -> np.dtype[
     if table.dtype in dtypes.NAMES:
         return dtypes.stored_dtype(table.dtype)
     if _STRINGS.fullmatch(table.dtype):
-        return np.dtype(f"<{table.dtype}")
+        return np.dtype(table.dtype)
     raise ShardError(
-        f"{contents.filepath}: column {name!r} has dtype {table.dtype!r}, which this "
+        f"{contents.filepath}: column {name!r} has dtype {table.dtype!r:.100}, which this "
         "reader does not know; install a newer roxxel-format"
     )

@@ -155,13 +155,17 @@ class Contents:
                 self.open_shard(number)
 
     def _check_shard(self, number: int, layout: Layout) -> None:
-        """Check that an opened file is the shard that it was at the opening.
+        """Check that an opened file is the shard that the opening described.
 
         Raises:
-            ShardError: The corpus was replaced.
+            ShardError: The corpus was replaced, or its manifest is wrong.
         """
-        path = self.paths[number]
-        if row_of(_file_name(path), layout) != self.shards.row(number):
+        path, head = self.paths[number], layout.head
+        is_same = row_of(_file_name(path), layout) == self.shards.row(number)
+        is_same = is_same and head.dtype_name == self.dtype_name
+        if number == 0:
+            is_same = is_same and head.block_size == self.block_size
+        if not is_same:
             known = "was opened" if self.manifest is None else "its manifest lists"
             raise ShardError(
                 f"{path}: the corpus was replaced: this file is not the one that "

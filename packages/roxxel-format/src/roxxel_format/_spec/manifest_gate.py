@@ -41,7 +41,8 @@ _DIGEST_DIGITS = 64
 _TAIL = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\n')
 _TAIL_SIZE = len(b',"crc32":"00000000"}\n')
 _HEX = re.compile(r"[0-9a-f]*")
-_FILE_NAME = re.compile(r"[^./\\:\0][^/\\:\0]*")
+_NOT_IN_NAMES = r"/\\:\x00-\x1f\x7f\ud800-\udfff"
+_FILE_NAME = re.compile(rf"[^.{_NOT_IN_NAMES}][^{_NOT_IN_NAMES}]*")
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
