@@ -222,3 +222,22 @@ def test_a_manifest_that_belies_the_head_of_a_shard_is_refused(
 
     with pytest.raises(ShardError, match="this file is not the one that its manifest"):
         _ = Roxxel(corpus.filepath).tokens[:]
+
+
+def test_a_pattern_over_two_corpora_is_an_error(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        Roxxel(tmp_path / f"{name}_*.rox").write([[1, 2]])
+
+    with pytest.raises(ShardError, match=r"of several corpora \(.*a_\*.rox, .*b_\*"):
+        _ = Roxxel(tmp_path / "*.rox").num_tokens
+
+
+def test_a_pattern_does_not_match_what_no_version_lists(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, documents_of(500))
+    left = tmp_path / "c_00007.rox"
+    left.write_bytes(Path(corpus.paths[0]).read_bytes())
+
+    assert Roxxel(tmp_path / "c_0000[0-6].rox").num_tokens == 500
+    with pytest.raises(ShardError, match="c_00007.rox, which c_manifest.json does"):
+        _ = Roxxel(tmp_path / "c_0000?.rox").num_tokens
+    assert Roxxel(left).num_tokens == 500

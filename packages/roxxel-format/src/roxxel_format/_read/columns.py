@@ -258,6 +258,6 @@ def _parse_dtype(name: str, table: ColumnTable, contents: Contents) -> np.dtype[
     if _STRINGS.fullmatch(table.dtype):
         return np.dtype(table.dtype)
     raise ShardError(
-        f"{contents.filepath}: column {name!r} has dtype {table.dtype!r:.100}, which this "
-        "reader does not know; install a newer roxxel-format"
+        f"{contents.filepath}: column {name!r} has dtype {table.dtype!r:.100}, which "
+        "this reader does not know; install a newer roxxel-format"
     )

@@ -133,8 +133,8 @@ class Contents:
             fd = open_file(path)
         except FileNotFoundError as error:
             raise ShardError(
-                f"{path}: the file is gone, so the corpus was replaced or removed; "
-                "open the corpus again"
+                f"{path}: the file is gone, so the corpus was replaced or the file was "
+                "removed; open the corpus again, or restore the file"
             ) from error
         try:
             layout = read_layout(fd, path)
@@ -336,9 +336,9 @@ def _no_version(contents: Contents, version: str) -> ShardError:
             "has no versions"
         )
     return ShardError(
-        f"{contents.filepath}: the corpus was replaced: it has no version {version}; "
-        "open the corpus again to read its current version "
-        f"{contents.fingerprint}"
+        f"{contents.filepath}: has no version {version}: the corpus was replaced, or "
+        "the fingerprint is not one of its versions; open the corpus again to read its "
+        f"current version {contents.fingerprint}"
     )
 
 

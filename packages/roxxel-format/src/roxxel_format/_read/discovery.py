@@ -13,7 +13,13 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._store.corpus_name import SUFFIX, CorpusName, corpus_name
+from roxxel_format._spec.manifest_gate import parse_manifest
+from roxxel_format._store.corpus_name import (
+    SUFFIX,
+    CorpusName,
+    corpora_in,
+    corpus_name,
+)
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -59,6 +65,7 @@ def find_shards(filepath: str) -> list[str]:
                 "check the path"
             )
     _check_one_corpus(filepath, found)
+    _check_manifests(filepath, found)
     return found
 
 
@@ -170,6 +177,40 @@ def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
             f'pass "{named.prefix}[0-9]*{named.suffix}" for this corpus alone, a '
             "list of patterns for both, or keep each corpus in a folder of its own"
         )
+
+
+def _check_manifests(filepath: str, found: Sequence[str]) -> None:
+    """Check that shards are of one corpus, and listed if it has a manifest.
+
+    Raises:
+        ShardError: The shards are of several corpora, or their manifest does not list
+            all of them.
+    """
+    corpora = {folder: corpora_in(folder) for folder in {Path(p).parent for p in found}}
+    owners: dict[CorpusName | None, list[str]] = {}
+    for path in map(Path, found):
+        owner = next((c for c in corpora[path.parent] if c.is_own(path.name)), None)
+        owners.setdefault(owner, []).append(path.name)
+    manifests = {name: each for name, each in owners.items() if name is not None}
+    if len(owners) > 1 and manifests:
+        known = ", ".join(sorted(name.pattern for name in manifests))
+        raise ShardError(
+            f"{filepath}: matches shards of several corpora ({known}); open each by "
+            "its own pattern, or pass a list of patterns"
+        )
+    named = _numbered_name(filepath)
+    for name, shards in manifests.items():
+        path = name.manifest
+        if path is None or name == named:  # made a moment ago: the caller looks again
+            continue
+        listed = parse_manifest(path.read_bytes(), str(path)).shards.names
+        unlisted = sorted(set(shards).difference(listed))
+        if unlisted:
+            raise ShardError(
+                f"{filepath}: matches {unlisted[0]}, which {path.name} does not list: "
+                "its write was interrupted, is in progress, or was replaced; open the "
+                f'corpus by its pattern, "{Path(name.pattern).name}"'
+            )
 
 
 def _numbered_name(filepath: str) -> CorpusName | None:

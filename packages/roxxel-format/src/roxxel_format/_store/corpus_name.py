@@ -174,7 +174,7 @@ def own_names(name: CorpusName) -> list[str]:
     corpus with the longer name, if that has a manifest.
     """
     size = len(name.prefix) + len(name.suffix)
-    others = [_of_manifest(path) for path in manifests_in(name.folder)]
+    others = corpora_in(name.folder)
     longer = [each for each in others if len(each.prefix) + len(each.suffix) > size]
     owned: list[str] = []
     for each in names_in(name.folder):
@@ -183,6 +183,12 @@ def own_names(name: CorpusName) -> list[str]:
         if is_own and not any(other.is_own(file_name) for other in longer):
             owned.append(each)
     return owned
+
+
+def corpora_in(folder: Path) -> list[CorpusName]:
+    """Return the corpora of a folder that have a manifest, the longest name first."""
+    found = [_of_manifest(path) for path in manifests_in(folder)]
+    return sorted(found, key=lambda each: -len(each.prefix) - len(each.suffix))
 
 
 def manifests_in(folder: Path) -> list[Path]:
