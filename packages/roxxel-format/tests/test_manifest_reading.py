@@ -238,6 +238,6 @@ def test_a_pattern_does_not_match_what_no_version_lists(tmp_path: Path) -> None:
     left.write_bytes(Path(corpus.paths[0]).read_bytes())
 
     assert Roxxel(tmp_path / "c_0000[0-6].rox").num_tokens == 500
-    with pytest.raises(ShardError, match="c_00007.rox, which c_manifest.json does"):
+    with pytest.raises(ShardError, match=r"which c_manifest\.json does not"):
         _ = Roxxel(tmp_path / "c_0000?.rox").num_tokens
     assert Roxxel(left).num_tokens == 500
