@@ -470,3 +470,21 @@ def test_a_command_that_passes_on_to_this_one_is_named(
     with pytest.raises(SystemExit):
         main(["info", "--nonsense"], prog="roxxel format")
     assert capsys.readouterr().err.startswith("usage: roxxel format info ")
+
+
+def test_clean_says_what_it_did(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("write", tmp_path / "c_*.rox", *texts(tmp_path, 1)) == 0
+    (tmp_path / "c_00007.rox").touch()
+    capsys.readouterr()
+
+    assert run("clean", tmp_path / "c_*.rox") == 0
+    assert capsys.readouterr().out == f"removed {tmp_path / 'c_00007.rox'}\n"
+    assert run("clean", tmp_path / "c_*.rox") == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'c_*.rox'}: nothing to remove\n"
+
+
+def test_a_token_beyond_the_vocabulary_names_the_vocabulary(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"999\] of uint16; raise vocab_size, or corr"):
+        Roxxel(tmp_path / "a.rox").write([[1000]], vocab_size=1000)

@@ -51,6 +51,7 @@ class Caster:
         self._name = name
         self._dtype = dtypes.stored_dtype(name)
         self._limits = dtypes.value_range(name)
+        self._is_limited_by_dtype = vocab_size is None
         if vocab_size is not None:
             if self._limits is None or not 1 <= vocab_size <= self._limits[1] + 1:
                 raise ValueError(
@@ -72,6 +73,13 @@ class Caster:
             return f"the range of {self._name}"
         return f"[{self._limits[0]}, {self._limits[1]}] of {self._name}"
 
+    @property
+    def remedy(self) -> str:
+        """What makes a value fit, for a message."""
+        return (
+            "choose a wider dtype" if self._is_limited_by_dtype else "raise vocab_size"
+        )
+
     def separator(self, separator: tuple[int | float, ...]) -> Tokens:
         """Return a separator in the shard's dtype.
 
@@ -90,7 +98,7 @@ class Caster:
         except (OutOfRangeError, OverflowError):
             raise ValueError(
                 f"separator {list(separator)} is outside {self.limits_text}; "
-                "choose a wider dtype, or another separator"
+                f"{self.remedy}, or choose another separator"
             ) from None
 
     def check_source(

@@ -359,7 +359,7 @@ class ShardWriter:
             raise casting.DocumentError(
                 document,
                 f"value {error.value} is outside {self._caster.limits_text}; "
-                "choose a wider dtype, or correct the document",
+                f"{self._caster.remedy}, or correct the document",
             ) from None
 
     def _write_blocks(self, data: memoryview) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._spec.manifest import Manifest
 
 _CHUNK = 1 << 20
 
@@ -27,7 +28,7 @@ def info(options: argparse.Namespace) -> int:
     """Print what a corpus holds."""
     paths = _paths(options)
     with Roxxel(paths) as corpus:
-        sizes = [Path(path).stat().st_size for path in corpus.paths]
+        contents = open_contents(corpus.filepath, corpus.fingerprint)
         facts: dict[str, Any] = {
             "shards": corpus.num_shards,
             "tokens": corpus.num_tokens,
@@ -35,12 +36,12 @@ def info(options: argparse.Namespace) -> int:
             "dtype": corpus.dtype_name,
             "token_range": corpus.token_range_seen,
             "block_size": corpus.block_size,
-            "bytes": sum(sizes),
+            "bytes": sum(contents.shards.num_bytes),
             "fingerprint": corpus.fingerprint,
             "tokenizer": corpus.tokenizer,
             "metadata": corpus.metadata,
         }
-        tables = _manifest_tables(corpus)
+        tables = _manifest_tables(contents.manifest)
         lengths = None if options.no_lengths else corpus.document_lengths()
     if options.json:
         if lengths is not None:
@@ -69,9 +70,8 @@ def _paths(options: argparse.Namespace) -> str | list[str]:
     return paths[0] if len(paths) == 1 else paths
 
 
-def _manifest_tables(corpus: Roxxel) -> dict[str, list[dict[str, Any]]]:
-    """Return the versions and columns that the manifest lists."""
-    manifest = open_contents(corpus.filepath, corpus.fingerprint).manifest
+def _manifest_tables(manifest: Manifest | None) -> dict[str, list[dict[str, Any]]]:
+    """Return the versions and columns that a manifest lists."""
     if manifest is None:
         return {}
     return {

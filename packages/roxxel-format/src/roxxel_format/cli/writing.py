@@ -57,6 +57,9 @@ def split_documents(options: argparse.Namespace) -> int:
 
 def clean(options: argparse.Namespace) -> int:
     """Remove what interrupted writes left."""
-    for path in Roxxel(options.corpus).remove_leftovers():
+    removed = Roxxel(options.corpus).remove_leftovers()
+    for path in removed:
         print(f"removed {path}")
+    if not removed:
+        print(f"{options.corpus}: nothing to remove")
     return 0
