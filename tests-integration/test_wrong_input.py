@@ -42,7 +42,7 @@ CASES = {
     "too many epochs": (
         "Curriculum(corpus, [Phase(50, 2, 8)], max_epochs=1)",
         (
-            "phase 0 asks 50 steps, which takes source 'self' through 5 epochs with "
+            "phase 0 needs 50 steps, which read source 'self' for 5 epochs with "
             "max_epochs=1; at most 12 steps fit"
         ),
     ),

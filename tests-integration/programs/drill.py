@@ -88,15 +88,18 @@ def curriculum_of(data: Path, parts: set[str]) -> Curriculum:
         ]
     else:
         phases = [first]
-    curriculum = Curriculum(web, phases, {"code": code} if blended else None)
+
+    def declared():
+        return Curriculum(web, phases, {"code": code} if blended else None)
+
     for part in parts:
         if "@" in part:
             happens, at = part.split("@")
             step, row = map(int, at.split("."))
-            place = curriculum.sampler(SEED).locate(step, row)
-            disk = {"self": web, "code": code}[place.source]
-            disk.happens, disk.at = happens, place.start
-    return curriculum
+            window = declared().sampler(SEED).locate(step, row)
+            disk = {"self": web, "code": code}[window.source]
+            disk.happens, disk.at = happens, window.start
+    return declared()  # a curriculum reads copies of its corpora as they are now
 
 
 def train(data: Path, run: Path, parts: set[str]) -> None:

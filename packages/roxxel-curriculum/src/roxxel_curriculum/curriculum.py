@@ -39,7 +39,9 @@ class Curriculum:
     error here, before the first step.
 
     Args:
-        primary_streamer: The primary source, named `"self"` in weights.
+        primary_streamer: The primary source, named `"self"` in weights. A reader with
+            versions is copied, bound to the version it has now: later appends, and
+            attributes set later, do not reach the copy.
         phases: In the order they are trained.
         mix_streamers: Further sources by name.
         longest: Length of the longest sequence that the sources are cut for; that of
