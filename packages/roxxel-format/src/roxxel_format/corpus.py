@@ -511,7 +511,10 @@ class Roxxel:
             return self._reader
 
     def _copy(self, **changed: Any) -> Self:
-        """Return a copy, of the same class, that is not open."""
+        """Return a copy of the same class, with some attributes changed.
+
+        The copy opens the corpus itself, unless it is given an open reader.
+        """
         other = object.__new__(type(self))
         other.__setstate__(self.__getstate__() | changed)
         return other
