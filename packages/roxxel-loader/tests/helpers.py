@@ -12,9 +12,6 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-GO_TOGETHER = jax.__version_info__ >= (0, 9) and jax.default_backend() == "cpu"
-"""Whether small batches of integers for one device are made by a compiled program."""
-
 
 def threads() -> list[threading.Thread]:
     """Return the threads that this package has started and that still live."""

@@ -4,6 +4,7 @@ import multiprocessing
 import operator
 import os
 import re
+import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import chain
 from math import ceil
@@ -35,7 +36,7 @@ def test_batches_print_like_arrays() -> None:
 @given(
     num=st.integers(1, 60),
     batch_size=st.integers(1, 20),
-    workers=st.sampled_from([None, 0, 1, 2, 8]),
+    workers=st.sampled_from([0, 1, 2, 8]),
     prefetch=st.integers(0, 16),
     shuffle=st.booleans(),
     epochs=st.integers(0, 3),
@@ -44,12 +45,12 @@ def test_workers_and_prefetch_change_no_batch(
     num: int,
     *,
     batch_size: int,
-    workers: int | None,
+    workers: int,
     prefetch: int,
     shuffle: bool,
     epochs: int,
 ) -> None:
-    def load(workers: int | None, prefetch: int) -> list[Any]:
+    def load(workers: int, prefetch: int) -> list[Any]:
         return lists(
             Dataloader(
                 RangeDataset(num),
@@ -74,7 +75,7 @@ def test_workers_and_prefetch_change_no_batch(
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("workers", [None, 2])
+@pytest.mark.parametrize("workers", [0, 2])
 def test_resuming_at_any_step_gives_the_tail(drop_last: bool, workers: int) -> None:
     settings: dict[str, Any] = {
         "shuffle": True,
@@ -165,7 +166,7 @@ def test_no_empty_batch_can_be_made_of_what_is_no_array(
     )
     next(batches)
 
-    with pytest.raises(TypeError, match="of which no empty batch can be made"):
+    with pytest.raises(TypeError, match="has no empty form"):
         next(batches)
 
 
@@ -213,8 +214,8 @@ def test_a_batch_that_does_not_divide_over_processes_is_an_error() -> None:
         iter(Dataloader(RangeDataset(20), 9, process_index=0, process_count=2))
 
 
-@pytest.mark.parametrize("workers", [None, 0, 1, 3])
-def test_an_item_that_fails_is_named_at_its_batch(workers: int | None) -> None:
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_item_that_fails_is_named_at_its_batch(workers: int) -> None:
     def fail_at_17(x: int) -> int:
         if x == 17:
             raise OSError("unreadable")
@@ -427,7 +428,6 @@ def test_stats_count_batches() -> None:
     next(batches)
 
     assert batches.stats.steps == 1
-    assert batches.stats.mode == "thread"
     assert batches.stats.waited_s > 0
     batches.close()
     assert threads() == []
@@ -440,11 +440,8 @@ def test_breaking_off_leaves_no_thread() -> None:
     join_threads()
 
 
-def test_workers_are_never_short_of_items() -> None:
-    """Eight workers get eight items at once although a batch has two."""
-    from threading import Barrier
-
-    together = Barrier(8, timeout=20)
+def test_all_workers_are_at_work_however_small_prefetch_is() -> None:
+    together = threading.Barrier(8, timeout=20)
 
     def wait_for_the_others(x: int) -> int:
         together.wait()

@@ -1,7 +1,8 @@
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import traceback
-from itertools import count
 from typing import Any
 
 import jax
@@ -12,15 +13,12 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from roxxel_loader import (
     DeviceStream,
     RowSource,
-    _prefetch,
-    _step_batches,
     device_stream,
 )
+from roxxel_loader._device_stream import _Made
 from roxxel_loader.sharding._layout import make_layout
-from roxxel_loader.sharding._put import Put
 
 from .helpers import (
-    GO_TOGETHER,
     CountingSource,
     join_threads,
     make_mesh,
@@ -36,13 +34,12 @@ SHARDINGS: list[Sharding | None] = [
     sharded((2, 4), None, "b"),
     sharded((8,)),
 ]
-LARGE = (128, 512)  # whose batches gain nothing by going together
 
 
-@pytest.mark.parametrize("workers", [None, 0, 1, 3])
+@pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("sharding", SHARDINGS)
 def test_batches_are_the_steps_in_order(
-    sharding: Sharding | None, workers: int | None
+    sharding: Sharding | None, workers: int
 ) -> None:
     source = CountingSource()
 
@@ -215,8 +212,8 @@ def test_a_hint_that_takes_rows_is_given_them() -> None:
     assert Hinted.asked == [(0, 4, slice(0, 16))]
 
 
-@pytest.mark.parametrize("workers", [None, 0, 2])
-def test_an_error_names_the_step_and_keeps_its_traceback(workers: int | None) -> None:
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_names_the_step_and_keeps_its_traceback(workers: int) -> None:
     class Broken(CountingSource):
         def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
             if step == 5:
@@ -235,13 +232,6 @@ def test_an_error_names_the_step_and_keeps_its_traceback(workers: int | None) ->
     ]
     assert list(stream) == []
     join_threads()
-
-
-@pytest.fixture
-def never_slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have as many batches made together as may be, however slow the machine."""
-    monkeypatch.setattr(_step_batches, "SLOW_S", 60.0)
-    monkeypatch.setattr(_prefetch, "SLOW_S", 60.0)
 
 
 class Changing(CountingSource):
@@ -263,7 +253,7 @@ class Changing(CountingSource):
 
 @pytest.mark.parametrize("prefetch", [0, 2, 3, 30])
 @pytest.mark.parametrize("sharding", [None, sharded((8,), "a")])
-def test_batches_made_together_may_differ_and_are_read_once(
+def test_batches_may_differ_and_are_read_once(
     sharding: Sharding | None, prefetch: int
 ) -> None:
     source = Changing()
@@ -306,33 +296,6 @@ def test_batches_before_one_that_cannot_be_made_are_delivered(
     assert caught.value.__notes__ == [f"while making the batch of step {broken}"]
 
 
-@pytest.mark.usefixtures("never_slow")
-@pytest.mark.parametrize("shape", [(16, 24), LARGE])
-@pytest.mark.parametrize("broken", range(1, 9))
-def test_batches_before_one_that_cannot_be_transferred_are_delivered(
-    broken: int, shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    usual = Put.one
-    source = CountingSource(shape)
-    first = source.whole(broken).flat[0]
-
-    def fail_once_full(put: Put, piece: Any) -> Any:
-        if piece.flat[0] == first:
-            raise MemoryError("device is full")
-        return usual(put, piece)
-
-    monkeypatch.setattr(Put, "one", fail_once_full)
-    stream = device_stream(source, 0, 9, prefetch=3, workers=0)
-
-    for step in range(broken):
-        assert (np.asarray(next(stream)) == source.whole(step)).all()
-    with pytest.raises(MemoryError, match="device is full") as caught:
-        next(stream)
-    assert caught.value.__notes__ == [f"while making the batch of step {broken}"]
-    stats = stream.stats
-    assert stats.read_s + stats.assemble_s + stats.transfer_s <= stats.waited_s
-
-
 def check_interrupted_after_five(source: CountingSource) -> None:
     """Check that one interrupt after five batches loses and repeats no step."""
     stream = device_stream(source, 0, 12, prefetch=3, workers=0)
@@ -346,9 +309,8 @@ def check_interrupted_after_five(source: CountingSource) -> None:
         assert (batch == source.whole(step)).all()
 
 
-@pytest.mark.usefixtures("never_slow")
 def test_an_interrupt_of_reading_loses_no_step() -> None:
-    interrupts = [6]  # the second of four that are made together
+    interrupts = [5]
 
     class Interrupted(CountingSource):
         def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
@@ -358,113 +320,6 @@ def test_an_interrupt_of_reading_loses_no_step() -> None:
             return super().rows(step, rows, columns)
 
     check_interrupted_after_five(Interrupted())
-
-
-@pytest.mark.usefixtures("never_slow")
-def test_an_interrupt_of_the_transfer_loses_no_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    usual = Put.__call__
-    calls: list[int] = []
-
-    def interrupted(put: Put, *pieces: Any) -> Any:
-        calls.append(len(pieces))
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return usual(put, *pieces)
-
-    monkeypatch.setattr(Put, "goes_together", lambda *_: True)  # in any version
-    monkeypatch.setattr(Put, "__call__", interrupted)
-    check_interrupted_after_five(CountingSource())
-
-    assert calls == [1, 4, 4, 4, 3]
-
-
-@pytest.mark.usefixtures("never_slow")
-def test_an_interrupt_of_a_large_transfer_loses_no_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    usual = Put.one
-    calls = count(1)
-
-    def interrupted(put: Put, piece: Any) -> Any:
-        if next(calls) == 7:
-            raise KeyboardInterrupt
-        return usual(put, piece)
-
-    monkeypatch.setattr(Put, "one", interrupted)
-    check_interrupted_after_five(CountingSource(LARGE))
-
-    assert next(calls) == 14
-
-
-@pytest.mark.usefixtures("never_slow")
-@pytest.mark.parametrize(
-    ("shape", "dtype", "together"),
-    [
-        ((16, 24), np.int32, [1, 8, 8, 4, 8, 1] if GO_TOGETHER else []),
-        ((16, 24), np.float32, []),
-        (LARGE, np.int32, []),
-    ],
-)
-def test_few_small_batches_are_transferred_together(
-    shape: tuple[int, int],
-    dtype: Any,
-    together: list[int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    usual = Put.__call__
-    calls: list[int] = []
-
-    def counted(put: Put, *pieces: Any) -> Any:
-        calls.append(len(pieces))
-        return usual(put, *pieces)
-
-    monkeypatch.setattr(Put, "__call__", counted)
-    source = CountingSource(shape, dtype)
-
-    batches = list(device_stream(source, 0, 30, prefetch=19, workers=0))
-
-    assert calls == together
-    for step, batch in enumerate(batches):
-        assert (np.asarray(batch) == source.whole(step)).all()
-
-
-def test_a_step_is_not_slow_for_the_transfer_of_those_before_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    usual = Put.__call__
-    calls: list[int] = []
-    now = 0.0
-
-    def delayed(put: Put, *pieces: Any) -> Any:
-        nonlocal now
-        calls.append(len(pieces))
-        if len(calls) == 2:
-            now += 1
-        return usual(put, *pieces)
-
-    monkeypatch.setattr(_step_batches, "perf_counter", lambda: now)
-    monkeypatch.setattr(_prefetch, "SLOW_S", 60.0)
-    monkeypatch.setattr(Put, "goes_together", lambda *_: True)  # in any version
-    monkeypatch.setattr(Put, "__call__", delayed)
-
-    list(device_stream(CountingSource(), 0, 20, prefetch=19, workers=0))
-
-    assert calls == [1, 8, 8, 3]
-
-
-def test_nobody_waits_for_a_step_that_is_read_slowly(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(_step_batches, "SLOW_S", -1.0)
-    monkeypatch.setattr(_prefetch, "SLOW_S", -1.0)
-    source = CountingSource()
-
-    stream = device_stream(source, 0, 6, prefetch=4, workers=0)
-    for number in range(6):
-        next(stream)
-        assert len(source.reads) == number + 1
 
 
 def test_a_source_that_gives_another_shape_is_an_error() -> None:
@@ -483,7 +338,7 @@ def test_a_batch_that_does_not_divide_is_found_at_construction() -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (4, 3)])
 def test_steps_must_be_a_range(start: int, stop: int) -> None:
-    with pytest.raises(ValueError, match="are no range"):
+    with pytest.raises(ValueError, match="are not a range"):
         device_stream(CountingSource(), start, stop)
 
 
@@ -506,12 +361,12 @@ def test_an_empty_range_gives_nothing() -> None:
 
 @pytest.mark.parametrize("steps", [[0, 2, 3], [0, 0, 0]])
 def test_a_step_that_an_interrupt_lost_or_repeated_is_noticed(steps: list[int]) -> None:
-    made: Any = iter([(step, f"batch {step}", 0.0, 0.0, 0.0) for step in steps])
+    made: Any = iter([_Made(step, f"batch {step}", 0.0, 0.0, 0.0) for step in steps])
     stream = DeviceStream(made, 0, 9)
     assert next(stream) == "batch 0"
 
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="start another from step 1"):
+        with pytest.raises(RuntimeError, match="another stream from step 1"):
             next(stream)
     assert stream.step == 1
 
@@ -522,7 +377,6 @@ def test_stats_never_decrease(workers: int) -> None:
         snapshots = [stream.stats for _ in stream]
 
     assert [stats.steps for stats in snapshots] == list(range(1, 31))
-    assert snapshots[9].mode == ("thread" if workers else "inline")
     for name in ("waited_s", "read_s", "assemble_s", "transfer_s"):
         values = [getattr(stats, name) for stats in snapshots]
         assert values == sorted(values)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_loader import _prefetch
 from roxxel_loader._prefetch import Prefetcher
 
 from .helpers import join_threads, threads
@@ -28,7 +27,7 @@ def squares(
     function: Callable[[int], int] = square,
     *,
     ahead: int = 2,
-    workers: int | None = None,
+    workers: int = 1,
     executor: Executor | None = None,
 ) -> Prefetcher[int]:
     return Prefetcher(function, 0, num, ahead=ahead, workers=workers, executor=executor)
@@ -38,10 +37,10 @@ def squares(
 @given(
     num=st.integers(0, 40),
     ahead=st.integers(0, 16),
-    workers=st.sampled_from([None, 0, 1, 2, 8]),
+    workers=st.sampled_from([0, 1, 2, 8]),
 )
 def test_results_come_in_order_whatever_works(
-    num: int, ahead: int, workers: int | None
+    num: int, ahead: int, workers: int
 ) -> None:
     with squares(num, ahead=ahead, workers=workers) as results:
         assert list(results) == [n * n for n in range(num)]
@@ -61,8 +60,8 @@ def test_no_more_is_made_ahead_than_was_said(workers: int, ahead: int) -> None:
             assert max(started) <= n + ahead
 
 
-@pytest.mark.parametrize("workers", [None, 0, 1, 3])
-def test_an_error_comes_at_its_item_with_its_traceback(workers: int | None) -> None:
+@pytest.mark.parametrize("workers", [0, 1, 3])
+def test_an_error_comes_at_its_item_with_its_traceback(workers: int) -> None:
     def fail_at_seven(n: int) -> int:
         if n == 7:
             raise KeyError("seven")
@@ -112,16 +111,6 @@ def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
     assert list(results) == []
 
 
-def test_what_is_closed_while_it_hands_work_over_ends_without_an_error() -> None:
-    def close_first(n: int, executor: Executor) -> Future[int]:
-        results.close()
-        return executor.submit(square, n)
-
-    results = Prefetcher(square, 0, 9, ahead=2, workers=1, submit=close_first)
-
-    assert list(results) == []
-
-
 def test_leaving_with_after_a_break_leaves_no_thread() -> None:
     with squares(1000, ahead=8, workers=4) as results:
         for n in results:
@@ -157,38 +146,47 @@ def test_an_interrupt_loses_no_item() -> None:
     assert first + list(results) == list(range(10))
 
 
-def test_an_interrupt_while_waiting_stops_the_threads_and_says_so(
+def test_an_interrupt_while_waiting_loses_no_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    go_on = threading.Event()
+    with squares(5, ahead=2, workers=1) as results:
+        first = [next(results), next(results)]
+        with monkeypatch.context() as patch:
+            patch.setattr(Future, "result", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(results)
+        assert first + list(results) == [n * n for n in range(5)]
+
+
+def test_without_workers_nothing_is_made_before_it_is_requested() -> None:
     made: list[int] = []
+    results = squares(9, lambda n: made.append(n) or n, ahead=4, workers=0)
 
-    def wait(n: int) -> int:
-        go_on.wait(10)
-        made.append(n)
-        return n
+    for n in results:
+        assert made == [*range(n + 1)]
+    assert threads() == []
 
-    results = squares(100, wait, ahead=50, workers=1)
-    with monkeypatch.context() as patch:
-        patch.setattr(Future, "result", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            next(results)
-    go_on.set()
-    join_threads()
 
-    assert len(made) <= 1
-    with pytest.raises(RuntimeError, match="start another"):
-        next(results)
+def test_one_thread_makes_results_by_default() -> None:
+    names: set[str] = set()
+    results = Prefetcher(
+        lambda _: names.add(threading.current_thread().name), 0, 9, ahead=2
+    )
+
+    list(results)
+
+    assert len(names) == 1
+    assert names.pop().startswith("roxxel-loader")
+    assert threads() == []
 
 
 def test_a_given_executor_works_and_stays_open() -> None:
     with ThreadPoolExecutor(2) as executor:
         with squares(30, executor=executor) as results:
             assert list(results) == [n * n for n in range(30)]
-            assert results.mode == "thread"
         assert executor.submit(int, "7").result() == 7
 
 
@@ -202,85 +200,6 @@ def test_an_executor_that_drops_work_is_an_error() -> None:
 
     with pytest.raises(RuntimeError, match=r"dropped work|after shutdown"):
         list(results)
-
-
-class Clock:
-    """A clock that jobs move on by hand."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(_prefetch, "perf_counter", clock)
-    return clock
-
-
-def test_quick_jobs_stay_on_the_consumers_thread(clock: Clock) -> None:
-    def quick(n: int) -> int:
-        clock.now += 1e-4
-        return n
-
-    results = squares(100, quick)
-
-    assert list(results) == list(range(100))
-    assert results.mode == "inline"
-
-
-@pytest.mark.parametrize("workers", [0, None])
-def test_nobody_waits_for_a_slow_result_that_is_not_theirs(
-    workers: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_prefetch, "SLOW_S", -1.0)
-    made: list[int] = []
-
-    with Prefetcher(made.append, 0, 3, ahead=8, workers=workers) as results:
-        for number in range(2):
-            next(results)
-            assert made == [*range(number + 1)]
-
-
-def test_a_slow_result_among_quick_ones_ends_the_run_and_moves_to_no_thread(
-    clock: Clock,
-) -> None:
-    made: list[int] = []
-
-    def some_slow(n: int) -> None:
-        clock.now += 9e-3 if n % 4 == 3 else 1e-4
-        made.append(n)
-
-    with Prefetcher(some_slow, 0, 80, ahead=8) as results:
-        for number in range(80):
-            next(results)
-            # All up to the next slow one.
-            assert made == [*range(number + 4 - number % 4 if number else 1)]
-        assert results.mode == "inline"
-
-
-def test_slow_jobs_move_to_a_thread_and_quick_ones_back(
-    clock: Clock,
-) -> None:
-    modes: list[str] = []
-
-    def slow_then_quick(n: int) -> int:
-        clock.now += 5e-3 if n < 20 else 1e-5
-        return n
-
-    results = squares(100, slow_then_quick)
-    for n in results:
-        modes.append(results.mode)
-        assert n == len(modes) - 1
-
-    assert modes[0] == "inline"
-    assert modes[10] == "thread"
-    assert modes[-1] == "inline"
-    results.close()
-    assert threads() == []
 
 
 def test_a_thousand_abandoned_prefetchers_leave_nothing() -> None:

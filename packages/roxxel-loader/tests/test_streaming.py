@@ -1,11 +1,6 @@
 from __future__ import annotations
 
-from concurrent.futures import (
-    Executor,
-    Future,
-    ProcessPoolExecutor,
-    ThreadPoolExecutor,
-)
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_loader import Dataloader, StreamingDataset
-from roxxel_loader._gather import Gather, Pace
 
 from .helpers import join_threads, sharded, threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 def numbers(num: int) -> StreamingDataset[int]:
@@ -82,12 +76,12 @@ def test_a_stream_is_not_counted_from_its_end() -> None:
 @given(
     num=st.integers(1, 50),
     batch_size=st.integers(1, 12),
-    workers=st.sampled_from([None, 0, 1, 2, 8]),
+    workers=st.sampled_from([0, 1, 2, 8]),
     prefetch=st.integers(0, 16),
     epochs=st.integers(0, 3),
 )
 def test_workers_and_prefetch_change_no_batch_of_a_stream(
-    num: int, batch_size: int, workers: int | None, prefetch: int, epochs: int
+    num: int, batch_size: int, workers: int, prefetch: int, epochs: int
 ) -> None:
     stream = numbers(num).shuffle(7, seed=1).map(lambda x: x + 1)
     per_epoch = [list(stream.items(0, epoch)) for epoch in range(epochs)]
@@ -246,8 +240,8 @@ def test_an_endless_stream_can_be_broken_off() -> None:
     join_threads()
 
 
-@pytest.mark.parametrize("workers", [None, 0, 3])
-def test_a_stream_that_fails_raises_at_its_batch(workers: int | None) -> None:
+@pytest.mark.parametrize("workers", [0, 3])
+def test_a_stream_that_fails_raises_at_its_batch(workers: int) -> None:
     def failing() -> Iterator[int]:
         yield from range(10)
         raise OSError("connection lost")
@@ -324,52 +318,3 @@ def test_an_executor_of_threads_may_read_a_stream() -> None:
     with ThreadPoolExecutor(2) as executor:
         loader = Dataloader(numbers(20), 6, executor=executor)
         assert list(chain(*lists(loader))) == list(range(20))
-
-
-def test_workers_share_the_items_of_one_batch() -> None:
-    from threading import Barrier
-
-    together = Barrier(4, timeout=20)
-
-    def wait_for_the_others(x: int) -> int:
-        together.wait()
-        return x
-
-    stream = numbers(16).map(wait_for_the_others)
-
-    assert len(lists(Dataloader(stream, 4, workers=4, prefetch=0))) == 4
-
-
-def test_chunks_submitted_before_submit_returns_are_not_forgotten() -> None:
-    """A worker may have prepared a batch before `submit` returns."""
-
-    class Hasty(Executor):
-        """Runs the first call at once, and those that it submits when told to."""
-
-        def __init__(self) -> None:
-            self.held: list[tuple[Future[Any], Callable[[], Any]]] = []
-            self.nested = False
-
-        def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-            future = Future[Any]()
-            if self.nested:
-                self.held.append((future, lambda: fn(*args, **kwargs)))
-            else:
-                self.nested = True
-                future.set_result(fn(*args, **kwargs))
-            return future
-
-    executor = Hasty()
-    gather = Gather(0, Pace())
-    chunks = [[0, 1], [2]]
-
-    gather.prepare(
-        executor,
-        lambda: gather.begin(
-            executor, chunks, lambda n: (lambda: (chunks[n], 0.0),), list
-        ),
-    )
-    for future, call in executor.held:
-        future.set_result(call())
-
-    assert gather.result(timeout=0) == [0, 1, 2]

@@ -90,9 +90,7 @@ def test_waiting_is_split_since_the_row_before(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:
         recorder = Recorder(log, blend(), 2, 0, Interval())
         for step in (1, 2, 3, 4):
-            stats = StreamStats(
-                step, 8.0 * step, 4.0 * step, 3.0 * step, step, "inline"
-            )
+            stats = StreamStats(step, 8.0 * step, 4.0 * step, 3.0 * step, step)
             recorder.stats = lambda stats=stats: stats
             recorder.push(step, {"loss": jnp.float32(1)})
         recorder.drain()

@@ -13,7 +13,7 @@ global arrays, of which each process builds only the parts its own devices hold.
 """
 
 from ._dataloader import Dataloader
-from ._device import DeviceStream, StreamStats, device_stream
+from ._device_stream import DeviceStream, StreamStats, device_stream
 from ._iteration import DataloaderIterator, LoaderStats
 from ._row_source import RowSource
 from .datasets import (

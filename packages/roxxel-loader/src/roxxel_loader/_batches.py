@@ -1,22 +1,22 @@
-"""Which items make the batch of a step.
+"""Batches of an indexed dataset.
 
-The items of step k follow from k and a few numbers alone, so any step can be made
-first, by any thread, and in any process.
+The items of step k follow from k and a few numbers alone, so any thread or process
+makes any step, in any order.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import BrokenExecutor, CancelledError
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_curriculum import make_key, permute
 
-from ._gather import Gather, Pace, timed_fetch
 from .datasets._dataset import fetch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from concurrent.futures import Executor, Future
+    from concurrent.futures import Executor
 
     from ._finisher import Finisher
     from ._process_rows import Rows
@@ -36,6 +36,7 @@ class Batches:
         seed: int,
         finish: Finisher,
         rows_of: Callable[[int], Rows],
+        executor: Executor | None = None,
     ) -> None:
         self._dataset = dataset
         self._batch_size = batch_size
@@ -46,14 +47,10 @@ class Batches:
         self._finish = finish
         self._rows_of = rows_of
         self._rows: dict[int, Rows] = {}
-        self._pace = Pace()
+        self._executor = executor
 
     def check(self) -> None:
-        """Find out before the first step whether each size of batch can be divided.
-
-        Raises:
-            ValueError: One cannot; the note names the step.
-        """
+        """Raise a ValueError if a batch does not divide; its note names the step."""
         for step in sorted({0, self._steps_per_epoch - 1}):
             try:
                 self.rows(self.num_rows(step))
@@ -77,30 +74,29 @@ class Batches:
         return rows
 
     def make(self, step: int) -> Any:
-        """Return the batch of a step, made on this thread."""
-        indices, rows = self.items(step)
-        return self._finish(step, fetch(self._dataset, indices), indices, rows)
+        """Return the batch of a step."""
+        indices, rows = self._items(step)
+        items = self._load(step, indices)
+        return self._finish(step, items, indices, rows)
 
-    def items(self, step: int) -> tuple[Sequence[int], Rows]:
+    def _load(self, step: int, indices: Sequence[int]) -> list[Any]:
+        if self._executor is None:
+            return fetch(self._dataset, indices)
+        try:
+            return self._executor.submit(fetch, self._dataset, indices).result()
+        except (BrokenExecutor, CancelledError) as error:
+            raise RuntimeError(
+                f"the executor stopped before items {list(indices)} of step {step} "
+                "were loaded; start again from this step with a new executor"
+            ) from error
+
+    def _items(self, step: int) -> tuple[Sequence[int], Rows]:
         """Return the indices of the items of this process's rows, and the rows."""
-        epoch, place = divmod(step, self._steps_per_epoch)
+        epoch, step_in_epoch = divmod(step, self._steps_per_epoch)
         rows = self.rows(self.num_rows(step))
-        indices = rows.numbers(place * self._batch_size)
+        indices = rows.numbers(step_in_epoch * self._batch_size)
         if self._shuffle:
             key = make_key("epoch", self._seed, epoch)
-            places = np.fromiter(indices, np.int64, len(indices))
-            indices = permute(places, self._num_items, key).tolist()
+            positions = np.fromiter(indices, np.int64, len(indices))
+            indices = permute(positions, self._num_items, key).tolist()
         return indices, rows
-
-    def submit(self, step: int, executor: Executor, workers: int) -> Future[Any]:
-        """Have the items of a step loaded by workers, in chunks."""
-        indices, rows = self.items(step)
-        chunks = self._pace.chunks(indices, workers)
-        gather = Gather(step, self._pace)
-        gather.begin(
-            executor,
-            chunks,
-            lambda number: (timed_fetch, self._dataset, chunks[number]),
-            lambda items: self._finish(step, items, indices, rows),
-        )
-        return gather

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import copy
 import operator
-import os
-from functools import partial
-from math import ceil
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 import jax
@@ -21,12 +18,10 @@ from ._checks import (
     check_stream,
 )
 from ._finisher import Finisher
-from ._heap import keep_freed_memory
 from ._iteration import DataloaderIterator
 from ._prefetch import EndOfWorkError, Prefetcher
 from ._process_rows import process_rows, sharded_rows
 from ._stream_batches import PastEndError, StreamBatches
-from ._thread_settings import settings_here
 from .datasets import StreamingDataset
 
 if TYPE_CHECKING:
@@ -52,18 +47,18 @@ class Dataloader(Generic[B]):
     Args:
         dataset: Items by index, or a `StreamingDataset`.
         batch_size: Items per batch, over all processes.
-        workers: Threads that load items; 0 loads on the consumer's thread; None does
-            that too and takes one thread where batches turn out slow.
-        prefetch: Batches made beyond the one asked for; more where there are not
-            enough items in them to keep all workers at work. 0 works only when asked.
+        workers: Threads, each of which makes a whole batch at a time; 0 makes each
+            batch on the consumer's thread when it is requested.
+        prefetch: Batches made beyond the requested one; at least one per worker. 0
+            makes batches only when they are requested.
         shuffle: Whether each epoch has an order of its own, computed from the seed; a
             stream shuffles by its own method.
         seed: Of the shuffle; any integer.
         drop_last: Whether to leave out the last batch of an epoch if it is short.
         collate: Makes a batch of a list of items; by default leaves are stacked.
-        sharding: Where to place batches as global arrays: a sharding, or a function
-            from global shape to one, also called with `(rows,)`. None yields what
-            `collate` gives, in numpy arrays, with the rows of this process.
+        sharding: Sharding of the global arrays, or a function from global shape to
+            sharding, also called with `(rows,)`. None yields the result of `collate`,
+            by default numpy arrays, for the rows of this process.
         start_step: First step. A stream of several epochs, or one that cannot seek, is
             read from its beginning to get there; nothing is mapped on the way.
         epochs: Times to go through the dataset; None goes on for ever.
@@ -85,7 +80,7 @@ class Dataloader(Generic[B]):
         dataset: Dataset[Any] | StreamingDataset[Any],
         batch_size: int,
         *,
-        workers: int | None = None,
+        workers: int = 1,
         prefetch: int = 2,
         shuffle: bool = False,
         seed: int = 0,
@@ -102,8 +97,7 @@ class Dataloader(Generic[B]):
         check_at_least(1, batch_size=batch_size)
         check_at_least(0, prefetch=prefetch, start_step=start_step)
         check_integers(seed=seed)
-        if workers is not None:
-            check_at_least(0, workers=workers)
+        check_at_least(0, workers=workers)
         if epochs is not None:
             check_at_least(0, epochs=epochs)
         if collate is not None:
@@ -245,6 +239,7 @@ class Dataloader(Generic[B]):
             seed=self._seed,
             finish=finish,
             rows_of=self._rows_of(),
+            executor=self._executor,
         )
 
     def _rows_of(self) -> Callable[[int], Rows]:
@@ -260,22 +255,17 @@ class Dataloader(Generic[B]):
         return lambda num_rows: process_rows(num_rows, index, number)
 
     def _prefetcher(self, batches: Batches | StreamBatches) -> Prefetcher[B]:
-        workers = self._workers
-        if self._executor is not None:
-            workers = workers or os.cpu_count() or 1
-        ahead = self._prefetch
-        if workers and ahead:
-            rows = batches.rows(self._batch_size)
-            num_items = max(sum(stop - start for start, stop in rows.spans), 1)
-            ahead = max(ahead, ceil(2 * workers / num_items))
-        keep_freed_memory()
+        workers, ahead, executor = self._workers, self._prefetch, self._executor
+        if executor is not None and isinstance(batches, Batches):
+            # The executor loads items. These threads wait for it and collate.
+            workers, executor = max(workers, ahead + 1), None
+        if ahead:
+            ahead = max(ahead, workers - 1)
         return Prefetcher(
             batches.make,
             self._start,
             self._stop,
             ahead=ahead,
             workers=workers,
-            executor=self._executor,
-            submit=partial(batches.submit, workers=workers or 1),
-            settings=settings_here,
+            executor=executor,
         )

@@ -1,7 +1,7 @@
-"""One iteration over a `Dataloader`: its place, and what its consumer has waited.
+"""One iteration over a `Dataloader`.
 
-Batches arrive made; what is left for the consumer's thread are the functions that are
-to be called there, in order.
+Functions over global arrays run here, on the consumer's thread and in order, because
+dispatches to devices must have the same order in all processes.
 """
 
 from __future__ import annotations
@@ -13,32 +13,29 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ._prefetch import Mode, Prefetcher
+    from ._prefetch import Prefetcher
 
 B = TypeVar("B")
 
 
 @dataclass(frozen=True)
 class LoaderStats:
-    """How long the consumer of a `Dataloader` has waited.
+    """Progress and waiting time of one iteration.
 
     Attributes:
         steps: Batches delivered.
         waited_s: Seconds the consumer spent in `next()`.
-        mode: Where batches are made now: `"inline"`, on the consumer's thread, or
-            `"thread"`, on others.
     """
 
     steps: int
     waited_s: float
-    mode: Mode
 
 
 class DataloaderIterator(Generic[B]):
     """One iteration over a `Dataloader`; a context manager.
 
     Attributes:
-        step: The step of the next batch: the integer from which to resume.
+        step: The step of the next batch; resume with `start_step=step`.
     """
 
     def __init__(
@@ -83,12 +80,10 @@ class DataloaderIterator(Generic[B]):
         self.close()
 
     def close(self) -> None:
-        """Stop working ahead, and wait for the items that are being loaded."""
+        """Stop working ahead and wait for the batches in progress."""
         self._prefetcher.close()
 
     @property
     def stats(self) -> LoaderStats:
-        """A snapshot of what the consumer has waited for so far."""
-        return LoaderStats(
-            self.step - self._start, self._waited_s, self._prefetcher.mode
-        )
+        """A snapshot of the progress and the waiting time."""
+        return LoaderStats(self.step - self._start, self._waited_s)

@@ -1,4 +1,4 @@
-"""Batches of a stream: read in turn by whoever is next, finished by all workers."""
+"""Batches of a stream: workers read the items in turn and map them in parallel."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ._gather import Gather, Pace, timed_map
 from ._prefetch import EndOfWorkError
 from .datasets._dataset import ITEM_NOTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Executor, Future
 
     from ._finisher import Finisher
     from ._process_rows import Rows
@@ -20,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class PastEndError(ValueError):
-    """Raised where a stream has ended before the step it was to go on from."""
+    """Raised if a stream ends before the first step."""
 
 
 class StreamBatches:
-    """Batches of a stream by step, to be asked for in order.
+    """Batches of a stream; each step is made once, and steps start in order.
 
-    One thread at a time reads items; others wait for their turn. Executors start work
-    in the order in which they got it, so the one whose turn it is is always at work.
+    One thread reads items at a time; the others wait for the steps before theirs.
+    Executors start work in the order of submission, so no thread waits forever.
     """
 
     def __init__(
@@ -48,18 +46,13 @@ class StreamBatches:
         self._drop_last = drop_last
         self._finish = finish
         self._rows_of = rows_of
-        self._pace = Pace()
         self._turn = threading.Condition()
         self._next = start
         self._broken = False
         self._batches = self._read()
 
     def check(self) -> None:
-        """Find out before the first step whether whole batches can be divided.
-
-        Raises:
-            ValueError: They cannot.
-        """
+        """Raise a ValueError if whole batches do not divide."""
         self.rows(self._batch_size)
 
     def rows(self, num_rows: int) -> Rows:
@@ -67,48 +60,24 @@ class StreamBatches:
         return self._rows_of(num_rows)
 
     def make(self, step: int) -> Any:
-        """Return the batch of a step, made on this thread."""
-        first, raw = self._take(step)
-        indices, rows = self._own(first, len(raw))
+        """Return the batch of a step."""
+        first, raw = self._read_batch(step)
+        indices, rows = self._own_rows(first, len(raw))
         items = [self._dataset.finish(raw[index - first], index) for index in indices]
         return self._finish(step, items, indices, rows)
 
-    def submit(self, step: int, executor: Executor, workers: int) -> Future[Any]:
-        """Have the items of a step read in turn, and mapped by all workers."""
-        gather = Gather(step, self._pace)
-
-        def begin() -> None:
-            first, raw = self._take(step)
-            indices, rows = self._own(first, len(raw))
-            chunks = self._pace.chunks(indices, workers)
-
-            def load(number: int) -> tuple[Any, ...]:
-                chunk = chunks[number]
-                items = [raw[index - first] for index in chunk]
-                return timed_map, self._dataset.finish, items, chunk
-
-            gather.begin(
-                executor,
-                chunks,
-                load,
-                lambda items: self._finish(step, items, indices, rows),
-            )
-
-        gather.prepare(executor, begin)
-        return gather
-
-    def _own(self, first: int, num_rows: int) -> tuple[Sequence[int], Rows]:
+    def _own_rows(self, first: int, num_rows: int) -> tuple[Sequence[int], Rows]:
         """Return the positions of the items that this process keeps, and its rows."""
         rows = self.rows(num_rows)
         return rows.numbers(first), rows
 
-    def _take(self, step: int) -> tuple[int, list[Any]]:
-        """Return the first position of a batch and its items, when its turn comes.
+    def _read_batch(self, step: int) -> tuple[int, list[Any]]:
+        """Wait for the steps before this one; return the first position and the items.
 
         Raises:
             EndOfWorkError: The stream has ended.
-            PastEndError: It has ended before the first step.
-            RuntimeError: An interrupt has met the stream while it was read.
+            PastEndError: The stream has ended before the first step.
+            RuntimeError: An interrupt stopped an earlier read of the stream.
         """
         with self._turn:
             if self._broken:
@@ -117,7 +86,7 @@ class StreamBatches:
                     f"step {step}"
                 )
             self._turn.wait_for(lambda: self._next == step)
-            self._broken = True  # unless reading gets to its end or to an error
+            self._broken = True  # stays True only after an interrupt
             try:
                 found = next(self._batches, None)
                 self._broken = False
@@ -134,7 +103,7 @@ class StreamBatches:
     def _read(self) -> Iterator[tuple[int, list[Any]]]:
         """Yield the first position and the items of each batch from the start on."""
         size = self._batch_size
-        # How many steps an epoch has is known only from going through it.
+        # Only a pass over an epoch gives its number of steps.
         step = self._start if self._epochs == 1 else 0
         epoch = 0
         while self._epochs is None or epoch < self._epochs:
@@ -170,7 +139,7 @@ class StreamBatches:
             )
 
     def _has_step(self, step: int) -> bool:
-        """Return whether the first epoch has items for a step; reads no more of it."""
+        """Return whether the first epoch has items for a step, reading only those."""
         if step < 0:
             return True
         items = self._dataset.unfinished(step * self._batch_size, 0)
@@ -178,7 +147,7 @@ class StreamBatches:
         return num_items >= (self._batch_size if self._drop_last else 1)
 
     def _steps_of_first_epoch(self) -> int:
-        """Return how many batches there are, by going through all items once."""
+        """Return the number of batches, by a pass over all items."""
         num_items = sum(1 for _ in self._dataset.unfinished(0, 0))
         whole, rest = divmod(num_items, self._batch_size)
         return whole + (1 if rest and not self._drop_last else 0)

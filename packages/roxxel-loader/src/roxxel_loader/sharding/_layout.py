@@ -1,13 +1,12 @@
 """Which rows and columns of a global batch this process's devices hold.
 
-A sharding says which part of an array every device holds. From it follow the reads of
-this process (each row and column once, neighbouring parts in one read) and the pieces
-that go to the devices (each distinct one once, however many devices hold it).
+A sharding gives the part of an array that each device holds. A layout derives from it
+what this process reads (each row and column once, adjacent parts in one read) and the
+distinct parts of its devices (each once, however many devices hold it).
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -20,13 +19,8 @@ from jax.sharding import (
     SingleDeviceSharding,
 )
 
-from roxxel_loader._buffers import ALIAS_BYTES
-from roxxel_loader.sharding._put import put_for
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from roxxel_loader.sharding._put import Put
+    from collections.abc import Callable, Mapping, Sequence
 
 Shape: TypeAlias = tuple[int, ...]
 Span: TypeAlias = tuple[int, int]
@@ -42,53 +36,40 @@ class Layout:
 
     Attributes:
         shape: The global shape.
-        sharding: Where the parts of the array lie.
-        pieces: The distinct parts that devices of this process hold, each a half-open
-            span per axis, in order of position.
-        reads: Parts that together are the pieces and share no element; each piece lies
-            in exactly one.
-        cuts: For each piece the number of its read, and where it lies in that.
-        alias_bytes: Bytes from which on the devices do better to take a piece over.
-        put: Makes arrays of such a piece, where one read is the only one; else None.
+        sharding: The sharding of the array.
+        reads: Disjoint parts that together cover the parts of this process's devices.
+        cuts: For each distinct part of a device, as a half-open span per axis: the
+            number of the read that contains the part, and the part's index in it.
     """
 
     shape: Shape
     sharding: Sharding
-    pieces: tuple[Box, ...]
     reads: tuple[Box, ...]
-    cuts: tuple[tuple[int, Index], ...]
-    alias_bytes: int
-    put: Put | None
+    cuts: Mapping[Box, tuple[int, Index]]
 
 
 class Layouts:
-    """The layouts met so far; shapes are few, batches many."""
+    """The layouts of one sharding by shape; a run has few shapes and many batches."""
 
     def __init__(self, sharding: ShardingLike) -> None:
         self._sharding = sharding if sharding is not None else default_sharding()
         self._known: dict[Shape, Layout] = {}
 
-    def of(self, shape: Shape, step: int) -> Layout:
-        """Return the layout for a shape, which is the one of a step.
+    def of(self, shape: Shape) -> Layout:
+        """Return the layout of a shape.
 
         Raises:
-            ValueError: The sharding does not fit the shape; the note names the step.
+            ValueError: The sharding does not fit the shape.
         """
         layout = self._known.get(shape)
         if layout is None:
-            layout = self._known[shape] = self._make(tuple(shape), step)
+            layout = make_layout(tuple(shape), resolve(self._sharding, shape))
+            self._known[shape] = layout
         return layout
-
-    def _make(self, shape: Shape, step: int) -> Layout:
-        try:
-            return make_layout(shape, resolve(self._sharding, shape))
-        except ValueError as error:
-            error.add_note(f"while placing the batch of step {step}")
-            raise
 
 
 def default_sharding() -> Sharding:
-    """Return the placement on the default device of this process."""
+    """Return the sharding onto the default device of this process."""
     device: Any = cast("Any", jax.config).jax_default_device
     if device is None or isinstance(device, str):
         device = jax.local_devices(backend=device)[0]
@@ -99,12 +80,12 @@ def resolve(sharding: ShardingLike, shape: Shape) -> Sharding:
     """Return the sharding for an array of `shape`.
 
     Raises:
-        TypeError: What was given is none and makes none.
+        TypeError: `sharding` is not a sharding and does not return one.
     """
     if sharding is None:
         return default_sharding()
     found: Any = sharding
-    # A mesh can be called too, by an accident of how it is made.
+    # `Mesh` inherits `__call__` from ContextDecorator, so `callable` alone accepts it.
     if not isinstance(found, Sharding | Mesh) and callable(found):
         found = found(shape)
     if not isinstance(found, Sharding):
@@ -116,10 +97,10 @@ def resolve(sharding: ShardingLike, shape: Shape) -> Sharding:
 
 
 def make_layout(shape: Shape, sharding: Sharding) -> Layout:
-    """Return the layout of an array, or say why the sharding does not fit it.
+    """Return the layout of an array.
 
-    A spec that names more axes than the array has is cut where it says None, so that
-    one sharding serves `(rows, columns)` and `(rows,)`.
+    Trailing None axes of the spec beyond the array's axes are dropped, so one sharding
+    serves `(rows, columns)` and `(rows,)`.
 
     Raises:
         ValueError: The sharding does not fit the shape.
@@ -129,22 +110,17 @@ def make_layout(shape: Shape, sharding: Sharding) -> Layout:
         indices = sharding.addressable_devices_indices_map(shape)
     except ValueError as error:
         raise ValueError(
-            f"an array of shape {shape} cannot be placed with {sharding}: {error}; "
+            f"an array of shape {shape} does not fit {sharding}: {error}; "
             "choose sizes that divide, or pass the sharding as a function of the shape"
         ) from error
     boxes = {box_of(index, shape) for index in indices.values() if index is not None}
-    pieces = tuple(sorted(boxes))
-    if not pieces:
+    if not boxes:
         raise ValueError(
-            f"no device of this process is in {sharding}; build it over devices of all "
-            "processes"
+            f"no device of this process is in {sharding}; build the mesh from devices "
+            "of all processes"
         )
-    reads = _merge(pieces)
-    cuts = tuple(_cut(piece, reads) for piece in pieces)
-    platforms = {device.platform for device in indices}
-    alias_bytes = ALIAS_BYTES if "cpu" in platforms else sys.maxsize
-    put = put_for(shape, sharding) if len(pieces) == 1 else None
-    return Layout(shape, sharding, pieces, reads, cuts, alias_bytes, put)
+    reads = _merge(boxes)
+    return Layout(shape, sharding, reads, {box: _cut(box, reads) for box in boxes})
 
 
 def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
@@ -152,7 +128,7 @@ def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
         return sharding
     if any(part is not None for part in sharding.spec[num_axes:]):
         raise ValueError(
-            f"an array of {num_axes} axes cannot be placed with {sharding}, which "
+            f"an array of {num_axes} axes does not fit {sharding}, which "
             "splits a later axis; pass the sharding as a function of the shape"
         )
     return NamedSharding(
@@ -163,7 +139,7 @@ def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
 
 
 def rows_only(sharding: Sharding) -> Sharding:
-    """Return how a sharding splits the first axis, for arrays that have only that."""
+    """Return the sharding of the first axis alone, for arrays of one axis."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     return NamedSharding(
@@ -184,21 +160,20 @@ def index_of(box: Box) -> Index:
     return tuple(slice(start, stop) for start, stop in box)
 
 
-def _cut(piece: Box, reads: Sequence[Box]) -> tuple[int, Index]:
-    """Return the number of the read that holds a piece, and the piece's index in it."""
+def _cut(part: Box, reads: Sequence[Box]) -> tuple[int, Index]:
+    """Return the number of the read that contains a part, and its index in the read."""
     for number, read in enumerate(reads):
-        if all(r[0] <= p[0] and p[1] <= r[1] for p, r in zip(piece, read, strict=True)):
+        if all(r[0] <= p[0] and p[1] <= r[1] for p, r in zip(part, read, strict=True)):
             return number, tuple(
-                slice(p[0] - r[0], p[1] - r[0])
-                for p, r in zip(piece, read, strict=True)
+                slice(p[0] - r[0], p[1] - r[0]) for p, r in zip(part, read, strict=True)
             )
-    raise AssertionError(f"no read holds piece {piece}")
+    raise AssertionError(f"no read contains part {part}")
 
 
-def _merge(pieces: tuple[Box, ...]) -> tuple[Box, ...]:
-    """Join pieces that differ in one axis and touch there, axis by axis."""
-    boxes = list(pieces)
-    for axis in reversed(range(len(pieces[0]))):
+def _merge(parts: set[Box]) -> tuple[Box, ...]:
+    """Join adjacent parts that are equal in all other axes, axis by axis."""
+    boxes = list(parts)
+    for axis in reversed(range(len(boxes[0]))):
         boxes.sort(
             key=lambda box, axis=axis: (*box[:axis], *box[axis + 1 :], box[axis])
         )

@@ -1,4 +1,4 @@
-"""Batches that a process holds, as global arrays."""
+"""Local batches of each process as global arrays."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from ._global_arrays import device_dtype, to_global_array
 from ._layout import (
     Box,
     Span,
@@ -17,41 +18,40 @@ from ._layout import (
     make_layout,
     rows_only,
 )
-from ._transfer import device_dtype, place
 
 if TYPE_CHECKING:
     from jax.sharding import Sharding
 
 BATCH_AXIS = "data"
-"""The mesh axis over which rows are split when only a mesh is known."""
+"""The mesh axis that splits rows by default."""
 
 REMEDY = (
-    "pass this sharding to the Dataloader, which then gives each process what it holds"
+    "pass this sharding to the Dataloader, which then loads the rows of each process"
 )
 
 
 def host_to_global_device_array(
     local_batch: Any, sharding: Sharding | None = None
 ) -> Any:
-    """Return the global batch of which every process gives its rows.
+    """Return the global batch of the rows of all processes.
 
-    The rows of the processes follow each other in the order in which the sharding has
-    them, so in process order on an ordinary mesh. One process gives the whole batch.
+    The rows of the processes are concatenated in the order of the sharding, which is
+    process order on an ordinary mesh. A single process gives the whole batch.
 
     Args:
         local_batch: The rows of this process: a pytree of numpy arrays, such as a
             `Dataloader` without a sharding yields.
-        sharding: Where the global arrays go. By default the mesh of `jax.set_mesh`,
-            else that of `with mesh:`, with rows split over its axis `"data"`, or over
-            its first axis where none has that name.
+        sharding: Sharding of the global arrays. The default splits rows over the axis
+            `"data"` of the current mesh, or over its first axis if no axis has that
+            name. The current mesh is that of `jax.set_mesh`, else of `with mesh:`.
 
     Returns:
         A pytree of global arrays. The local values are copied, never aliased.
 
     Raises:
         ValueError: There is neither a sharding nor a mesh, the rows do not divide, or
-            processes would have to give the same rows.
-        TypeError: Values are of a dtype that no device holds.
+            the sharding makes several processes hold the same rows.
+        TypeError: No device holds values of this dtype.
     """
     target = sharding if sharding is not None else _batch_sharding(_current_mesh())
     leaves, tree = jax.tree_util.tree_flatten_with_path(local_batch)
@@ -101,14 +101,14 @@ def _to_global(local: np.ndarray, sharding: Sharding, name: str) -> jax.Array:
     if jax.process_count() == 1:
         layout = make_layout(local.shape, sharding)
         parts = [local[index_of(read)] for read in layout.reads]
-        return place(layout, parts, name)
+        return to_global_array(layout, parts, name)
     _check_shares(local.shape, sharding, name)
     fresh = local.astype(device_dtype(local.dtype, name))
     return jax.make_array_from_process_local_data(sharding, fresh)
 
 
 def _check_shares(shape: tuple[int, ...], sharding: Sharding, name: str) -> None:
-    """Refuse a sharding under which processes do not give equal rows of their own."""
+    """Raise a ValueError unless each process holds equally many rows of its own."""
     if not shape:
         raise ValueError(f"{name} is a scalar, which has no rows to give a process")
     by_rows = rows_only(sharding)
@@ -121,8 +121,7 @@ def _check_shares(shape: tuple[int, ...], sharding: Sharding, name: str) -> None
     if shared:
         raise ValueError(
             f"{name}: processes {sorted(shared[0])} hold the same rows under "
-            f"{sharding}, so their local batches would have to be equal; "
-            f"{REMEDY}"
+            f"{sharding}; {REMEDY}"
         )
     num_owned = Counter(min(processes) for processes in owners.values())
     if len(set(num_owned.values())) > 1:
@@ -135,7 +134,7 @@ def _check_shares(shape: tuple[int, ...], sharding: Sharding, name: str) -> None
 def _batch_sharding(mesh: Mesh | None) -> NamedSharding:
     if mesh is None:
         raise ValueError(
-            "there is no mesh to place the batch on; pass sharding=, or call this "
+            "there is no mesh for the batch; pass sharding=, or call this "
             "inside `with jax.set_mesh(mesh):`"
         )
     axis = BATCH_AXIS if BATCH_AXIS in mesh.axis_names else mesh.axis_names[0]
