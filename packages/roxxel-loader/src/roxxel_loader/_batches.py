@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from roxxel_curriculum import make_key, permute
 
+from ._remote_dataset import RemoteDataset
 from .datasets._dataset import fetch
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Batches:
         self._finish = finish
         self._rows_of = rows_of
         self._rows: dict[int, Rows] = {}
-        self._executor = executor
+        self._remote = None if executor is None else RemoteDataset(dataset, executor)
 
     def check(self) -> None:
         """Raise a ValueError if a batch does not divide; its note names the step."""
@@ -80,10 +81,10 @@ class Batches:
         return self._finish(step, items, indices, rows)
 
     def _load(self, step: int, indices: Sequence[int]) -> list[Any]:
-        if self._executor is None:
+        if self._remote is None:
             return fetch(self._dataset, indices)
         try:
-            return self._executor.submit(fetch, self._dataset, indices).result()
+            return self._remote.fetch(indices)
         except (BrokenExecutor, CancelledError) as error:
             raise RuntimeError(
                 f"the executor stopped before items {list(indices)} of step {step} "

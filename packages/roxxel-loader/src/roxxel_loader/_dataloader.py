@@ -62,9 +62,9 @@ class Dataloader(Generic[B]):
         start_step: First step. A stream of several epochs, or one that cannot seek, is
             read from its beginning to get there; nothing is mapped on the way.
         epochs: Times to go through the dataset; None goes on for ever.
-        executor: Loads items instead of own threads, from a process pool for instance;
-            what it runs must suit it, and settings such as `with jax.enable_x64(True)`
-            do not reach it. It is left open.
+        executor: Loads the items of each batch, in processes for instance; it is left
+            open. A worker process gets the pickled dataset once. Settings such as
+            `with jax.enable_x64(True)` do not reach the executor.
         progress: Called after each batch with the steps done and their total, if known.
         process_index: This process's number; by default JAX's.
         process_count: The number of processes; by default JAX's.

@@ -1,0 +1,68 @@
+"""An executor of processes gets the dataset once per worker, not with every batch."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import numpy as np
+from roxxel_loader import Dataloader, LazyDataset, SimpleDataset
+
+NUM_ITEMS = 1 << 18
+
+
+class CountedDataset(LazyDataset[Any]):
+    """An array dataset that counts how often it is pickled."""
+
+    def __init__(self) -> None:
+        self.values = np.arange(NUM_ITEMS)
+        self.num_pickles = 0
+
+    def __len__(self) -> int:
+        return NUM_ITEMS
+
+    def __getitem__(self, index: int, /) -> Any:
+        return self.values[index]
+
+    def __reduce__(self) -> Any:
+        self.num_pickles += 1
+        return SimpleDataset, (self.values,)
+
+
+class CountingExecutor(ProcessPoolExecutor):
+    """Counts the bytes of the calls that it sends to its processes."""
+
+    num_bytes = 0
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self.num_bytes += len(pickle.dumps((fn, args, kwargs)))
+        return super().submit(fn, *args, **kwargs)
+
+
+def test_a_dataset_is_pickled_once_and_not_sent_with_every_batch() -> None:
+    dataset = CountedDataset()
+    context = multiprocessing.get_context("forkserver")
+    with CountingExecutor(2, mp_context=context) as executor:
+        loader = Dataloader(dataset, NUM_ITEMS >> 8, executor=executor)
+        for step, batch in enumerate(loader):
+            start = step * (NUM_ITEMS >> 8)
+            assert batch.tolist() == list(range(start, start + len(batch)))
+
+    assert dataset.num_pickles == 1
+    assert executor.num_bytes < 256 / 4 * dataset.values.nbytes
+
+
+def test_two_loaders_may_share_an_executor() -> None:
+    context = multiprocessing.get_context("forkserver")
+    with ProcessPoolExecutor(1, mp_context=context) as executor:
+        loaders = [
+            Dataloader(SimpleDataset(range(n, n + 6)), 2, executor=executor)
+            for n in range(0, 60, 10)
+        ]
+        batches = [next(iterator) for iterator in map(iter, loaders)]
+
+    assert [batch.tolist() for batch in batches] == [
+        [n, n + 1] for n in range(0, 60, 10)
+    ]
