@@ -1,7 +1,7 @@
-"""Meshes by the name of the plan: data-parallel, fully sharded, hybrid, custom.
+"""Presets of meshes: data-parallel, fully sharded, hybrid, custom.
 
-Each preset is a `ShardingConfig`: the names and sizes of the mesh's axes and the axes
-over which a batch is split. Nothing touches a device before `create_device_mesh()`.
+Each preset is a `ShardingConfig`: the names and sizes of the mesh's axes, and the axes
+that split a batch. No device is used before `create_device_mesh()`.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+REPLICA_AXIS = "replica"
+"""The mesh axis between groups; a model is never split over it."""
+
+
 @dataclass(frozen=True)
 class ShardingConfig:
-    """A mesh to be made, and how batches lie on it.
+    """The axes of a mesh, and the axes that split a batch.
 
     Attributes:
         axis_names: Names of the mesh's axes.
-        mesh_shape: Devices along each axis; one of them may be -1, for all that are
-            left.
-        batch_axis_names: The axes over which the rows of a batch are split, the slowest
-            first.
-        num_groups: Groups of devices along each axis that are joined by a slower
-            network (slices of a pod, or processes); None makes no difference between
-            connections.
+        mesh_shape: Devices along each axis; at most one size is -1, for all remaining
+            devices.
+        batch_axis_names: The axes that split the rows of a batch, the slowest first.
+        num_groups: Groups of devices along each axis, joined by a slower network
+            (slices of a pod, or processes); None if all connections are alike.
 
     Raises:
-        ValueError: Names repeat or are unknown, a size is not possible, or axes, sizes
-            and groups differ in number.
+        ValueError: Names repeat or are unknown, a size is invalid, or axes, sizes and
+            groups differ in number.
     """
 
     axis_names: tuple[str, ...]
@@ -75,8 +77,25 @@ class ShardingConfig:
                 "number of groups per axis, 1 where an axis stays inside one"
             )
 
+    @property
+    def model_axis_names(self) -> tuple[str, ...]:
+        """The axes over which a fully sharded model may be split.
+
+        These are the batch axes inside a group. Each group holds the whole model, so
+        only gradients cross the slower network.
+        """
+        groups = self.num_groups or (1,) * len(self.axis_names)
+        between_groups = {
+            name
+            for name, num in zip(self.axis_names, groups, strict=True)
+            if num > 1 or name == REPLICA_AXIS
+        }
+        return tuple(
+            name for name in self.batch_axis_names if name not in between_groups
+        )
+
     def create_device_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
-        """Return the mesh over `devices` (default: all), its axes of the Auto type.
+        """Return the mesh over `devices` (default: all), with axes of type Auto.
 
         Raises:
             ValueError: The devices do not fill the shape.
@@ -125,12 +144,12 @@ def make_fsdp_sharding_config(
 ) -> ShardingConfig:
     """Return the mesh of fully sharded data parallelism.
 
-    Batches, parameters and optimizer state are all split over the batch axis; the other
-    axes are there for tensor parallelism.
+    The batch axis splits batches, parameters and optimizer state. The other axes serve
+    tensor parallelism.
 
     Args:
         axis_names: Names of the mesh's axes.
-        batch_axis_name: The axis over which batches are split.
+        batch_axis_name: The axis that splits batches.
         mesh_shape: Devices along each axis; by default all along the batch axis.
     """
     names = tuple(axis_names)
@@ -139,7 +158,7 @@ def make_fsdp_sharding_config(
 
 
 def make_data_parallel_sharding_config(axis_name: str = "data") -> ShardingConfig:
-    """Return a mesh of one axis: rows are split over all devices, the model is not."""
+    """Return a mesh of one axis that splits rows over all devices."""
     return ShardingConfig((axis_name,), (-1,), (axis_name,))
 
 
@@ -153,8 +172,8 @@ def make_hybrid_sharding_config(
 
     Args:
         num_groups: Groups joined by the slower network: slices of a pod, or processes.
-        axis_names: Names of the axes over groups, inside a group, and of one layer.
-        batch_axis_names: The axes over which batches are split.
+        axis_names: Names of the axes between groups, inside a group and inside a layer.
+        batch_axis_names: The axes that split batches.
         model_parallelism: Devices that share the work of one layer.
     """
     return ShardingConfig(
@@ -170,7 +189,7 @@ def make_custom_sharding_config(
     axis_names: Sequence[str],
     batch_axis_names: str | Sequence[str],
 ) -> ShardingConfig:
-    """Return a mesh of the shape given, -1 standing for the devices that are left."""
+    """Return a mesh of `mesh_shape`, where -1 means all remaining devices."""
     batch = (
         (batch_axis_names,) if isinstance(batch_axis_names, str) else batch_axis_names
     )
