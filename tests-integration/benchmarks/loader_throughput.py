@@ -74,7 +74,7 @@ class Work:
             yield jax.make_array_from_callback(self.shape, sharding, batch.__getitem__)
 
     def streamed(self, sharding: NamedSharding) -> Iterator[jax.Array]:
-        """Yield the same batches from device_stream in its default mode."""
+        """Yield the same batches from device_stream with its default settings."""
         with device_stream(self.sampler, 0, self.steps, sharding) as stream:
             yield from stream
 

@@ -1,9 +1,9 @@
-"""Any dataset, or any function from step to rows, onto a JAX mesh without a wait.
+"""Batches of any dataset, or of any function of the step, on a JAX mesh.
 
 `Dataloader` makes batches of any dataset: lazily mapped, shuffled without an index
 array, loaded by threads or by any executor, in an order that depends on integers alone.
-`device_stream` takes a function of the step, such as a curriculum's sampler, and gives
-global arrays, of which each process builds only the parts its own devices hold.
+`device_stream` makes global arrays from a function of the step, such as a curriculum's
+sampler. Each process builds only the parts that its own devices hold.
 
     >>> from roxxel_loader import Dataloader, SimpleDataset
     >>> for batch in Dataloader(SimpleDataset([1, 2, 3, 4]), batch_size=2):

@@ -1,4 +1,4 @@
-"""What is refused of a single argument, wherever one of its kind is taken."""
+"""Checks of single arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def check_integers(**numbers: Any) -> None:
-    """Raise a TypeError if one of the named numbers is no integer."""
+    """Raise a TypeError if one of the named numbers is not an integer."""
     for name, number in numbers.items():
         try:
             operator.index(number)
@@ -16,11 +16,11 @@ def check_integers(**numbers: Any) -> None:
 
 
 def check_at_least(least: int, **counts: Any) -> None:
-    """Raise an error if one of the named counts is lower.
+    """Raise an error if one of the named counts is lower than `least`.
 
     Raises:
         ValueError: A count is too low.
-        TypeError: It is no integer.
+        TypeError: A count is not an integer.
     """
     check_integers(**counts)
     for name, count in counts.items():

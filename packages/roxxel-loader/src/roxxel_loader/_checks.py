@@ -1,4 +1,4 @@
-"""What a `Dataloader` refuses when it is made, each with what to do instead."""
+"""Checks of the arguments of a `Dataloader`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def check_process(process_index: int | None, process_count: int | None) -> None:
-    """Raise a ValueError unless both are None or they name one of the processes."""
+    """Raise a ValueError unless both are None or the index is one of the processes."""
     if process_index is None and process_count is None:
         return
     if process_index is None or process_count is None:
@@ -27,7 +27,7 @@ def check_process(process_index: int | None, process_count: int | None) -> None:
 
 
 def check_stream(*, shuffle: bool, executor: Executor | None) -> None:
-    """Raise a TypeError for what only an indexed dataset allows."""
+    """Raise a TypeError for options that need an indexed dataset."""
     if shuffle:
         raise TypeError(
             "a stream cannot be shuffled as a whole; use "
@@ -40,7 +40,7 @@ def check_stream(*, shuffle: bool, executor: Executor | None) -> None:
 
 
 def check_indexed(dataset: Dataset[Any]) -> None:
-    """Raise a TypeError if items cannot be counted and asked for by index."""
+    """Raise a TypeError if the dataset has no length or no items by index."""
     if not isinstance(cast("object", dataset), Dataset):
         raise TypeError(
             f"{type(dataset).__name__} has no length or no items by index; wrap "
@@ -49,7 +49,7 @@ def check_indexed(dataset: Dataset[Any]) -> None:
 
 
 def check_batches(dataset: Dataset[Any], batch_size: int, steps_per_epoch: int) -> None:
-    """Raise a ValueError if an epoch has no batch."""
+    """Raise a ValueError if an epoch has no batches."""
     num_items = len(dataset)
     name = type(dataset).__name__
     if num_items == 0:
@@ -64,7 +64,7 @@ def check_batches(dataset: Dataset[Any], batch_size: int, steps_per_epoch: int) 
 
 
 def check_start(start_step: int, epochs: int | None, steps_per_epoch: int) -> None:
-    """Raise a ValueError if the first step is after the end of all epochs."""
+    """Raise a ValueError if the first step is beyond the last epoch."""
     if epochs is not None and start_step > epochs * steps_per_epoch:
         raise ValueError(
             f"start_step is {start_step} but there are {epochs * steps_per_epoch} "

@@ -1,4 +1,4 @@
-"""Items into batches: the leaves of equal pytrees, stacked along a new first axis."""
+"""Batches of items: the leaves of equal pytrees, stacked along a new first axis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def collate(items: Sequence[Any], indices: Sequence[int] | None = None) -> Any:
         items: One or more pytrees of the same structure, with arrays of the same shape,
             numbers, strings or bytes at the leaves. Lists and tuples are structure, as
             everywhere in JAX: a list of numbers gives a list of arrays.
-        indices: The items' places in the dataset, for errors.
+        indices: Indices of the items in the dataset, for errors.
 
     Returns:
         The same pytree with arrays of shape `(len(items), *leaf shape)`; strings and
@@ -37,10 +37,10 @@ def collate(items: Sequence[Any], indices: Sequence[int] | None = None) -> Any:
         return _stack(items, indices, "")
     paths, tree = jax.tree_util.tree_flatten_with_path(first)
     rows = [jax.tree_util.tree_flatten(item) for item in items]
-    for place, (_, other) in enumerate(rows):
+    for position, (_, other) in enumerate(rows):
         if other != tree:
             raise ValueError(
-                f"{_name(indices, place)} is a pytree of structure {other} but "
+                f"{_name(indices, position)} is a pytree of structure {other} but "
                 f"{_name(indices, 0)} is one of {tree}; make all items alike or pass "
                 "collate="
             )
@@ -73,16 +73,19 @@ def _stack(
             "does not stack; convert it to an array, a number or a string, or pass "
             "collate="
         )
-    place = next(place for place, leaf in enumerate(leaves) if _sort(leaf) != sort)
+    position = next(
+        position for position, leaf in enumerate(leaves) if _sort(leaf) != sort
+    )
+    other = type(leaves[position]).__name__
     raise TypeError(
-        f"{_name(indices, place)}{path} is of type {type(leaves[place]).__name__}, "
+        f"{_name(indices, position)}{path} is of type {other}, "
         f"which does not stack with {_name(indices, 0)}{path} of type "
         f"{type(leaves[0]).__name__}; make all items alike or pass collate="
     )
 
 
 def _sort(leaf: Any) -> str | None:
-    """Return what a leaf can be stacked with; None is nothing."""
+    """Return the kind of leaves that a leaf stacks with, or None."""
     if isinstance(leaf, str | bytes):
         return "text"
     is_number = isinstance(leaf, np.ndarray | jax.Array | Number | np.bool_)
@@ -94,18 +97,20 @@ def _stack_arrays(
 ) -> npt.NDArray[Any]:
     shape = arrays[0].shape
     try:
-        batch = np.asarray(arrays)  # compares the shapes as it goes
+        batch = np.asarray(arrays)  # raises if shapes differ
     except ValueError:
         batch = None
     if batch is not None and batch.shape == (len(arrays), *shape):
         return batch
-    place = next(place for place, one in enumerate(arrays) if one.shape != shape)
+    position = next(
+        position for position, one in enumerate(arrays) if one.shape != shape
+    )
     raise ValueError(
-        f"{_name(indices, place)}{path} has shape {arrays[place].shape} but "
+        f"{_name(indices, position)}{path} has shape {arrays[position].shape} but "
         f"{_name(indices, 0)}{path} has {shape}; pad or cut them to one shape, "
         "or pass collate="
     )
 
 
-def _name(indices: Sequence[int] | None, place: int) -> str:
-    return f"item {place if indices is None else indices[place]}"
+def _name(indices: Sequence[int] | None, position: int) -> str:
+    return f"item {position if indices is None else indices[position]}"

@@ -54,8 +54,8 @@ class Dataloader(Generic[B]):
         shuffle: Whether each epoch has an order of its own, computed from the seed; a
             stream shuffles by its own method.
         seed: Of the shuffle; any integer.
-        drop_last: Whether to leave out the last batch of an epoch if it is short.
-        collate: Makes a batch of a list of items; by default leaves are stacked.
+        drop_last: Whether to drop the last batch of an epoch if it is short.
+        collate: Makes a batch of a list of items; the default stacks leaves.
         sharding: Sharding of the global arrays, or a function from global shape to
             sharding, also called with `(rows,)`. None yields the result of `collate`,
             by default numpy arrays, for the rows of this process.
@@ -71,8 +71,8 @@ class Dataloader(Generic[B]):
 
     Raises:
         ValueError: There are no items or no whole batch, or a number is out of range.
-        TypeError: A stream is to be shuffled, or read by other processes; what is
-            given is no dataset; or an argument is no integer or no function.
+        TypeError: `dataset` is not a dataset, a stream has `shuffle` or an executor of
+            processes, or an argument is not an integer or not a function.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Dataloader(Generic[B]):
         self._collate = collate
         self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._dataset = dataset
-        # Of numpy's integers some could not count so far.
+        # A small numpy integer would overflow in the arithmetic below.
         self._batch_size = operator.index(batch_size)
         self._shuffle = shuffle
         self._seed = operator.index(seed)
@@ -138,7 +138,7 @@ class Dataloader(Generic[B]):
         """Return the batches of one iteration.
 
         Raises:
-            TypeError: It never ends, or nobody knows when.
+            TypeError: The iteration never ends, or the dataset is a stream.
         """
         if isinstance(self._dataset, StreamingDataset):
             raise TypeError("a Dataloader of a stream has no known length")
@@ -200,10 +200,10 @@ class Dataloader(Generic[B]):
         return self._with(_start=start, _stop=start + self.steps_per_epoch)
 
     def map_batches(self, function: Callable[[B], C]) -> Dataloader[C]:
-        """Return the batches after `function`, which may be jitted.
+        """Return a loader that applies `function`, which may be jitted, to each batch.
 
-        It is given what this loader yields: with a sharding, the global arrays, on the
-        consumer's thread and in order; else the process's own batch, made ahead.
+        With a sharding, the consumer's thread calls `function` with the global arrays,
+        in order. Otherwise workers call it with the local batch, ahead.
         """
         check_callable(function=function)
         mapped = self._with(_functions=(*self._functions, function))
@@ -211,7 +211,7 @@ class Dataloader(Generic[B]):
 
     @property
     def _functions_of_placed(self) -> tuple[Callable[[Any], Any], ...]:
-        """What is left for the consumer's thread, in order."""
+        """The functions that the consumer's thread applies, in order."""
         return self._functions if self._sharding is not None else ()
 
     def _with(self, **changes: Any) -> Self:

@@ -1,7 +1,7 @@
-"""Which rows of a batch one process loads, and where they lie among its own.
+"""Which rows of a batch each process loads.
 
-Without a sharding, processes share a batch evenly; with one, each loads what its own
-devices hold.
+Without a sharding, processes share a batch evenly. With a sharding, each process loads
+the rows that its devices hold.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Rows:
     spans: tuple[tuple[int, int], ...]
 
     def numbers(self, first: int) -> Sequence[int]:
-        """Return the numbers of the rows, the batch's first row being `first`.
+        """Return the numbers of the rows, if the batch's first row is `first`.
 
-        Of a batch without a row here the first is returned all the same: what is made
-        of it has the shapes and dtypes of an empty batch.
+        A process without a row loads the first row, to learn the shapes and dtypes of
+        its empty batch.
         """
         spans = [range(first + start, first + stop) for start, stop in self.spans]
         if len(spans) == 1:
@@ -42,7 +42,7 @@ class Rows:
         return list(chain.from_iterable(spans)) or [first]
 
     def local(self, span: tuple[int, int]) -> slice:
-        """Return where a span of the batch lies among the rows of this process."""
+        """Return the index of a span of the batch in the rows of this process."""
         offset = 0
         for start, stop in self.spans:
             if start <= span[0] and span[1] <= stop:
@@ -52,10 +52,10 @@ class Rows:
 
 
 def process_rows(num_rows: int, process_index: int, process_count: int) -> Rows:
-    """Return the rows of one process where processes share a batch evenly.
+    """Return the rows of one process if processes share a batch evenly.
 
-    Shares are contiguous and follow the order of the processes. Of a short batch some
-    processes may get a row less than others, or none.
+    Shares are contiguous and in process order. In a short batch some processes have
+    one row less than others, or none.
     """
     start = num_rows * process_index // process_count
     stop = num_rows * (process_index + 1) // process_count

@@ -1,4 +1,4 @@
-"""What a source of rows is, and how it is told of the steps to come."""
+"""Sources of rows, and hints to them about the next steps."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
     from .sharding._layout import Layout
 
 ASKED_BYTES = 64 << 20
-"""About so many bytes of batches, 4 to a value, are asked for in one call of
-`will_need`; twice as many in the first."""
+"""Approximate bytes of batches per call of `will_need`, at 4 bytes per value; the
+first call hints at twice as many."""
 
 MAX_ASKED_STEPS = 64
-"""The same bound in steps where asking is slow, for the caller waits for it."""
+"""Steps per call of `will_need` while calls are slow, because the caller waits."""
 
 MAX_QUICKLY_ASKED_STEPS = 256
-"""The bound in steps where it is quick, as of pages that are in memory: the first ask
-after they are not takes four times as long as it had to."""
+"""Steps per call of `will_need` while calls are quick, as for resident pages. The first
+call for pages that are not resident then takes up to four times as long."""
 
 MAX_ASKED_ROWS = 1 << 14
-"""The bound in rows, however quick: a source works out where each lies, and a sampler
-keeps that of twice so many, which may have been asked for and not been read yet."""
+"""Rows per call of `will_need`. A source computes the location of each row, and a
+sampler caches the locations of twice as many rows."""
 
 QUICK_ASK_S = 2e-3
-"""Time of a call of `will_need` up to which it is quick."""
+"""Seconds up to which a call of `will_need` counts as quick."""
 
 
 @runtime_checkable
 class RowSource(Protocol):
-    """Batches as a pure function of the step, of which any part can be read alone.
+    """Batches as a pure function of the step; any part can be read alone.
 
     A source may also have `will_need(step, n)`: a hint that the steps
-    `[step, step + n)` come next. Where it takes a third argument, that is the slice of
-    rows this process will read; a hint that cannot be so limited is not given where
-    other processes read other rows.
+    `[step, step + n)` are read next. A third argument, if accepted, is the slice of
+    rows that this process reads. Without it, hints are given only to a process that
+    reads all rows.
     """
 
     def shape(self, step: int) -> tuple[int, ...]:
@@ -51,26 +51,26 @@ class RowSource(Protocol):
 
         Args:
             step: The step.
-            rows: The rows wanted, with start and stop, without a stride.
-            columns: The columns wanted, in the same form; None is all of them.
+            rows: The rows, with start and stop, without a stride.
+            columns: The columns, in the same form; None means all.
 
         Returns:
-            An array of those rows and columns, or a pytree of such arrays. It is copied
-            before the next call, so its memory may be reused.
+            An array of those rows and columns, or a pytree of such arrays. The loader
+            copies the values before the same thread reads another step.
         """
         ...
 
 
 class Hints:
-    """Asks a source for the pages of the steps `[start, stop)`, each step's once.
+    """Hints a source at the steps `[start, stop)`, at each step once.
 
     Args:
-        source: Has or has not a method `will_need`.
+        source: Any object; hints are given if it has a method `will_need`.
         start: First step.
         stop: One past the last step.
 
     Attributes:
-        ask_at: The step before which `ask` is to be called next; `stop` is never.
+        ask_at: Call `ask` before this step is read; `stop` means never again.
     """
 
     def __init__(self, source: object, start: int, stop: int) -> None:
@@ -84,13 +84,10 @@ class Hints:
         self.ask_at = stop if self._hint is None else start
 
     def ask(self, step: int, layout: Layout) -> None:
-        """Hint at the steps from `step` on: some 64 MiB of batches of this layout.
-
-        At most as many as are bounded above, which are more while the source is quick.
-        """
+        """Hint at the steps from `step` on, within the bounds of this module."""
         with self._lock:
             if step < self.ask_at:
-                return  # another thread has asked meanwhile
+                return  # another thread has given this hint
             num_steps = min(
                 ASKED_BYTES // (4 * max(prod(layout.shape), 1)),
                 MAX_ASKED_ROWS // max(layout.shape[0], 1),

@@ -1,8 +1,8 @@
-"""What JAX keeps for each thread, carried to the threads that make batches.
+"""Thread-local settings of JAX, carried to the threads that make batches.
 
-`with jax.enable_x64(True):` or `with jax.set_mesh(mesh):` holds for one thread. A batch
-must not depend on the thread that made it, so our own threads take over what holds for
-the consumer when they begin. The old `with mesh:` is not among it.
+`with jax.enable_x64(True):` and `with jax.set_mesh(mesh):` apply to one thread. A batch
+must not depend on the thread that makes it, so our own threads start with the settings
+of the consumer's thread. The old `with mesh:` is not carried over.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
     "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
     "jax_threefry_partitionable": jax.threefry_partitionable,
 }
-"""The settings that change what a function computes, and what sets each in a thread."""
+"""Settings that change the result of a function, and the context that sets each."""
 
 
 def settings_here() -> Callable[[], None]:
-    """Return a function that makes this thread's settings those of its caller's thread.
+    """Return a function that applies this thread's settings to the thread it runs in.
 
-    They stay until that thread ends.
+    The settings stay until that thread ends.
     """
     config = cast("Any", jax.config)
     wanted = {name: getattr(config, name) for name in _SETTINGS}

@@ -1,4 +1,4 @@
-"""Items kept after they were made once."""
+"""A dataset that caches its items."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 
 class CachedDataset(LazyDataset[T]):
-    """The items of a dataset, kept in memory from the first time they are asked for.
+    """The items of a dataset, cached in memory at their first use.
 
-    The same object is handed out each time, so items must not be changed in place. Two
-    threads that ask for a new item at once may both make it; one of them is kept.
+    Each use returns the same object, so do not modify items in place. Two threads that
+    request a new item at the same time may both make it; one result is kept.
 
     Args:
         dataset: Where the items come from.
-        max_items: Items kept; when full, the one unused for longest goes. None keeps
+        max_items: Items kept; the least recently used is dropped first. None keeps
             all.
 
     Raises:
-        ValueError: No item is to be kept.
+        ValueError: `max_items` is less than 1.
     """
 
     def __init__(self, dataset: Dataset[T], max_items: int | None = None) -> None:
@@ -43,15 +43,15 @@ class CachedDataset(LazyDataset[T]):
         return len(self._dataset)
 
     def __getitem__(self, index: int, /) -> T:
-        place = check_index(index, len(self._dataset))
+        position = check_index(index, len(self._dataset))
         with self._lock:
-            if place in self._items:
-                item = self._items.pop(place)
-                self._items[place] = item
+            if position in self._items:
+                item = self._items.pop(position)
+                self._items[position] = item
                 return item
-        item = self._dataset[place]
+        item = self._dataset[position]
         with self._lock:
-            kept = self._items.setdefault(place, item)
+            kept = self._items.setdefault(position, item)
             if self._max_items is not None and len(self._items) > self._max_items:
                 del self._items[next(iter(self._items))]
         return kept

@@ -39,20 +39,22 @@ class ConcatDataset(LazyDataset[T]):
         return self._stops[-1]
 
     def __getitem__(self, index: int, /) -> T:
-        number, place = self._locate(index)
-        return self._datasets[number][place]
+        number, position = self._locate(index)
+        return self._datasets[number][position]
 
     def __getitems__(self, indices: Sequence[int]) -> list[T]:
         """Return the items at `indices`, each dataset's fetched together."""
         located = [self._locate(index) for index in indices]
         found: dict[tuple[int, int], T] = {}
         for number, dataset in enumerate(self._datasets):
-            places = [place for owner, place in located if owner == number]
-            for place, item in zip(places, fetch(dataset, places), strict=True):
-                found[number, place] = item
-        return [found[place] for place in located]
+            positions = [position for owner, position in located if owner == number]
+            for position, item in zip(
+                positions, fetch(dataset, positions), strict=True
+            ):
+                found[number, position] = item
+        return [found[position] for position in located]
 
     def _locate(self, index: int) -> tuple[int, int]:
-        place = check_index(index, self._stops[-1])
-        number = bisect_right(self._stops, place)
-        return number, place - (self._stops[number - 1] if number else 0)
+        position = check_index(index, self._stops[-1])
+        number = bisect_right(self._stops, position)
+        return number, position - (self._stops[number - 1] if number else 0)

@@ -1,4 +1,4 @@
-"""What a dataset is: items that can be counted and asked for by index."""
+"""The protocol of datasets: a length and items by index."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 ITEM_NOTE = "while loading "
-"""How a note begins that says which items an error met."""
+"""First words of the note that names the items of an error."""
 
 
 @runtime_checkable
 class Dataset(Protocol[T_co]):
     """Items by index: a list is one, and so is anything with these two methods.
 
-    With several workers, items are asked for from several threads at once. A dataset
-    that can fetch many items faster than one by one may also have
-    `__getitems__(indices)`, which returns their list.
+    With several workers, several threads read items at once. A dataset that fetches
+    many items faster together may also have `__getitems__(indices)`, which returns a
+    list of items.
     """
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class Dataset(Protocol[T_co]):
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
-    """Return the items at `indices`; an error says in a note which item it met.
+    """Return the items at `indices`; a note of each error names the item.
 
     Raises:
         Exception: Whatever the dataset raises.
@@ -71,29 +71,29 @@ def check_index(index: int, size: int) -> int:
     """Return `index` as an int.
 
     Raises:
-        IndexError: It is outside `[0, size)`; negative ones are not wrapped.
-        TypeError: It is a slice or another thing that is no integer.
+        IndexError: `index` is outside `[0, size)`; negative indices do not wrap.
+        TypeError: `index` is not an integer.
     """
     try:
-        place = operator.index(index)
+        position = operator.index(index)
     except TypeError:
         raise TypeError(
             f"an item is asked for by an integer, not by {index!r}; use "
             ".slice(start, stop) for several"
         ) from None
-    if not 0 <= place < size:
-        raise IndexError(f"item {place} is outside [0, {size})")
-    return place
+    if not 0 <= position < size:
+        raise IndexError(f"item {position} is outside [0, {size})")
+    return position
 
 
 def add_item_note(error: BaseException, index: int) -> None:
-    """Say in the traceback which item an error met, once: the innermost knows best."""
+    """Add a note that names the item of an error, unless an inner call did so."""
     if not names_an_item(error):
         error.add_note(f"{ITEM_NOTE}item {index}")
 
 
 def names_an_item(error: BaseException) -> bool:
-    """Return whether an error has a note that says which items it met."""
+    """Return whether an error has a note that names its items."""
     notes: list[str] = getattr(error, "__notes__", [])
     return any(note.startswith(ITEM_NOTE) for note in notes)
 
@@ -101,7 +101,7 @@ def names_an_item(error: BaseException) -> bool:
 def _raise_for_item(
     dataset: Dataset[Any], indices: Sequence[int], error: Exception
 ) -> None:
-    """Raise what a single one of `indices` raises, naming it; else note them all."""
+    """Raise the error of the single failing index; else add a note of all indices."""
     for index in indices:
         try:
             dataset[index]

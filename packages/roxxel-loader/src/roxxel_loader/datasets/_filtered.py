@@ -25,14 +25,13 @@ T = TypeVar("T")
 class FilteredDataset(LazyDataset[T]):
     """The items that `predicate` holds for, in their order.
 
-    How many there are is known only after all were looked at, so the first use makes
-    one pass over the dataset, on the thread that asks; a `Dataloader` asks when it is
-    made. What is kept of it is 8 bytes per item that passed. Where that pass would take
-    long, filter a `StreamingDataset`, or store what has passed.
+    The first use makes one pass over the dataset on the calling thread; a `Dataloader`
+    makes the pass at construction. The dataset keeps 8 bytes per passing item. If the
+    pass takes too long, filter a `StreamingDataset`, or store the result.
 
     Args:
         dataset: Where the items come from.
-        predicate: Called once with each item; must always say the same of it.
+        predicate: Called once with each item; must be deterministic.
     """
 
     def __init__(self, dataset: Dataset[T], predicate: Callable[[T], bool]) -> None:
@@ -43,18 +42,18 @@ class FilteredDataset(LazyDataset[T]):
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._places())
+        return len(self._positions())
 
     def __getitem__(self, index: int, /) -> T:
-        places = self._places()
-        return self._dataset[int(places[check_index(index, len(places))])]
+        positions = self._positions()
+        return self._dataset[int(positions[check_index(index, len(positions))])]
 
     def __getitems__(self, indices: Sequence[int]) -> list[T]:
         """Return the items at `indices`."""
-        places = self._places()
+        positions = self._positions()
         for index in indices:
-            check_index(index, len(places))
-        return fetch(self._dataset, places[list(indices)].tolist())
+            check_index(index, len(positions))
+        return fetch(self._dataset, positions[list(indices)].tolist())
 
     def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
@@ -62,7 +61,7 @@ class FilteredDataset(LazyDataset[T]):
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, _lock=threading.Lock())
 
-    def _places(self) -> npt.NDArray[np.int64]:
+    def _positions(self) -> npt.NDArray[np.int64]:
         if self._kept is None:
             with self._lock:
                 if self._kept is None:

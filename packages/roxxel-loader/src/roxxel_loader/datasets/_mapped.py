@@ -37,15 +37,15 @@ class MappedDataset(LazyDataset[U], Generic[T, U]):
         return len(self._dataset)
 
     def __getitem__(self, index: int, /) -> U:
-        place = check_index(index, len(self._dataset))
-        return self._function(self._dataset[place])
+        position = check_index(index, len(self._dataset))
+        return self._function(self._dataset[position])
 
     def __getitems__(self, indices: Sequence[int]) -> list[U]:
         """Return the items at `indices`, fetched together and mapped one by one."""
         size = len(self._dataset)
-        places = [check_index(index, size) for index in indices]
+        positions = [check_index(index, size) for index in indices]
         mapped: list[U] = []
-        for index, item in zip(places, fetch(self._dataset, places), strict=True):
+        for index, item in zip(positions, fetch(self._dataset, positions), strict=True):
             try:
                 mapped.append(self._function(item))
             except Exception as error:

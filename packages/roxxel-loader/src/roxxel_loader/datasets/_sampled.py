@@ -51,6 +51,6 @@ class SampledDataset(LazyDataset[T]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[T]:
         """Return the items at `indices`."""
-        places = [check_index(index, self._num_items) for index in indices]
-        chosen = permute(np.asarray(places, np.int64), len(self._dataset), self._key)
+        positions = [check_index(index, self._num_items) for index in indices]
+        chosen = permute(np.asarray(positions, np.int64), len(self._dataset), self._key)
         return fetch(self._dataset, chosen.tolist())

@@ -37,13 +37,15 @@ class ShuffledDataset(LazyDataset[T]):
         return len(self._dataset)
 
     def __getitem__(self, index: int, /) -> T:
-        place = check_index(index, len(self._dataset))
-        return self._dataset[self._places([place])[0]]
+        position = check_index(index, len(self._dataset))
+        return self._dataset[self._positions([position])[0]]
 
     def __getitems__(self, indices: Sequence[int]) -> list[T]:
         """Return the items at `indices`."""
-        return fetch(self._dataset, self._places(indices))
+        return fetch(self._dataset, self._positions(indices))
 
-    def _places(self, indices: Sequence[int]) -> list[int]:
-        places = permute(np.asarray(indices, np.int64), len(self._dataset), self._key)
-        return places.tolist()
+    def _positions(self, indices: Sequence[int]) -> list[int]:
+        positions = permute(
+            np.asarray(indices, np.int64), len(self._dataset), self._key
+        )
+        return positions.tolist()

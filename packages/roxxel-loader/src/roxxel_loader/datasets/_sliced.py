@@ -35,16 +35,16 @@ class SlicedDataset(LazyDataset[T]):
         step: int | None = None,
     ) -> None:
         self._dataset = dataset
-        self._places = range(len(dataset))[slice(start, stop, step)]
+        self._positions = range(len(dataset))[slice(start, stop, step)]
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def __getitem__(self, index: int, /) -> T:
-        return self._dataset[self._places[check_index(index, len(self))]]
+        return self._dataset[self._positions[check_index(index, len(self))]]
 
     def __getitems__(self, indices: Sequence[int]) -> list[T]:
         """Return the items at `indices`."""
         size = len(self)
-        places = [self._places[check_index(index, size)] for index in indices]
-        return fetch(self._dataset, places)
+        positions = [self._positions[check_index(index, size)] for index in indices]
+        return fetch(self._dataset, positions)

@@ -111,8 +111,8 @@ class StreamingDataset(Generic[T]):
                     return
                 key = make_key("stream", seed, epoch, block)
                 order = permute(np.arange(len(items)), len(items), key)
-                for place in order[skipped:].tolist():
-                    yield items[place]
+                for position in order[skipped:].tolist():
+                    yield items[position]
                 skipped = 0
 
         return self._with(open_at, self._function)

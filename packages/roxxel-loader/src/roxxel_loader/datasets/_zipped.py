@@ -36,13 +36,13 @@ class ZipDataset(LazyDataset[tuple[Any, ...]]):
         return len(self._datasets[0])
 
     def __getitem__(self, index: int, /) -> tuple[Any, ...]:
-        place = check_index(index, len(self))
-        return tuple(dataset[place] for dataset in self._datasets)
+        position = check_index(index, len(self))
+        return tuple(dataset[position] for dataset in self._datasets)
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Any, ...]]:
         """Return the tuples at `indices`."""
         size = len(self)
-        places = [check_index(index, size) for index in indices]
+        positions = [check_index(index, size) for index in indices]
         return list(
-            zip(*(fetch(dataset, places) for dataset in self._datasets), strict=True)
+            zip(*(fetch(dataset, positions) for dataset in self._datasets), strict=True)
         )

@@ -117,16 +117,16 @@ class ParquetDataset(LazyDataset[dict[str, Any]]):
             LookupError: A file was replaced since it was opened.
         """
         by_group: dict[int, list[int]] = {}
-        for place, index in enumerate(indices):
+        for position, index in enumerate(indices):
             group = bisect_right(self._stops, check_index(index, len(self)))
-            by_group.setdefault(group, []).append(place)
+            by_group.setdefault(group, []).append(position)
         items: list[dict[str, Any]] = [{} for _ in indices]
-        for group, places in by_group.items():
+        for group, positions in by_group.items():
             first = self._stops[group - 1] if group else 0
-            rows = [indices[place] - first for place in places]
+            rows = [indices[position] - first for position in positions]
             found = _rows(self._group(group), rows)
-            for place, row in zip(places, found, strict=True):
-                items[place] = row
+            for position, row in zip(positions, found, strict=True):
+                items[position] = row
         return items
 
     def __getstate__(self) -> dict[str, object]:
@@ -143,13 +143,13 @@ class ParquetDataset(LazyDataset[dict[str, Any]]):
             if table is not None:
                 self._kept[group] = table
                 return table
-        number, place = self._groups[group]
+        number, position = self._groups[group]
         if _stamp(self._paths[number]) != self._stamps[number]:
             raise LookupError(
                 f"{self._paths[number]} was replaced while it was read; open it again"
             )
         with pq.ParquetFile(self._paths[number], memory_map=True) as file:
-            table = file.read_row_group(place, columns=self._columns)
+            table = file.read_row_group(position, columns=self._columns)
         with self._lock:
             self._kept[group] = table
             while len(self._kept) > self._max_groups:
@@ -158,13 +158,13 @@ class ParquetDataset(LazyDataset[dict[str, Any]]):
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
-    """Return what changes when another file takes a file's place."""
+    """Return what changes when another file takes a file's position."""
     found = pathlib.Path(path).stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _rows(table: pa.Table, places: list[int]) -> list[dict[str, Any]]:
-    part = table.take(pa.array(places, pa.int64()))
+def _rows(table: pa.Table, positions: list[int]) -> list[dict[str, Any]]:
+    part = table.take(pa.array(positions, pa.int64()))
     columns = [_values(part.column(name)) for name in part.column_names]
     return [
         dict(zip(part.column_names, row, strict=True))

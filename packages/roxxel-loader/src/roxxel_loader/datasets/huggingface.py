@@ -60,13 +60,13 @@ class HuggingFaceDataset(LazyDataset[dict[str, Any]]):
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return the rows at `indices`, read together where there are no nulls."""
         size = len(self._dataset)
-        places = [check_index(index, size) for index in indices]
+        positions = [check_index(index, size) for index in indices]
         if self._alone:
-            return [self._read([place])[0] for place in places]
-        return self._read(places)
+            return [self._read([position])[0] for position in positions]
+        return self._read(positions)
 
-    def _read(self, places: list[int]) -> list[dict[str, Any]]:
-        columns = self._dataset[places]
+    def _read(self, positions: list[int]) -> list[dict[str, Any]]:
+        columns = self._dataset[positions]
         names = list(columns)
         return [
             dict(zip(names, row, strict=True))

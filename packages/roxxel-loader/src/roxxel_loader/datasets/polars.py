@@ -48,8 +48,8 @@ class PolarsDataset(LazyDataset[dict[str, Any]]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return the rows at `indices`, gathered column by column."""
-        places = [check_index(index, len(self._frame)) for index in indices]
-        part = self._frame[places]
+        positions = [check_index(index, len(self._frame)) for index in indices]
+        part = self._frame[positions]
         columns = [_values(part[name]) for name in part.columns]
         return [
             dict(zip(part.columns, row, strict=True))
