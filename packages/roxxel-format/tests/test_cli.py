@@ -210,6 +210,39 @@ def test_export_writes_flat_files(tmp_path: Path) -> None:
     assert np.load(tmp_path / "b.npy").tolist() == [5]
 
 
+def test_export_replaces_a_file_only_by_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, output = tmp_path / "a.rox", tmp_path / "a.bin"
+    Roxxel(target).write([[1, 2]], dtype="uint8")
+    output.write_bytes(b"kept")
+
+    assert run("export", target, output) == 1
+
+    error = f"roxxel-format: {output}: exists already; add --force to replace it"
+    assert error in capsys.readouterr().err
+    assert output.read_bytes() == b"kept"
+    assert run("export", target, output, "--force") == 0
+    assert output.read_bytes() == b"\1\2"
+
+
+def test_a_missing_input_and_a_separator_of_text_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing.txt"
+
+    assert run("write", tmp_path / "a.rox", missing) == 1
+
+    error = capsys.readouterr().err
+    assert error == (
+        f"roxxel-format: {missing}: no such file or directory; check the path\n"
+    )
+    with pytest.raises(SystemExit):
+        run("write", tmp_path / "a.rox", missing, "--separator", "x")
+    error = capsys.readouterr().err
+    assert "'x' is not a token id; write a number, or use --separator-bytes" in error
+
+
 def test_an_export_that_fails_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
