@@ -162,7 +162,7 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
         save_all(saving, 1, 2, 3000)
 
         assert saving.steps() == [3000]
-        with pytest.raises(CheckpointWriteError, match=r"2023: is there and is no che"):
+        with pytest.raises(CheckpointWriteError, match=r"2023: exists and is not a che"):
             saving.save(2023, force=True)
     assert (tmp_path / "2023" / "photo").read_text() == "mine"
     assert (tmp_path / "notes.txt").read_text() == "mine"
@@ -172,7 +172,7 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"max_to_keep": 0}, "max_to_keep must be at least 1, got 0"),
         ({"keep_best": -1}, "keep_best must be 0 or more, got -1"),
-        ({"keep_every": 0}, "keep_every must be a step count of at least 1, got 0"),
+        ({"keep_every": 0}, "keep_every must be at least 1 step, got 0"),
         ({"best_mode": "low"}, 'best_mode must be "min" or "max", got \'low\''),
         ({"timeout": 0}, "timeout must be above 0 seconds, and finite, got 0"),
         ({"timeout": math.inf}, "timeout must be above 0 seconds, and finite, got inf"),
