@@ -1,12 +1,12 @@
-"""The states of the golden checkpoints, written in `tests/golden/` by version 0.1.0.
+"""The states of the golden checkpoints in `tests/golden/`, which version 0.1.0 wrote.
 
-`python -m golden_states FOLDER` writes them by the installed roxxel-ckpt; a process index
-and a port after the folder write the share of one of two processes.
+`Checkpointer(folder, Model(k, put)).save(k, {"loss": 1 / k}, {"step": k})` wrote step `k`:
+`v1_one_process` with `on_one_device`, and `v1_two_processes` with `on_all_devices` in two
+processes of two CPU devices each.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 class Model(nnx.Module):
     """Every kind of leaf: a mesh array, bfloat16, keys, counts, numpy, empty."""
 
-    def __init__(self, offset: int, put: Callable[[np.ndarray[Any, Any]], jax.Array]):
+    def __init__(
+        self, offset: int, put: Callable[[np.ndarray[Any, Any]], jax.Array]
+    ) -> None:
         numbers = np.arange(32.0, dtype=np.float32).reshape(8, 4) + offset
         self.weights = nnx.Param(put(numbers))
         self.half = nnx.Param(jnp.arange(3.0, dtype=jnp.bfloat16) + offset)
@@ -45,25 +47,3 @@ def on_all_devices(numbers: np.ndarray[Any, Any]) -> jax.Array:
     return jax.make_array_from_callback(
         numbers.shape, sharding, lambda index: numbers[index]
     )
-
-
-def write(folder: str, put: Callable[[np.ndarray[Any, Any]], jax.Array]) -> None:
-    """Write the steps 1 and 2."""
-    from roxxel_ckpt import Checkpointer
-
-    for step in (1, 2):
-        with Checkpointer(folder, Model(step, put)) as saving:
-            assert saving.save(step, {"loss": 1.0 / step}, {"step": step})
-
-
-if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        write(sys.argv[1], on_one_device)
-    else:
-        jax.distributed.initialize(
-            f"127.0.0.1:{sys.argv[3]}",
-            num_processes=2,
-            process_id=int(sys.argv[2]),
-        )
-        write(sys.argv[1], on_all_devices)
-        jax.distributed.shutdown()

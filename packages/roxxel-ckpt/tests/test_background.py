@@ -140,7 +140,8 @@ def test_a_wait_is_bounded_and_may_be_tried_again(
     saving.save(7)
 
     with pytest.raises(
-        CheckpointTimeoutError, match=r"step 7 was not done after 0\.05 seconds \(the write"
+        CheckpointTimeoutError,
+        match=r"step 7 was not done after 0\.05 seconds \(the write",
     ):
         saving.wait()
     with pytest.raises(CheckpointTimeoutError):
