@@ -1,8 +1,8 @@
 """The states of the golden checkpoints in `tests/golden/`, which version 0.1.0 wrote.
 
-`Checkpointer(folder, Model(k, put)).save(k, {"loss": 1 / k}, {"step": k})` wrote step `k`:
-`v1_one_process` with `on_one_device`, and `v1_two_processes` with `on_all_devices` in two
-processes of two CPU devices each.
+`Checkpointer(folder, Model(k, put)).save(k, {"loss": 1 / k}, {"step": k})` wrote step
+`k`: in `v1_one_process` with `on_one_device`, and in `v1_two_processes` with
+`on_all_devices` in two processes of two CPU devices each.
 """
 
 from __future__ import annotations

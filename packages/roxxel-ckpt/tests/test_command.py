@@ -145,8 +145,10 @@ def test_what_is_not_there_is_one_sentence(
     assert main(["show", str(tmp_path)]) == 1
 
     assert capsys.readouterr().err.splitlines() == [
-        f"roxxel-ckpt: {tmp_path / 'none'}: this folder does not exist; "
-        "name a folder of checkpoints",
+        (
+            f"roxxel-ckpt: {tmp_path / 'none'}: this folder does not exist; "
+            "name a folder of checkpoints"
+        ),
         f"{tmp_path}: no checkpoints",
         (
             f"roxxel-ckpt: {tmp_path}: neither holds nor is a checkpoint; "

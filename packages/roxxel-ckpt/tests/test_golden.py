@@ -29,7 +29,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_checkpoint_of_version_1_restores_bit_for_bit(
     folder: Path,
     put: object,
-    release: bool,  # noqa: FBT001 - a parameter
+    release: bool,
 ) -> None:
     fresh = Model(9, put)  # pyright: ignore[reportArgumentType] - one of two functions
 

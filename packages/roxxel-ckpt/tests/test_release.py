@@ -30,7 +30,7 @@ def live_bytes() -> int:
     """Return the bytes of all buffers of live arrays, each buffer once."""
     found: dict[int, int] = {}
     for array in jax.live_arrays():
-        is_key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+        is_key = jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
         if not is_key and not array.is_deleted():
             for shard in array.addressable_shards:
                 found[shard.data.unsafe_buffer_pointer()] = shard.data.nbytes

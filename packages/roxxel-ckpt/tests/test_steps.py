@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ def test_one_checkpoint_of_each_duration_is_permanent(
         found = {k: found[k] for k in retention.kept(found)}
 
     times = [description.saved_at for _, description in sorted(found.items())]
-    gaps = [later - before for before, later in zip(times, times[1:], strict=False)]
+    gaps = [later - before for before, later in itertools.pairwise(times)]
     assert 0 in found
     assert all(gap >= 3600 * hours for gap in gaps[:-1])
     assert all(gap < 3600 * hours + 60 * max(minutes) for gap in gaps)

@@ -136,12 +136,12 @@ def read_description(directory: Path) -> Description:
             step=body["step"],
             metrics={name: float(value) for name, value in body["metrics"].items()},
             extra=body["extra"],
-            versions=body["versions"],
+            versions=body.get("versions", {}),
             saved_at=saved_at,
             format=int(body["format"]),
             digests=tuple(body.get("digests", ())),
         )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointDamagedError(
             f"{directory}: this is not a description of roxxel-ckpt ({error!r}); "
             "restore another step"
