@@ -47,6 +47,10 @@ REFUSED = (
     "CheckpointWriteError: {}file/run: cannot hold checkpoints (Not a directory); give "
     "checkpoint_path a folder that this process may write to"
 )
+LATE = (
+    "CheckpointTimeoutError: peek: process 1 did not answer within 0.5 seconds; its "
+    "own log says why, or give a larger timeout"
+)
 FIRST_SAYS = [
     DAMAGED,
     FAILED.format(4, "process 1: File too large"),
@@ -57,6 +61,7 @@ FIRST_SAYS = [
     DIFFERENT.format("save step 6"),
     DIFFERENT.format("restore"),
     REFUSED.format(""),
+    LATE,
 ]
 SECOND_SAYS = [
     DAMAGED,
@@ -68,6 +73,7 @@ SECOND_SAYS = [
     DIFFERENT.format("save step 6"),
     DIFFERENT.format("restore"),
     REFUSED.format("process 0: "),
+    LATE,
 ]
 
 

@@ -177,6 +177,16 @@ class Run:
         self.by_first(lambda: file.write_text(""))
         self.failure_of(lambda: Checkpointer(file / "run", self.model).save(1))
 
+    def be_late(self) -> None:
+        """Call nothing on one process; the late call of that process fails, too."""
+        hasty = Checkpointer(self.folder, self.model, timeout=0.5)
+        if self.index == 0:
+            self.failure_of(hasty.peek)
+        self.meet()
+        if self.index == 1:
+            self.failure_of(hasty.peek)
+        assert self.saving.peek() == (4, None)
+
     def read_other_counts(self) -> None:
         """Restore checkpoints of one process, of version 0.1, and a damaged one."""
         for name in ("one_process", "golden_one", "golden_two"):
@@ -212,6 +222,7 @@ def main() -> None:
     run.give_up_alone()
     run.read_alone()
     run.differ()
+    run.be_late()
     run.read_other_counts()
     run.say("done")
     jax.distributed.shutdown()

@@ -162,15 +162,17 @@ class Restorer:
             CheckpointStateLostError: The same, after the live arrays were deleted.
         """
         source = candidate.plan.source
-        stored: dict[str, Any] = {}
         names = [name for name in source if live.specs[name].is_stored]
+        values: dict[str, Any] = {}
 
         def read() -> None:
             if release:
                 live.release(names)
-            stored.update(
-                _orbax.read_arrays(candidate.directory / STATE, candidate.targets)
-            )
+            stored = _orbax.read_arrays(candidate.directory / STATE, candidate.targets)
+            for name in names:
+                # Dropping each stored array here keeps the peak at one state.
+                array = stored.pop(source[name])
+                values[name] = from_stored(array, live.leaves[name])
 
         try:
             self._channel.agree(
@@ -190,13 +192,7 @@ class Restorer:
                 f"{candidate.directory}: the arrays cannot be read ({brief(error)}); "
                 "restore another step"
             ) from error
-        # Each stored array is dropped as soon as its leaf exists.
-        live.update(
-            {
-                name: from_stored(stored.pop(source[name]), live.leaves[name])
-                for name in names
-            }
-        )
+        live.update(values)
         return candidate.plan.report
 
     def _verified(

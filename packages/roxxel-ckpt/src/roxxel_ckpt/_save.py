@@ -112,6 +112,8 @@ class Save:
         started_at: `time.perf_counter()` at the begin of the save.
 
     Attributes:
+        folder: The folder of the checkpoints.
+        step: The step.
         channel: Of this attempt.
         was_raised: Whether the caller knows already that this save failed.
     """
@@ -128,7 +130,7 @@ class Save:
         held: contextlib.ExitStack,
         started_at: float,
     ) -> None:
-        self._folder, self._step, self._retention = folder, step, retention
+        self.folder, self.step, self._retention = folder, step, retention
         self._attempt = DiskAttempt(folder, step, attempt, process_index())
         self.channel = channel
         self.was_raised = False
@@ -158,14 +160,14 @@ class Save:
         threading.Thread(
             target=self._run,
             args=(arrays,),
-            name=f"roxxel-ckpt-save-{self._step}",
+            name=f"roxxel-ckpt-save-{self.step}",
             daemon=True,
         ).start()
         self._copied.wait()
         if self._copy_error is not None:
             self.was_raised = True
             raise _cannot_begin(
-                self._folder, self._step, self._copy_error
+                self.folder, self.step, self._copy_error
             ) from self._copy_error
 
     def describe(self, description: Description, specs: Mapping[str, LeafSpec]) -> None:
@@ -180,19 +182,9 @@ class Save:
         self._described.set()
 
     @property
-    def folder(self) -> Folder:
-        """The folder of the checkpoints."""
-        return self._folder
-
-    @property
-    def step(self) -> int:
-        """The step."""
-        return self._step
-
-    @property
     def record(self) -> SaveRecord:
         """How long the save took so far."""
-        return SaveRecord(self._step, self._blocking_s, self._total_s)
+        return SaveRecord(self.step, self._blocking_s, self._total_s)
 
     @property
     def has_ended(self) -> bool:
@@ -216,7 +208,7 @@ class Save:
         if isinstance(error, TimeoutError):
             raise self._too_slow(brief(error)) from error
         raise CheckpointWriteError(
-            f"{self._folder}: the save of step {self._step} failed ({brief(error)}); "
+            f"{self.folder}: the save of step {self.step} failed ({brief(error)}); "
             "earlier checkpoints are unchanged"
         ) from error
 
@@ -233,7 +225,7 @@ class Save:
         self._copied.set()
         try:
             self.channel.agree(
-                f"commit step {self._step}",
+                f"commit step {self.step}",
                 lambda: self._publish(wait_for_files),
                 self._commit,
                 self._timeout_s,
@@ -273,20 +265,20 @@ class Save:
             description, digests=tuple(digests), saved_at=time.time()
         )
         self._attempt.commit(description.to_json(specs))
-        found = descriptions(self._folder)
+        found = descriptions(self.folder)
         for old in sorted(found.keys() - self._retention.kept(found)):
             try:
-                self._folder.delete(old)
+                self.folder.delete(old)
             except OSError as error:
                 _logger.warning(
                     "%s: cannot be deleted (%s)",
-                    self._folder.step_path(old),
+                    self.folder.step_path(old),
                     brief(error),
                 )
 
     def _too_slow(self, reason: str) -> CheckpointTimeoutError:
         return CheckpointTimeoutError(
-            f"{self._folder}: the save of step {self._step} was not done after "
+            f"{self.folder}: the save of step {self.step} was not done after "
             f"{self._timeout_s:g} seconds ({reason}); earlier checkpoints are "
             "unchanged, so repair the storage or give a larger timeout"
         )
