@@ -147,6 +147,30 @@ def test_a_restore_after_a_peek_reads_each_file_for_its_digest_once(
     assert read.count(largest_file(tmp_path).read_bytes()) == 2
 
 
+def test_files_that_are_not_read_are_not_verified(tmp_path: Path) -> None:
+    model, optimizer = make(seed=0)
+    with Checkpointer(tmp_path, model, optimizer) as saving:
+        save_all(saving, 10, 20)
+    flip(largest_file(tmp_path / "20" / "state" / "optimizer"))
+    fresh, fresh_optimizer = make(seed=1)
+
+    assert Checkpointer(tmp_path, fresh).restore() == 20
+    assert content(fresh) == content(model)
+    assert Checkpointer(tmp_path, fresh, fresh_optimizer).restore() == 10
+
+
+def test_digests_of_another_commit_are_damage(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10)
+    shutil.copy(tmp_path / "10" / "digests" / "0.json", tmp_path)
+    with checkpointer(tmp_path, seed=1) as saving:
+        save_all(saving, 30)
+    shutil.copy(tmp_path / "0.json", tmp_path / "30" / "digests")
+
+    with pytest.raises(CheckpointDamagedError, match="0.json is of another commit"):
+        checkpointer(tmp_path).restore(30)
+
+
 def flip_and_hide(path: Path) -> None:
     times = path.stat()
     flip(path)
