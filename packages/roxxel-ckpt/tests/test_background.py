@@ -1,4 +1,4 @@
-"""A save goes on behind the caller's back, and what goes wrong there is told."""
+"""Saves run in the background, and their errors are raised later."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_failed_write_is_raised_at_the_next_call_and_harms_nothing(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no limits on processes")
-def test_a_disk_that_takes_no_more_is_told_and_harms_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_harms_nothing(tmp_path: Path) -> None:
     import resource
 
     state = nnx.Dict(a=nnx.Variable(np.random.default_rng(0).normal(size=100_000)))
@@ -292,7 +292,7 @@ def test_threads_may_save_at_the_same_time(tmp_path: Path) -> None:
         assert saving.restore() == max(held)
 
 
-def test_a_full_disk_is_told_in_its_own_words() -> None:
+def test_a_full_disk_is_reported_in_its_own_words() -> None:
     wrapped = ValueError(
         'RESOURCE_EXHAUSTED: Error writing "model/a/0" in OCDBT database at local file '
         '"/d/": Failed to write 14 bytes to file 6: No space left on device '

@@ -43,26 +43,26 @@ _SAFETENSORS_DTYPES = {
 
 
 def read_as_numpy(
-    directory: Path, names: Sequence[str], tree: Mapping[str, LeafSpec]
+    directory: Path, names: Sequence[str], leaves: Mapping[str, LeafSpec]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yield leaves in order, as numpy; typed PRNG keys as their 32-bit words.
 
     Args:
         directory: Directory of the step.
         names: Leaves to read.
-        tree: All leaves of the step.
+        leaves: All leaves of the step.
     """
     group: list[str] = []
     num_bytes = 0
     for name in [*names, None]:
-        size = 0 if name is None else tree[name].num_bytes or 0
+        size = 0 if name is None else leaves[name].num_bytes or 0
         if group and (name is None or num_bytes + size > _BYTES_AT_ONCE):
             found = read_arrays(
                 directory / STATE,
-                {member: None for member in group if tree[member].is_stored},
+                {member: None for member in group if leaves[member].is_stored},
             )
             for member in group:
-                spec = tree[member]
+                spec = leaves[member]
                 yield member, found.get(member, np.zeros(spec.shape, bool))
             group, num_bytes = [], 0
         if name is not None:
@@ -72,7 +72,7 @@ def read_as_numpy(
 
 def export_safetensors(
     directory: Path,
-    tree: Mapping[str, LeafSpec],
+    leaves: Mapping[str, LeafSpec],
     names: Mapping[str, str],
     target: Path,
 ) -> int:
@@ -80,7 +80,7 @@ def export_safetensors(
 
     Args:
         directory: Directory of the step.
-        tree: All leaves of the step.
+        leaves: All leaves of the step.
         names: Name in the file by name of the leaf, for the leaves to write.
         target: File to write; it appears only when it is complete.
 
@@ -92,7 +92,7 @@ def export_safetensors(
     """
     header: dict[str, Any] = {}
     offset = 0
-    for name, spec in tree.items():
+    for name, spec in leaves.items():
         if name in names and (spec.is_key or not spec.is_stored):
             continue  # PRNG keys are not weights, and empty arrays have no bytes
         if name in names:
@@ -112,10 +112,10 @@ def export_safetensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     partial = target.with_name(target.name + ".part")
-    chosen = [name for name in tree if names.get(name) in header]
+    chosen = [name for name in leaves if names.get(name) in header]
     with partial.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, array in read_as_numpy(directory, chosen, tree):
+        for _, array in read_as_numpy(directory, chosen, leaves):
             file.write(np.ascontiguousarray(array).tobytes())
         file.flush()
         os.fsync(file.fileno())

@@ -143,8 +143,8 @@ class Folder:
     def clean(self) -> None:
         """Remove what killed processes left half-written or half-removed.
 
-        Only the holder of `lock()` may call this: the files of a save in flight look
-        the same.
+        Only the holder of `lock()` may call this: the files of a save in flight have
+        the same names.
         """
         if not self.path.is_dir():
             return
@@ -175,10 +175,10 @@ class Folder:
 
     @contextlib.contextmanager
     def lock(self) -> Generator[bool]:
-        """Hold the folder against other processes that save into it.
+        """Lock the folder against other processes that save into it.
 
         Yields:
-            False when another process holds the folder. The operating system releases
+            False when another process has the lock. The operating system releases
             the lock when a process ends, however it ends. A file system without locks
             gives the lock to everyone.
         """

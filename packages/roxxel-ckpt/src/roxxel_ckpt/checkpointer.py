@@ -181,7 +181,7 @@ class Checkpointer:
                 than `timeout` seconds.
             CheckpointError: An array was donated to a computation, or the processes
                 save different steps.
-            TypeError: `metrics_dict` holds something else than numbers, JSON cannot
+            TypeError: `metrics_dict` has values that are not numbers, JSON cannot
                 hold `extra`, or a Variable holds something that cannot be saved.
             ValueError: The step is negative, or `describe` is given beside what it
                 replaces.
@@ -318,7 +318,7 @@ class Checkpointer:
         that were not verified here or have changed since.
 
         Args:
-            step: Step to look at; None for the newest sound one.
+            step: Step to peek at; None for the newest sound one.
 
         Returns:
             None when the folder holds no checkpoint.
