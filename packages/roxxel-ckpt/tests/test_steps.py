@@ -210,6 +210,13 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_file_with_the_number_of_a_step_gives_way(tmp_path: Path) -> None:
+    (tmp_path / "8").write_bytes(b"PK")
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 8)
+    assert checkpointer(tmp_path).restore() == 8
+
+
 def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"max_to_keep": 0}, "max_to_keep must be at least 1, got 0"),

@@ -182,7 +182,7 @@ def check_restorable(
     if strict and not report.is_exact:
         raise CheckpointMismatchError(
             f"{directory}: the checkpoint is not exactly this model "
-            f"({_summary(report)}); restore without strict=True what fits"
+            f"({_summary(report)}); omit strict=True to restore the leaves that fit"
         )
     if report.mismatched and on_mismatch == "error":
         differences = "; ".join(

@@ -239,5 +239,7 @@ def sync_directory(path: Path) -> None:
 
 
 def _remove_tree(path: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
+    if path.is_dir():
         shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
