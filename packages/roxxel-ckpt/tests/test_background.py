@@ -150,7 +150,7 @@ def test_a_wait_is_bounded_and_may_be_tried_again(
     gate.set()
     flight = saving._flight  # pyright: ignore[reportPrivateUsage]
     assert flight is not None
-    assert flight._ended.wait(60)  # pyright: ignore[reportPrivateUsage]
+    flight._done.result(60)  # pyright: ignore[reportPrivateUsage]
     saving.close()
     assert saving.steps() == [7]
 

@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import threading
 import time
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import _orbax
@@ -138,12 +139,9 @@ class Save:
         self._started_at = started_at
         self._blocking_s = 0.0
         self._total_s: float | None = None
-        self._error: BaseException | None = None
-        self._copy_error: BaseException | None = None
-        self._copied, self._described = threading.Event(), threading.Event()
-        self._ended = threading.Event()
-        self._description: tuple[Description, Mapping[str, LeafSpec]] | None = None
-        self._given_up: BaseException | None = None
+        self._copied: Future[None] = Future()
+        self._described: Future[tuple[Description, Mapping[str, LeafSpec]]] = Future()
+        self._done: Future[None] = Future()
 
     def start(self, arrays: dict[str, Any]) -> None:
         """Start the thread; return when the arrays may be donated.
@@ -159,27 +157,25 @@ class Save:
         # hook waits for the thread instead.
         threading.Thread(
             target=self._run,
-            args=(arrays,),
+            # A thread keeps its arguments until it ends, so a list passes the arrays.
+            args=([arrays],),
             name=f"roxxel-ckpt-save-{self.step}",
             daemon=True,
         ).start()
-        self._copied.wait()
-        if self._copy_error is not None:
+        error = self._copied.exception()
+        if error is not None:
             self.was_raised = True
-            raise _cannot_begin(
-                self.folder, self.step, self._copy_error
-            ) from self._copy_error
+            raise _cannot_begin(self.folder, self.step, error) from error
 
     def describe(self, description: Description, specs: Mapping[str, LeafSpec]) -> None:
         """Let the thread commit the step with this description."""
-        self._description = description, specs
         self._blocking_s = time.perf_counter() - self._started_at
-        self._described.set()
+        self._described.set_result((description, specs))
 
     def give_up(self, error: BaseException) -> None:
         """Let the thread end the save on every process, for an error of the caller."""
-        self._given_up, self.was_raised = error, True
-        self._described.set()
+        self.was_raised = True
+        self._described.set_exception(error)
 
     @property
     def record(self) -> SaveRecord:
@@ -189,7 +185,7 @@ class Save:
     @property
     def has_ended(self) -> bool:
         """Whether the thread has done everything, successful or not."""
-        return self._ended.is_set()
+        return self._done.done()
 
     def wait(self) -> None:
         """Wait until the checkpoint is complete.
@@ -199,9 +195,10 @@ class Save:
                 write goes on, so waiting again is possible.
             CheckpointWriteError: The save failed, and the caller does not know it yet.
         """
-        if not self._ended.wait(self._timeout_s):
-            raise self._too_slow("the write goes on")
-        error = self._error
+        try:
+            error = self._done.exception(self._timeout_s)
+        except TimeoutError:
+            raise self._too_slow("the write goes on") from None
         if error is None or self.was_raised:
             return
         self.was_raised = True
@@ -212,17 +209,17 @@ class Save:
             "earlier checkpoints are unchanged"
         ) from error
 
-    def _run(self, arrays: dict[str, Any]) -> None:
+    def _run(self, box: list[dict[str, Any]]) -> None:
+        failure: BaseException | None = None
         wait_for_files: Callable[[], None] | None = None
         try:
             self._attempt.create()
             state = self._attempt.staging / STATE
             state.mkdir()
-            wait_for_files = _orbax.start_writing(state, arrays)
+            wait_for_files = _orbax.start_writing(state, box.pop())
+            self._copied.set_result(None)
         except BaseException as error:  # noqa: BLE001 - raised by start()
-            self._copy_error = error
-        del arrays
-        self._copied.set()
+            self._copied.set_exception(error)
         try:
             self.channel.agree(
                 f"commit step {self.step}",
@@ -232,23 +229,23 @@ class Save:
             )
             self._total_s = time.perf_counter() - self._started_at
         except BaseException as error:  # noqa: BLE001 - raised by wait()
-            self._error = error
+            failure = error
             if is_first_process():
                 self._attempt.discard()
-        finally:
-            self._held.close()
-            _in_flight.discard(self)
-            self._ended.set()
+        self._held.close()
+        _in_flight.discard(self)
+        if failure is None:
+            self._done.set_result(None)
+        else:
+            self._done.set_exception(failure)
 
     def _publish(self, wait_for_files: Callable[[], None] | None) -> int:
         """Finish and digest the files of this process; return the digests' CRC-32."""
-        if wait_for_files is None:
-            assert self._copy_error is not None  # noqa: S101 - set with the event
-            raise _as_exception(self._copy_error)
-        self._described.wait()
-        wait_for_files()
-        if self._given_up is not None:
-            raise _as_exception(self._given_up)
+        error = self._copied.exception() or self._described.exception()
+        if wait_for_files is not None:
+            wait_for_files()
+        if error is not None:
+            raise _as_exception(error)
         staging = self._attempt.staging
         digests = digest_files(staging)
         path = staging / digests_file(process_index())
@@ -259,8 +256,7 @@ class Save:
 
     def _commit(self, digests: list[int]) -> None:
         """Commit the step on process 0, then delete the steps that need not stay."""
-        assert self._description is not None  # noqa: S101 - describe() was called
-        description, specs = self._description
+        description, specs = self._described.result()
         description = dataclasses.replace(
             description, digests=tuple(digests), saved_at=time.time()
         )
