@@ -1,8 +1,9 @@
-"""The states of the golden checkpoints in `tests/golden/`, which version 0.1.0 wrote.
+"""The states of the golden checkpoints in `tests/golden/`.
 
 `Checkpointer(folder, Model(k, put)).save(k, {"loss": 1 / k}, {"step": k})` wrote step
-`k`: in `v1_one_process` with `on_one_device`, and in `v1_two_processes` with
-`on_all_devices` in two processes of two CPU devices each.
+`k`: in `*_one_process` with `on_one_device`, and in `*_two_processes` with
+`on_all_devices` in two processes of two CPU devices each. Version 0.1.0 wrote `v1_*`
+(OCDBT), and the first version of format 2 wrote `v2_*` (zarr 3).
 """
 
 from __future__ import annotations

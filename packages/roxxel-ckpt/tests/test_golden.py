@@ -1,4 +1,4 @@
-"""Checkpoints that version 0.1.0 wrote are restored, and damage in them is found."""
+"""Checkpoints of both layouts are restored, and damage in them is found."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .helpers import content, flip
 GOLDEN = Path(__file__).with_name("golden")
 
 
-@pytest.fixture(params=["v1_one_process", "v1_two_processes"])
+@pytest.fixture(params=sorted(path.name for path in GOLDEN.iterdir()))
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Return a copy of a folder that version 0.1.0 wrote."""
+    """Return a copy of a golden folder."""
     copy = tmp_path / "run"
     shutil.copytree(GOLDEN / request.param, copy)
     return copy
@@ -26,7 +26,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("put", [on_one_device, on_all_devices])
 @pytest.mark.parametrize("release", [False, True])
-def test_checkpoint_of_version_1_restores_bit_for_bit(
+def test_golden_checkpoint_restores_bit_for_bit(
     folder: Path,
     put: object,
     release: bool,
@@ -41,7 +41,7 @@ def test_checkpoint_of_version_1_restores_bit_for_bit(
     assert reading.metrics(2) == {"loss": 0.5}
 
 
-def test_damage_in_a_checkpoint_of_version_1_is_found(folder: Path) -> None:
+def test_damage_in_a_golden_checkpoint_is_found(folder: Path) -> None:
     step = folder / "2"
     files = sorted(path for path in step.rglob("*") if path.is_file())
     reading = Checkpointer(folder, Model(9, on_one_device))
