@@ -10,8 +10,9 @@ import optax
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roxxel_train._loss import LOSS_WEIGHT
 from roxxel_train._model_state import take
-from roxxel_train._step import LOSS_WEIGHT, descend, make_update
+from roxxel_train._step import descend, make_update
 
 from .helpers import VOCABULARY, Tiny
 

@@ -12,9 +12,9 @@ from flax import nnx
 from roxxel_loader import device_stream
 
 from roxxel_train._compiled import CompiledAhead
+from roxxel_train._loss import LOSS_WEIGHT, unpack_loss
 from roxxel_train._model_state import ModelState
 from roxxel_train._placement import batch_shapes
-from roxxel_train._step import LOSS_WEIGHT, unpack_loss
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Sampler
 
     from roxxel_train._keeper import Keeper
+    from roxxel_train._loss import Scalars
     from roxxel_train._model_state import Tree
     from roxxel_train._placement import BatchPlacement
-    from roxxel_train._step import LossFunction, Scalars
+    from roxxel_train._step import LossFunction
 
 FIXED_FIELDS = ("kind", "step", "time")
 PREFIX = "eval_"
