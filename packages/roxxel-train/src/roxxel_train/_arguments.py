@@ -14,8 +14,6 @@ from roxxel_curriculum import Curriculum
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from roxxel_curriculum import Sampler
-
 
 @dataclass(frozen=True)
 class Intervals:
@@ -139,18 +137,3 @@ def awaited_metric(name: str, measured: Iterable[str], *, eval_fn: Any) -> str |
             f"name one of {', '.join(known)}"
         )
     return name
-
-
-def check_accumulation(sampler: Sampler, grad_accum_steps: int) -> None:
-    """Check that every batch can be cut into so many parts.
-
-    Raises:
-        ValueError: One cannot.
-    """
-    for phase in sampler.phases:
-        if phase.batch_size % grad_accum_steps:
-            raise ValueError(
-                f"phase {phase.index} has batch_size={phase.batch_size}, which does "
-                f"not divide by grad_accum_steps={grad_accum_steps}; "
-                f"use a multiple of {grad_accum_steps}"
-            )

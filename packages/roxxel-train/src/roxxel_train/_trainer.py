@@ -21,7 +21,6 @@ from roxxel_train._agreement import check_same, together
 from roxxel_train._arguments import (
     Intervals,
     awaited_metric,
-    check_accumulation,
     check_amounts,
     check_counts,
     check_functions,
@@ -42,6 +41,7 @@ from roxxel_train._placement import (
     BatchPlacement,
     batch_shapes,
     batch_sharding,
+    check_accumulation,
     instead_of_set_mesh,
 )
 from roxxel_train._preflight import Preflight, look_ahead
@@ -234,7 +234,7 @@ class Trainer:
             self._folder or "the checkpoints",
             check,
         )
-        check_accumulation(self._sampler, grad_accum_steps)
+        check_accumulation(self._sampler.phases, grad_accum_steps, self._placement)
         self.seed = self._sampler.seed
         _, self._past = past
         self._profile = checked_steps(
