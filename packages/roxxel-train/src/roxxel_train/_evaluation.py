@@ -19,6 +19,7 @@ from roxxel_train._placement import batch_shapes
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from concurrent.futures import Executor
+    from pathlib import Path
 
     from roxxel_curriculum import Sampler
 
@@ -112,6 +113,7 @@ class HeldOut:
         loss_fn: As for training.
         graphdef: Structure of `(model, optimizer)`.
         state: The live state; its shardings are kept.
+        run_folder: Folder that keeps the choice of GPU kernels.
 
     Raises:
         ValueError: There is no `loss_fn`.
@@ -125,6 +127,7 @@ class HeldOut:
         loss_fn: LossFunction | None,
         graphdef: Any,
         state: Tree,
+        run_folder: Path | None = None,
     ) -> None:
         if loss_fn is None:
             raise ValueError("eval_curriculum needs loss_fn; give it too")
@@ -141,7 +144,11 @@ class HeldOut:
         self._placement = placement
         self._batches = batch_shapes(sampler, placement)
         self._programs = CompiledAhead(
-            jax.jit(evaluate), state, self._batches, placement.sharding.mesh
+            jax.jit(evaluate),
+            state,
+            self._batches,
+            placement.sharding.mesh,
+            run_folder,
         )
 
     @property
@@ -196,7 +203,7 @@ class HeldOut:
         """Yield weight and means of each batch, a few batches late."""
         waiting: deque[tuple[jax.Array, Scalars]] = deque()
         for batch in batches:
-            program = self._programs.for_batch(batch, give_up)
+            program = self._programs.program(batch, give_up)
             if program is None or give_up():
                 return
             waiting.append(program(state, batch))

@@ -252,14 +252,19 @@ class Trainer:
 
         graphdef = nnx.graphdef((self.model, self.optimizer))
         self._batches = batch_shapes(self._sampler, self._placement)
+        path = None if self._folder is None else self._folder.path
         # Traced now, for every phase: so a wrong loss function shows at once.
         self._updates = CompiledAhead(
-            jit_update(graphdef, chosen_step, state), state, self._batches, self._mesh
+            jit_update(graphdef, chosen_step, state),
+            state,
+            self._batches,
+            self._mesh,
+            path,
         )
         held_out: HeldOut | None = None
         if eval_curriculum is not None:
             data = eval_curriculum.sampler(seed, fields=fields, check=check)
-            held_out = HeldOut(data, self._placement, loss_fn, graphdef, state)
+            held_out = HeldOut(data, self._placement, loss_fn, graphdef, state, path)
         self._evaluator = Evaluator(eval_fn, held_out)
         known = {*self._updates.names, *self._evaluator.names}
         self._awaited = (
@@ -367,9 +372,7 @@ class Trainer:
 
             for step, batch in enumerate(batches, start + 1):
                 with _apart("compile_s", recorder, watch):
-                    update = self._updates.for_batch(
-                        batch, self._is_stopping, log.status
-                    )
+                    update = self._updates.program(batch, self._is_stopping, log.status)
                 if update is None:
                     raise self._preempted(requests.stop(step - 1), recorder)
                 trace.at(step - 1, recorder.drain)
