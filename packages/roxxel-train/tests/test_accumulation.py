@@ -90,7 +90,7 @@ def test_weight_is_reported_as_the_sum_over_the_parts() -> None:
     assert float(scalars[LOSS_WEIGHT]) == (ROWS - 1) * (COLUMNS - 1)
 
 
-def test_batch_in_which_nothing_counts_has_no_loss() -> None:
+def test_fully_masked_batch_has_no_loss() -> None:
     for parts in (1, 4):
         state, update = updated(parts)
 

@@ -51,7 +51,7 @@ def test_each_shape_is_compiled_once() -> None:
     )
 
 
-def test_what_was_given_up_can_begin_again() -> None:
+def test_cancelled_compilation_can_start_again() -> None:
     batch = batch_of((2, 3))
     ahead = programs(batch)
     is_blocked, go_on = threading.Event(), threading.Event()

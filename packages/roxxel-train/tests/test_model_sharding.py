@@ -115,7 +115,7 @@ def test_annotated_layout_replicates_what_is_not_annotated(
         [(None, None), (None,), ("model",), (None, "data"), (("data", "model"), None)]
     ),
 )
-def test_annotation_is_obeyed_or_refused(
+def test_annotation_is_kept_or_refused(
     shape: tuple[int, int], spec: tuple[Any, ...]
 ) -> None:
     ways = {None: 1, "data": 4, "model": 2, ("data", "model"): 8}
@@ -216,7 +216,7 @@ def test_small_arrays_are_replicated(size: int) -> None:
 
 @pytest.mark.parametrize("way", ["placed", "created"])
 @pytest.mark.parametrize("split_over", [(), ("data",)])
-def test_model_and_moments_lie_as_annotated_and_the_rest_by_rule(
+def test_model_and_moments_are_split_as_annotated_and_the_rest_by_rule(
     way: str, split_over: tuple[str, ...]
 ) -> None:
     layout = ModelLayout(grid(), split_over, min_split_size=64)
@@ -284,7 +284,7 @@ def test_no_array_that_divides_is_ever_whole_on_a_device(
     assert memory.output_size_in_bytes + memory.temp_size_in_bytes < whole / 4
 
 
-def test_array_that_lies_on_the_mesh_already_stays_there() -> None:
+def test_array_that_is_split_over_the_mesh_keeps_its_sharding() -> None:
     mesh = grid()
     model, optimizer = built(mesh)
     assert isinstance(model, Model)
@@ -296,7 +296,7 @@ def test_array_that_lies_on_the_mesh_already_stays_there() -> None:
     assert axes_by_dimension(model.down.kernel[...]) == (None, "data")
 
 
-def test_array_on_a_mesh_of_another_shape_is_placed_anew() -> None:
+def test_array_on_a_mesh_of_another_shape_gets_a_new_sharding() -> None:
     model, optimizer = built(grid())
     assert isinstance(model, Model)
     turned = Mesh(np.asarray(jax.devices()[:8]).reshape(2, 4), ("data", "model"))
@@ -344,7 +344,7 @@ def test_array_without_a_variable_is_refused_by_name_where_flax_loses_it() -> No
         ((lambda: build()[::-1], None), "returned a Optimizer and a Model; it must"),
     ],
 )
-def test_what_is_no_model_and_optimizer_is_named(
+def test_wrong_model_or_optimizer_is_named(
     given: tuple[Any, Any], message: str
 ) -> None:
     model, optimizer = given
