@@ -72,7 +72,9 @@ def choose_step(
     """
     if train_step is None:
         if loss_fn is None:
-            raise ValueError("loss_fn and train_step are both None; give loss_fn or train_step")
+            raise ValueError(
+                "loss_fn and train_step are both None; give loss_fn or train_step"
+            )
         return descend(loss_fn, grad_accum_steps)
     if grad_accum_steps != 1:
         raise ValueError(
