@@ -126,8 +126,15 @@ def test_every_device_computes_its_own_rows_of_every_part(parts: int) -> None:
         assert moved not in compiled(parts).as_text()
 
 
-def test_trainer_refuses_parts_that_leave_devices_idle(tmp_path: Path) -> None:
+def test_trainer_says_at_the_start_how_many_devices_idle(tmp_path: Path) -> None:
     options: dict[str, Any] = {"mesh": mesh_of(8), "grad_accum_steps": 4}
+    phases = [Phase(1, 16, 9)]
 
-    with pytest.raises(ValueError, match="4 of 8 devices would idle"):
-        trainer(tmp_path, [Phase(2, 16, 9)], **options)
+    trainer(tmp_path, phases, **options).run()
+
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert (
+        "cuts batch_size=16 of phase 0 into parts of 4, so 4 of 8 devices idle" in log
+    )
+    with pytest.raises(ValueError, match="4 of 8 devices idle; use grad_accum_steps=1"):
+        trainer(tmp_path / "strict", phases, strict_sharding=True, **options)

@@ -194,25 +194,28 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
 
 def check_accumulation(
     phases: Iterable[ResolvedPhase], grad_accum_steps: int, placement: BatchPlacement
-) -> None:
+) -> list[str]:
     """Check that every device has rows in every part of every accumulated batch.
 
     A part with fewer rows than devices costs each device as much as a part with one row
     per device, and saves no memory. A batch that is replicated over all devices may be
     cut as its rows allow.
 
+    Returns:
+        One sentence for each phase whose parts leave devices idle.
+
     Raises:
-        ValueError: A batch, or a part of a batch over its devices, does not divide.
+        ValueError: A batch does not divide by the number of parts, or the placement is
+            strict and the parts of a batch leave devices idle.
     """
     ways = [
         (phase, placement.row_ways((phase.batch_size, phase.seq_len)))
         for phase in phases
     ]
     most = math.gcd(*(phase.batch_size // num_devices for phase, num_devices in ways))
-    if most % grad_accum_steps == 0:
-        return
     fitting = [str(parts) for parts in range(1, most + 1) if most % parts == 0]
     remedy = f"use grad_accum_steps={' or '.join(fitting)}, or another batch_size"
+    notes: list[str] = []
     for phase, num_devices in ways:
         rows, left_over = divmod(phase.batch_size, grad_accum_steps)
         if left_over:
@@ -222,11 +225,14 @@ def check_accumulation(
             )
         if rows % num_devices:
             idle = num_devices - rows / -(-rows // num_devices)
-            raise ValueError(
-                f"phase {phase.index} has batch_size={phase.batch_size}, which "
-                f"grad_accum_steps={grad_accum_steps} cuts into parts of {rows} rows, "
-                f"so {idle:.3g} of {num_devices} devices would idle; {remedy}"
+            notes.append(
+                f"grad_accum_steps={grad_accum_steps} cuts batch_size="
+                f"{phase.batch_size} of phase {phase.index} into parts of {rows}, so "
+                f"{idle:.3g} of {num_devices} devices idle; {remedy}"
             )
+    if notes and placement.strict:
+        raise ValueError(notes[0])
+    return notes
 
 
 def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:

@@ -234,7 +234,9 @@ class Trainer:
             self._folder or "the checkpoints",
             check,
         )
-        check_accumulation(self._sampler.phases, grad_accum_steps, self._placement)
+        self._idle = check_accumulation(
+            self._sampler.phases, grad_accum_steps, self._placement
+        )
         self.seed = self._sampler.seed
         _, self._past = past
         self._profile = checked_steps(
@@ -499,7 +501,7 @@ class Trainer:
             )
         if start < total:
             shapes = [(p.batch_size, p.seq_len) for p in self._sampler.phases]
-            for note in self._placement.notes(shapes):
+            for note in (*self._placement.notes(shapes), *self._idle):
                 log.info(note)
         return start
 
