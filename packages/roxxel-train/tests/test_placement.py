@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from roxxel_train._placement import (
     BatchPlacement,
-    check_accumulation,
+    accumulation_notes,
     data_parallel_mesh,
 )
 
@@ -102,7 +102,7 @@ def test_parts_keep_all_devices_of_their_batch_busy_or_the_remedy_does(
         )
 
     try:
-        notes = check_accumulation(phases(*batch_sizes), parts, placement)
+        notes = accumulation_notes(phases(*batch_sizes), parts, placement)
     except ValueError as error:
         notes = [str(error)]
 
@@ -114,17 +114,15 @@ def test_parts_keep_all_devices_of_their_batch_busy_or_the_remedy_does(
 
 
 def test_part_that_leaves_devices_idle_is_named_and_refused_if_strict() -> None:
-    sharding, message = (
-        on_mesh({"data": 8}, "data"),
-        (
-            "grad_accum_steps=4 cuts batch_size=16 of phase 1 into parts of 4, so 4 of 8 "
-            "devices idle; use grad_accum_steps=1 or 2, or another batch_size"
-        ),
+    sharding = on_mesh({"data": 8}, "data")
+    message = (
+        "grad_accum_steps=4 cuts batch_size=16 of phase 1 into parts of 4, so 4 of 8 "
+        "devices idle; use grad_accum_steps=1 or 2, or another batch_size"
     )
 
-    notes = check_accumulation(phases(32, 16), 4, BatchPlacement(sharding))
+    notes = accumulation_notes(phases(32, 16), 4, BatchPlacement(sharding))
 
     assert notes == [message]
     with pytest.raises(ValueError, match="phase 1") as caught:
-        check_accumulation(phases(32, 16), 4, BatchPlacement(sharding, strict=True))
+        accumulation_notes(phases(32, 16), 4, BatchPlacement(sharding, strict=True))
     assert str(caught.value) == message

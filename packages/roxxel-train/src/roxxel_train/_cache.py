@@ -30,7 +30,7 @@ def use_compilation_cache() -> None:
 def kernel_options(mesh: Mesh, run_folder: Path | None) -> dict[str, str | bool]:
     """Return options of the compiler that keep the choice of GPU kernels with a run.
 
-    For a GPU, XLA times several kernels and takes the fastest. On a busy GPU, or after
+    For a GPU, XLA times several kernels and picks the fastest. On a busy GPU, or after
     a restart, another kernel may win, which sums in another order. With these options
     XLA reads earlier choices from `autotune/` in the run's folder and adds new ones.
 

@@ -36,9 +36,11 @@ groups carries gradients only.
 GROUP_AXIS = "replica"
 
 MIN_SPLIT_SIZE = 100_000
-"""Elements below which an array is replicated: gathering a bias or the scale of a norm
-takes longer than keeping a copy costs (DeepSpeed's ZeRO-3 has the same bound,
-`stage3_param_persistence_threshold`)."""
+"""Elements below which an array is replicated.
+
+A copy of a bias or of the scale of a norm costs little memory, and gathering it costs a
+collective. DeepSpeed's ZeRO-3 has the same bound, `stage3_param_persistence_threshold`.
+"""
 
 
 @dataclass(frozen=True)

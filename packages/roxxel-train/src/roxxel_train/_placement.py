@@ -87,7 +87,7 @@ def _check_type(name: str, value: Any, expected: type) -> None:
     if value is not None and not isinstance(value, expected):
         raise TypeError(
             f"{name} is a {type(value).__name__}; give a jax.sharding."
-            f"{expected.__name__}, or leave it out"
+            f"{expected.__name__}, or omit the argument"
         )
 
 
@@ -192,17 +192,14 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
     return shapes
 
 
-def check_accumulation(
+def accumulation_notes(
     phases: Iterable[ResolvedPhase], grad_accum_steps: int, placement: BatchPlacement
 ) -> list[str]:
-    """Check that every device has rows in every part of every accumulated batch.
+    """Return one sentence for each phase whose accumulated parts leave devices idle.
 
     A part with fewer rows than devices costs each device as much as a part with one row
     per device, and saves no memory. A batch that is replicated over all devices may be
     cut as its rows allow.
-
-    Returns:
-        One sentence for each phase whose parts leave devices idle.
 
     Raises:
         ValueError: A batch does not divide by the number of parts, or the placement is

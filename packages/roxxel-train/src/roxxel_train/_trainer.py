@@ -39,9 +39,9 @@ from roxxel_train._overheard import Overheard
 from roxxel_train._past import bind, newest_state, take_weights
 from roxxel_train._placement import (
     BatchPlacement,
+    accumulation_notes,
     batch_shapes,
     batch_sharding,
-    check_accumulation,
     instead_of_set_mesh,
 )
 from roxxel_train._preflight import Preflight, look_ahead
@@ -234,7 +234,7 @@ class Trainer:
             self._folder or "the checkpoints",
             check,
         )
-        self._idle = check_accumulation(
+        self._idle = accumulation_notes(
             self._sampler.phases, grad_accum_steps, self._placement
         )
         self.seed = self._sampler.seed
