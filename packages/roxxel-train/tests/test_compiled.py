@@ -117,6 +117,6 @@ def test_compiler_that_outlives_the_log_ends_without_an_error(tmp_path: Path) ->
     one = trainer(tmp_path)
     log = Logger()
     with ThreadPoolExecutor(1) as compiler:
-        one._compile_ahead(0, log, compiler)  # pyright: ignore[reportPrivateUsage] - a second signal leaves it so
+        one._compile_ahead(compiler, log)  # pyright: ignore[reportPrivateUsage] - a second signal leaves it so
 
     assert [shape.shape for shape in one._updates.shapes()] == [(4, 9), (2, 17)]  # pyright: ignore[reportPrivateUsage]

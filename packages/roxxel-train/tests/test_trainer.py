@@ -3,7 +3,8 @@ from __future__ import annotations
 import logging
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,9 +26,6 @@ from roxxel_train import (
 )
 
 from .helpers import VOCABULARY, corpus, loss_fn, mesh_of, pair, rows, trainer, values
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_run_makes_every_update_and_says_what_it_did(tmp_path: Path) -> None:
@@ -218,7 +216,7 @@ def test_parameters_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
         return loss
 
     one = trainer(tmp_path, loss_fn=None, train_step=poisons_its_eighth_update)
-    with pytest.raises(NonFiniteError, match="step 8: it left NaN or infinite"):
+    with pytest.raises(NonFiniteError, match="step 8: the update left NaN or infinite"):
         one.run()
 
     assert not (tmp_path / "run" / "checkpoints" / "8").exists()
@@ -468,17 +466,19 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
         ({"checkpoint_every": 0}, "checkpoint_every must be 1 or more"),
         ({"log_every": -1}, "log_every must be 1 or more, got -1"),
         ({"grad_accum_steps": 4}, "phase 1 has batch_size=2, which does not divide"),
-        ({"loss_fn": None}, "give loss_fn"),
+        ({"loss_fn": None}, "loss_fn and train_step are both None"),
         ({"max_to_keep": 0}, "max_to_keep must be 1 or more, got 0"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"hang_after_s": -1.0}, "hang_after_s must be above 0, got -1.0"),
-        ({"flops_per_token": 10**400}, "flops_per_token is beyond the floats"),
+        ({"flops_per_token": 10**400}, "flops_per_token is larger than any float"),
         ({"flops_per_token": 0}, "flops_per_token must be above 0, got 0"),
         (
             {"best_metric": "los"},
             "best_metric='los' is nothing that .*; name one of grad_norm, loss",
         ),
         ({"save_path": "a\0b"}, "holds a NUL character; give another folder"),
+        ({"save_path": "gs://b/run"}, "save_path='gs://b/run': is a URL, .* local"),
+        ({"save_path": Path("s3://b/run")}, "save_path='s3:/b/run': is a URL"),
     ],
 )
 def test_wrong_argument_is_named(

@@ -8,7 +8,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from roxxel_train._metrics import ROW_FIELDS
+from roxxel_train._observe.recorder import ROW_FIELDS
 
 Scalars = dict[str, jax.Array]
 """Values of shape () by the names under which they are logged."""

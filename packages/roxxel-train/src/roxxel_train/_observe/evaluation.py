@@ -1,4 +1,4 @@
-"""What is found out between updates: by the user's function, and on held-out data."""
+"""Evaluations between updates: the user's function, and the loss on held-out data."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from roxxel_train._model_state import ModelState
 from roxxel_train._placement import batch_shapes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterator
     from concurrent.futures import Executor
     from pathlib import Path
 
     from roxxel_curriculum import Sampler
 
-    from roxxel_train._keeper import Keeper
     from roxxel_train._loss import Scalars
     from roxxel_train._model_state import Tree
     from roxxel_train._placement import BatchPlacement
+    from roxxel_train._run_state import RunState
     from roxxel_train._step import LossFunction
 
-FIXED_FIELDS = ("kind", "step", "time")
-PREFIX = "eval_"
-_IN_FLIGHT = 2
+_FIXED_FIELDS = ("kind", "step", "time")
+_PREFIX = "eval_"
+_UNREAD_BATCHES = 2
 
 
 class Evaluator:
-    """Evaluates in the ways that were asked for, and remembers what came out last.
+    """Makes the evaluations of a run, and keeps the last results.
 
     Args:
         eval_fn: The user's function of a `ModelState`, or None.
-        held_out: Held-out data, or None.
+        held_out: The held-out data, or None.
 
     Attributes:
-        result: What `eval_fn` returned last.
+        result: The last result of `eval_fn`.
         eval_loss: The last mean loss on the held-out data.
     """
 
@@ -60,59 +60,60 @@ class Evaluator:
 
     @property
     def names(self) -> set[str]:
-        """Names of what is known to come out; the user's function may add others."""
+        """Names of the values on held-out data; `eval_fn` may return further ones."""
         return set() if self._held_out is None else self._held_out.names
 
     def compile_ahead(self, compiler: Executor) -> None:
-        """Begin to compile in the background."""
+        """Start to compile in the background."""
         if self._held_out is not None:
             self._held_out.compile_ahead(compiler)
 
     def close(self) -> None:
-        """Give up what has not begun to compile."""
+        """Cancel the compilations that have not started."""
         if self._held_out is not None:
             self._held_out.close()
 
     def __call__(
-        self, kept: Keeper, give_up: Callable[[], bool]
+        self, state: RunState, is_stopping: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """Return all that is found out about the newest state, by name.
+        """Return all values of an evaluation of the newest state, by name.
 
         Args:
-            kept: The state.
-            give_up: Asked between batches; once it is true the answer is None.
+            state: The state of the run.
+            is_stopping: Called between batches; once it returns True, the evaluation is
+                given up and returns None.
 
         Raises:
             TypeError: `eval_fn` returns something that cannot be logged.
         """
         values: dict[str, Any] = {}
         if self._held_out is not None:
-            means = self._held_out.evaluate(kept.tree, give_up)
+            means = self._held_out.evaluate(state.arrays, is_stopping)
             if means is None:
                 return None
-            self.eval_loss = means[PREFIX + "loss"]
+            self.eval_loss = means[_PREFIX + "loss"]
             values |= means
         if self._eval_fn is not None:
-            kept.show()
-            step = nnx.Variable(jnp.asarray(kept.step))
-            self.result = self._eval_fn(ModelState(kept.model, kept.optimizer, step))
-            values |= evaluation_values(self.result, taken=values)
+            state.show()
+            step = nnx.Variable(jnp.asarray(state.step))
+            self.result = self._eval_fn(ModelState(state.model, state.optimizer, step))
+            values |= _values(self.result, {*_FIXED_FIELDS, *values})
         return values
 
 
 class HeldOut:
     """The loss over every batch of a held-out curriculum.
 
-    The model is put into its mode for evaluation inside the compiled program, so the
-    live one never leaves that for training; what the loss function does to it, drawing
-    random numbers say, is forgotten.
+    The compiled program evaluates a copy of the model that is in evaluation mode. The
+    live model stays in training mode, and changes that the loss function makes to the
+    copy, such as drawing random numbers, are discarded.
 
     Args:
         sampler: The held-out batches.
-        placement: Where they go.
-        loss_fn: As for training.
+        placement: Their sharding.
+        loss_fn: The same function as for training.
         graphdef: Structure of `(model, optimizer)`.
-        state: The live state; its shardings are kept.
+        state: The live arrays; their shardings are kept.
         run_folder: Folder that keeps the choice of GPU kernels.
 
     Raises:
@@ -130,7 +131,7 @@ class HeldOut:
         run_folder: Path | None = None,
     ) -> None:
         if loss_fn is None:
-            raise ValueError("eval_curriculum needs loss_fn; give it too")
+            raise ValueError("eval_curriculum needs loss_fn; give loss_fn too")
 
         def evaluate(state: Tree, batch: Any) -> tuple[jax.Array, Scalars]:
             model, _ = nnx.merge(graphdef, state)
@@ -154,99 +155,96 @@ class HeldOut:
     @property
     def names(self) -> set[str]:
         """Names of the means that `evaluate` returns."""
-        return {PREFIX + name for name in self._programs.names}
+        return {_PREFIX + name for name in self._programs.names}
 
     def compile_ahead(self, compiler: Executor) -> None:
-        """Begin to compile in the background."""
+        """Start to compile in the background."""
         self._programs.begin(compiler, self._batches)
 
     def close(self) -> None:
-        """Give up what has not begun to compile."""
+        """Cancel the compilations that have not started."""
         self._programs.close()
 
     def evaluate(
-        self, state: Tree, give_up: Callable[[], bool]
+        self, state: Tree, is_stopping: Callable[[], bool]
     ) -> dict[str, float] | None:
-        """Return the means over all tokens by name, each with `eval_` before it.
+        """Return the means over all tokens, named with the prefix `eval_`.
 
-        A batch counts as many tokens as it has, or as its `"loss_weight"` says.
+        A batch has the weight of its tokens, or its `"loss_weight"`.
 
         Args:
-            state: The live state; it stays as it is.
-            give_up: Asked at every batch; once it is true the answer is None.
+            state: The live arrays; they are not donated.
+            is_stopping: Called at every batch; once it returns True, the evaluation is
+                given up and returns None.
 
         Raises:
-            ValueError: No batch has a token that counts.
+            ValueError: All weights are 0.
         """
         sums: dict[str, float] = {}
         total = 0.0
-        with device_stream(
-            self._sampler, 0, self._sampler.total_steps, self._placement
-        ) as batches:
-            for weight, means in self._results(state, batches, give_up):
-                if weight > 0:
-                    total += weight
-                    for name, mean in means.items():
-                        sums[name] = sums.get(name, 0.0) + weight * mean
-        if give_up():
+        for weight, means in self._results(state, is_stopping):
+            if weight > 0:
+                total += weight
+                for name, mean in means.items():
+                    sums[name] = sums.get(name, 0.0) + weight * mean
+        if is_stopping():
             return None
         if not total:
             raise ValueError(
                 f"{LOSS_WEIGHT!r} is 0 in every batch of eval_curriculum, so there is "
-                "no mean; look at the mask in loss_fn, or at that data"
+                "no mean; check the mask in loss_fn and the held-out data"
             )
-        return {PREFIX + name: value / total for name, value in sums.items()}
+        return {_PREFIX + name: value / total for name, value in sums.items()}
 
     def _results(
-        self, state: Tree, batches: Iterator[Any], give_up: Callable[[], bool]
+        self, state: Tree, is_stopping: Callable[[], bool]
     ) -> Iterator[tuple[float, dict[str, float]]]:
-        """Yield weight and means of each batch, a few batches late."""
-        waiting: deque[tuple[jax.Array, Scalars]] = deque()
-        for batch in batches:
-            program = self._programs.program(batch, give_up)
-            if program is None or give_up():
-                return
-            waiting.append(program(state, batch))
-            if len(waiting) > _IN_FLIGHT:
-                yield _fetched(waiting.popleft())
-        yield from map(_fetched, waiting)
+        """Yield weight and means of each batch, two batches late."""
+        unread: deque[tuple[jax.Array, Scalars]] = deque()
+        stream = device_stream(
+            self._sampler, 0, self._sampler.total_steps, self._placement
+        )
+        with stream as batches:
+            for phase, form in zip(self._sampler.phases, self._batches, strict=True):
+                program = self._programs.program(form, is_stopping)
+                if program is None:
+                    return
+                for _ in range(phase.start, phase.stop):
+                    if is_stopping():
+                        return
+                    unread.append(program(state, next(batches)))
+                    if len(unread) > _UNREAD_BATCHES:
+                        yield _read(unread.popleft())
+        yield from map(_read, unread)
 
 
-def _fetched(result: tuple[jax.Array, Scalars]) -> tuple[float, dict[str, float]]:
+def _read(result: tuple[jax.Array, Scalars]) -> tuple[float, dict[str, float]]:
     weight, means = jax.device_get(result)
     return float(weight), {name: float(mean) for name, mean in means.items()}
 
 
-def evaluation_values(result: Any, taken: Iterable[str] = ()) -> dict[str, Any]:
-    """Return what `eval_fn` returned as the fields of a row.
-
-    Args:
-        result: What it returned.
-        taken: Names that the row has already.
+def _values(result: Any, taken: Collection[str]) -> dict[str, Any]:
+    """Return the result of `eval_fn` as fields of a row that has the fields `taken`.
 
     Raises:
-        TypeError: It is neither text, a number, a dict of these, nor None.
+        TypeError: The result is neither text, a number, a dict of these, nor None.
     """
     if result is None:
         return {}
     if isinstance(result, str):
         return {"text": result}
-    if isinstance(result, Mapping):
-        return dict(_items(result, {*FIXED_FIELDS, *taken}))
-    return {"value": _number("what eval_fn returned", result)}
-
-
-def _items(
-    result: Mapping[Any, Any], taken: Collection[str]
-) -> Iterator[tuple[str, Any]]:
+    if not isinstance(result, Mapping):
+        return {"value": _number("its result", result)}
+    values: dict[str, Any] = {}
     for name, value in result.items():
         if name in taken:
             raise TypeError(
-                f"eval_fn returned a value named {name!r}, which every row has "
-                "already; give it another name"
+                f"eval_fn returned a value named {name!r}, which every row already "
+                "has; rename the value"
             )
-        text = isinstance(value, str)
-        yield str(name), value if text else _number(f"{name!r} of eval_fn", value)
+        is_text = isinstance(value, str)
+        values[str(name)] = value if is_text else _number(repr(name), value)
+    return values
 
 
 def _number(what: str, value: Any) -> float:
@@ -254,6 +252,6 @@ def _number(what: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{what} is a {type(value).__name__}; "
+            f"eval_fn: {what} is a {type(value).__name__}; "
             "eval_fn must return text, a number, a dict of these, or None"
         ) from error

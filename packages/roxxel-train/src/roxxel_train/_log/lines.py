@@ -1,10 +1,11 @@
-"""Rows of metrics as plain values, and as lines of a file that a resume cuts back."""
+"""Lines of the log files: how they are written, and how a resume cuts them back."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -14,31 +15,46 @@ if TYPE_CHECKING:
 _CHUNK_BYTES = 1 << 16
 
 
-def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a copy of a row in Python's own types.
-
-    Scalars and arrays of numpy and JAX become numbers and lists, keys become text.
-
-    Raises:
-        ValueError: Two keys are the same text.
-    """
-    return cast("dict[str, Any]", _plain(dict(row)))
+def text_line(level: str, message: str, traceback: str = "") -> str:
+    """Return a line of `system.log`: UTC time, level, message, then the traceback."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return f"{now} {level} {message}\n{traceback}"
 
 
 def json_line(row: Mapping[Any, Any]) -> str:
-    """Return a row as one line of JSON; NaN and infinities as text.
+    """Return a row as one line of JSON, NaN and infinities as text.
 
     Raises:
-        TypeError: It holds a value that JSON cannot.
-        ValueError: Two keys are the same text, or it holds itself.
+        TypeError: A value has no JSON form.
+        ValueError: Two keys have the same text, or the row contains itself.
     """
     return json.dumps(_finite(plain_row(row)), allow_nan=False) + "\n"
 
 
-def drop_torn_row(path: Path) -> bool:
-    """Cut a last line that has no end, and say whether there was one.
+def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a copy of a row in Python's own types.
 
-    A process that was killed while it wrote leaves one.
+    Scalars and arrays of NumPy and JAX become numbers and lists; keys become text.
+
+    Raises:
+        ValueError: Two keys have the same text.
+    """
+    return cast("dict[str, Any]", _plain(dict(row)))
+
+
+def end_torn_line(path: Path) -> None:
+    """Add a newline to a file whose last line has none."""
+    with path.open("rb+") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+
+
+def drop_torn_row(path: Path) -> bool:
+    """Truncate a last line without a newline; return whether there was one.
+
+    A process that was killed while it wrote leaves such a line.
     """
     if not path.exists():
         return False
@@ -58,22 +74,25 @@ def drop_torn_row(path: Path) -> bool:
 
 
 def cut_rows(path: Path, step: int, *, evaluated: bool = True) -> int:
-    """Cut the file in place before the first row after `step`; count what goes.
+    """Truncate a file before its first row after `step`.
 
-    Steps never decrease from row to row, and an evaluation comes last in its step, so
-    what stays is a beginning of the file. A line that is no row of ours stays too.
+    Steps never decrease from row to row, and an evaluation is the last row of its step,
+    so the rows that stay are a prefix of the file. Lines that are not rows stay.
 
     Args:
         path: The file.
         step: The last step whose rows stay.
-        evaluated: Whether its evaluation stays too.
+        evaluated: Keep the evaluation of that step as well.
+
+    Returns:
+        Number of lines dropped.
     """
     if not path.exists():
         return 0
     kept = 0
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines):
-        if _place_of(line) > (step, evaluated):
+        if _position(line) > (step, evaluated):
             os.truncate(path, kept)
             return len(lines) - number
         kept += len(line)
@@ -87,7 +106,9 @@ def _plain(value: Any) -> Any:
         items = cast("dict[Any, Any]", value)
         named = {str(name): _plain(inner) for name, inner in items.items()}
         if len(named) < len(items):
-            raise ValueError(f"keys of a row are the same as text: {list(items)}")
+            raise ValueError(
+                f"keys of a row have the same text: {list(items)}; rename one of them"
+            )
         return named
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in cast("list[Any]", value)]
@@ -95,7 +116,7 @@ def _plain(value: Any) -> Any:
 
 
 def _finite(value: Any) -> Any:
-    """Return `value` with the floats that JSON cannot hold as text."""
+    """Replace the floats that JSON lacks by their text."""
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
         return {name: _finite(inner) for name, inner in items}
@@ -106,8 +127,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _place_of(line: bytes) -> tuple[int, bool]:
-    """Return the step of a row and whether it is an evaluation; 0 if it is no row."""
+def _position(line: bytes) -> tuple[int, bool]:
+    """Return the step of a row and whether it is an evaluation; step 0 otherwise."""
     try:
         parsed = json.loads(line)
     except ValueError:
