@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AxisType
-from roxxel_ckpt import Checkpointer
+from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
 from roxxel_format import ShardError
@@ -234,6 +234,52 @@ def test_stop_before_the_first_checkpoint_needs_a_fresh_model(tmp_path: Path) ->
     assert trainer(tmp_path).run().start_step == 0
 
 
+def test_restore_that_fails_in_the_middle_spoils_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object, **__: object) -> int:
+        raise CheckpointStateLostError("reading failed")
+
+    trainer(tmp_path, [Phase(6, 4, 9)]).run()
+    one = trainer(tmp_path, pair=pair(seed=5))
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "restore", lose)
+        with pytest.raises(CheckpointStateLostError):
+            one.run()
+
+    with pytest.raises(RunMismatchError, match="lost its model while it read a check"):
+        one.run()
+    assert trainer(tmp_path).run().start_step == 6
+
+
+def test_checkpoints_are_ranked_by_the_mean_loss_since_the_one_before(
+    tmp_path: Path,
+) -> None:
+    def checkpoints(folder: Path) -> dict[int, dict[str, float]]:
+        with Checkpointer(folder / "run" / "checkpoints", pair()[0]) as kept:
+            found = {step: kept.metrics(step) for step in kept.steps()}
+            means = {step: metrics["loss_mean"] for step, metrics in found.items()}
+            assert kept.best_step == min(means, key=lambda step: means[step])
+        return found
+
+    def save_early(state: ModelState) -> None:
+        if int(state.step[...]) in (2, 6):
+            one.save()
+
+    trainer(tmp_path / "a", log_every=1, max_to_keep=None).run()
+    one = trainer(
+        tmp_path / "b", eval_fn=save_early, eval_every=1, max_to_keep=None, log_every=1
+    )
+    one.run()
+
+    found = checkpoints(tmp_path / "a")
+    losses = [row["loss"] for row in rows(tmp_path / "a")]
+    for step, start in ((4, 0), (8, 4), (10, 8)):
+        mean = sum(losses[start:step]) / (step - start)
+        assert found[step]["loss_mean"] == pytest.approx(mean, rel=1e-12)
+        assert checkpoints(tmp_path / "b")[step] == found[step]
+
+
 def test_trainer_goes_on_after_an_error_in_its_own_process(tmp_path: Path) -> None:
     failures = iter([RuntimeError("once")])
 
@@ -279,7 +325,7 @@ def test_signal_in_the_last_evaluation_is_not_lost(tmp_path: Path) -> None:
 def test_stop_between_opening_and_the_first_step_leaves_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(_: Checkpointer) -> int:
+    def crash(*_: object, **__: object) -> int:
         raise RuntimeError("stopped here")
 
     with monkeypatch.context() as patch:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import jax
 from flax import nnx
-from roxxel_ckpt import Checkpointer
+from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_curriculum import StateMismatch
 
 from roxxel_train._model_state import is_finite, is_sound, put, signature, take
@@ -86,6 +86,7 @@ class RunState:
         self.weights_report: RestoreReport | None = None
         self._saved_step = 0
         self._spoilt: str | None = None
+        self._is_lost = False
         self._finite_program: Future[Any] | None = None
         self._newest_step, self.past = self._find_past()
 
@@ -174,14 +175,25 @@ class RunState:
     def restore(self) -> int:
         """Restore the newest sound checkpoint, or start; return the updates done.
 
+        Restoring needs no more device memory than training: the live arrays are deleted
+        once every file of the checkpoint was verified. When reading fails after that,
+        the model is spoilt.
+
         Raises:
             RunMismatchError: The model is spoilt: it no longer has the values that the
-                run began with, and there is no checkpoint.
+                run began with, and no checkpoint can replace them.
+            roxxel_ckpt.CheckpointStateLostError: Reading failed in the middle.
             roxxel_ckpt.CheckpointError: A checkpoint cannot be read.
         """
-        if self.checkpointer is not None:
+        if self.checkpointer is not None and not self._is_lost:
             done = self.step
-            self.step = self._saved_step = self.checkpointer.restore()
+            try:
+                # Deletes the live arrays before it places those of the checkpoint.
+                self.step = self._saved_step = self.checkpointer.restore(release=True)
+            except CheckpointStateLostError:
+                self._is_lost = True
+                self._spoilt = "lost its model while it read a checkpoint"
+                raise
             if self.step:
                 extra = self.checkpointer.extra or {}
                 # Another program may have continued the run since it was opened here.

@@ -38,9 +38,9 @@ from roxxel_train._observe.evaluation import Evaluator, HeldOut
 from roxxel_train._observe.recorder import Recorder
 from roxxel_train._placement import (
     BatchPlacement,
+    accumulation_notes,
     batch_shapes,
     batch_sharding,
-    accumulation_notes,
     instead_of_set_mesh,
 )
 from roxxel_train._preflight import Preflight, find_problems
@@ -82,11 +82,12 @@ class Trainer:
             arrays, so the model may be larger than a device.
         optimizer: The `nnx.Optimizer` of the model; None beside a function.
         curriculum: What every step reads.
-        loss_fn: `(model, batch)` to a scalar, to a tuple or list whose first value is
-            the loss, or to a dict with `"loss"`. All further scalars are logged.
-            `batch` has shape `(batch_size, seq_len)` and dtype int32. A scalar
-            `"loss_weight"` is the number of tokens that the means are taken over, where
-            a mask changes that number.
+        loss_fn: `(model, batch)` to a scalar, a tuple or list whose first value is the
+            loss, or a nested dict with `"loss"` or with one scalar. Further scalars are
+            logged by their path (`aux/grad/x`); arrays and None are not. `batch` has
+            shape `(batch_size, seq_len)` and dtype int32. A scalar `"loss_weight"` is
+            the number of tokens that the means are taken over, where a mask changes
+            that number.
         save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
             `run.json`. None writes nothing.
         eval_fn: Called with a `ModelState` on every process; returns text, a number, a
@@ -106,15 +107,18 @@ class Trainer:
         max_to_keep: Newest checkpoints to keep, besides the best one; None keeps all.
         timeout: Longest wait in seconds for a checkpoint, and for the other processes
             at the start of the run.
-        grad_accum_steps: Parts that each batch is divided into, to save memory.
+        grad_accum_steps: Parts of each batch, to save memory. When a part does not
+            divide over the devices, some are idle: the log says so at the start, and
+            `strict_sharding` makes it an error.
         strict_sharding: Refuse a batch that does not divide over the mesh, instead of
             replicating it.
         fields: Fields of a batch. With more fields than `"tokens"`, such as
             `"segment_ids"` and `"positions"`, a batch is a dict of arrays by field.
         model_sharding: Sharding of the arrays of the model and the optimizer.
             `"annotated"` follows the annotations of their Variables or the shardings
-            that the arrays have, and replicates the rest; `"fsdp"` also splits the
-            rest over the axes that split the rows of a batch.
+            that the arrays have on the mesh, and replicates the rest; `"fsdp"` also
+            splits large arrays without an annotation over the axes that split the rows
+            of a batch, except `"replica"`; names of axes replace those axes.
         eval_curriculum: Held-out data. Every evaluation computes the mean of `loss_fn`
             over all of it, in the model's evaluation mode, and logs `eval_loss`.
         best_metric: The value whose lowest checkpoint is kept besides the newest ones:
@@ -216,8 +220,7 @@ class Trainer:
                 self.optimizer,
                 max_to_keep,
                 timeout,
-                best_metric=best_metric
-                or ("eval_loss" if eval_curriculum else "loss_mean"),
+                best_metric=best_metric,
             )
         self._state = RunState(
             self.model, self.optimizer, self._folder, checkpointer, checkpoint_every
