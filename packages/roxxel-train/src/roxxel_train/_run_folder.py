@@ -14,7 +14,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_train._log.logger import METRICS_FILE
+from roxxel_train._log.files import METRICS_FILE
 from roxxel_train._paths import check_writable
 from roxxel_train.errors import RunMismatchError
 

@@ -1,18 +1,95 @@
-"""A file of the log: lines are appended to it, and errors are kept until a flush."""
+"""`system.log` and `metrics.jsonl` of one folder, written by a thread of their own.
+
+An error of a write is kept, and raised by the next flush or by closing.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
+from roxxel_train._log.lines import (
+    cut_rows,
+    drop_torn_row,
+    end_torn_line,
+    json_line,
+    text_line,
+)
+from roxxel_train._log.worker import Worker
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
+METRICS_FILE = "metrics.jsonl"
+SYSTEM_FILE = "system.log"
 
-class LogFile:
+
+class LogFiles:
+    """Both files of a folder. A call queues its work; only `cut` and `flush` wait.
+
+    Args:
+        folder: Created when missing.
+
+    Attributes:
+        was_torn: Whether the last row was half written, and so dropped.
+
+    Raises:
+        BlockingIOError: Another `Logger` has locked the rows.
+        OSError: A file cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._rows_path = folder / METRICS_FILE
+        with ExitStack() as on_error:
+            self._rows = _LogFile(self._rows_path, json_line)
+            on_error.callback(self._rows.close)
+            self._rows.lock()
+            self._text = _LogFile(folder / SYSTEM_FILE, text_line)
+            on_error.pop_all()
+        end_torn_line(folder / SYSTEM_FILE)
+        self.was_torn = drop_torn_row(self._rows_path)
+        self._worker = Worker("roxxel-log")
+
+    def text(self, level: str, message: str, stack: str) -> None:
+        """Append to `system.log`."""
+        self._worker.put(self._text.write, level, message, stack)
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Append to `metrics.jsonl`."""
+        self._worker.put(self._rows.write, row)
+
+    def cut(self, step: int, *, evaluated: bool) -> int:
+        """Drop the rows after `step`; return their number."""
+        return self._worker.call(
+            lambda: cut_rows(self._rows_path, step, evaluated=evaluated)
+        )
+
+    def flush(self) -> None:
+        """Write what is queued, and flush both files to the disk.
+
+        Raises:
+            Exception: A line could not be written.
+        """
+        self._worker.call(self._text.sync)
+        self._worker.call(self._rows.sync)
+
+    def close(self) -> None:
+        """Write what is queued, and close both files.
+
+        Raises:
+            Exception: A line could not be written, and no flush has raised it yet.
+        """
+        self._worker.close()
+        with ExitStack() as stack:
+            stack.callback(self._rows.close)
+            stack.callback(self._text.close)
+
+
+class _LogFile:
     """Appends lines to one file.
 
     Args:

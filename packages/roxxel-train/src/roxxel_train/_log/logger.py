@@ -9,22 +9,13 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import jax
 
-from roxxel_train._log.files import LogFile
-from roxxel_train._log.lines import (
-    cut_rows,
-    drop_torn_row,
-    end_torn_line,
-    json_line,
-    text_line,
-)
-from roxxel_train._log.sink import GuardedSink
+from roxxel_train._log.files import METRICS_FILE, LogFiles
+from roxxel_train._log.sink import SinkRunner
 from roxxel_train._log.terminal import Terminal
 from roxxel_train._log.worker import Worker
 from roxxel_train._paths import check_writable
@@ -34,27 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-METRICS_FILE = "metrics.jsonl"
-SYSTEM_FILE = "system.log"
-
 _REDRAW_S = 0.1
 """Least time between two moves of the progress bar."""
 
 
-class _Files(NamedTuple):
-    rows: LogFile
-    text: LogFile
-    worker: Worker
-
-
 class _Screen(NamedTuple):
     terminal: Terminal
-    worker: Worker
-
-
-class _Sink(NamedTuple):
-    name: str
-    guard: GuardedSink
     worker: Worker
 
 
@@ -108,10 +84,9 @@ class Logger:
         self._timeout_s = timeout_s
         self._depth = 0
         self._is_open = False
-        self._files: _Files | None = None
+        self._files: LogFiles | None = None
         self._screen: _Screen | None = None
-        self._sinks: list[_Sink] = []
-        self._lagging: set[str] = set()
+        self._sinks: list[SinkRunner] = []
         self._progress: tuple[int, int, Mapping[str, str]] | None = None
         self._redraw_at_s = 0.0
 
@@ -193,12 +168,14 @@ class Logger:
             return
         row = dict(row)
         if self._files is not None:
-            self._files.worker.put(self._files.rows.write, row)
+            self._files.row(row)
         if self._screen is not None:
             self._screen.worker.put(self._screen.terminal.row, row)
         for sink in self._sinks:
-            if not sink.worker.put(sink.guard.row, row):
-                self._warn_of_lag(sink.name)
+            was_behind = sink.is_behind
+            sink.row(row)
+            if sink.is_behind and not was_behind:
+                self.warning(f"{sink.name} is far behind; it misses rows from here on")
 
     def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
         """Move the progress bar; without a bar nothing is shown.
@@ -235,13 +212,10 @@ class Logger:
             OSError: The file cannot be read or truncated.
         """
         for sink in self._sinks:
-            sink.worker.put(sink.guard.cut, step)
-        if self._files is None or self.log_dir is None:
+            sink.cut(step)
+        if self._files is None:
             return 0
-        path = self.log_dir / METRICS_FILE
-        return self._files.worker.call(
-            lambda: cut_rows(path, step, evaluated=evaluated)
-        )
+        return self._files.cut(step, evaluated=evaluated)
 
     def flush(self) -> None:
         """Flush the files to the disk; wait neither for the terminal nor for a sink.
@@ -250,9 +224,7 @@ class Logger:
             OSError: A line could not be written, now or since the last flush.
         """
         if self._files is not None:
-            rows, text, worker = self._files
-            worker.call(text.sync)
-            worker.call(rows.sync)
+            self._files.flush()
 
     def close(self) -> None:
         """Write everything that is queued, close the files and end the threads.
@@ -270,49 +242,34 @@ class Logger:
         files, self._files = self._files, None
         self._is_open = False
         if files is not None:
-            files.worker.close()
-            with ExitStack() as stack:
-                stack.callback(files.rows.close)
-                stack.callback(files.text.close)
+            files.close()
 
     def _open(self) -> None:
-        was_torn = False
         if self.log_dir is not None:
-            self.log_dir.mkdir(parents=True, exist_ok=True)
-            with ExitStack() as on_error:
-                rows = LogFile(self.log_dir / METRICS_FILE, json_line)
-                on_error.callback(rows.close)
-                rows.lock()
-                text = LogFile(self.log_dir / SYSTEM_FILE, text_line)
-                on_error.pop_all()
-            end_torn_line(self.log_dir / SYSTEM_FILE)
-            was_torn = drop_torn_row(self.log_dir / METRICS_FILE)
-            self._files = _Files(rows, text, Worker("roxxel-log"))
+            self._files = LogFiles(self.log_dir)
         # A program without a console has no standard error.
         if self._has_terminal and sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - typeshed omits None
             worker = Worker("roxxel-terminal", is_lossy=True)
             self._screen = _Screen(Terminal(sys.stderr), worker)
-        for index, given in enumerate(self._given_sinks):
-            name = f"sink {index} ({_name(given)})"
-            guard = GuardedSink(given, partial(self._sink_failed, name))
-            worker = Worker(f"roxxel-sink-{index}", is_lossy=True)
-            self._sinks.append(_Sink(name, guard, worker))
+        self._sinks = [
+            SinkRunner(index, sink, self._sink_failed)
+            for index, sink in enumerate(self._given_sinks)
+        ]
         self._is_open = True
-        if was_torn:
+        if self._files is not None and self._files.was_torn:
             self.warning(f"{METRICS_FILE} ended with half a row, which was dropped")
 
     def _close_sinks(self) -> None:
         for sink in self._sinks:
-            sink.worker.put(sink.guard.close)
+            sink.request_close()
         until_s = time.monotonic() + self._timeout_s
         for sink in self._sinks:
-            if not sink.worker.close(max(0.0, until_s - time.monotonic())):
+            if not sink.join(max(0.0, until_s - time.monotonic())):
                 self.warning(
                     f"{sink.name} did not accept all rows within "
                     f"{self._timeout_s:g} s; the run no longer waits for it"
                 )
-        self._sinks.clear()
-        self._lagging.clear()
+        self._sinks = []
 
     def _close_after(self, error: BaseException | None) -> None:
         """Close; if the block raised `error`, add the failure of the log to it."""
@@ -329,11 +286,6 @@ class Logger:
             failure = f"{type(error).__name__}: {error}"
             text = f"{name} failed and gets no more rows: {failure}"
             self._say("WARNING", text, error)
-
-    def _warn_of_lag(self, name: str) -> None:
-        if name not in self._lagging:
-            self._lagging.add(name)
-            self.warning(f"{name} is far behind; it misses rows from here on")
 
     def _draw_progress(self) -> None:
         progress, self._progress = self._progress, None
@@ -352,7 +304,7 @@ class Logger:
             return
         if self._files is not None:
             stack = "" if error is None else "".join(traceback.format_exception(error))
-            self._files.worker.put(self._files.text.write, level, message, stack)
+            self._files.text(level, message, stack)
         if terminal and self._screen is not None:
             self._screen.worker.put(self._screen.terminal.line, message)
 
@@ -368,7 +320,3 @@ class Logger:
                 "use it inside `with Logger(...) as log:`"
             )
         return self._is_open
-
-
-def _name(sink: object) -> str:
-    return getattr(sink, "__qualname__", type(sink).__qualname__)
