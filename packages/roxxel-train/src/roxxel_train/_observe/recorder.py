@@ -110,8 +110,7 @@ class Recorder:
         Raises:
             NonFiniteError: The loss that was read is NaN or infinite.
         """
-        for value in scalars.values():
-            value.copy_to_host_async()
+        scalars["loss"].copy_to_host_async()
         self._unread.append((step, scalars))
         if len(self._unread) > _UNREAD_UPDATES:
             self._read_oldest()
