@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-_CHUNK_BYTES = 1 << 16
-
 
 def text_line(level: str, message: str, traceback: str = "") -> str:
     """Return a line of `system.log`: UTC time, level, message, then the traceback."""
@@ -44,11 +42,12 @@ def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
 
 def end_torn_line(path: Path) -> None:
     """Add a newline to a file whose last line has none."""
+    if not path.is_file():
+        return
     with path.open("rb+") as file:
-        if file.seek(0, os.SEEK_END):
-            file.seek(-1, os.SEEK_END)
-            if file.read(1) != b"\n":
-                file.write(b"\n")
+        content = file.read()
+        if content and not content.endswith(b"\n"):
+            file.write(b"\n")
 
 
 def drop_torn_row(path: Path) -> bool:
@@ -56,21 +55,12 @@ def drop_torn_row(path: Path) -> bool:
 
     A process that was killed while it wrote leaves such a line.
     """
-    if not path.exists():
-        return False
-    with path.open("rb+") as file:
-        kept = size = file.seek(0, os.SEEK_END)
-        while kept:
-            start = max(0, kept - _CHUNK_BYTES)
-            file.seek(start)
-            newline = file.read(kept - start).rfind(b"\n")
-            kept = start
-            if newline >= 0:
-                kept = start + newline + 1
-                break
-        if kept < size:
-            file.truncate(kept)
-    return kept < size
+    if not path.is_file():
+        return False  # a pipe or a device
+    content = path.read_bytes()
+    kept = content.rfind(b"\n") + 1
+    os.truncate(path, kept)
+    return kept < len(content)
 
 
 def cut_rows(path: Path, step: int, *, evaluated: bool = True) -> int:
@@ -87,7 +77,7 @@ def cut_rows(path: Path, step: int, *, evaluated: bool = True) -> int:
     Returns:
         Number of lines dropped.
     """
-    if not path.exists():
+    if not path.is_file():
         return 0
     kept = 0
     lines = path.read_bytes().splitlines(keepends=True)
