@@ -248,11 +248,11 @@ class Trainer:
             self._mesh,
             self._run_path,
         )
-        held_out: HeldOut | None = None
+        held_out = eval_data = None
         if eval_curriculum is not None:
-            data = eval_curriculum.sampler(seed, fields=fields, check=check)
+            eval_data = eval_curriculum.sampler(seed, fields=fields, check=check)
             held_out = HeldOut(
-                data, self._placement, loss_fn, graphdef, arrays, self._run_path
+                eval_data, self._placement, loss_fn, graphdef, arrays, self._run_path
             )
         self._evaluator = Evaluator(eval_fn, held_out)
         self._unseen_metric = None
@@ -262,6 +262,7 @@ class Trainer:
                 {*self._updates.names, *self._evaluator.names},
                 has_eval_fn=eval_fn is not None,
             )
+        # What all processes must have alike, or they would wait for each other forever.
         self._settings = {
             "data, curriculum or seed": [
                 self._sampler.state(0),
@@ -269,7 +270,13 @@ class Trainer:
             ],
             "model or optimizer": self._state.signature,
             "eval_every, checkpoint_every or log_every": vars(self._every),
-            "grad_accum_steps": grad_accum_steps,
+            "evaluation": [eval_fn is not None, eval_data and eval_data.state(0)],
+            "save_path or checkpointer": self._state.checkpointer is not None,
+            "max_to_keep or best_metric": [
+                max_to_keep and int(max_to_keep),
+                best_metric,
+            ],
+            "grad_accum_steps": int(grad_accum_steps),
             "sharding": [str(sharding.spec), str(sharding.mesh.shape), model_sharding],
             "fields": fields,
         }
