@@ -61,7 +61,7 @@ def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:
     assert isinstance(error, SystemExit)
     assert error.code == PREEMPTED_EXIT_CODE == 75
     assert str(error) == (
-        "SIGTERM ended the run after step 12; start it again to go on from there"
+        "SIGTERM ended the run after step 12; start it again to continue from there"
     )
     assert "nothing was saved" in str(Preempted(12, "SIGTERM", saved=False))
 

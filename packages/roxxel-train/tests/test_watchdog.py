@@ -8,7 +8,7 @@ import jax
 import pytest
 from roxxel_train import Logger
 from roxxel_train import _watchdog as watchdog_module
-from roxxel_train._recorder import Recorder
+from roxxel_train._observe.recorder import Recorder
 from roxxel_train._watchdog import Watchdog
 
 from .helpers import trainer

@@ -1,4 +1,4 @@
-"""What other packages warn of while a run goes on, kept in the run's own log."""
+"""Warnings of other packages, written to the log of a run."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import logging
 from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
-    from roxxel_train._log import Logger
+    from roxxel_train._log.logger import Logger
 
 
-class Overheard(logging.Handler):
-    """A context in which the warnings of a package go through the log of a run.
+class WarningForwarder(logging.Handler):
+    """A context in which the warnings of a package are written to the log of a run.
 
     Args:
-        package: Name of its logger in the standard library's `logging`.
-        log: The run's, open inside the context.
+        package: Name of the package's logger in the standard library's `logging`.
+        log: The log of the run, open inside the context.
     """
 
     def __init__(self, package: str, log: Logger) -> None:
@@ -24,7 +24,7 @@ class Overheard(logging.Handler):
         self._is_shown = False
 
     def __enter__(self) -> Self:
-        # What nobody handles the standard library prints, unless we handle it.
+        # Our handler turns off the printing of unhandled warnings, so we print them.
         self._is_shown = self._logger.hasHandlers()
         self._logger.addHandler(self)
         return self
@@ -33,8 +33,8 @@ class Overheard(logging.Handler):
         self._logger.removeHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass a warning on; who handles it already shows it as well."""
+        """Write a warning; show it too unless another handler shows it."""
         try:
             self._log.warning(self.format(record), terminal=not self._is_shown)
-        except Exception:  # noqa: BLE001 - a log must not end what it reports
+        except Exception:  # noqa: BLE001 - logging must not end the code that logs
             self.handleError(record)

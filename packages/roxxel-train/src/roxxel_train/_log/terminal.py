@@ -1,4 +1,4 @@
-"""What a person sees of a run: a bar on a terminal or notebook, else plain lines."""
+"""What standard error shows of a run: a progress bar, or plain lines."""
 
 from __future__ import annotations
 
@@ -6,37 +6,48 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
 
+from roxxel_train._log.lines import plain_row
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+_WATCHED = {
+    "loss": ("loss", ".4f"),
+    "tokens_per_s": ("tok/s", ",.0f"),
+    "mfu": ("mfu", ".1%"),
+    "wait_share": ("wait", ".1%"),
+}
+"""Fields of a training row that are shown: their short names and formats."""
 
-class Progress:
-    """Shows lines, and a bar if tqdm is installed and somebody looks.
+_NOT_SHOWN = ("kind", "step", "time")
 
-    That is on a terminal and in a notebook, where the bar is a widget if ipywidgets is
-    installed. When the stream breaks, because whoever read it has gone, nothing more is
-    shown and the run goes on.
+
+class Terminal:
+    """Shows lines, and a tqdm bar on a terminal or in a notebook.
+
+    A notebook shows a widget when ipywidgets is installed. After an error of the stream
+    nothing more is shown, and the run continues.
 
     Args:
-        stream: Where to write, usually standard error.
+        stream: Usually standard error.
     """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._bar_class = _bar_class(stream)
         self._bar: Any = None
         self._has_status = False
         self._total_steps: int | None = None
-        self._make_bar: Any = bar_class(stream)
         self._is_broken = False
 
-    def update(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
-        """Move the bar to `step`; texts stand beside it by name."""
+    def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
+        """Move the bar to `step`, with short texts beside it by name."""
         self._total_steps = total_steps
-        if self._make_bar is not None:
+        if self._bar_class is not None:
             self._show(lambda: self._move_bar(step, total_steps, shown))
 
     def status(self, text: str) -> None:
-        """Show what is done while the bar stands still: beside it, else as a line."""
+        """Show a text beside the bar until it moves; without a bar, as a line."""
         self._show(lambda: self._write_status(text))
 
     def line(self, text: str) -> None:
@@ -44,13 +55,17 @@ class Progress:
         self._show(lambda: self._write(text))
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Show a row of metrics as a line; the bar shows training rows itself."""
-        if self._make_bar is None or row.get("kind") != "train":
-            text = describe_row(row, self._total_steps)
-            self._show(lambda: self._write(text))
+        """Show a row of metrics as a line, unless the bar shows it."""
+        if self._bar_class is not None and row.get("kind") == "train":
+            return
+        try:
+            text = _describe_row(plain_row(row), self._total_steps)
+        except ValueError:
+            return  # `metrics.jsonl` reports the error
+        self._show(lambda: self._write(text))
 
     def close(self) -> None:
-        """Leave the bar as it stands and begin a new line."""
+        """Leave the bar as it is and start a new line."""
         self._show(self._close_bar)
 
     def _show(self, show: Callable[[], None]) -> None:
@@ -58,18 +73,18 @@ class Progress:
             return
         try:
             show()
-        except (OSError, TypeError, ValueError):
+        except Exception:  # noqa: BLE001 - the run continues without its terminal
             self._is_broken = True
 
     def _move_bar(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
         if self._bar is None:
-            self._bar = self._make_bar(
+            self._bar = self._bar_class(
                 total=total_steps,
                 initial=step,
                 unit="step",
                 file=self._stream,
                 dynamic_ncols=True,
-                # It is moved a few times a second; each move is to be seen.
+                # The logger limits the moves, so tqdm must draw every one.
                 mininterval=0,
                 miniters=1,
                 postfix=dict(shown),
@@ -101,27 +116,8 @@ class Progress:
             self._bar = None
 
 
-def describe_row(row: Mapping[str, Any], total_steps: int | None = None) -> str:
-    """Return a row of metrics as one short line.
-
-    >>> describe_row({"kind": "train", "step": 20, "loss": 2.5}, 90)
-    'step 20/90  loss 2.5000'
-    """
-    total = "" if total_steps is None else f"/{total_steps}"
-    parts = [f"step {row.get('step', '?')}{total}"]
-    if row.get("kind") == "train":
-        parts += [f"{name} {text}" for name, text in train_texts(row).items()]
-    else:
-        values = {k: v for k, v in row.items() if k not in _NOT_SHOWN}
-        parts += [
-            f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
-            for name, value in values.items()
-        ]
-    return "  ".join(parts)
-
-
 def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a person watches during training, as short texts by name."""
+    """Return the watched fields of a training row as short texts by name."""
     return {
         name: format(row[field], form)
         for field, (name, form) in _WATCHED.items()
@@ -129,22 +125,28 @@ def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-_WATCHED = {
-    "loss": ("loss", ".4f"),
-    "tokens_per_s": ("tok/s", ",.0f"),
-    "mfu": ("mfu", ".1%"),
-    "wait_share": ("wait", ".1%"),
-}
-_NOT_SHOWN = ("kind", "step", "time")
+def _describe_row(row: Mapping[str, Any], total_steps: int | None) -> str:
+    """Return a row as one line, such as `step 20/90  loss 2.5000`."""
+    total = "" if total_steps is None else f"/{total_steps}"
+    if row.get("kind") == "train":
+        values: dict[str, Any] = train_texts(row)
+    else:
+        values = {name: x for name, x in row.items() if name not in _NOT_SHOWN}
+    parts = [f"step {row.get('step', '?')}{total}"]
+    parts += [
+        f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+    ]
+    return "  ".join(parts)
 
 
-def bar_class(stream: TextIO) -> Any:
-    """Return tqdm's bar for this stream, None where plain lines are better."""
+def _bar_class(stream: TextIO) -> Any:
+    """Return tqdm's class for a stream; None where plain lines are better."""
     notebook = _is_notebook()
     if not notebook and not stream.isatty():
         return None
     try:
-        # By name: tqdm.auto warns in a notebook without ipywidgets.
+        # Not tqdm.auto: it warns in a notebook without ipywidgets.
         if notebook and importlib.util.find_spec("ipywidgets") is not None:
             from tqdm.notebook import tqdm
         else:
@@ -155,7 +157,6 @@ def bar_class(stream: TextIO) -> Any:
 
 
 def _is_notebook() -> bool:
-    """Return whether this program runs in a kernel of Jupyter."""
     shell: Any = sys.modules.get("IPython")
     found = None if shell is None else shell.get_ipython()
     return found is not None and hasattr(found, "kernel")
