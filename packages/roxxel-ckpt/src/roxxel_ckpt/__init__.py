@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roxxel_ckpt._compare import RestoreReport
-    from roxxel_ckpt._description import Description, LeafSpec, read_description
+    from roxxel_ckpt._description import LeafSpec, read_description
     from roxxel_ckpt._retention import default_best_metric
     from roxxel_ckpt._save import SaveRecord
     from roxxel_ckpt.checkpointer import Checkpointer
@@ -43,7 +43,6 @@ __all__ = [
     "CheckpointTimeoutError",
     "CheckpointWriteError",
     "Checkpointer",
-    "Description",
     "LeafSpec",
     "RestoreReport",
     "SaveRecord",
@@ -53,7 +52,6 @@ __all__ = [
 
 _HOMES = {
     "Checkpointer": "checkpointer",
-    "Description": "_description",
     "LeafSpec": "_description",
     "RestoreReport": "_compare",
     "SaveRecord": "_save",
