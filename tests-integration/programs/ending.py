@@ -22,8 +22,8 @@ from flax import nnx
 from roxxel import Curriculum, NonFiniteError, Phase, Preempted, Roxxel, Trainer
 from roxxel_train.distributed import initialize
 
-STEPS = 80
-TINY = 1e-2
+STEPS = 120
+TINY = 2e-2
 """Delay of every batch, so that a request is made before the run is over."""
 
 

@@ -61,9 +61,9 @@ ticks stay below the 10 s in which all processes have to end."""
 _PAUSED_SILENT_S = 60.0
 """The same in a pause: a user's evaluation may hold the interpreter lock for long."""
 
-_CAUSE_S = 8.0
-"""Wait before an error that another process may have caused is published; longer than
-the detection of a killed process takes."""
+_CAUSE_S = 4.0
+"""Wait before an error that another process may have caused is published. A process
+without a sign of life in this time was killed."""
 
 _LEAVE_S = 2.0
 """Longest wait of process 0, which runs the service, for the others to leave first."""
@@ -457,10 +457,20 @@ class Processes:
             return
         if isinstance(error, (Preempted, NonFiniteError)):
             return
+        cause = f"process {self._index} failed: {_brief(error)}"
         if _is_echo(error):
-            # The thread ends the process as soon as the cause is published.
-            time.sleep(_CAUSE_S)
-        self._end(f"process {self._index} failed: {_brief(error)}", error)
+            with suppress(Exception):  # without the service only the error is known
+                before = self._service.entries(f"{self._keys}/alive/")
+                # The thread ends this process as soon as a cause is published.
+                time.sleep(_CAUSE_S)
+                after = self._service.entries(f"{self._keys}/alive/")
+                killed = sorted(int(i) for i in before if before[i] == after[i])
+                if killed:
+                    cause = (
+                        f"{named(killed)} failed: killed, without a sign of life for "
+                        f"{_CAUSE_S:g} s"
+                    )
+        self._end(cause, error)
 
     def _wait_for_all(self, service: CoordinationService) -> None:
         try:

@@ -260,13 +260,13 @@ class Trainer:
                 has_eval_fn=eval_fn is not None,
             )
         # What all processes must have alike, or they would wait for each other forever.
-        self._settings = {
+        self._settings: dict[str, object] = {
             "data, curriculum or seed": [
                 self._sampler.state(0),
                 repr(self._sampler.phases),
             ],
             "model or optimizer": self._state.signature,
-            "eval_every, checkpoint_every or log_every": vars(self._every),
+            **vars(self._every),
             "evaluation": [eval_fn is not None, eval_data and eval_data.state(0)],
             "save_path or checkpointer": self._state.checkpointer is not None,
             "max_to_keep or best_metric": [
