@@ -6,7 +6,6 @@ checkpoint means k updates done, and the next batch is batch k.
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum
 from roxxel_loader import device_stream
 
-from roxxel_train._agreement import check_same, together
 from roxxel_train._arguments import (
     Intervals,
     check_amounts,
@@ -44,14 +42,12 @@ from roxxel_train._placement import (
     instead_of_set_mesh,
 )
 from roxxel_train._preflight import Preflight, find_problems
+from roxxel_train._processes import Processes
 from roxxel_train._profile import Trace, checked_steps
 from roxxel_train._run_folder import RunFolder
 from roxxel_train._run_state import RunState
-from roxxel_train._signals import Requests
 from roxxel_train._step import choose_step, jit_update
 from roxxel_train._summary import RunSummary
-from roxxel_train._watchdog import Watchdog
-from roxxel_train.distributed import barrier
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:
@@ -65,6 +61,7 @@ if TYPE_CHECKING:
     from roxxel_train._compiled import CompiledShape
     from roxxel_train._model_sharding import ModelSharding
     from roxxel_train._model_state import ModelState
+    from roxxel_train._processes import Request
     from roxxel_train._step import LossFunction, TrainStep
 
 
@@ -263,13 +260,13 @@ class Trainer:
                 has_eval_fn=eval_fn is not None,
             )
         # What all processes must have alike, or they would wait for each other forever.
-        self._settings = {
+        self._settings: dict[str, object] = {
             "data, curriculum or seed": [
                 self._sampler.state(0),
                 repr(self._sampler.phases),
             ],
             "model or optimizer": self._state.signature,
-            "eval_every, checkpoint_every or log_every": vars(self._every),
+            **vars(self._every),
             "evaluation": [eval_fn is not None, eval_data and eval_data.state(0)],
             "save_path or checkpointer": self._state.checkpointer is not None,
             "max_to_keep or best_metric": [
@@ -280,7 +277,7 @@ class Trainer:
             "sharding": [str(sharding.spec), str(sharding.mesh.shape), model_sharding],
             "fields": fields,
         }
-        self._requests: Requests | None = None
+        self._processes: Processes | None = None
 
     def plan(self) -> Plan:
         """Return what every phase reads from every source, without reading tokens.
@@ -317,12 +314,12 @@ class Trainer:
         """
         if self._state.checkpointer is None:
             raise RuntimeError("this trainer has nowhere to save to; give save_path")
-        if self._requests is None:
+        if self._processes is None:
             raise RuntimeError(
                 "no run is going on, and the last run is saved already; "
                 "call save() while run() is running"
             )
-        self._requests.ask_to_save()
+        self._processes.ask_to_save()
 
     def run(self) -> RunSummary:
         """Train until the curriculum is done, from the newest sound checkpoint on.
@@ -376,7 +373,7 @@ class Trainer:
             for step in range(state.step + 1, phase.stop + 1):
                 batch = next(job.batches)
                 job.trace.at(step - 1, recorder.drain)
-                job.watch.begin(step)
+                job.processes.before(step)
                 state.arrays, scalars = update(state.arrays, batch)
                 state.step = step
                 recorder.push(step, scalars)
@@ -387,9 +384,14 @@ class Trainer:
     def _act(self, job: _Job) -> None:
         """Stop or save after the current step, if that is due or requested."""
         step = self._state.step
-        if asked := job.requests.stop(step):
-            raise self._preempted(asked, job)
-        if job.requests.save(step) or self._is_due(step, self._every.checkpoint_every):
+        request = job.processes.after(step)
+        if request is not None and request.kind == "stop":
+            raise self._preempted(request, job)
+        if request is not None or self._is_due(step, self._every.checkpoint_every):
+            self._save(job)
+
+    def _save(self, job: _Job) -> None:
+        with job.processes.paused("save"):
             self._state.save(job.recorder, job.log)
 
     def _evaluate(self, job: _Job) -> None:
@@ -399,8 +401,8 @@ class Trainer:
         if not self._evaluator:
             return
         job.recorder.drain()
-        with job.excluded("eval_s"):
-            values = self._evaluator(state, job.requests.is_stopping)
+        with job.excluded("evaluate", "eval_s"):
+            values = self._evaluator(state, job.processes.is_stopping)
         if values is None:
             return
         job.recorder.evaluation(state.step, values)
@@ -418,19 +420,20 @@ class Trainer:
         Raises:
             Preempted: A stop is requested during the wait.
         """
-        with job.excluded("compile_s"):
+        with job.excluded("compile", "compile_s"):
             program = self._updates.program(
-                form, job.requests.is_stopping, job.log.status
+                form, job.processes.is_stopping, job.log.status
             )
         if program is None:
-            raise self._preempted(job.requests.stop(self._state.step), job)
+            raise self._preempted(job.processes.after(self._state.step), job)
         return program
 
-    def _preempted(self, signal_name: str | None, job: _Job) -> Preempted:
+    def _preempted(self, request: Request | None, job: _Job) -> Preempted:
         """Save the state and return the exception that ends the run."""
-        self._state.save(job.recorder, job.log)
+        self._save(job)
         is_saved = self._state.checkpointer is not None
-        return Preempted(self._state.step, signal_name or "a signal", saved=is_saved)
+        name = "a signal" if request is None else request.signal_name
+        return Preempted(self._state.step, name, saved=is_saved)
 
     def _is_due(self, step: int, every: int | None) -> bool:
         return step == self._sampler.total_steps or (
@@ -443,42 +446,48 @@ class Trainer:
         state, log = self._state, self._logger
         with ExitStack() as stack:
             stack.enter_context(instead_of_set_mesh(self._mesh))
-            requests = self._requests = stack.enter_context(Requests())
-            stack.callback(setattr, self, "_requests", None)
-            barrier("start of the run", self._timeout_s)
-            for what, value in self._settings.items():
-                check_same(what, json.dumps(value, sort_keys=True))
-            with together():
+            processes = self._processes = stack.enter_context(
+                Processes(
+                    report=lambda text: log.warning(text, terminal=False),
+                    flush=log.flush,
+                    hang_after_s=self._hang_after_s,
+                    timeout_s=self._timeout_s,
+                )
+            )
+            stack.callback(setattr, self, "_processes", None)
+            # Inside the stack: what closes there may wait for a process that failed.
+            with processes.failing_together():
+                processes.check_same(self._settings)
                 self._claim(stack)
                 stack.enter_context(log)
-            stack.enter_context(WarningForwarder("roxxel_ckpt", log))
-            # Left after the state is saved: a compilation cannot be interrupted.
-            compiler = stack.enter_context(compiling_thread(log.info))
-            if state.checkpointer is not None:
-                stack.callback(state.checkpointer.close)
-            watch = stack.enter_context(
-                Watchdog(self._hang_after_s, log.warning, self._run_path)
-            )
-            trace = stack.enter_context(Trace(self._profile, self._run_path, log.info))
-            self._restore(log)
-            self._compile_ahead(compiler, log)
-            for compiled in (self._updates, self._evaluator, state):
-                stack.callback(compiled.close)
-            recorder = Recorder(
-                log,
-                self._sampler,
-                self._every.log_every,
-                state.step,
-                state.losses,
-                self._machine,
-            )
-            total = self._sampler.total_steps
-            batches = stack.enter_context(
-                device_stream(self._sampler, state.step, total, self._placement)
-            )
-            recorder.read_stats = lambda: batches.stats
-            stack.push(lambda _, error, __: state.leave(error, recorder, log))
-            yield _Job(log, requests, watch, recorder, trace, batches)
+                stack.enter_context(WarningForwarder("roxxel_ckpt", log))
+                # Left after the state is saved: a compilation cannot be interrupted.
+                compiler = stack.enter_context(compiling_thread(log.info))
+                if state.checkpointer is not None:
+                    stack.callback(state.checkpointer.close)
+                trace = stack.enter_context(
+                    Trace(self._profile, self._run_path, log.info)
+                )
+                with processes.paused("restore"):
+                    self._restore(log)
+                self._compile_ahead(compiler, log)
+                for compiled in (self._updates, self._evaluator, state):
+                    stack.callback(compiled.close)
+                recorder = Recorder(
+                    log,
+                    self._sampler,
+                    self._every.log_every,
+                    state.step,
+                    state.losses,
+                    self._machine,
+                )
+                total = self._sampler.total_steps
+                batches = stack.enter_context(
+                    device_stream(self._sampler, state.step, total, self._placement)
+                )
+                recorder.read_stats = lambda: batches.stats
+                stack.push(lambda _, error, __: state.leave(error, recorder, log))
+                yield _Job(log, processes, recorder, trace, batches)
 
     def _claim(self, stack: ExitStack) -> None:
         """Lock the folder of the run, and write `run.json` at the first start."""
@@ -550,14 +559,13 @@ class _Job:
     """What is open while a run goes on."""
 
     log: Logger
-    requests: Requests
-    watch: Watchdog
+    processes: Processes
     recorder: Recorder
     trace: Trace
     batches: Iterator[Any]
 
     @contextmanager
-    def excluded(self, name: str) -> Generator[None]:
-        """Count a block under `name`, neither as training nor as a step that hangs."""
-        with self.watch.paused(), self.recorder.excluded(name):
+    def excluded(self, what: str, field: str) -> Generator[None]:
+        """Count a block under `field`, neither as training nor as a step that hangs."""
+        with self.processes.paused(what), self.recorder.excluded(field):
             yield
