@@ -97,7 +97,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of the model as it was, which nobody writes to."""
+    """Return the folder of a run of the old model; tests only read it."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     trainer(data, folder, Model(), STEPS).run()
     return folder
@@ -105,7 +105,7 @@ def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(trained: Path, tmp_path: Path) -> Path:
-    """A copy of the run, to go on with."""
+    """Return a copy of the run that a test may continue."""
     return shutil.copytree(trained, tmp_path / "run")
 
 
@@ -115,7 +115,7 @@ def losses(run: Path) -> list[float]:
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """What a run consists of; its log of text may grow."""
+    """Return the files of a run without its text log, which may grow."""
     return {
         str(path): path.read_bytes()
         for path in run.rglob("*")
@@ -143,7 +143,7 @@ def test_new_layer_goes_on_with_all_that_was_learnt(
     log = (run / "system.log").read_text()
     assert "checkpoints: step 4: 23 restored, 6 new, 0 dropped" in log
     assert "new      model/blocks/2/kernel" in log
-    # What the run was and what it has become lie side by side.
+    # The folder has steps of the old and of the new model.
     steps = [str(run / "checkpoints" / str(step)) for step in (STEPS, 2 * STEPS)]
     assert main(["ckpt", "diff", *steps]) == 1
     assert "+ model/blocks/2/kernel: float32[4, 4]" in capsys.readouterr().out

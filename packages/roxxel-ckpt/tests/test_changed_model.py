@@ -1,4 +1,4 @@
-"""A checkpoint of an older model: what fits is taken, the rest is named."""
+"""Checkpoints of an older model: leaves that fit are restored, others are named."""
 
 from __future__ import annotations
 

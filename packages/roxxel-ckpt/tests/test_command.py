@@ -95,11 +95,11 @@ def test_verify_finds_damage_and_says_where(
     assert capsys.readouterr().out.splitlines()[0] == f"{tmp_path / '1'}: sound"
 
     flip(largest_file(tmp_path / "2"))
-    (tmp_path / "3" / "digests.json").unlink()
+    (tmp_path / "3" / "digests" / "0.json").unlink()
     assert main(["verify", str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert f"{tmp_path / '2'}: DAMAGED, state/" in out
-    assert f"{tmp_path / '3'}: has no digests" in out
+    assert f"{tmp_path / '3'}: DAMAGED, digests/0.json is missing" in out
     assert main(["verify", str(tmp_path / "1")]) == 0
 
 
@@ -145,10 +145,13 @@ def test_what_is_not_there_is_one_sentence(
     assert main(["show", str(tmp_path)]) == 1
 
     assert capsys.readouterr().err.splitlines() == [
-        f"roxxel-ckpt: {tmp_path / 'none'}: there is no such folder",
+        (
+            f"roxxel-ckpt: {tmp_path / 'none'}: this folder does not exist; "
+            "name a folder of checkpoints"
+        ),
         f"{tmp_path}: no checkpoints",
         (
-            f"roxxel-ckpt: {tmp_path}: holds no checkpoint and is none; "
+            f"roxxel-ckpt: {tmp_path}: neither holds nor is a checkpoint; "
             "name a folder of steps or a step"
         ),
     ]

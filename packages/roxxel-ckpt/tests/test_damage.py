@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
+import zlib
 from typing import TYPE_CHECKING
 
 import pytest
-from etils import epath
 from roxxel_ckpt import CheckpointDamagedError, Checkpointer, _integrity
-from roxxel_ckpt._integrity import find_damage, write_digests
 
 from .helpers import (
     checkpointer,
     content,
-    edit_json,
     flip,
     largest_file,
     make,
@@ -25,6 +24,9 @@ from .helpers import (
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+
+WEIGHTS = "state/model/weights/c/0/0"
 
 
 def test_a_hundred_random_flips_are_all_found(tmp_path: Path) -> None:
@@ -65,7 +67,7 @@ def test_a_damaged_newest_falls_back_to_the_one_before(
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
         f"{tmp_path}/20: cannot be used, {name} is damaged between its bytes 0 and "
-        f"{path.stat().st_size}; looking for an older checkpoint"
+        f"{path.stat().st_size}; trying an older checkpoint"
     )
 
 
@@ -83,7 +85,7 @@ def test_after_a_fall_back_the_run_saves_the_damaged_step_again(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     "name",
-    ["state/manifest.ocdbt", "meta/metadata", "tree/metadata", "state/_METADATA"],
+    ["checkpoint.json", "digests/0.json", "state/_METADATA", WEIGHTS],
 )
 def test_a_missing_or_cut_file_is_found(tmp_path: Path, name: str) -> None:
     with checkpointer(tmp_path) as saving:
@@ -98,9 +100,9 @@ def test_a_missing_or_cut_file_is_found(tmp_path: Path, name: str) -> None:
 def test_the_step_asked_for_is_refused_when_damaged(tmp_path: Path) -> None:
     with checkpointer(tmp_path) as saving:
         save_all(saving, 10, 20)
-    (tmp_path / "20" / "state" / "manifest.ocdbt").unlink()
+    (tmp_path / "20" / WEIGHTS).unlink()
 
-    with pytest.raises(CheckpointDamagedError, match=r"state/manifest.ocdbt is missin"):
+    with pytest.raises(CheckpointDamagedError, match=r"weights/c/0/0 is missing; r"):
         checkpointer(tmp_path).restore(20)
 
 
@@ -113,18 +115,16 @@ def test_when_nothing_is_sound_restore_does_not_start_anew(tmp_path: Path) -> No
         checkpointer(tmp_path).restore()
 
 
-def test_a_step_without_digests_is_used_when_it_loads_whole_and_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with checkpointer(tmp_path) as saving:
-        save_all(saving, 10, 20)
-    (tmp_path / "20" / "digests.json").unlink()
+class CountingZlib:
+    """Notes what is digested."""
 
-    assert checkpointer(tmp_path).restore() == 20
-    assert "20: has no digests, so damage cannot be ruled out" in caplog.text
+    def __init__(self, read: list[bytes]) -> None:
+        self._read = read
 
-    (tmp_path / "20" / "state" / "manifest.ocdbt").unlink()
-    assert checkpointer(tmp_path).restore() == 10
+    def crc32(self, data: bytes) -> int:
+        """Return the CRC-32, and note the data."""
+        self._read.append(data)
+        return zlib.crc32(data)
 
 
 def test_a_restore_after_a_peek_reads_each_file_for_its_digest_once(
@@ -132,23 +132,43 @@ def test_a_restore_after_a_peek_reads_each_file_for_its_digest_once(
 ) -> None:
     with checkpointer(tmp_path) as saving:
         save_all(saving, 10)
-    looked: list[epath.Path] = []
-    find = _integrity.find_damage
-
-    def find_and_count(place: epath.Path) -> str | None:
-        looked.append(place)
-        return find(place)
-
-    monkeypatch.setattr(_integrity, "find_damage", find_and_count)
+    read: list[bytes] = []
+    monkeypatch.setattr(_integrity, "zlib", CountingZlib(read))
     reading = checkpointer(tmp_path)
 
     assert reading.peek() == (10, None)
+    once = read.count(largest_file(tmp_path).read_bytes())
     assert reading.peek() == (10, None)
     assert reading.restore() == 10
-    assert len(looked) == 1
-    # It holds for one restore; the next one reads the files again.
+    assert once == 1
+    assert read.count(largest_file(tmp_path).read_bytes()) == 1
+    # The next restore verifies the files again.
     assert reading.restore() == 10
-    assert len(looked) == 2
+    assert read.count(largest_file(tmp_path).read_bytes()) == 2
+
+
+def test_files_that_are_not_read_are_not_verified(tmp_path: Path) -> None:
+    model, optimizer = make(seed=0)
+    with Checkpointer(tmp_path, model, optimizer) as saving:
+        save_all(saving, 10, 20)
+    flip(largest_file(tmp_path / "20" / "state" / "optimizer"))
+    fresh, fresh_optimizer = make(seed=1)
+
+    assert Checkpointer(tmp_path, fresh).restore() == 20
+    assert content(fresh) == content(model)
+    assert Checkpointer(tmp_path, fresh, fresh_optimizer).restore() == 10
+
+
+def test_digests_of_another_commit_are_damage(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 10)
+    shutil.copy(tmp_path / "10" / "digests" / "0.json", tmp_path)
+    with checkpointer(tmp_path, seed=1) as saving:
+        save_all(saving, 30)
+    shutil.copy(tmp_path / "0.json", tmp_path / "30" / "digests")
+
+    with pytest.raises(CheckpointDamagedError, match=r"0\.json is of another commit"):
+        checkpointer(tmp_path).restore(30)
 
 
 def flip_and_hide(path: Path) -> None:
@@ -188,19 +208,21 @@ def test_a_checkpoint_of_a_later_format_is_not_guessed_at(
 ) -> None:
     with checkpointer(tmp_path) as saving:
         save_all(saving, 10)
-    edit_json(tmp_path / "10/meta/metadata", lambda meta: {**meta, "format": 99})
-    (tmp_path / "10" / "digests.json").unlink()
+    path = tmp_path / "10" / "checkpoint.json"
+    body = {**json.loads(path.read_text())["body"], "format": 99}
+    path.write_text(_integrity.sealed(body))
 
     with pytest.raises(CheckpointDamagedError):
         checkpointer(tmp_path).restore()
-    assert "it has format 99 and this roxxel-ckpt reads up to 1" in caplog.text
+    assert "it has format 99 and this roxxel-ckpt reads up to 2" in caplog.text
 
 
 def test_half_written_steps_are_never_seen_and_cleaned_up(tmp_path: Path) -> None:
     with checkpointer(tmp_path) as saving:
         save_all(saving, 10)
     leftovers = [
-        "20.roxxel-staged",
+        "20.0a1b2c3d.roxxel-staged",
+        "25.roxxel-staged",
         "30.roxxel-staged.orbax-checkpoint-tmp",
         "5.roxxel-deleted",
         "10.roxxel-replaced",
@@ -211,7 +233,7 @@ def test_half_written_steps_are_never_seen_and_cleaned_up(tmp_path: Path) -> Non
     fresh = checkpointer(tmp_path)
     assert fresh.steps() == [10]
     assert fresh.peek() == (10, None)
-    assert len(list(tmp_path.iterdir())) == 5  # looking changes nothing
+    assert len(list(tmp_path.iterdir())) == 6  # looking changes nothing
     assert fresh.restore() == 10
     assert [path.name for path in tmp_path.iterdir()] == ["10"]
 
@@ -222,20 +244,3 @@ def test_a_step_killed_while_it_was_replaced_is_put_back(tmp_path: Path) -> None
     (tmp_path / "10").rename(tmp_path / "10.roxxel-replaced")
 
     assert checkpointer(tmp_path).restore() == 10
-
-
-def test_digests_name_the_place_of_damage_in_a_large_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("roxxel_ckpt._integrity._BLOCK_BYTES", 1000)
-    monkeypatch.setattr("roxxel_ckpt._integrity._THREADS_FROM_BYTES", 0)
-    (tmp_path / "deep").mkdir()
-    (tmp_path / "deep" / "file").write_bytes(bytes(2500))
-    (tmp_path / "empty").write_bytes(b"")
-
-    assert write_digests(epath.Path(tmp_path)) == 2500
-    assert find_damage(epath.Path(tmp_path)) is None
-    flip(tmp_path / "deep" / "file", byte=2400)
-    assert find_damage(epath.Path(tmp_path)) == (
-        "deep/file is damaged between its bytes 2000 and 2500"
-    )

@@ -3,19 +3,78 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import Checkpointer
 
-from .two_processes import State
+from .golden_states import Model, on_one_device
 
 PROGRAM = Path(__file__).with_name("two_processes.py")
+GOLDEN = Path(__file__).with_name("golden")
 TIMEOUT_S = 180
+
+DAMAGED = (
+    "CheckpointDamagedError: run/3: cannot be used, state/model/weights/c/2/0 is "
+    "damaged between its bytes 0 and 61 (found by process 1); restore() without a step "
+    "uses the newest sound checkpoint"
+)
+FAILED = (
+    "CheckpointWriteError: run: the save of step {} failed ({}); earlier checkpoints "
+    "are unchanged"
+)
+UNREADABLE = (
+    "CheckpointError: run/4: the arrays cannot be read ({}OSError: [Errno 5] "
+    "Input/output error); restore another step"
+)
+LOST = (
+    "CheckpointStateLostError: run/4: the arrays cannot be read ({}OSError: [Errno 5] "
+    "Input/output error) and the live arrays were deleted before; make a new model and "
+    "optimizer and restore again"
+)
+DIFFERENT = (
+    "CheckpointError: process 0 calls save step 5 and process 1 calls {}; every "
+    "process must make the same calls in the same order"
+)
+REFUSED = (
+    "CheckpointWriteError: {}file/run: cannot hold checkpoints (Not a directory); give "
+    "checkpoint_path a folder that this process may write to"
+)
+LATE = (
+    "CheckpointTimeoutError: peek: process 1 did not answer within 0.5 seconds; its "
+    "own log says why, or give a larger timeout"
+)
+FIRST_SAYS = [
+    DAMAGED,
+    FAILED.format(4, "process 1: File too large"),
+    FAILED.format(4, "File too large"),
+    FAILED.format(5, "process 1: KeyError: 'mine'"),
+    UNREADABLE.format("process 1: "),
+    LOST.format("process 1: "),
+    DIFFERENT.format("save step 6"),
+    DIFFERENT.format("restore"),
+    REFUSED.format(""),
+    LATE,
+]
+SECOND_SAYS = [
+    DAMAGED,
+    FAILED.format(4, "File too large"),
+    FAILED.format(4, "process 0: File too large"),
+    "gave up",
+    UNREADABLE.format(""),
+    LOST.format(""),
+    DIFFERENT.format("save step 6"),
+    DIFFERENT.format("restore"),
+    REFUSED.format("process 0: "),
+    LATE,
+]
 
 
 def free_port() -> int:
@@ -24,12 +83,21 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def test_two_processes_save_restore_and_fall_back_together(tmp_path: Path) -> None:
-    port, folder = free_port(), tmp_path / "run"
+def on_two_devices(numbers: np.ndarray[Any, Any]) -> jax.Array:
+    mesh = Mesh(np.array(jax.devices()[:2]), ("data",))
+    return jax.device_put(numbers, NamedSharding(mesh, PartitionSpec("data")))
+
+
+def test_two_processes_save_restore_and_fail_together(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path / "one_process", Model(2, on_two_devices)) as saving:
+        saving.save(2)
+    shutil.copytree(GOLDEN / "v1_one_process", tmp_path / "golden_one")
+    shutil.copytree(GOLDEN / "v1_two_processes", tmp_path / "golden_two")
+    port = free_port()
     flags = "--xla_force_host_platform_device_count=2"
     programs = [
         subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(port), str(index), str(folder)],
+            [sys.executable, str(PROGRAM), str(port), str(index), str(tmp_path)],
             env={**os.environ, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -45,35 +113,19 @@ def test_two_processes_save_restore_and_fall_back_together(tmp_path: Path) -> No
 
     assert [program.returncode for program in programs] == [0, 0], errors
     said = [(tmp_path / f"said-{index}").read_text().splitlines() for index in (0, 1)]
-    failed = "the save of step 4 failed ({}File too large); earlier checkpoints are"
-    left = "untouched 2 3 4.roxxel-staged.orbax-checkpoint-tmp abandoned"
-    given_up = (
-        "the save of step 5 failed (process 1: KeyError: 'mine'); "
-        "earlier checkpoints are untouched"
-    )
-    assert said[0] == [
-        "saved 2 3",
-        f"{failed.format('process 1: ')} {left}",
-        f"{failed.format('')} {left}",
-        f"{failed.format('process 1: ')} {left}",
-        f"{given_up} 2 3 4 5.roxxel-staged abandoned",
-        "refused CheckpointWriteError 2 4 5 abandoned",
-        "done 2 4 5 abandoned",
-    ]
-    assert said[1] == [
-        "saved",
-        f"{failed.format('')} untouched",
-        f"{failed.format('process 0: ')} untouched",
-        f"{failed.format('')} untouched",
-        "gave up",
-        "raised",
-        "refused CheckpointError",
-        "done",
-    ]
-    assert "state/manifest.ocdbt is missing" in errors[0]
-    assert "manifest.ocdbt" not in errors[1]
-    assert "has no digests" in errors[0]
+    assert said[0][-1] == said[1][-1] == "done"
+    assert said[0][: len(FIRST_SAYS)] == FIRST_SAYS
+    assert said[1][: len(SECOND_SAYS)] == SECOND_SAYS
+    # Each process verifies a share of the files that version 0.1 wrote.
+    damaged = said[0][len(FIRST_SAYS) : -1]
+    assert damaged == said[1][len(FIRST_SAYS) : -1]
+    assert ["found by process 0" in line for line in damaged] == [True, False]
+    assert ["found by process 1" in line for line in damaged] == [False, True]
+    assert "run/3: cannot be used" in errors[0]
+    assert "cannot be used" not in errors[1]
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {"2", "3", "4", "abandoned"}
 
-    alone = State(jnp.zeros((8, 4)))
-    assert Checkpointer(folder, alone).restore(strict=True) == 5
-    assert (alone.weights[...] == np.arange(32.0).reshape(8, 4) + 2).all()
+    alone = Model(0, on_one_device)
+    assert Checkpointer(tmp_path / "run", alone).restore(strict=True) == 4
+    assert (alone.weights[...] == np.arange(32.0).reshape(8, 4) + 3).all()

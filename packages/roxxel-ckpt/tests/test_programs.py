@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import random
+import re
 import signal
 import sys
 import tempfile
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from etils.epath import gpath
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointWriteError
 
@@ -127,7 +127,7 @@ def save_until_killed(folder: Path, pipe: Connection) -> None:
 
 
 class Numbers(nnx.Module):
-    """A state whose values tell its step."""
+    """A state whose values follow from its step."""
 
     def __init__(self) -> None:
         self.step: nnx.Variable[Any] = nnx.Variable(np.int64(0))
@@ -145,7 +145,7 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_restores(
         pipe.close()
         try:
             assert listener.recv() >= whole
-            asked = [listener.recv() for _ in range(rng.randint(2, 6))]
+            begun = [listener.recv() for _ in range(rng.randint(2, 6))]
             # The moment itself is the point, so here a clock is needed.
             program.join(rng.uniform(0, 0.2))
         finally:
@@ -153,11 +153,11 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_restores(
             program.join()
         while listener.poll():
             with contextlib.suppress(EOFError):
-                asked.append(listener.recv())
+                begun.append(listener.recv())
                 continue
             break
         # A save begins only when the one before it is whole.
-        whole = asked[-1] - 1
+        whole = begun[-1] - 1
 
     state = Numbers()
     with Checkpointer(tmp_path, state) as reading:
@@ -171,12 +171,12 @@ def test_a_kill_at_any_moment_leaves_a_folder_that_restores(
 
 
 def replace_until_killed(folder: Path, moves: int) -> None:
-    """Save a step, then save it again, and die after so many renames of that."""
+    """Save a step, then replace the step, and die after so many renames."""
     state = Numbers()
     with Checkpointer(folder, state) as saving:
         saving.save(1, extra={"try": 1})
         saving.wait()
-        rename, left = gpath.PosixGPath.rename, moves
+        rename, left = Path.rename, moves
 
         def rename_and_die(self: Any, target: Any) -> Any:
             nonlocal left
@@ -185,7 +185,7 @@ def replace_until_killed(folder: Path, moves: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return moved
 
-        gpath.PosixGPath.rename = rename_and_die
+        Path.rename = rename_and_die
         saving.save(1, extra={"try": 2}, force=True)
 
 
@@ -209,14 +209,14 @@ def test_a_kill_while_a_step_is_replaced_never_hides_it(tmp_path: Path) -> None:
         assert reading.extra is not None
         tries.append(reading.extra["try"])
         assert [path.name for path in folder.iterdir()] == ["1"]
-    # It ends with one that was not killed, after both the old and the new were met.
+    # The last program was not killed; before it, both the old and the new were found.
     assert tries == sorted(tries)
     assert set(tries[:-1]) == {1, 2}
 
 
 def use_read_only(folder: Path, pipe: Connection) -> None:
     """Restore from a folder that must not be written to, then try to save there."""
-    if os.geteuid() == 0:  # may write everywhere, so be nobody, once all is imported
+    if os.geteuid() == 0:  # root may write everywhere, so become another user
         Checkpointer(folder, Numbers()).restore()
         os.setuid(65534)
     saving = Checkpointer(folder, Numbers())
@@ -238,17 +238,19 @@ def test_a_read_only_folder_restores_and_refuses_in_one_sentence() -> None:
         program = CONTEXT.Process(target=use_read_only, args=(folder, pipe))
         program.start()
         pipe.close()
-        heard = [listener.recv() for _ in range(3)]
+        messages = [listener.recv() for _ in range(3)]
         program.join()
         folder.chmod(0o755)
 
-        assert heard[0] == 1
-        assert heard[1] == (
-            f"{folder}: the save of step 2 cannot begin (PermissionError: [Errno 13] "
-            f"Permission denied: '{folder}/2.roxxel-staged.orbax-checkpoint-tmp'); "
-            "earlier checkpoints are untouched"
+        assert messages[0] == 1
+        refusal = re.fullmatch(
+            rf"{folder}: the save of step 2 cannot begin \(PermissionError: \[Errno "
+            rf"13\] Permission denied: '{folder}/2\.[0-9a-f]+\.roxxel-staged'\); "
+            "earlier checkpoints are unchanged",
+            messages[1],
         )
-        assert heard[2] == (
+        assert refusal
+        assert messages[2] == (
             f"{folder}/new: cannot hold checkpoints (Permission denied); "
             "give checkpoint_path a folder that this process may write to"
         )

@@ -1,4 +1,4 @@
-"""The example of the README runs as it stands there."""
+"""The example of the README runs unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is saved comes back, bit for bit."""
+"""A state is restored bit for bit as it was saved."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from roxxel_ckpt import (
     CheckpointTimeoutError,
     CheckpointWriteError,
 )
+from roxxel_ckpt._description import Description
 from roxxel_ckpt._retention import Retention
 
 from .helpers import checkpointer, content, make, save_all, train
@@ -42,6 +44,42 @@ def test_milestones_stay_for_ever(tmp_path: Path) -> None:
         save_all(saving, *range(1, 8))
 
     assert checkpointer(tmp_path).steps() == [3, 6, 7]
+
+
+@given(
+    minutes=st.lists(st.integers(1, 600), min_size=1, max_size=20),
+    hours=st.integers(1, 6),
+)
+def test_one_checkpoint_of_each_duration_is_permanent(
+    minutes: list[int], hours: int
+) -> None:
+    retention = Retention(1, 0, f"{hours}h")
+    found: dict[int, Description] = {}
+    saved_at = 0.0
+    for step, minutes_later in enumerate(minutes):
+        saved_at += 60 * minutes_later
+        found[step] = Description(step, {}, None, {}, saved_at)
+        found = {k: found[k] for k in retention.kept(found)}
+
+    times = [description.saved_at for _, description in sorted(found.items())]
+    gaps = [later - before for before, later in itertools.pairwise(times)]
+    assert 0 in found
+    assert all(gap >= 3600 * hours for gap in gaps[:-1])
+    assert all(gap < 3600 * hours + 60 * max(minutes) for gap in gaps)
+
+
+def test_the_best_is_judged_by_the_held_out_loss_then_the_mean(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, max_to_keep=None) as saving:
+        save_all(saving, 1, metrics_dict={"loss": 0.1})
+        save_all(saving, 2, metrics_dict={"loss": 0.2})
+        assert saving.best_step == 1
+        save_all(saving, 3, metrics_dict={"loss": 0.9, "loss_mean": 0.5})
+        save_all(saving, 4, metrics_dict={"loss": 0.3, "loss_mean": 0.6})
+        assert saving.best_step == 3
+        save_all(saving, 5, metrics_dict={"loss": 9, "loss_mean": 9, "eval_loss": 9})
+        save_all(saving, 6, metrics_dict={"loss": 8, "eval_loss": math.nan})
+        assert saving.best_step == 5
+    assert checkpointer(tmp_path, best_metric="loss").best_step == 1
 
 
 def test_a_missing_or_nan_metric_is_never_the_best(tmp_path: Path) -> None:
@@ -74,7 +112,9 @@ def test_the_newest_always_stay_and_nothing_better_goes(
 ) -> None:
     retention = Retention(newest, best, best_mode=mode)  # pyright: ignore[reportArgumentType] - a Literal in disguise
 
-    kept = retention.kept(metrics)
+    kept = retention.kept(
+        {k: Description(k, values, None, {}, 0.0) for k, values in metrics.items()}
+    )
 
     assert set(sorted(metrics)[-newest:]) <= kept <= set(metrics)
     sign = 1 if mode == "min" else -1
@@ -162,17 +202,28 @@ def test_other_files_in_the_folder_are_left_alone(tmp_path: Path) -> None:
         save_all(saving, 1, 2, 3000)
 
         assert saving.steps() == [3000]
-        with pytest.raises(CheckpointWriteError, match=r"2023: is there and is no che"):
+        with pytest.raises(
+            CheckpointWriteError, match=r"2023: exists and is not a che"
+        ):
             saving.save(2023, force=True)
     assert (tmp_path / "2023" / "photo").read_text() == "mine"
     assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_with_the_number_of_a_step_gives_way(tmp_path: Path) -> None:
+    (tmp_path / "8").write_bytes(b"PK")
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 8)
+    assert checkpointer(tmp_path).restore() == 8
 
 
 def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"max_to_keep": 0}, "max_to_keep must be at least 1, got 0"),
         ({"keep_best": -1}, "keep_best must be 0 or more, got -1"),
-        ({"keep_every": 0}, "keep_every must be a step count of at least 1, got 0"),
+        ({"keep_every": 0}, "keep_every must be at least 1 step, got 0"),
+        ({"keep_every": "6 weeks"}, "keep_every='6 weeks' is not a duration; give a"),
+        ({"keep_every": "0h"}, "keep_every='0h' is not a duration; give a"),
         ({"best_mode": "low"}, 'best_mode must be "min" or "max", got \'low\''),
         ({"timeout": 0}, "timeout must be above 0 seconds, and finite, got 0"),
         ({"timeout": math.inf}, "timeout must be above 0 seconds, and finite, got inf"),
@@ -181,8 +232,10 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
             checkpointer(tmp_path, **options)
-    for url in ("s3://bucket/run", "file:///tmp/run"):
-        with pytest.raises(ValueError, match=f"{url}: Orbax writes arrays to local"):
+    for url in ("gs://bucket/run", "s3://bucket/run", "file:///tmp/run"):
+        with pytest.raises(
+            ValueError, match=f"{url}: checkpoints cannot be written to a"
+        ):
             Checkpointer(url, make()[0])
     with pytest.raises(TypeError, match="str"):
         checkpointer(tmp_path).restore("3")  # pyright: ignore[reportArgumentType] - the point

@@ -10,7 +10,7 @@ import optax
 import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from roxxel_ckpt import Checkpointer, _store
+from roxxel_ckpt import Checkpointer, _orbax
 from roxxel_ckpt._leaves import LiveState
 
 from .helpers import content
@@ -28,7 +28,7 @@ def mesh_of(*shape: int) -> Mesh:
 
 
 def spread(root: Any, mesh: Mesh) -> None:
-    """Place every leaf on a mesh: sharded where its shape divides, else everywhere."""
+    """Put every leaf on a mesh: sharded where its shape divides, else everywhere."""
     live = LiveState(root)
     placed: dict[str, jax.Array] = {}
     for name, leaf in live.leaves.items():
@@ -94,7 +94,7 @@ def test_what_is_sharded_is_read_in_its_shards_and_never_lies_whole_on_a_device(
     spread(nnx.Dict(model=fresh, optimizer=fresh_optimizer), mesh_of(2, 4))
     live = LiveState(fresh, fresh_optimizer).leaves
     largest: dict[str, int] = {}
-    read = _store.read_arrays
+    read = _orbax.read_arrays
 
     def read_and_look(*arguments: Any) -> dict[str, Any]:
         arrays = read(*arguments)
@@ -102,7 +102,7 @@ def test_what_is_sharded_is_read_in_its_shards_and_never_lies_whole_on_a_device(
             largest[name] = max(shard.data.size for shard in array.addressable_shards)
         return arrays
 
-    monkeypatch.setattr(_store, "read_arrays", read_and_look)
+    monkeypatch.setattr(_orbax, "read_arrays", read_and_look)
     Checkpointer(of_eight, fresh, fresh_optimizer).restore()
 
     assert largest["model/linear/kernel"] == 8 * 16 // 8

@@ -1,204 +1,231 @@
-"""The program that `test_processes.py` runs twice at the same time."""
+"""The program that `test_processes.py` runs in two processes at the same time.
+
+Every process writes a line to `said-<process>` for each message that the test asserts.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import resource
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jax.experimental.multihost_utils import sync_global_devices
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from golden_states import Model, on_all_devices
+from helpers import content, flip
 from roxxel_ckpt import (
     Checkpointer,
     CheckpointError,
-    CheckpointWriteError,
-    _background,
+    CheckpointStateLostError,
+    _orbax,
 )
+from roxxel_ckpt.coordination import CoordinationService, coordination_service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
-ROWS = 8
-
-
-class State(nnx.Module):
-    """Something on all devices, something on each process alone, and random keys."""
-
-    def __init__(self, weights: jax.Array) -> None:
-        self.weights: nnx.Variable[Any] = nnx.Param(weights)
-        self.local: nnx.Variable[Any] = nnx.Variable(jnp.arange(3.0))
-        self.rngs = nnx.Rngs(7)
+GOLDEN = Path(__file__).with_name("golden")
+# A chunk of the weights that only process 1 holds.
+OF_SECOND = "state/model/weights/c/2/0"
 
 
 class Run:
     """One process of the run."""
 
-    def __init__(self, index: int, folder: Path) -> None:
-        self.index, self.folder = index, folder
-        mesh = Mesh(np.array(jax.devices()), ("data",))
-        self.spread = NamedSharding(mesh, PartitionSpec("data"))
-        start = np.arange(4.0 * ROWS).reshape(ROWS, 4)
-        self.model = State(self.placed(start.shape, lambda rows: start[rows]))
-        self.saving = Checkpointer(folder, self.model, max_to_keep=2, timeout=60)
+    def __init__(self, index: int, parent: Path) -> None:
+        self.index, self.parent = index, parent
+        self.folder = parent / "run"
+        self.model = Model(0, on_all_devices)
+        self.saving = Checkpointer(self.folder, self.model, max_to_keep=2, timeout=60)
+        self.barriers = 0
 
-    def placed(
-        self, shape: tuple[int, int], rows_of: Callable[[slice], np.ndarray[Any, Any]]
-    ) -> jax.Array:
-        """Return an array of which every device makes its own rows."""
+    def say(self, words: str) -> None:
+        """Note a line for the test, without the path of the folder."""
+        with (self.parent / f"said-{self.index}").open("a") as notes:
+            notes.write(words.replace(f"{self.parent}/", "") + "\n")
 
-        def part(index: Any) -> np.ndarray[Any, Any]:
-            return rows_of(index[0])
+    def meet(self) -> None:
+        """Wait for the other process, without the devices."""
+        service = coordination_service()
+        assert isinstance(service, CoordinationService)
+        self.barriers += 1
+        service.barrier(f"test/{self.barriers}", 60)
 
-        return jax.make_array_from_callback(shape, self.spread, part)
+    def by_first(self, act: Callable[[], object]) -> None:
+        """Let the first process do something while the other process waits."""
+        self.meet()
+        if self.index == 0:
+            act()
+        self.meet()
 
-    def say(self, word: str) -> None:
-        """Note a line that the test reads; the first process adds what lies there.
+    def set(self, offset: int) -> None:
+        """Give the model the values of an offset."""
+        fresh = Model(offset, on_all_devices)
+        self.model.weights.set_value(fresh.weights[...])
+        self.model.count.set_value(fresh.count[...])
 
-        In a file, for on stdout JAX's Gloo writes between the lines.
-        """
-        first = self.index == 0
-        names = sorted(path.name for path in self.folder.iterdir()) if first else []
-        with (self.folder.parent / f"said-{self.index}").open("a") as notes:
-            notes.write(" ".join((word, *names)) + "\n")
+    def holds(self, offset: int) -> bool:
+        """Return whether the shards of this process are those of an offset."""
+        rows = np.arange(32.0).reshape(8, 4) + offset
+        return int(self.model.count[...]) == offset and all(
+            (np.asarray(shard.data) == rows[shard.index]).all()
+            for shard in self.model.weights[...].addressable_shards
+        )
 
-    @contextlib.contextmanager
-    def by_first(self, what: str) -> Generator[bool]:
-        """Let the first process do something while the others wait."""
-        sync_global_devices(f"before {what}")
-        yield self.index == 0
-        sync_global_devices(f"after {what}")
+    def failure_of(self, call: Callable[[], object]) -> None:
+        """Note the error of a call."""
+        try:
+            call()
+        except CheckpointError as error:
+            self.say(f"{type(error).__name__}: {error}")
+        else:
+            raise AssertionError(f"{call} raised nothing")
 
     def save_and_restore(self) -> None:
-        """Save three steps and take the last one back."""
-        saving, model, spread = self.saving, self.model, self.spread
-        assert saving.restore() == 0
+        """Save three steps, and restore the last one in both ways."""
+        assert self.saving.restore() == 0
         for step in (1, 2, 3):
-            model.weights.set_value(
-                jax.jit(lambda x: x + 1, out_shardings=spread)(model.weights[...])
-            )
-            assert saving.save(step, {"loss": 1.0 / step}, {"step": step})
-        assert saving.save(3) is False
-        saving.wait()
-        assert saving.latest_step == 3
-        self.say("saved")
-
-        model.weights.set_value(self.placed((ROWS, 4), lambda _: np.zeros((2, 4))))
-        model.local.set_value(jnp.zeros(3))
-        assert saving.restore() == 3
-        assert saving.extra == {"step": 3}
-        for shard in model.weights[...].addressable_shards:
-            expected = np.arange(4.0 * ROWS).reshape(ROWS, 4)[shard.index] + 3
-            assert (np.asarray(shard.data) == expected).all()
-        assert model.weights[...].sharding == spread
-        assert model.local[...].tolist() == [0.0, 1.0, 2.0]
-        assert not model.local[...].committed
+            self.set(step)
+            assert self.saving.save(step, {"loss": 1.0 / step}, {"step": step})
+        assert self.saving.save(3) is False
+        self.saving.wait()
+        assert self.saving.steps() == [2, 3]
+        for release in (False, True):
+            self.set(9)
+            assert self.saving.restore(release=release) == 3
+            assert self.holds(3)
+            assert self.saving.extra == {"step": 3}
+        assert not self.model.half[...].committed
 
     def fall_back(self) -> None:
-        """Pass over a damaged step, and take one without digests."""
-        with self.by_first("damage") as first:
-            if first:
-                (self.folder / "3" / "state" / "manifest.ocdbt").unlink()
+        """Pass over a step whose damage only the second process can see."""
+        self.by_first(lambda: flip(self.folder / "3" / OF_SECOND))
+        self.failure_of(lambda: self.saving.restore(3))
         assert self.saving.peek() == (2, {"step": 2})
         assert self.saving.restore() == 2
+        assert self.holds(2)
+        self.set(3)
         assert self.saving.save(3)
         self.saving.close()
-        with self.by_first("no digests") as first:
-            if first:
-                (self.folder / "3" / "digests.json").unlink()
-        assert self.saving.restore() == 3
 
     def fail_together(self) -> None:
-        """Fail to write on one process; hear of it on both, wherever it is asked."""
+        """Fail to write on one process; both processes raise at their next call."""
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        weights, saving = self.model.weights, self.saving
-        random = np.random.default_rng(self.index)
-        large = self.placed((1 << 18, 4), lambda _: random.normal(size=(1 << 16, 4)))
-        small = weights[...]
-        weights.set_value(large)
-        asks = ((1, saving.wait), (0, lambda: saving.save(5)), (1, saving.close))
-        for failing, ask in asks:
+        random = np.random.default_rng(self.index).normal(size=(1 << 20,))
+        small = self.model.weights[...]
+        self.model.weights.set_value(on_all_devices(random.reshape(-1, 4)))
+        calls = ((1, self.saving.wait), (0, lambda: self.saving.save(5)))
+        for failing, call in calls:
             if self.index == failing:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
-            assert saving.save(4)
-            try:
-                ask()
-            except CheckpointWriteError as error:
-                self.say(str(error).removeprefix(f"{self.folder}: "))
+            assert self.saving.save(4)
+            self.failure_of(call)
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-            assert saving.latest_step == 3
-            sync_global_devices("failed")
-        weights.set_value(small)
-        assert saving.save(4)
-        saving.wait()
-        assert saving.latest_step == 4
+            assert self.saving.latest_step == 3
+            self.meet()
+        self.model.weights.set_value(small)
+        assert self.saving.save(4)
+        self.saving.wait()
+        assert self.saving.steps() == [2, 3, 4]
 
     def give_up_alone(self) -> None:
-        """Give a save up on one process; the other one hears of it."""
+        """Give a save up on one process; the other process learns the reason."""
 
         def describe() -> tuple[None, None]:
-            self.raise_on_second()
+            if self.index == 1:
+                raise KeyError("mine")
             return None, None
 
         try:
             assert self.saving.save(5, describe=describe)
-            self.saving.wait()
         except KeyError:
             self.say("gave up")
-        except CheckpointWriteError as error:
-            self.say(str(error).removeprefix(f"{self.folder}: "))
-        sync_global_devices("given up")
-        assert self.saving.latest_step == 4
+        else:
+            self.failure_of(self.saving.wait)
+        self.meet()
+        assert self.saving.steps() == [2, 3, 4]
 
-    def raise_alone(self) -> None:
-        """Leave the loop of one process by an error while the other one goes on."""
+    def read_alone(self) -> None:
+        """Fail to read on one process, before and after the arrays are deleted."""
+        read = _orbax.read_arrays
+
+        def fail(*arguments: Any) -> dict[str, Any]:
+            if self.index == 1:
+                raise OSError(5, "Input/output error")
+            return read(*arguments)
+
+        self.set(7)
+        _orbax.read_arrays = fail
+        self.failure_of(self.saving.restore)
+        assert self.holds(7)
         try:
-            with self.saving as saving:
-                assert saving.save(5)
-                self.raise_on_second()
-                saving.wait()
-        except KeyError:
-            self.say("raised")
-        sync_global_devices("raised")
-        assert self.saving.latest_step == 5
+            self.saving.restore(release=True)
+        except CheckpointStateLostError as error:
+            self.say(f"{type(error).__name__}: {error}")
+        _orbax.read_arrays = read
+        assert self.saving.restore() == 4
 
-    def raise_on_second(self) -> None:
-        """Raise an error on the second process."""
+    def differ(self) -> None:
+        """Save different steps, and restore where the other process saves."""
+        self.failure_of(lambda: self.saving.save(5 + self.index))
+        self.failure_of(
+            self.saving.restore if self.index else lambda: self.saving.save(5)
+        )
+        file = self.parent / "file"
+        self.by_first(lambda: file.write_text(""))
+        self.failure_of(lambda: Checkpointer(file / "run", self.model).save(1))
+
+    def be_late(self) -> None:
+        """Call nothing on one process; the late call of that process fails, too."""
+        hasty = Checkpointer(self.folder, self.model, timeout=0.5)
+        if self.index == 0:
+            self.failure_of(hasty.peek)
+        self.meet()
         if self.index == 1:
-            raise KeyError("mine")
+            self.failure_of(hasty.peek)
+        assert self.saving.peek() == (4, None)
 
-    def refuse(self) -> None:
-        """Save where nothing can be saved."""
-        file = self.folder.parent / "file"
-        with self.by_first("file") as first:
-            if first:
-                file.write_text("")
-        try:
-            Checkpointer(file / "run", self.model).save(1)
-        except CheckpointError as error:
-            self.say(f"refused {type(error).__name__}")
+    def read_other_counts(self) -> None:
+        """Restore checkpoints of one process, of version 0.1, and a damaged one."""
+        for name in ("one_process", "golden_one", "golden_two"):
+            fresh = Model(9, on_all_devices)
+            reading = Checkpointer(self.parent / name, fresh, timeout=60)
+            assert reading.restore(strict=True, release=True) == 2
+            expected = content(Model(2, on_all_devices).rngs)
+            assert content(fresh.rngs) == expected, name
+            self.model = fresh
+            assert self.holds(2), name
+        files = sorted(GOLDEN.glob("v1_two_processes/2/state/ocdbt*/d/*"))[:2]
+        for number, file in enumerate(files):
+            damaged = self.parent / f"damaged-{number}"
+            self.by_first(
+                lambda to=damaged: shutil.copytree(GOLDEN / "v1_two_processes", to)
+            )
+            self.by_first(
+                lambda to=damaged, file=file: flip(
+                    to / file.relative_to(GOLDEN / "v1_two_processes"), 40
+                )
+            )
+            self.failure_of(lambda to=damaged: Checkpointer(to, self.model).restore(2))
 
 
 def main() -> None:
     """Go through the life of a run."""
-    # Of saves in the background, also where Python could not end them at exit.
-    _background.FINISHES_AT_EXIT = True
-    port, index, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+    port, index, parent = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
     jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=index)
-    run = Run(index, folder)
+    run = Run(index, parent)
     run.save_and_restore()
     run.fall_back()
     run.fail_together()
     run.give_up_alone()
-    run.raise_alone()
-    run.refuse()
-    jax.distributed.shutdown()
+    run.read_alone()
+    run.differ()
+    run.be_late()
+    run.read_other_counts()
     run.say("done")
+    jax.distributed.shutdown()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, ShardError
 from roxxel_format.cli import main
 from roxxel_format.prepare.inputs import documents_in
 
@@ -209,6 +210,39 @@ def test_export_writes_flat_files(tmp_path: Path) -> None:
     assert np.load(tmp_path / "b.npy").tolist() == [5]
 
 
+def test_export_replaces_a_file_only_by_force(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, output = tmp_path / "a.rox", tmp_path / "a.bin"
+    Roxxel(target).write([[1, 2]], dtype="uint8")
+    output.write_bytes(b"kept")
+
+    assert run("export", target, output) == 1
+
+    error = f"roxxel-format: {output}: exists already; add --force to replace it"
+    assert error in capsys.readouterr().err
+    assert output.read_bytes() == b"kept"
+    assert run("export", target, output, "--force") == 0
+    assert output.read_bytes() == b"\1\2"
+
+
+def test_a_missing_input_and_a_separator_of_text_are_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "missing.txt"
+
+    assert run("write", tmp_path / "a.rox", missing) == 1
+
+    error = capsys.readouterr().err
+    assert error == (
+        f"roxxel-format: {missing}: no such file or directory; check the path\n"
+    )
+    with pytest.raises(SystemExit):
+        run("write", tmp_path / "a.rox", missing, "--separator", "x")
+    error = capsys.readouterr().err
+    assert "'x' is not a token id; write a number, or use --separator-bytes" in error
+
+
 def test_an_export_that_fails_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,16 +278,21 @@ def test_any_number_of_workers_gives_the_same_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inputs = texts(tmp_path, 5)
-    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", 2)
+    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 2)
 
     for workers in (1, 2):
         target = tmp_path / f"by_{workers}" / "c_*.rox"
         assert run("write", target, *inputs, "--workers", workers) == 0
 
-    one, two = (tmp_path / f"by_{workers}" / "c_00000.rox" for workers in (1, 2))
-    assert one.read_bytes() == two.read_bytes()
-    assert len(Roxxel(one).documents) == 5
-    assert names_in(two.parent) == ["c_00000.rox", "c_manifest.json"]
+    one, two = (tmp_path / f"by_{workers}" for workers in (1, 2))
+    names = names_in(one)
+    assert len(names) == 4
+    assert names == names_in(two)
+    assert [(one / name).read_bytes() for name in names] == [
+        (two / name).read_bytes() for name in names
+    ]
+    texts_read = [document.tobytes() for document in Roxxel(one).documents]
+    assert texts_read == [b"x" * number for number in range(5)]
 
 
 def test_an_interrupted_preparation_goes_on_with_what_is_done(
@@ -261,8 +300,8 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
 ) -> None:
     inputs = texts(tmp_path, 4)
     inputs[3].write_bytes(b"\xff")
-    target = tmp_path / "out" / "c.rox"
-    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", 1)
+    target = tmp_path / "out" / "c_*.rox"
+    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
     assert run("write", target, *inputs) == 1
     assert "3.txt: not UTF-8 text" in capsys.readouterr().err
 
@@ -275,10 +314,105 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
 
     monkeypatch.setattr("roxxel_format.prepare.runner.documents_in", noted)
     assert run("write", target, *inputs) == 1
-    assert read == [str(inputs[3])]
-    assert len(Roxxel(target).leftovers()) == 1
+    # The first document decides the dtype; then only the unit that failed is read.
+    assert read == [str(inputs[0]), str(inputs[3])]
+    assert len(Roxxel(target).leftovers()) == 3
+    with pytest.raises(ShardError, match="interrupted"):
+        _ = Roxxel(target).num_tokens
+    inputs[3].write_text("xxx", encoding="utf-8")
+    os.utime(inputs[3], ns=(0, 0))
+    assert run("write", target, *inputs) == 0
+    assert Roxxel(target).num_documents == 4
+    assert Roxxel(target).leftovers() == []
+
+
+def test_a_killed_preparation_goes_on_to_the_same_corpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = texts(tmp_path, 4)
+    inputs[2].unlink()
+    os.mkfifo(inputs[2])
+    target = tmp_path / "out" / "c_*.rox"
+    script = (
+        "import sys; from roxxel_format.cli import main; "
+        "from roxxel_format.prepare import runner; runner._UNIT_SIZE = 0; "
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", script, "write", str(target), *map(str, inputs)]
+    writer = subprocess.Popen(command)
+    # Opening returns when the writer reads the third unit.
+    with inputs[2].open("wb"):
+        writer.send_signal(signal.SIGKILL)
+        assert writer.wait() == -signal.SIGKILL
+    inputs[2].unlink()
+    inputs[2].write_text("xx", encoding="utf-8")
+    before = {path: path.read_bytes() for path in target.parent.glob("c_*.rox")}
+    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 0)
+
+    assert run("write", target, *inputs) == 0
+
+    other = tmp_path / "other" / "c_*.rox"
+    assert run("write", other, *inputs) == 0
+    assert len(before) == 2
+    assert names_in(target.parent) == names_in(other.parent)
+    for name in names_in(other.parent):
+        assert (target.parent / name).read_bytes() == (other.parent / name).read_bytes()
+
+
+def test_the_same_files_can_be_appended_and_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = texts(tmp_path, 3)
+    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
+    target = tmp_path / "out" / "c_*.rox"
+    for exist, count in (("keep", 3), ("append", 6), ("append", 9), ("replace", 3)):
+        assert run("write", target, *inputs, "--exist", exist) == 0
+        with Roxxel(target) as corpus:
+            texts_read = [each.tobytes() for each in corpus.documents]
+        assert texts_read == [b"", b"x", b"xx"] * (count // 3)
+    Roxxel(target).verify()
+
+
+def test_a_document_larger_than_a_shard_goes_on_inside_its_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
+    lines = ["a" * 30_000, "b", "c" * 70_000]
+    inputs = [tmp_path / "0.txt", tmp_path / "1.txt", tmp_path / "2.txt"]
+    for path, line in zip(inputs, lines, strict=True):
+        path.write_text(line, encoding="utf-8")
+    target = tmp_path / "c_*.rox"
+
+    assert run("write", target, *inputs, "--max-shard-bytes", 32768) == 0
+
+    with Roxxel(target) as corpus:
+        assert [each.tobytes().decode() for each in corpus.documents] == lines
+        assert len(list(tmp_path.glob("c_*.rox"))) > len(lines)
+
+
+def test_one_file_is_written_by_one_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = texts(tmp_path, 2)
+
+    assert run("write", tmp_path / "c.rox", *inputs, "--workers", 2) == 1
+
+    assert "one process writes one file; leave --workers out" in capsys.readouterr().err
+    assert not (tmp_path / "c.rox").exists()
+
+
+def test_clean_gives_an_interrupted_preparation_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = texts(tmp_path, 4)
+    inputs[3].write_bytes(b"\xff")
+    target = tmp_path / "out" / "c_*.rox"
+    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
+    assert run("write", target, *inputs) == 1
+
     assert run("clean", target) == 0
-    assert list(target.parent.iterdir()) == []
+
+    assert names_in(target.parent) == []
 
 
 def test_a_worker_that_is_killed_is_one_sentence(
@@ -287,7 +421,7 @@ def test_a_worker_that_is_killed_is_one_sentence(
     inputs = texts(tmp_path, 4)
     inputs[2].unlink()
     os.mkfifo(inputs[2])
-    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", 0)
+    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 0)
 
     def kill_worker() -> None:
         # Opening returns when a worker has opened its end to read.
@@ -297,7 +431,7 @@ def test_a_worker_that_is_killed_is_one_sentence(
 
     killer = threading.Thread(target=kill_worker, daemon=True)
     killer.start()
-    code = run("write", tmp_path / "c.rox", *inputs, "--workers", 2)
+    code = run("write", tmp_path / "c_*.rox", *inputs, "--workers", 2)
     killer.join()
 
     assert code == 1
@@ -324,14 +458,14 @@ def test_a_wrong_document_names_its_file(
     assert "b.jsonl: document 1: dtype float64 cannot be stored as uint32" in error
 
 
-@pytest.mark.parametrize("part_size", [1, 1 << 20])
-def test_text_and_ready_made_tokens_do_not_mix_wherever_parts_end(
-    part_size: int,
+@pytest.mark.parametrize("unit_size", [1, 1 << 20])
+def test_text_and_ready_made_tokens_do_not_mix_wherever_units_end(
+    unit_size: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", part_size)
+    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", unit_size)
     for name, rows in (("a", '"text"\n'), ("b", "[3]\n")):
         (tmp_path / f"{name}.jsonl").write_text(rows, encoding="utf-8")
     inputs = sorted(tmp_path.glob("*.jsonl"))
@@ -343,15 +477,15 @@ def test_text_and_ready_made_tokens_do_not_mix_wherever_parts_end(
     assert "write text and ready-made tokens into different corpora" in error
 
 
-def test_empty_arrays_do_not_decide_the_dtype_wherever_parts_end(
+def test_empty_arrays_do_not_decide_the_dtype_wherever_units_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, values in enumerate(([], np.array([1], np.uint16))):
         np.save(tmp_path / f"{number}.npy", np.array(values))
     inputs = sorted(tmp_path.glob("*.npy"))
-    for part_size in (1, 1 << 20):
-        monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", part_size)
-        target = tmp_path / f"{part_size}.rox"
+    for unit_size in (1, 1 << 20):
+        monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", unit_size)
+        target = tmp_path / f"{unit_size}.rox"
         assert run("write", target, *inputs) == 0
         assert Roxxel(target).dtype == np.uint16
 

@@ -400,14 +400,13 @@ def test_clean_takes_only_files_of_its_corpus(tmp_path: Path) -> None:
         "c_00000.id.12345678.bin",
         ".c_00000.id.12345678.bin.partial",
         ".c_manifest.json.partial",
+        "c_0123456789ab_00000_000.rox",
+        ".c_0123456789ab_00001_000.rox~89abcdef.partial",
     ]
     for name in [*others, *left]:
         (tmp_path / name).write_bytes(b"")
-    parts = tmp_path / ".c_manifest.json.0123abcd.parts"
-    parts.mkdir()
-    (parts / "part").write_bytes(b"")
     corpus = Roxxel(tmp_path / "c_*.rox")
-    expected = sorted([*left, parts.name])
+    expected = sorted(left)
 
     assert sorted(Path(path).name for path in corpus.leftovers()) == expected
     assert sorted(Path(p).name for p in corpus.remove_leftovers()) == expected
@@ -692,3 +691,19 @@ def test_every_version_is_the_documents_that_were_written_until_then(
         paths = [folder / name for name in manifest.shards.names[: version.num_shards]]
         assert np.array_equal(Roxxel(paths).tokens[:], line_of(expected))
         assert Roxxel(paths).fingerprint == version.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [([b"a"], [[1]]), ([np.array([1], np.uint8)], ["a"])]
+)
+def test_text_and_ready_made_tokens_do_not_mix_across_appends(
+    first: list[Any], second: list[Any], tmp_path: Path
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write(first)
+
+    with pytest.raises(TypeError, match=r"but the corpus holds (text|tokens); write"):
+        corpus.write(second, exist="append")
+
+    assert len(Roxxel(tmp_path / "c_*.rox").documents) == 1
+    assert corpus.leftovers() == []

@@ -185,7 +185,7 @@ def test_documents_of_other_kinds_are_refused(tmp_path: Path) -> None:
     cases: list[tuple[list[Any], str]] = [
         (
             [[1], "a"],
-            "document 1 is str, but the documents before it are tokens",
+            "document 1 is str, but the corpus holds tokens",
         ),
         ([[1], np.array([0.5])], "document 1: dtype float64 cannot be stored as"),
         ([[1], [[1, 2]]], ""),

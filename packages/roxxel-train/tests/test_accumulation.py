@@ -1,19 +1,28 @@
 from __future__ import annotations
 
+import re
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import pytest
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec
+from roxxel_curriculum import Phase
+from roxxel_train._loss import LOSS_WEIGHT
+from roxxel_train._model_sharding import ModelLayout, place
 from roxxel_train._model_state import take
-from roxxel_train._step import LOSS_WEIGHT, descend, make_update
+from roxxel_train._step import descend, jit_update, make_update
 
-from .helpers import VOCABULARY, Tiny
+from .helpers import VOCABULARY, Tiny, loss_fn, mesh_of, trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PADDING = 0
 ROWS, COLUMNS = 8, 5
@@ -81,10 +90,51 @@ def test_weight_is_reported_as_the_sum_over_the_parts() -> None:
     assert float(scalars[LOSS_WEIGHT]) == (ROWS - 1) * (COLUMNS - 1)
 
 
-def test_batch_in_which_nothing_counts_has_no_loss() -> None:
+def test_fully_masked_batch_has_no_loss() -> None:
     for parts in (1, 4):
         state, update = updated(parts)
 
         _, scalars = update(state, np.full((ROWS, COLUMNS), PADDING, np.int32))
 
         assert jnp.isnan(scalars["loss"])
+
+
+@cache
+def compiled(parts: int) -> Any:
+    """Return the compiled update of 64 rows on 8 devices."""
+    mesh = mesh_of(8)
+    model = Tiny(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
+    place(model, optimizer, ModelLayout(mesh))
+    state = take(model, optimizer)
+    graphdef = nnx.graphdef((model, optimizer))
+    update = jit_update(graphdef, descend(loss_fn, parts), state)
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    batch = jax.ShapeDtypeStruct((64, COLUMNS), jnp.int32, sharding=rows)
+    return update.lower(state, batch).compile()
+
+
+@pytest.mark.parametrize("parts", [2, 4, 8])
+def test_every_device_computes_its_own_rows_of_every_part(parts: int) -> None:
+    def rows_of_products(program: Any) -> int:
+        tokens = re.findall(rf"f32\[(\d+),{VOCABULARY}\]\S* dot\(", program.as_text())
+        return max(map(int, tokens)) // (COLUMNS - 1)
+
+    assert rows_of_products(compiled(1)) == 64 // 8
+    assert rows_of_products(compiled(parts)) == 64 // 8 // parts
+    for moved in ("all-gather", "all-to-all", "collective-permute"):
+        assert moved not in compiled(parts).as_text()
+
+
+def test_trainer_says_at_the_start_how_many_devices_idle(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"mesh": mesh_of(8), "grad_accum_steps": 4}
+    phases = [Phase(1, 16, 9)]
+
+    trainer(tmp_path, phases, **options).run()
+
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert (
+        "cuts batch_size=16 of phase 0 into parts of 4, so 4 of 8 devices idle" in log
+    )
+    with pytest.raises(ValueError, match="4 of 8 devices idle; use grad_accum_steps=1"):
+        trainer(tmp_path / "strict", phases, strict_sharding=True, **options)

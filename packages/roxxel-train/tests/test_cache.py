@@ -3,8 +3,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from roxxel_train._cache import kernel_options
 
 PROGRAM = """
 import jax
@@ -34,3 +41,31 @@ def test_cache_is_on_unless_the_user_has_decided(
     )
 
     assert done.stdout.strip() == expected
+
+
+def gpu_mesh(platform: str) -> Any:
+    """Return what `kernel_options` reads of a mesh; no GPU is needed."""
+    return SimpleNamespace(devices=np.asarray([SimpleNamespace(platform=platform)]))
+
+
+@pytest.mark.parametrize("platform", ["gpu", "cuda", "rocm"])
+def test_compiler_keeps_the_choice_of_gpu_kernels_in_the_folder_of_the_run(
+    platform: str, tmp_path: Path
+) -> None:
+    options = kernel_options(gpu_mesh(platform), tmp_path / "run")
+
+    (folder,) = map(str, options.values())
+    assert Path(folder).is_dir()
+    assert Path(folder).is_relative_to(tmp_path / "run" / "autotune")
+    # The compiler refuses the name of an option that it does not know.
+    jax.jit(jnp.sin).lower(1.0).compile(compiler_options=options)
+
+
+@pytest.mark.parametrize(("platform", "has_folder"), [("cpu", True), ("gpu", False)])
+def test_without_a_gpu_or_a_folder_no_choice_is_kept(
+    platform: str, tmp_path: Path, *, has_folder: bool
+) -> None:
+    folder = tmp_path / "run" if has_folder else None
+
+    assert kernel_options(gpu_mesh(platform), folder) == {}
+    assert not (tmp_path / "run").exists()

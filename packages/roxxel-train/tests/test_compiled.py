@@ -45,13 +45,13 @@ def test_each_shape_is_compiled_once() -> None:
     assert [shape.shape for shape in told] == [(2, 3), (4, 3)]
     assert ahead.shapes() == tuple(told)
     assert str(told[0]).startswith("compiled for batches of 2 x 3 in ")
-    assert ahead.for_batch(small) is ahead.for_batch(batch_of((2, 3)))
+    assert ahead.program(small) is ahead.program(batch_of((2, 3)))
     assert str(CompiledShape((2, 3), 1.0, None)) == (
         "compiled for batches of 2 x 3 in 1.0 s"
     )
 
 
-def test_what_was_given_up_can_begin_again() -> None:
+def test_cancelled_compilation_can_start_again() -> None:
     batch = batch_of((2, 3))
     ahead = programs(batch)
     is_blocked, go_on = threading.Event(), threading.Event()
@@ -60,12 +60,12 @@ def test_what_was_given_up_can_begin_again() -> None:
         compiler.submit(lambda: (is_blocked.set(), go_on.wait()))
         is_blocked.wait()
         ahead.begin(compiler, [batch])
-        assert ahead.for_batch(batch, give_up=lambda: True) is None
+        assert ahead.program(batch, give_up=lambda: True) is None
         ahead.close()
         go_on.set()
         ahead.begin(compiler, [batch])
 
-    assert ahead.for_batch(batch, give_up=lambda: True) is not None
+    assert ahead.program(batch, give_up=lambda: True) is not None
 
 
 def test_signal_while_the_first_step_compiles_ends_the_run_and_loses_nothing(
@@ -89,7 +89,7 @@ def test_signal_while_the_first_step_compiles_ends_the_run_and_loses_nothing(
 
     monkeypatch.setattr(CompiledAhead, "_compile", compile_later)
     monkeypatch.setattr(Logger, "info", listen)
-    monkeypatch.setattr("roxxel_train._compiled._SAY_AFTER_S", 0.05)
+    monkeypatch.setattr("roxxel_train._compiled._ANNOUNCE_AFTER_S", 0.05)
     one = trainer(tmp_path / "a")
     threads = set(threading.enumerate())
 
@@ -117,6 +117,6 @@ def test_compiler_that_outlives_the_log_ends_without_an_error(tmp_path: Path) ->
     one = trainer(tmp_path)
     log = Logger()
     with ThreadPoolExecutor(1) as compiler:
-        one._compile_ahead(0, log, compiler)  # pyright: ignore[reportPrivateUsage] - a second signal leaves it so
+        one._compile_ahead(compiler, log)  # pyright: ignore[reportPrivateUsage] - a second signal leaves it so
 
     assert [shape.shape for shape in one._updates.shapes()] == [(4, 9), (2, 17)]  # pyright: ignore[reportPrivateUsage]

@@ -20,14 +20,17 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         if name.startswith(CLUSTER):
             monkeypatch.delenv(name)
 
-    def record(*arguments: Any, initialization_timeout: int) -> None:
+    def record(
+        *arguments: Any, initialization_timeout: int, heartbeat_timeout_seconds: int
+    ) -> None:
+        assert heartbeat_timeout_seconds < 100  # JAX's own
         found.append((*arguments, initialization_timeout))
 
     monkeypatch.setattr(jax.distributed, "initialize", record)
     return found
 
 
-def test_lone_process_joins_nobody_and_waits_for_nobody(
+def test_lone_process_connects_to_nothing_and_does_not_wait(
     calls: list[tuple[Any, ...]],
 ) -> None:
     initialize()
@@ -93,7 +96,7 @@ def test_cluster_is_joined_when_it_has_several_processes(
             {"JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"},
             "JAX_COORDINATOR_ADDRESS is not",
         ),
-        ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES='two' is no number"),
+        ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES='two' is not a number"),
     ],
 )
 @pytest.mark.usefixtures("calls")

@@ -13,8 +13,8 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_train import Preempted
-from roxxel_train._evaluation import HeldOut
 from roxxel_train._model_state import take
+from roxxel_train._observe.evaluation import HeldOut
 from roxxel_train._placement import BatchPlacement, batch_sharding
 from roxxel_train._profile import Trace
 

@@ -28,9 +28,9 @@ def test_processes_meet_and_a_late_one_is_named(
     out, err = capfd.readouterr()
     assert code == 3, err
     assert "process 0 of 2, 4 devices" in out
-    assert "barrier 'late': process 1 of 2 did not come within 0.2 s; look" in out
+    assert "barrier 'late': process 1 of 2 did not arrive within 0.2 s; read" in out
     assert "[process 1] process 1 of 2, 4 devices" in err
-    assert "'late': process 1 came when the others had given up; allow more" in err
+    assert "'late': process 1 arrived after the others had given up; give" in err
 
 
 def test_script_gets_its_arguments_and_only_process_0_is_heard(

@@ -2,19 +2,15 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from roxxel_train import Logger
-from roxxel_train._outlets import TextFile
-from roxxel_train._rows import drop_torn_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -220,7 +216,7 @@ def test_log_of_a_killed_process_goes_on_with_a_new_line(tmp_path: Path) -> None
     first, *rest = (tmp_path / "system.log").read_text().splitlines()
     assert first == "2026 INFO half a sen"
     assert rest[0].endswith(
-        "WARNING metrics.jsonl ended in half a row, which was dropped"
+        "WARNING metrics.jsonl ended with half a row, which was dropped"
     )
     assert [row["step"] for row in rows(tmp_path)] == [1, 2]
 
@@ -244,20 +240,24 @@ def test_program_without_standard_error_has_a_log(
     assert "hello" in (tmp_path / "system.log").read_text()
 
 
-def test_long_row_that_is_torn_goes_whole(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kept", ["", '{"step": 1}\n'])
+def test_long_row_that_is_torn_is_dropped_whole(tmp_path: Path, kept: str) -> None:
     path = tmp_path / "metrics.jsonl"
-    for kept in ("", '{"step": 1}\n'):
-        path.write_text(kept + '{"text": "' + 200_000 * "x")
-        assert drop_torn_row(path)
-        assert path.read_text() == kept
-        assert not drop_torn_row(path)
+    path.write_text(kept + '{"text": "' + 200_000 * "x")
+
+    with Logger(tmp_path, terminal=False):
+        pass
+
+    assert path.read_text() == kept
 
 
 def test_keys_that_are_the_same_as_text_are_an_error(tmp_path: Path) -> None:
     with Logger(tmp_path, terminal=False) as log:
         log.metrics({"by": {1: 2, "1": 3}})
 
-        with pytest.raises(ValueError, match="the same as text: \\[1, '1'\\]"):
+        with pytest.raises(
+            ValueError, match="keys of a row have the same text: \\[1, '1'\\]"
+        ):
             log.flush()
 
 
@@ -286,43 +286,3 @@ def test_a_file_goes_to_the_disk_when_it_has_new_lines(
         log.flush()
 
     assert synced == ["system.log", "metrics.jsonl"]
-
-
-def test_a_line_that_is_being_written_goes_to_the_disk_with_the_next_sync(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_size))
-    begun, go_on = threading.Event(), threading.Event()
-
-    file = TextFile(tmp_path / "system.log")
-    stream = vars(file)["_file"]
-
-    def slow(text: str) -> int:
-        begun.set()
-        assert go_on.wait(60)
-        return stream.write(text)
-
-    monkeypatch.setattr(file, "_file", Proxy(stream, slow))
-    record = logging.makeLogRecord({"msg": "a line"})
-    writer = threading.Thread(target=file.emit, args=[record])
-    writer.start()
-    assert begun.wait(60)
-    file.sync()
-    go_on.set()
-    writer.join()
-    file.sync()
-    file.close()
-
-    assert synced == [(tmp_path / "system.log").stat().st_size]
-
-
-class Proxy:
-    """A file whose lines are written by a function of the test."""
-
-    def __init__(self, file: Any, write: Callable[[str], int]) -> None:
-        self._file = file
-        self.write = write
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)

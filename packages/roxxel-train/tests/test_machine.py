@@ -60,7 +60,7 @@ def test_flops_are_six_for_each_parameter_and_a_share_of_all_devices() -> None:
     }
 
 
-def test_number_of_the_user_wins() -> None:
+def test_flops_per_token_of_the_user_replace_the_count() -> None:
     machine = Machine(pair()[0], [device("TPU v4")], 275.0)
 
     assert machine.fields(5e11) == {"model_flops_per_s": 137.5e12, "mfu": 0.5}
@@ -84,7 +84,7 @@ def test_memory_is_that_of_the_fullest_device_of_this_process() -> None:
     assert (fields["device_bytes"], fields["device_peak_bytes"]) == (5, 9)
 
 
-def test_this_machine_tells_what_it_can() -> None:
+def test_fields_that_this_machine_lacks_are_left_out() -> None:
     fields = Machine(pair()[0], jax.devices()).fields(1.0)
 
     assert fields["model_flops_per_s"] > 0

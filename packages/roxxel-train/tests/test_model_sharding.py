@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from roxxel_curriculum import Phase
-from roxxel_train._model_sharding import ModelLayout, create, on_mesh, place
+from roxxel_loader import make_hybrid_sharding_config
+from roxxel_train._model_sharding import (
+    MIN_SPLIT_SIZE,
+    ModelLayout,
+    create,
+    on_mesh,
+    place,
+)
 from roxxel_train._model_state import signature, take
 
 from .helpers import rows, trainer
@@ -31,6 +38,7 @@ def grid() -> Mesh:
 FSDP = ModelLayout(
     AbstractMesh((4, 2), ("data", "model")),  # pyright: ignore[reportArgumentType] - has all that is read of a mesh
     ("data",),
+    min_split_size=0,
 )
 GIVEN = nnx.with_partitioning(nnx.initializers.lecun_normal(), (None, "model"))
 
@@ -38,10 +46,10 @@ GIVEN = nnx.with_partitioning(nnx.initializers.lecun_normal(), (None, "model"))
 class Model(nnx.Module):
     """An array by each rule: annotated, wide, narrow, odd, tied, a pair, a key."""
 
-    def __init__(self, rngs: nnx.Rngs) -> None:
+    def __init__(self, rngs: nnx.Rngs, width: int = 64) -> None:
         self.embed = nnx.Embed(13, 8, rngs=rngs)
-        self.up = nnx.Linear(8, 64, kernel_init=GIVEN, rngs=rngs)
-        self.down = nnx.Linear(64, 8, rngs=rngs)
+        self.up = nnx.Linear(8, width, kernel_init=GIVEN, rngs=rngs)
+        self.down = nnx.Linear(width, 8, rngs=rngs)
         self.out = nnx.Linear(8, 13, rngs=rngs)
         self.dropout = nnx.Dropout(0.1, rngs=rngs)
         self.carry = nnx.Variable((jnp.zeros(8), jnp.zeros(3)))
@@ -52,14 +60,14 @@ class Model(nnx.Module):
         return self.out(self.down(jax.nn.relu(self.up(hidden))))
 
 
-def build() -> tuple[nnx.Module, nnx.Optimizer[Any]]:
-    model = Model(nnx.Rngs(0))
+def build(width: int = 64) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
+    model = Model(nnx.Rngs(0), width)
     return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
 
 
-def built(mesh: Mesh) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
+def built(mesh: Mesh, width: int = 64) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
     with jax.set_mesh(mesh):
-        return build()
+        return build(width)
 
 
 def leaves(pair: tuple[nnx.Module, nnx.Optimizer[Any]]) -> dict[str, jax.Array]:
@@ -107,7 +115,7 @@ def test_annotated_layout_replicates_what_is_not_annotated(
         [(None, None), (None,), ("model",), (None, "data"), (("data", "model"), None)]
     ),
 )
-def test_annotation_is_obeyed_or_refused(
+def test_annotation_is_kept_or_refused(
     shape: tuple[int, int], spec: tuple[Any, ...]
 ) -> None:
     ways = {None: 1, "data": 4, "model": 2, ("data", "model"): 8}
@@ -159,19 +167,59 @@ def test_layout_is_chosen_by_name_and_by_how_rows_are_split() -> None:
 
     assert ModelLayout.of("annotated", both).split_over == ()
     assert ModelLayout.of("fsdp", both).split_over == ("data", "model")
-    with pytest.raises(ValueError, match='must be "annotated" or "fsdp", got \'zero\''):
-        ModelLayout.of("zero", both)  # pyright: ignore[reportArgumentType] - wrong on purpose
+    assert ModelLayout.of(("model",), both).split_over == ("model",)
+    for wrong in ("zero", ("rows",)):
+        with pytest.raises(ValueError, match='must be "annotated", "fsdp" or names of'):
+            ModelLayout.of(wrong, both)
     for rows_whole in (columns, NamedSharding(mesh, PartitionSpec())):
         with pytest.raises(ValueError, match="split the rows over an axis"):
             ModelLayout.of("fsdp", rows_whole)
 
 
+def test_hybrid_mesh_holds_the_whole_model_in_every_group(tmp_path: Path) -> None:
+    def wide() -> tuple[nnx.Module, nnx.Optimizer[Any]]:
+        model = nnx.Embed(2048, 64, rngs=nnx.Rngs(0))
+        return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
+
+    config = make_hybrid_sharding_config(1)
+    groups = jax.devices()[:4], jax.devices()[4:8]
+    mesh = Mesh(np.asarray(groups)[:, :, None], config.axis_names)
+    one = trainer(
+        tmp_path,
+        [Phase(1, 8, 9)],
+        pair=(wide, None),
+        loss_fn=lambda model, batch: model(batch).mean(),
+        mesh=mesh,
+        data_sharding=config.batch_sharding(mesh),
+        model_sharding="fsdp",
+    )
+
+    def pieces(array: jax.Array, group: list[Any]) -> set[str]:
+        shards = array.addressable_shards
+        return {str(shard.index) for shard in shards if shard.device in group}
+
+    for array in jax.tree.leaves(take(one.model, one.optimizer)):
+        first, second = (pieces(array, group) for group in groups)
+        assert first == second
+        assert len(first) == (4 if array.size >= MIN_SPLIT_SIZE else 1)
+
+
+@given(size=st.integers(1, MIN_SPLIT_SIZE // 2).map(lambda half: 4 * half))
+def test_small_arrays_are_replicated(size: int) -> None:
+    layout = ModelLayout(FSDP.mesh, FSDP.split_over)
+    array = jax.ShapeDtypeStruct((size,), jnp.float32)
+
+    is_split = layout.sharding("x", array, None).spec != PartitionSpec()
+
+    assert is_split == (size >= MIN_SPLIT_SIZE)
+
+
 @pytest.mark.parametrize("way", ["placed", "created"])
 @pytest.mark.parametrize("split_over", [(), ("data",)])
-def test_model_and_moments_lie_as_annotated_and_the_rest_by_rule(
+def test_model_and_moments_are_split_as_annotated_and_the_rest_by_rule(
     way: str, split_over: tuple[str, ...]
 ) -> None:
-    layout = ModelLayout(grid(), split_over)
+    layout = ModelLayout(grid(), split_over, min_split_size=64)
     if way == "created":
         pair = create(build, layout)
     else:
@@ -221,7 +269,7 @@ def test_no_array_that_divides_is_ever_whole_on_a_device(
         model = nnx.Sequential(*layers)
         return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
 
-    pair = create(deep, ModelLayout(mesh, mesh.axis_names))
+    pair = create(deep, ModelLayout(mesh, mesh.axis_names, 0))
 
     found = leaves(pair)
     for name, array in found.items():
@@ -236,7 +284,7 @@ def test_no_array_that_divides_is_ever_whole_on_a_device(
     assert memory.output_size_in_bytes + memory.temp_size_in_bytes < whole / 4
 
 
-def test_array_that_lies_on_the_mesh_already_stays_there() -> None:
+def test_array_that_is_split_over_the_mesh_keeps_its_sharding() -> None:
     mesh = grid()
     model, optimizer = built(mesh)
     assert isinstance(model, Model)
@@ -248,7 +296,7 @@ def test_array_that_lies_on_the_mesh_already_stays_there() -> None:
     assert axes_by_dimension(model.down.kernel[...]) == (None, "data")
 
 
-def test_array_on_a_mesh_of_another_shape_is_placed_anew() -> None:
+def test_array_on_a_mesh_of_another_shape_gets_a_new_sharding() -> None:
     model, optimizer = built(grid())
     assert isinstance(model, Model)
     turned = Mesh(np.asarray(jax.devices()[:8]).reshape(2, 4), ("data", "model"))
@@ -277,8 +325,8 @@ def test_array_without_a_variable_is_refused_by_name_where_flax_loses_it() -> No
         model, _ = create(stray, layout)
     except TypeError as error:
         assert str(error) == (  # noqa: PT017 - older versions of Flax keep it
-            "model/mask is an array by itself, which a model given as a function "
-            "cannot hold; put it into an nnx.Variable"
+            "model/mask is an array without a Variable, which a model given as a "
+            "function cannot hold; wrap the array in an nnx.Variable"
         )
     else:
         assert isinstance(model, Stray)
@@ -290,13 +338,13 @@ def test_array_without_a_variable_is_refused_by_name_where_flax_loses_it() -> No
     [
         ((3, None), "model is a int; give a Flax NNX module or a function"),
         ((build, "optimizer"), "model is a function, which returns the optimizer too"),
-        (("model", None), "give the optimizer of this model"),
+        (("model", None), "give the nnx.Optimizer of the model"),
         ((lambda: Model(nnx.Rngs(0)), None), "returned a Model; it must return"),
         ((lambda: (1, 2), None), "returned a int and a int; it must return"),
         ((lambda: build()[::-1], None), "returned a Optimizer and a Model; it must"),
     ],
 )
-def test_what_is_no_model_and_optimizer_is_named(
+def test_wrong_model_or_optimizer_is_named(
     given: tuple[Any, Any], message: str
 ) -> None:
     model, optimizer = given
@@ -314,14 +362,14 @@ def test_run_from_a_function_on_eight_devices_goes_on_on_one(tmp_path: Path) -> 
         if int(state.step[...]) == 2:
             raise RuntimeError("it tripped")
 
-    phases = [Phase(4, 8, 9)]
+    phases, width = [Phase(4, 8, 9)], MIN_SPLIT_SIZE // 8
     one = Mesh(np.asarray(jax.devices()[:1]).reshape(1, 1), ("data", "model"))
-    unbroken = trainer(tmp_path / "a", phases, pair=built(one), mesh=one)
+    unbroken = trainer(tmp_path / "a", phases, pair=built(one, width), mesh=one)
     unbroken.run()
     broken = trainer(
         tmp_path / "b",
         phases,
-        pair=(build, None),
+        pair=(lambda: build(width), None),
         mesh=grid(),
         model_sharding="fsdp",
         eval_fn=trips,
@@ -332,7 +380,7 @@ def test_run_from_a_function_on_eight_devices_goes_on_on_one(tmp_path: Path) -> 
     with pytest.raises(RuntimeError, match="it tripped"):
         broken.run()
 
-    resumed = trainer(tmp_path / "b", phases, pair=built(one), mesh=one)
+    resumed = trainer(tmp_path / "b", phases, pair=built(one, width), mesh=one)
     summary = resumed.run()
 
     assert summary.start_step == 2

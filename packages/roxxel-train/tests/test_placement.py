@@ -1,10 +1,20 @@
 from __future__ import annotations
 
+import re
+from types import SimpleNamespace
+from typing import Any
+
 import jax
 import numpy as np
 import pytest
-from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
-from roxxel_train._placement import BatchPlacement, data_parallel_mesh
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+from roxxel_train._placement import (
+    BatchPlacement,
+    accumulation_notes,
+    data_parallel_mesh,
+)
 
 
 def on_mesh(shape: dict[str, int], *spec: str | None) -> NamedSharding:
@@ -34,7 +44,7 @@ def test_note_names_the_batch_sizes_that_would_use_all_devices() -> None:
 
     assert note == (
         "batch_size=1 does not divide over the 8 devices of mesh axis 'data' "
-        "(a multiple of 8 would use them all); it is replicated over that axis"
+        "(a multiple of 8 would use them all); the batch is replicated over that axis"
     )
 
 
@@ -52,8 +62,67 @@ def test_spec_of_too_many_dimensions_is_an_error() -> None:
         placement((12, 129))
 
 
-def test_default_mesh_holds_all_devices() -> None:
+def test_default_mesh_holds_all_devices_in_the_order_of_the_network(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_mesh = jax.make_mesh
+
+    def along_a_ring(*args: Any) -> Any:
+        return make_mesh(*args, devices=jax.devices()[::-1])
+
+    monkeypatch.setattr(jax, "make_mesh", along_a_ring)
     mesh = data_parallel_mesh()
 
-    assert mesh.axis_names == ("data",)
-    assert list(np.ravel(mesh.devices)) == jax.devices()
+    assert (mesh.axis_names, mesh.axis_types) == (("data",), (AxisType.Auto,))
+    assert list(np.ravel(mesh.devices)) == jax.devices()[::-1]
+
+
+def phases(*batch_sizes: int) -> Any:
+    return [
+        SimpleNamespace(index=index, batch_size=size, seq_len=8)
+        for index, size in enumerate(batch_sizes)
+    ]
+
+
+@given(
+    batch_sizes=st.lists(st.integers(1, 64), min_size=1, max_size=3),
+    num_devices=st.sampled_from([1, 2, 3, 8]),
+    parts=st.integers(1, 16),
+)
+def test_parts_keep_all_devices_of_their_batch_busy_or_the_remedy_does(
+    batch_sizes: list[int], num_devices: int, parts: int
+) -> None:
+    placement = BatchPlacement(on_mesh({"data": num_devices}, "data"))
+
+    def serves(parts: int) -> bool:
+        return all(
+            size % parts == 0
+            and (size % num_devices != 0 or size // parts % num_devices == 0)
+            for size in batch_sizes
+        )
+
+    try:
+        notes = accumulation_notes(phases(*batch_sizes), parts, placement)
+    except ValueError as error:
+        notes = [str(error)]
+
+    assert bool(notes) == (not serves(parts))
+    for note in notes:
+        (choices,) = re.findall(r"use grad_accum_steps=([\d or]+),", note)
+        remedies = {int(choice) for choice in choices.split(" or ")}
+        assert remedies == {n for n in range(1, 65) if serves(n)}
+
+
+def test_part_that_leaves_devices_idle_is_named_and_refused_if_strict() -> None:
+    sharding = on_mesh({"data": 8}, "data")
+    message = (
+        "grad_accum_steps=4 cuts batch_size=16 of phase 1 into parts of 4, so 4 of 8 "
+        "devices idle; use grad_accum_steps=1 or 2, or another batch_size"
+    )
+
+    notes = accumulation_notes(phases(32, 16), 4, BatchPlacement(sharding))
+
+    assert notes == [message]
+    with pytest.raises(ValueError, match="phase 1") as caught:
+        accumulation_notes(phases(32, 16), 4, BatchPlacement(sharding, strict=True))
+    assert str(caught.value) == message

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from roxxel_train import ModelState
 
 
-def test_trace_of_two_steps_lies_under_the_run(tmp_path: Path) -> None:
+def test_trace_of_two_steps_is_in_the_folder_of_the_run(tmp_path: Path) -> None:
     trainer(tmp_path, profile=(2, 4)).run()
 
     folder = tmp_path / "run" / "profile"
     assert [path.stat().st_size > 0 for path in folder.rglob("*.xplane.pb")] == [True]
     log = (tmp_path / "run" / "system.log").read_text()
-    assert f"a trace of steps 2 to 3 lies in {folder}" in log
+    assert f"wrote a trace of steps 2 to 3 to {folder}" in log
 
 
 def test_run_goes_on_without_a_trace_while_the_program_writes_one(
@@ -32,11 +32,11 @@ def test_run_goes_on_without_a_trace_while_the_program_writes_one(
         assert trainer(tmp_path, profile=(2, 4)).run().complete
 
     log = (tmp_path / "run" / "system.log").read_text()
-    assert "no trace of this run is written, end the other one before: " in log
+    assert "no trace of this run is written: " in log
     assert list((tmp_path / "other").rglob("*.xplane.pb"))
 
 
-def test_trace_that_the_program_ends_ends_no_run(tmp_path: Path) -> None:
+def test_run_continues_after_the_program_stops_its_trace(tmp_path: Path) -> None:
     one = trainer(tmp_path, profile=(2, 8), eval_every=5, eval_fn=stop_trace)
 
     assert one.run().complete
@@ -55,7 +55,7 @@ def stop_trace(state: ModelState) -> None:
     start=st.integers(0, 12),
     done=st.integers(0, 12),
 )
-def test_steps_that_are_run_are_traced_and_the_trace_always_ends(
+def test_trace_covers_the_steps_and_always_stops(
     steps: range, start: int, done: int
 ) -> None:
     traced: list[int] = []
@@ -82,10 +82,12 @@ def test_steps_that_are_run_are_traced_and_the_trace_always_ends(
     assert len(said) == bool(traced)
     if traced:
         assert waited[0] == traced[0]
-        assert said[0].startswith(f"a trace of steps {traced[0]} to {traced[-1]} ")
+        assert said[0].startswith(
+            f"wrote a trace of steps {traced[0]} to {traced[-1]} "
+        )
 
 
-def test_run_that_ends_inside_the_range_ends_the_trace(tmp_path: Path) -> None:
+def test_run_that_ends_inside_the_range_stops_the_trace(tmp_path: Path) -> None:
     def trips(_: Any) -> None:
         raise RuntimeError("it tripped")
 
@@ -93,7 +95,7 @@ def test_run_that_ends_inside_the_range_ends_the_trace(tmp_path: Path) -> None:
         trainer(tmp_path, profile=(3, 99), eval_fn=trips, eval_every=5).run()
 
     log = (tmp_path / "run" / "system.log").read_text()
-    assert "a trace of steps 3 to 4 lies in" in log
+    assert "wrote a trace of steps 3 to 4 to" in log
     assert list((tmp_path / "run" / "profile").rglob("*.xplane.pb"))
 
 
@@ -102,8 +104,12 @@ def test_run_that_ends_inside_the_range_ends_the_trace(tmp_path: Path) -> None:
     [
         ((3, 3), True, r"profile=\(3, 3\) holds no steps; give 0 <= start < stop"),
         ((-1, 3), True, "holds no steps"),
-        ((10, 12), True, r"profile=\(10, 12\) begins after the last of 10 steps"),
-        ((1, 3), False, r"profile=\(1, 3\) is written under save_path; give one"),
+        ((10, 12), True, r"profile=\(10, 12\) starts after the last of 10 steps"),
+        (
+            (1, 3),
+            False,
+            r"profile=\(1, 3\) needs a folder for the trace; give save_path",
+        ),
     ],
 )
 def test_wrong_range_is_named(
@@ -114,14 +120,14 @@ def test_wrong_range_is_named(
 
 
 @pytest.mark.parametrize("profile", [3, (1, 2, 3), ("a", "b"), (1.5, 2)])
-def test_what_is_no_pair_of_steps_is_named(profile: Any) -> None:
+def test_profile_that_is_not_two_steps_is_named(profile: Any) -> None:
     with pytest.raises(TypeError, match=r"profile must be \(start, stop\), two steps"):
         checked_steps(profile, 10, has_folder=True)
 
 
 def test_trainer_checks_the_range(tmp_path: Path) -> None:
     assert checked_steps(None, 10, has_folder=False) == range(0)
-    with pytest.raises(ValueError, match="begins after the last of 10 steps"):
+    with pytest.raises(ValueError, match="starts after the last of 10 steps"):
         trainer(tmp_path, profile=(10, 11))
-    with pytest.raises(ValueError, match="written under save_path"):
+    with pytest.raises(ValueError, match="needs a folder for the trace"):
         trainer(tmp_path, profile=(1, 2), save_path=None)

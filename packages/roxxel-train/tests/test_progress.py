@@ -5,15 +5,17 @@ import io
 import sys
 import threading
 from types import ModuleType, SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tqdm
 from roxxel_train import Logger
-from roxxel_train._progress import Progress, bar_class, describe_row
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+MADE_BY_TQDM: Any = tqdm.tqdm
 
 
 class Terminal(io.StringIO):
@@ -21,53 +23,63 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_bar_shows_step_total_and_loss_and_is_left_complete() -> None:
+def attach_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Put a terminal in the place of standard error, within the test itself."""
     terminal = Terminal()
-    progress = Progress(terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    return terminal
 
-    progress.update(3, 10, {"loss": "2.0000"})
-    progress.line("a sentence")
-    progress.update(10, 10, {"loss": "1.0000"})
-    progress.close()
+
+def test_bar_shows_step_total_and_loss_and_stays_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = attach_terminal(monkeypatch)
+    with Logger() as log:
+        log.progress(3, 10, {"loss": "2.0000"})
+        log.info("a sentence")
+        log.progress(10, 10, {"loss": "1.0000"})
 
     assert "a sentence\n" in terminal.getvalue()
     assert "10/10" in terminal.getvalue()
     assert "loss=1.0000" in terminal.getvalue()
 
 
-def test_row_of_an_evaluation_shows_all_its_values() -> None:
-    row = {"kind": "eval", "step": 3, "time": "now", "loss": 1.5, "text": "abc"}
+def test_bar_shows_training_rows_and_lines_show_evaluations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = attach_terminal(monkeypatch)
+    with Logger() as log:
+        log.metrics({"kind": "train", "step": 3, "loss": 2.5})
+        log.metrics({"kind": "eval", "step": 3, "time": "now", "x": 1.5, "text": "abc"})
 
-    assert describe_row(row) == "step 3  loss 1.5000  text abc"
-
-
-def test_row_that_cannot_be_formatted_does_not_silence_the_rest() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream)
-
-    progress.row({"kind": "train", "step": 1, "loss": "nan", "tokens_per_s": None})
-    progress.row({"kind": "train", "step": 2, "loss": 2.5, "mfu": 0.41})
-
-    assert stream.getvalue() == "step 1\nstep 2  loss 2.5000  mfu 41.0%\n"
+    assert terminal.getvalue() == "step 3  x 1.5000  text abc\n"
 
 
-def test_status_stands_beside_the_bar_until_the_next_step() -> None:
-    terminal = Terminal()
-    progress = Progress(terminal)
+def test_row_that_cannot_be_formatted_does_not_silence_the_rest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Logger() as log:
+        log.metrics({"kind": "eval", "step": 1, "by": {1: 2, "1": 3}})
+        log.metrics({"kind": "train", "step": 1, "loss": "nan", "tokens_per_s": None})
+        log.metrics({"kind": "train", "step": 2, "loss": 2.5, "mfu": 0.41})
 
-    progress.status("compiling phase 0")
-    progress.update(3, 10, {})
-    progress.status("compiling phase 1")
-    with_status = terminal.getvalue()
-    progress.update(4, 10, {})
-    progress.close()
-
-    assert with_status.startswith("compiling phase 0\n")
-    assert "\rcompiling phase 1:  30%" in with_status
-    assert "compiling" not in terminal.getvalue()[len(with_status) :]
+    assert capsys.readouterr().err == "step 1\nstep 2  loss 2.5000  mfu 41.0%\n"
 
 
-def test_status_is_a_line_where_no_bar_is_and_in_the_log(
+def test_status_is_beside_the_bar_until_the_next_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = attach_terminal(monkeypatch)
+    with Logger() as log:
+        log.status("compiling phase 0")
+        log.progress(3, 10, {})
+        log.status("compiling phase 1")
+
+    assert terminal.getvalue().startswith("compiling phase 0\n")
+    assert "\rcompiling phase 1:  30%" in terminal.getvalue()
+
+
+def test_status_without_a_bar_is_a_line_and_in_the_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with Logger(tmp_path) as log:
@@ -77,11 +89,10 @@ def test_status_is_a_line_where_no_bar_is_and_in_the_log(
     assert " INFO compiling phase 0\n" in (tmp_path / "system.log").read_text()
 
 
-def test_last_step_is_drawn_however_quick_it_came(
+def test_last_step_is_drawn_however_fast_the_steps_are(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    terminal = Terminal()
-    monkeypatch.setattr(sys, "stderr", terminal)
+    terminal = attach_terminal(monkeypatch)
     with Logger() as log:
         for step in range(1, 38):
             log.progress(step, 40, {})
@@ -89,19 +100,19 @@ def test_last_step_is_drawn_however_quick_it_came(
     assert "37/40" in terminal.getvalue().splitlines()[-1]
 
 
-def test_terminal_that_is_held_holds_up_nothing_else(
+def test_blocked_terminal_delays_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called, let_go = threading.Event(), threading.Event()
     before = set(threading.enumerate())
 
-    class Held(Terminal):
+    class Blocked(Terminal):
         def write(self, s: str, /) -> int:
             called.set()
             let_go.wait()
             return super().write(s)
 
-    monkeypatch.setattr(sys, "stderr", Held())
+    monkeypatch.setattr(sys, "stderr", Blocked())
     with Logger(tmp_path, timeout_s=0.01) as log:
         log.info("hello")
         called.wait()
@@ -116,25 +127,34 @@ def test_terminal_that_is_held_holds_up_nothing_else(
 
 
 @pytest.mark.parametrize("widgets", [None, ModuleType("ipywidgets")])
-def test_notebook_has_the_bar_that_it_can_show(
+def test_notebook_gets_a_widget_only_with_ipywidgets(
     monkeypatch: pytest.MonkeyPatch, widgets: ModuleType | None
 ) -> None:
     kernel, notebook = ModuleType("IPython"), ModuleType("tqdm.notebook")
     shell = SimpleNamespace(kernel=object())
+    made: list[str] = []
+
+    def bar(kind: str) -> Any:
+        def make(**options: Any) -> Any:
+            made.append(kind)
+            return MADE_BY_TQDM(**options | {"file": io.StringIO()})
+
+        return make
+
     vars(kernel)["get_ipython"] = lambda: shell
-    vars(notebook)["tqdm"] = widget_bar = object()
+    vars(notebook)["tqdm"] = bar("widget")
+    monkeypatch.setattr(tqdm, "tqdm", bar("text"))
     monkeypatch.setitem(sys.modules, "IPython", kernel)
     monkeypatch.setitem(sys.modules, "tqdm.notebook", notebook)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: widgets)
+    with Logger() as log:
+        log.progress(1, 2, {})
 
-    assert bar_class(io.StringIO()) is (widget_bar if widgets else tqdm.tqdm)
+    assert made == ["widget" if widgets else "text"]
 
 
-def test_file_gets_no_bar() -> None:
-    stream = io.StringIO()
-    progress = Progress(stream)
+def test_file_gets_no_bar(capsys: pytest.CaptureFixture[str]) -> None:
+    with Logger() as log:
+        log.progress(1, 2, {"loss": "1"})
 
-    progress.update(1, 2, {"loss": "1"})
-    progress.close()
-
-    assert stream.getvalue() == ""
+    assert capsys.readouterr().err == ""

@@ -6,108 +6,125 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from roxxel_train import RunMismatchError
-from roxxel_train._run_folder import RunFolder
+from roxxel_ckpt import Checkpointer
+from roxxel_curriculum import Phase
+from roxxel_train import RunMismatchError, Trainer
+
+from .helpers import pair, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-
-def begun(path: Path) -> RunFolder:
-    folder = RunFolder(path)
-    with folder.claimed():
-        folder.begin(seed=1, data={"seed": 1}, model="abc")
-    return folder
+PHASES = [Phase(2, 4, 9)]
 
 
-def test_record_is_written_once(tmp_path: Path) -> None:
-    begun(tmp_path / "run")
-    again = RunFolder(tmp_path / "run")
-    again.begin(seed=2, data={"seed": 2}, model="other")
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder of a run that began and has no checkpoint."""
 
-    assert again.record is not None
-    assert again.record["seed"] == 1
-    written = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert written == again.record
-    assert "jax" in written["versions"]
+    def fail(*_: object, **__: object) -> int:
+        raise RuntimeError("stopped here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "restore", fail)
+        with pytest.raises(RuntimeError, match="stopped here"):
+            trainer(tmp_path, PHASES).run()
+    return tmp_path / "run"
 
 
-def test_record_of_a_later_version_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text('{"version": 2}')
+def make(begun: Path, **options: object) -> Trainer:
+    return trainer(begun.parent, PHASES, **options)
+
+
+def test_record_names_the_seed_the_data_and_the_versions(begun: Path) -> None:
+    before = (begun / "run.json").read_text()
+    make(begun).run()
+
+    record = json.loads(before)
+    assert (begun / "run.json").read_text() == before
+    assert (record["version"], record["seed"]) == (1, 0)
+    assert record["data"]["seed"] == 0
+    assert {"jax", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
+        record["versions"]
+    )
+
+
+def test_record_of_a_later_version_is_refused(begun: Path) -> None:
+    (begun / "run.json").write_text('{"version": 2}')
 
     with pytest.raises(RunMismatchError, match="has version 2, this trainer reads 1"):
-        RunFolder(tmp_path)
+        make(begun)
 
 
-def test_run_that_began_meanwhile_is_kept(tmp_path: Path) -> None:
-    looked = RunFolder(tmp_path)
-    begun(tmp_path)
+def test_run_that_another_program_began_meanwhile_is_kept(tmp_path: Path) -> None:
+    late = trainer(tmp_path, PHASES, pair=pair(seed=3))
+    trainer(tmp_path, PHASES).run()
+    record = (tmp_path / "run" / "run.json").read_text()
 
-    looked.begin(seed=2, data={"seed": 2}, model="abc")
-
-    assert looked.record is not None
-    assert looked.record["seed"] == 1
-
-
-def test_looking_at_a_folder_makes_nothing(tmp_path: Path) -> None:
-    RunFolder(tmp_path / "run")
-
-    assert list(tmp_path.iterdir()) == []
+    assert late.run().start_step == 2
+    assert (tmp_path / "run" / "run.json").read_text() == record
 
 
-def test_model_of_another_shape_is_refused(tmp_path: Path) -> None:
-    folder = begun(tmp_path)
+def test_making_a_trainer_creates_nothing(tmp_path: Path) -> None:
+    trainer(tmp_path, PHASES)
 
-    folder.check_model("abc")
+    assert not (tmp_path / "run").exists()
+
+
+def test_model_of_another_shape_is_refused(begun: Path) -> None:
+    record = json.loads((begun / "run.json").read_text())
+    (begun / "run.json").write_text(json.dumps(record | {"model": "another"}))
+
     with pytest.raises(RunMismatchError, match="other shapes"):
-        folder.check_model("def")
+        make(begun)
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "checkpoints"])
 def test_foreign_folder_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).mkdir()
+    (tmp_path / "run" / name).mkdir(parents=True)
 
     with pytest.raises(RunMismatchError, match=f"holds {name} but no run.json"):
-        RunFolder(tmp_path)
+        trainer(tmp_path, PHASES)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"version": 1, "data": {}}'])
-def test_damaged_record_is_refused(tmp_path: Path, content: str) -> None:
-    begun(tmp_path)
-    (tmp_path / "run.json").write_text(content)
+def test_damaged_record_is_refused(begun: Path, content: str) -> None:
+    (begun / "run.json").write_text(content)
 
     with pytest.raises(RunMismatchError, match="not the record of a run"):
-        RunFolder(tmp_path)
+        make(begun)
 
 
 def test_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "run").write_text("")
 
     with pytest.raises(NotADirectoryError, match="is a file; give a folder"):
-        RunFolder(tmp_path / "file")
-
-
-def test_two_processes_cannot_run_in_one_folder(tmp_path: Path) -> None:
-    folder = begun(tmp_path)
-    program = (
-        "import sys\n"
-        "from roxxel_train._run_folder import RunFolder\n"
-        "with RunFolder(sys.argv[1]).claimed(): pass\n"
-    )
-    with folder.claimed():
-        process = subprocess.run(
-            [sys.executable, "-c", program, str(tmp_path)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    assert process.returncode == 1
-    assert "another process is running in this folder" in process.stderr
+        trainer(tmp_path, PHASES)
 
 
 def test_link_to_nothing_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "run").symlink_to(tmp_path / "nowhere")
 
     with pytest.raises(FileNotFoundError, match="is a link to nothing"):
-        RunFolder(tmp_path / "link")
+        trainer(tmp_path, PHASES)
+
+
+def test_two_programs_cannot_run_in_one_folder(begun: Path) -> None:
+    program = (
+        "import fcntl, sys\n"
+        "lock = open(sys.argv[1], 'a')\n"
+        "fcntl.flock(lock, fcntl.LOCK_EX)\n"
+        "print('locked', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(begun / "run.lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "locked\n"
+        with pytest.raises(RunMismatchError, match="another process is running in"):
+            make(begun).run()
+        other.communicate("")

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +8,11 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_train._loss import LOSS_WEIGHT, unpack_loss
 from roxxel_train._model_state import put, take
-from roxxel_train._step import descend, make_update, unpack_loss
+from roxxel_train._step import descend, make_update
 
 
 class Tiny(nnx.Module):
@@ -97,39 +100,110 @@ def test_own_train_step_updates_both_objects() -> None:
     assert int(optimizer.step[...]) == 1
 
 
+class Named(NamedTuple):
+    loss: jax.Array
+    accuracy: jax.Array
+
+
+LOSS, HALF = jnp.float32(2.0), jnp.float32(0.5)
+
+
 @pytest.mark.parametrize(
-    "result",
+    ("result", "names"),
     [
-        jnp.float32(2.0),
-        (jnp.float32(2.0), {"accuracy": jnp.float32(0.5)}),
-        {"loss": jnp.float32(2.0), "accuracy": jnp.float32(0.5)},
+        (LOSS, set()),
+        (2.0, set()),
+        (jnp.full(1, 2.0), set()),
+        ((LOSS,), set()),
+        ((LOSS, {"accuracy": HALF}), {"accuracy"}),
+        ([LOSS, {"accuracy": jnp.full(1, 0.5)}], {"accuracy"}),
+        ((LOSS, None, jnp.zeros(3)), set()),
+        ((LOSS, HALF, (HALF, HALF)), {"aux/1", "aux/2/0", "aux/2/1"}),
+        ((LOSS, {"grad": {"x": HALF}}), {"grad/x"}),
+        (Named(LOSS, HALF), {"accuracy"}),
+        ({"loss": LOSS, "accuracy": HALF}, {"accuracy"}),
+        ({"loss": LOSS, "aux": {"grad": {"x": HALF}, "y": None}}, {"aux/grad/x"}),
+        ({"loss": LOSS, "logits": jnp.zeros((2, 3)), 3: HALF}, {"3"}),
+        ({"train": {"loss": LOSS, "accuracy": HALF}}, {"train/accuracy"}),
+        ({"nll": LOSS, "logits": jnp.zeros(3), "cache": None}, set()),
+        ({"nll": LOSS, LOSS_WEIGHT: HALF}, {LOSS_WEIGHT}),
+        ((LOSS, {"key": jax.random.key(0), "z": jnp.complex64(1)}), set()),
     ],
 )
-def test_loss_may_have_three_forms(result: Any) -> None:
+def test_loss_is_found_in_every_form(result: Any, names: set[str]) -> None:
     loss, aux = unpack_loss(result)
 
-    assert float(loss) == 2.0
-    assert set(aux) <= {"accuracy"}
+    assert (loss.shape, float(loss)) == ((), 2.0)
+    assert {name: (x.shape, float(x)) for name, x in aux.items()} == dict.fromkeys(
+        names, ((), 0.5)
+    )
+
+
+trees = st.recursive(
+    st.none() | st.just(HALF) | st.just(jnp.zeros(2)),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(aux=st.dictionaries(st.sampled_from("abc"), trees))
+def test_scalars_are_named_by_their_path(aux: dict[str, Any]) -> None:
+    paths = {
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, leaf in jax.tree_util.tree_flatten_with_path(aux)[0]
+        if leaf.shape == ()
+    }
+
+    for result in ((LOSS, aux), {"loss": LOSS, **aux}):
+        assert set(unpack_loss(result)[1]) == paths
 
 
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        ({"accuracy": jnp.float32(1)}, r"keys \['accuracy'\].*\"loss\""),
-        (jnp.zeros(3), r"loss as an array of shape \(3,\)"),
-        ((jnp.float32(1), jnp.zeros((2, 2))), "the second must be a dict of scalars"),
-        ((jnp.float32(1), {"logits": jnp.zeros(2)}), r"logits as an array of shape"),
+        (
+            {"accuracy": HALF, "aux": {"nll": LOSS}},
+            'loss_fn returned the scalars accuracy and aux/nll but no "loss"',
+        ),
+        (
+            {"a": {"loss": LOSS}, "b": {"loss": LOSS}},
+            'loss_fn returned the scalars a/loss and b/loss but no "loss"',
+        ),
+        ({"logits": jnp.zeros(3)}, "loss_fn returned a dict without a scalar"),
+        ((), "loss_fn returned an empty tuple"),
+        (jnp.zeros(3), r"loss as an array of shape \(3,\) and dtype float32"),
+        (({"loss": LOSS}, HALF), "loss_fn returned the loss as a dict"),
         (jnp.int32(1), "dtype int32"),
-        (None, "loss as a NoneType"),
-        ((jnp.float32(1), {"tokens": jnp.float32(1)}), "metric named 'tokens'"),
-        ((jnp.float32(1), {"loss": jnp.float32(2)}), "metric named 'loss'"),
-        ((jnp.float32(1), {3: jnp.float32(2)}), "metric named 3; a name must be a str"),
-        ((jnp.float32(1), {"z": jnp.complex64(1)}), "z as an array .* complex64"),
+        (None, "loss_fn returned the loss as a NoneType"),
+        ((LOSS, {"name": "x"}), "loss_fn returned 'name' as a str"),
+        ((LOSS, {"tokens": HALF}), "metric named 'tokens'"),
+        ((LOSS, {"loss": HALF}), "metric named 'loss'"),
+        ((LOSS, {"a": HALF}, {"a": HALF}), "two metrics named 'a'"),
     ],
 )
 def test_wrong_loss_is_named(result: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         unpack_loss(result)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_wrong_loss_is_named_without_the_words_of_a_compiler(parts: int) -> None:
+    def two_scalars(model: Any, batch: jax.Array) -> Any:
+        return {"nll": loss_fn(model, batch), "accuracy": loss_fn(model, batch)}
+
+    model, optimizer = tiny()
+    update = make_update(nnx.graphdef((model, optimizer)), descend(two_scalars, parts))
+
+    with pytest.raises(TypeError) as caught:
+        jax.eval_shape(update, take(model, optimizer), BATCH)
+
+    assert str(caught.value) == (
+        'loss_fn returned the scalars nll and accuracy but no "loss"; '
+        'name the one to minimise "loss"'
+    )
 
 
 def test_accumulated_metrics_keep_their_meaning() -> None:
@@ -170,5 +244,5 @@ def test_variable_made_in_the_loss_is_named(parts: int) -> None:
     model, optimizer = tiny()
     update = make_update(nnx.graphdef((model, optimizer)), descend(remembers, parts))
 
-    with pytest.raises(TypeError, match=r"float32\[2\] of nothing at .*'seen'"):
+    with pytest.raises(TypeError, match=r"'seen'.* from nothing to float32\[2\]"):
         jax.eval_shape(update, take(model, optimizer), BATCH)

@@ -3,7 +3,8 @@ from __future__ import annotations
 import logging
 import re
 import signal
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from flax import nnx
 from jax.sharding import AxisType
-from roxxel_ckpt import Checkpointer
+from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
 from roxxel_format import ShardError
@@ -25,9 +26,6 @@ from roxxel_train import (
 )
 
 from .helpers import VOCABULARY, corpus, loss_fn, mesh_of, pair, rows, trainer, values
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_run_makes_every_update_and_says_what_it_did(tmp_path: Path) -> None:
@@ -218,7 +216,7 @@ def test_parameters_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
         return loss
 
     one = trainer(tmp_path, loss_fn=None, train_step=poisons_its_eighth_update)
-    with pytest.raises(NonFiniteError, match="step 8: it left NaN or infinite"):
+    with pytest.raises(NonFiniteError, match="step 8: the update left NaN or infinite"):
         one.run()
 
     assert not (tmp_path / "run" / "checkpoints" / "8").exists()
@@ -234,6 +232,52 @@ def test_stop_before_the_first_checkpoint_needs_a_fresh_model(tmp_path: Path) ->
         one.run()
 
     assert trainer(tmp_path).run().start_step == 0
+
+
+def test_restore_that_fails_in_the_middle_spoils_the_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object, **__: object) -> int:
+        raise CheckpointStateLostError("reading failed")
+
+    trainer(tmp_path, [Phase(6, 4, 9)]).run()
+    one = trainer(tmp_path, pair=pair(seed=5))
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpointer, "restore", lose)
+        with pytest.raises(CheckpointStateLostError):
+            one.run()
+
+    with pytest.raises(RunMismatchError, match="lost its model while it read a check"):
+        one.run()
+    assert trainer(tmp_path).run().start_step == 6
+
+
+def test_checkpoints_are_ranked_by_the_mean_loss_since_the_one_before(
+    tmp_path: Path,
+) -> None:
+    def checkpoints(folder: Path) -> dict[int, dict[str, float]]:
+        with Checkpointer(folder / "run" / "checkpoints", pair()[0]) as kept:
+            found = {step: kept.metrics(step) for step in kept.steps()}
+            means = {step: metrics["loss_mean"] for step, metrics in found.items()}
+            assert kept.best_step == min(means, key=lambda step: means[step])
+        return found
+
+    def save_early(state: ModelState) -> None:
+        if int(state.step[...]) in (2, 6):
+            one.save()
+
+    trainer(tmp_path / "a", log_every=1, max_to_keep=None).run()
+    one = trainer(
+        tmp_path / "b", eval_fn=save_early, eval_every=1, max_to_keep=None, log_every=1
+    )
+    one.run()
+
+    found = checkpoints(tmp_path / "a")
+    losses = [row["loss"] for row in rows(tmp_path / "a")]
+    for step, start in ((4, 0), (8, 4), (10, 8)):
+        mean = sum(losses[start:step]) / (step - start)
+        assert found[step]["loss_mean"] == pytest.approx(mean, rel=1e-12)
+        assert checkpoints(tmp_path / "b")[step] == found[step]
 
 
 def test_trainer_goes_on_after_an_error_in_its_own_process(tmp_path: Path) -> None:
@@ -281,7 +325,7 @@ def test_signal_in_the_last_evaluation_is_not_lost(tmp_path: Path) -> None:
 def test_stop_between_opening_and_the_first_step_leaves_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(_: Checkpointer) -> int:
+    def crash(*_: object, **__: object) -> int:
         raise RuntimeError("stopped here")
 
     with monkeypatch.context() as patch:
@@ -468,17 +512,19 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
         ({"checkpoint_every": 0}, "checkpoint_every must be 1 or more"),
         ({"log_every": -1}, "log_every must be 1 or more, got -1"),
         ({"grad_accum_steps": 4}, "phase 1 has batch_size=2, which does not divide"),
-        ({"loss_fn": None}, "give loss_fn"),
+        ({"loss_fn": None}, "loss_fn and train_step are both None"),
         ({"max_to_keep": 0}, "max_to_keep must be 1 or more, got 0"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"hang_after_s": -1.0}, "hang_after_s must be above 0, got -1.0"),
-        ({"flops_per_token": 10**400}, "flops_per_token is beyond the floats"),
+        ({"flops_per_token": 10**400}, "flops_per_token is larger than any float"),
         ({"flops_per_token": 0}, "flops_per_token must be above 0, got 0"),
         (
             {"best_metric": "los"},
             "best_metric='los' is nothing that .*; name one of grad_norm, loss",
         ),
         ({"save_path": "a\0b"}, "holds a NUL character; give another folder"),
+        ({"save_path": "gs://b/run"}, "save_path='gs://b/run': is a URL, .* local"),
+        ({"save_path": Path("s3://b/run")}, "save_path='s3:/b/run': is a URL"),
     ],
 )
 def test_wrong_argument_is_named(
@@ -568,7 +614,7 @@ def test_damage_that_is_met_stays_in_the_log(
 
     assert again.run().start_step == 8
 
-    said = "cannot be used, .* looking for an older checkpoint"
+    said = "cannot be used, .* trying an older checkpoint"
     assert len(re.findall(said, (tmp_path / "run" / "system.log").read_text())) == 1
     shown = len(re.findall(said, capfd.readouterr().err))
     assert shown == (0 if program_logs else 1)

@@ -99,7 +99,8 @@ def test_ckpt_is_passed_through(
     assert main(["ckpt", "ls", str(tmp_path / "missing")]) == 1
 
     assert capsys.readouterr().err == (
-        f"roxxel ckpt: {tmp_path / 'missing'}: there is no such folder\n"
+        f"roxxel ckpt: {tmp_path / 'missing'}: this folder does not exist; "
+        "name a folder of checkpoints\n"
     )
 
 

@@ -110,7 +110,7 @@ def write_run(
     return folder
 
 
-def write_checkpoint(folder: Path, step: int, loss: float) -> None:
+def write_checkpoint(folder: Path, step: int, loss: float, **more: float) -> None:
     phases = [
         {
             "start": start,
@@ -124,7 +124,13 @@ def write_checkpoint(folder: Path, step: int, loss: float) -> None:
     ]
     meta = folder / "checkpoints" / str(step) / "meta"
     meta.mkdir(parents=True)
-    content = {"metrics": {"loss": loss}, "extra": {"data": {"phases": phases}}}
+    content = {
+        "format": 1,
+        "step": step,
+        "metrics": {"loss": loss, **more},
+        "extra": {"data": {"phases": phases}},
+        "versions": {},
+    }
     (meta / "metadata").write_text(json.dumps(content))
 
 
@@ -167,6 +173,15 @@ def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
     assert "jax 9.8.7" in html
     assert "<title>fine: complete" in html
     assert "code &lt;x&gt;" in html
+
+
+def test_the_best_checkpoint_is_judged_by_the_held_out_loss(finished: Path) -> None:
+    write_checkpoint(finished, 6, 5.0, loss_mean=3.0, eval_loss=4.5)
+
+    facts, html = facts_and_page(finished)
+
+    assert (facts.best_metric, facts.best_step) == ("eval_loss", 6)
+    assert "<td>6</td><td class=left>best eval_loss</td>" in html
 
 
 def test_phases_and_checkpoints_stand_in_tables(finished: Path) -> None:

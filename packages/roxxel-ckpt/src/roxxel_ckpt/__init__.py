@@ -1,8 +1,8 @@
 """Asynchronous, verified Orbax checkpoints of Flax NNX models and optimizers.
 
-`Checkpointer` saves the live state in the background, keeps the newest and the best,
-checks digests before it uses anything, and restores bit for bit into the shardings of
-the live model::
+`Checkpointer` saves the live state in the background, keeps the newest and the best
+checkpoints, verifies digests before it uses a file, and restores bit for bit into the
+shardings of the live model::
 
     with Checkpointer("checkpoints", model, optimizer) as checkpointer:
         start = checkpointer.restore()
@@ -10,7 +10,7 @@ the live model::
             ...
             checkpointer.save(step + 1, {"loss": loss})
 
-Names are resolved on first use: the command `roxxel-ckpt` does not wait for JAX.
+Names are resolved on first use, so the command `roxxel-ckpt` does not import JAX.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from roxxel_ckpt._background import SaveRecord
-    from roxxel_ckpt._checkpointer import Checkpointer
     from roxxel_ckpt._compare import RestoreReport
-    from roxxel_ckpt._description import LeafSpec
+    from roxxel_ckpt._description import LeafSpec, read_description
+    from roxxel_ckpt._retention import default_best_metric
+    from roxxel_ckpt._save import SaveRecord
+    from roxxel_ckpt.checkpointer import Checkpointer
     from roxxel_ckpt.errors import (
         CheckpointDamagedError,
         CheckpointError,
         CheckpointMismatchError,
         CheckpointNotFoundError,
+        CheckpointStateLostError,
         CheckpointTimeoutError,
         CheckpointWriteError,
     )
@@ -37,19 +39,24 @@ __all__ = [
     "CheckpointError",
     "CheckpointMismatchError",
     "CheckpointNotFoundError",
+    "CheckpointStateLostError",
     "CheckpointTimeoutError",
     "CheckpointWriteError",
     "Checkpointer",
     "LeafSpec",
     "RestoreReport",
     "SaveRecord",
+    "default_best_metric",
+    "read_description",
 ]
 
 _HOMES = {
-    "Checkpointer": "_checkpointer",
-    "SaveRecord": "_background",
-    "RestoreReport": "_compare",
+    "Checkpointer": "checkpointer",
     "LeafSpec": "_description",
+    "RestoreReport": "_compare",
+    "SaveRecord": "_save",
+    "default_best_metric": "_retention",
+    "read_description": "_description",
 }
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint and a live model have in common, and every difference by name."""
+"""Match the leaves of a checkpoint with those of a live model, by name."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ class RestoreReport:
 
 @dataclasses.dataclass(frozen=True)
 class RestorePlan:
-    """Which leaf of a checkpoint goes where.
+    """Which leaf of a checkpoint replaces which live leaf.
 
     Attributes:
         source: Name in the checkpoint of every leaf that will be restored, by its
             live name.
-        report: What will have happened.
+        report: What the restore will do with every leaf.
     """
 
     source: Mapping[str, str]
@@ -94,7 +94,7 @@ def plan_restore(
         saved: Its leaves.
         live: Leaves of the live objects.
         rename: As for `Checkpointer.restore`.
-        whole: Count an optimizer of the checkpoint even if there is no live one.
+        whole: Compare an optimizer of the checkpoint even if there is no live one.
     """
     if not whole and not any(name.startswith("optimizer/") for name in live):
         saved = {n: s for n, s in saved.items() if not n.startswith("optimizer/")}
@@ -125,8 +125,8 @@ def _live_names(
 ) -> dict[str, str]:
     """Return the live name of every leaf of a checkpoint.
 
-    A renamed part of the model takes its optimizer moments along: they are the leaves
-    whose names end in that of a parameter.
+    The optimizer moments of a renamed part are renamed, too: a moment is a leaf whose
+    name ends in the name of a parameter.
     """
     moved = {
         "model/" + _bare(old): "model/" + _bare(new) for old, new in rename.items()
@@ -156,12 +156,12 @@ def _live_names(
             if fits:
                 longest = max(fits, key=len)
                 names[name] = name[: -len(longest)] + endings[longest]
-    taken: dict[str, str] = {}
+    sources: dict[str, str] = {}
     for old, new in names.items():
-        if taken.setdefault(new, old) != old:
+        if sources.setdefault(new, old) != old:
             raise CheckpointMismatchError(
-                f"rename sends both {taken[new]} and {old} to {new}; "
-                "give each a name of its own"
+                f"rename sends both {sources[new]} and {old} to {new}; "
+                "give each part its own name"
             )
     return names
 
@@ -171,18 +171,18 @@ def _bare(name: str) -> str:
 
 
 def check_restorable(
-    report: RestoreReport, place: str, *, strict: bool, on_mismatch: str
+    report: RestoreReport, directory: str, *, strict: bool, on_mismatch: str
 ) -> None:
-    """Refuse a plan that the caller did not allow.
+    """Refuse a plan that the arguments of `restore` do not allow.
 
     Raises:
         CheckpointMismatchError: A shape or dtype differs and `on_mismatch` is
-            `"error"`, anything differs and `strict` is set, or nothing matches.
+            `"error"`, anything differs and `strict` is set, or no leaf matches.
     """
     if strict and not report.is_exact:
         raise CheckpointMismatchError(
-            f"{place}: the checkpoint is not exactly this model ({_summary(report)}); "
-            "restore without strict=True to take what fits"
+            f"{directory}: the checkpoint is not exactly this model "
+            f"({_summary(report)}); omit strict=True to restore the leaves that fit"
         )
     if report.mismatched and on_mismatch == "error":
         differences = "; ".join(
@@ -191,13 +191,13 @@ def check_restorable(
         )
         more = len(report.mismatched) - _LINES_IN_TABLE
         raise CheckpointMismatchError(
-            f"{place}: {len(report.mismatched)} leaves have another shape or dtype "
+            f"{directory}: {len(report.mismatched)} leaves have another shape or dtype "
             f"({differences}{f'; and {more} more' if more > 0 else ''}); "
             'Checkpointer.restore(on_mismatch="keep") keeps the live values of these'
         )
     if not report.restored:
         raise CheckpointMismatchError(
-            f"{place}: no leaf of the checkpoint fits this model "
+            f"{directory}: no leaf of the checkpoint fits this model "
             f"({_summary(report)}); it was saved from another one"
         )
 

@@ -1,7 +1,8 @@
-"""What a checkpoint says about itself, readable without JAX and without Orbax.
+"""The description of a checkpoint: JSON that is read without JAX and without Orbax.
 
-Two JSON files lie beside the arrays: `meta/metadata` holds step, metrics, `extra` and
-versions, `tree/metadata` name, shape and dtype of every leaf.
+`checkpoint.json` holds step, metrics, `extra`, versions, name, shape and dtype of every
+leaf, and the digest of each process's file of digests. Process 0 writes it last, so the
+file commits the step. Version 0.1 wrote `meta/metadata` and `tree/metadata` instead.
 """
 
 from __future__ import annotations
@@ -14,27 +15,39 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from roxxel_ckpt._folder import META_FILE, TREE_FILE
+from roxxel_ckpt._folder import (
+    COMMIT_FILE,
+    V1_DIGESTS_FILE,
+    V1_META_FILE,
+    V1_TREE_FILE,
+    digests_file,
+)
+from roxxel_ckpt._integrity import (
+    FileDigest,
+    crc_of,
+    digests_from_json,
+    sealed,
+    unsealed,
+)
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from etils import epath
+    from pathlib import Path
 
     from roxxel_ckpt._folder import Folder
 
     Described = tuple[Mapping[str, Any] | None, dict[str, Any] | None]
 
-# Of the two files and of how arrays are named and stored.
-FORMAT = 1
-# Python numbers are stored as the widest numpy number of their kind.
+# Of the description, and of how arrays are named and stored.
+FORMAT = 2
+# A Python number is stored as the widest numpy number of its kind.
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
 
 
 @dataclasses.dataclass(frozen=True)
 class LeafSpec:
-    """Shape and dtype of a leaf, without its values.
+    """Shape and dtype of a leaf.
 
     Attributes:
         shape: As in numpy; of a typed PRNG key, the shape of the array of keys.
@@ -55,7 +68,7 @@ class LeafSpec:
 
     @property
     def num_bytes(self) -> int | None:
-        """Bytes of all values; None for PRNG keys, whose size is JAX's business."""
+        """Bytes of all values; None for PRNG keys, whose size JAX decides."""
         if self.is_key:
             return None
         bits = _NUMBER_BITS.get(self.dtype)
@@ -76,161 +89,193 @@ class Description:
     """What a checkpoint says about itself.
 
     Attributes:
-        meta: Format, step, metrics, extra and versions; JSON can hold it.
-        specs: Shape and dtype of every leaf, by name.
+        step: Number of updates done.
+        metrics: Numbers that were saved with the step.
+        extra: JSON object that was saved with the step; None without one.
+        versions: Version of each library that wrote the checkpoint, by name.
+        saved_at: Seconds since 1970, when the step was committed.
+        format: Version of the layout on disk.
+        digests: CRC-32 of each process's digests, by process; empty before format 2.
     """
 
-    meta: dict[str, Any]
-    specs: Mapping[str, LeafSpec]
+    step: int
+    metrics: Mapping[str, float]
+    extra: dict[str, Any] | None
+    versions: Mapping[str, str]
+    saved_at: float
+    format: int = FORMAT
+    digests: tuple[int, ...] = ()
 
-    def write(self, place: epath.Path) -> None:
-        """Write both files below a directory; their digests come after.
+    def to_json(self, specs: Mapping[str, LeafSpec]) -> str:
+        """Return the text of `checkpoint.json`, with shape and dtype of every leaf."""
+        body = dataclasses.asdict(self)
+        body["metrics"] = {
+            name: value if math.isfinite(value) else str(value)
+            for name, value in self.metrics.items()
+        }
+        body["leaves"] = {name: [s.dtype, list(s.shape)] for name, s in specs.items()}
+        # JSON has lists only, and the seal compares what is read with what was written.
+        return sealed(json.loads(json.dumps(body)))
 
-        Raises:
-            OSError: One cannot be written.
-        """
-        leaves = {name: [s.dtype, list(s.shape)] for name, s in self.specs.items()}
-        for name, content in ((META_FILE, self.meta), (TREE_FILE, {"leaves": leaves})):
-            path = place / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(content))
 
-
-def describer(
-    step: int,
-    versions: dict[str, str],
-    metrics_dict: Mapping[str, Any] | None,
-    extra: dict[str, Any] | None,
-    describe: Callable[[], Described] | None,
-) -> Callable[[], dict[str, Any]]:
-    """Return what gives the metadata of a step; what is known now is checked now.
+def read_description(directory: Path) -> Description:
+    """Read what a checkpoint says about itself; needs neither JAX nor Orbax.
 
     Args:
-        step: Of the checkpoint.
-        versions: Of the libraries that write it.
-        metrics_dict: Numbers of the step, or None.
-        extra: What the user wants kept, or None.
-        describe: Gives the two later, in their place.
+        directory: Directory of the step.
 
     Raises:
-        TypeError: JSON cannot hold it, or `describe` is no function.
-        ValueError: The step is described twice.
+        CheckpointDamagedError: The description is missing or damaged.
     """
-
-    def meta(said: Described) -> dict[str, Any]:
-        metrics, kept = said
-        return {
-            "format": FORMAT,
-            "step": step,
-            "metrics": metrics_to_json({} if metrics is None else metrics),
-            "extra": checked_json(kept),
-            "versions": versions,
-        }
-
-    if describe is None:
-        known = meta((metrics_dict, extra))
-        return lambda: known
-    if metrics_dict is not None or extra is not None:
-        raise ValueError("describe returns metrics_dict and extra; give only it")
-    if not callable(describe):
-        raise TypeError(f"describe must be a function, got {describe!r}")
-
-    def ask() -> dict[str, Any]:
-        said: Any = describe()
-        if not isinstance(said, tuple) or len(said) != 2:
-            raise TypeError(f"describe must return (metrics_dict, extra), got {said!r}")
-        return meta(said)
-
-    return ask
-
-
-def read_meta(place: epath.Path) -> dict[str, Any]:
-    """Return step, metrics, extra and versions of a checkpoint.
-
-    Raises:
-        CheckpointDamagedError: They are missing or cannot be understood.
-    """
-    meta = _read_json(place, META_FILE)
-    if not isinstance(meta.get("format"), int):
-        raise CheckpointDamagedError(
-            f"{place}: {META_FILE} is none of roxxel-ckpt; "
-            "the directory holds something else"
+    body = _read(directory, V1_META_FILE)
+    try:
+        saved_at = body.get("saved_at")
+        if saved_at is None:
+            saved_at = (directory / V1_META_FILE).stat().st_mtime
+        return Description(
+            step=body["step"],
+            metrics={name: float(value) for name, value in body["metrics"].items()},
+            extra=body["extra"],
+            versions=body.get("versions", {}),
+            saved_at=saved_at,
+            format=int(body["format"]),
+            digests=tuple(body.get("digests", ())),
         )
-    return meta
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise CheckpointDamagedError(
+            f"{directory}: this is not a description of roxxel-ckpt ({error!r}); "
+            "restore another step"
+        ) from error
 
 
-def read_tree(place: epath.Path) -> dict[str, LeafSpec]:
+def read_leaves(directory: Path) -> dict[str, LeafSpec]:
     """Return shape and dtype of every leaf of a checkpoint, by name.
 
     Raises:
-        CheckpointDamagedError: They are missing or cannot be understood.
+        CheckpointDamagedError: The description is missing or damaged.
     """
+    body = _read(directory, V1_TREE_FILE)
     try:
         return {
             name: LeafSpec(tuple(shape), dtype)
-            for name, (dtype, shape) in _read_json(place, TREE_FILE)["leaves"].items()
+            for name, (dtype, shape) in body["leaves"].items()
         }
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise CheckpointDamagedError(
-            f"{place}: {TREE_FILE} cannot be understood; restore another step"
+            f"{directory}: the list of leaves is damaged; restore another step"
         ) from error
 
 
-def _read_json(place: epath.Path, name: str) -> dict[str, Any]:
+def read_digests(directory: Path, description: Description) -> dict[str, FileDigest]:
+    """Return the digests of all files of a checkpoint, by name.
+
+    Raises:
+        CheckpointDamagedError: Digests are missing or are not those of this commit.
+    """
+    if is_version_1(directory):
+        return digests_from_json(unsealed(directory, V1_DIGESTS_FILE))
+    digests: dict[str, FileDigest] = {}
+    for process, crc in enumerate(description.digests):
+        name = digests_file(process)
+        body = unsealed(directory, name)
+        if crc_of(body) != crc:
+            raise CheckpointDamagedError(
+                f"{directory}: {name} is of another commit; restore another step"
+            )
+        digests.update(digests_from_json(body))
+    return digests
+
+
+def is_version_1(directory: Path) -> bool:
+    """Return whether version 0.1 wrote a step."""
+    return (directory / V1_META_FILE).exists() and not (
+        directory / COMMIT_FILE
+    ).exists()
+
+
+def _read(directory: Path, v1_name: str) -> dict[str, Any]:
+    if not is_version_1(directory):
+        return unsealed(directory, COMMIT_FILE)
     try:
-        return dict(json.loads((place / name).read_text()))
+        return dict(json.loads((directory / v1_name).read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointDamagedError(
-            f"{place}: {name} cannot be read ({error}); restore another step"
+            f"{directory}: {v1_name} cannot be read ({error}); restore another step"
         ) from error
 
 
-def metrics_of_all(folder: Folder) -> dict[int, dict[str, float]]:
-    """Return the metrics of every step; none for one that cannot be read."""
-    found: dict[int, dict[str, float]] = {}
+def descriptions(folder: Folder) -> dict[int, Description]:
+    """Return the description of every step; an empty one where it is damaged."""
+    found: dict[int, Description] = {}
     for step in folder.steps():
-        found[step] = {}
+        found[step] = Description(step, {}, None, {}, -math.inf)
         with contextlib.suppress(CheckpointDamagedError):
-            found[step] = metrics_from_json(read_meta(folder.step_path(step)))
+            found[step] = read_description(folder.step_path(step))
     return found
 
 
-def metrics_to_json(metrics: Mapping[str, Any]) -> dict[str, float | str]:
-    """Return metrics for JSON, which has no NaN and no infinity; None is left out.
+def describer(
+    metrics_dict: Mapping[str, Any] | None,
+    extra: dict[str, Any] | None,
+    describe: Callable[[], Described] | None,
+) -> Callable[[], tuple[dict[str, float], dict[str, Any] | None]]:
+    """Return a function that gives metrics and `extra`; check now what is known now.
+
+    Args:
+        metrics_dict: As for `Checkpointer.save`.
+        extra: As for `Checkpointer.save`.
+        describe: As for `Checkpointer.save`.
 
     Raises:
-        TypeError: They are no dict of numbers.
+        TypeError: JSON cannot hold an argument, or `describe` is not a function.
+        ValueError: The step is described twice.
     """
+    if describe is None:
+        known = _checked_metrics(metrics_dict), _checked_json(extra)
+        return lambda: known
+    if metrics_dict is not None or extra is not None:
+        raise ValueError("describe returns metrics_dict and extra; give describe alone")
+    if not callable(describe):
+        raise TypeError(f"describe must be a function, got {describe!r}")
+
+    def described() -> tuple[dict[str, float], dict[str, Any] | None]:
+        result: Any = describe()
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise TypeError(
+                f"describe must return (metrics_dict, extra), got {result!r}"
+            )
+        return _checked_metrics(result[0]), _checked_json(result[1])
+
+    return described
+
+
+def _checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return metrics as floats, without those that are None.
+
+    Raises:
+        TypeError: They are not a dict of numbers.
+    """
+    if metrics is None:
+        return {}
     if not isinstance(metrics, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a lone loss is an easy mistake
         raise TypeError(
             f"metrics_dict must be a dict of numbers, got {type(metrics).__name__}; "
             'write {"loss": ...}'
         )
-    stored: dict[str, float | str] = {}
+    checked: dict[str, float] = {}
     for name, value in metrics.items():
         if value is None:
             continue
         try:
-            number = float(value)
+            checked[str(name)] = float(value)
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"metrics_dict[{name!r}] must be a number, got {type(value).__name__}"
             ) from error
-        stored[str(name)] = number if math.isfinite(number) else str(number)
-    return stored
+    return checked
 
 
-def metrics_from_json(meta: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics of a checkpoint's description."""
-    try:
-        return {name: float(value) for name, value in meta["metrics"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CheckpointDamagedError(
-            "the metrics of a checkpoint cannot be understood"
-        ) from error
-
-
-def checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
+def _checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return a copy of `extra` as it will be read back.
 
     Raises:

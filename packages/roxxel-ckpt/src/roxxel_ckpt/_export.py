@@ -1,8 +1,8 @@
-"""Arrays of a checkpoint taken out as numpy, a bounded number of bytes at a time.
+"""Read arrays of a checkpoint as numpy, a bounded number of bytes at a time.
 
 The safetensors format: eight bytes with the length of a header, the header (JSON: name,
-dtype, shape and place of every array), then the arrays, little-endian, one after the
-other. https://github.com/huggingface/safetensors
+dtype, shape and byte offsets of every array), then the little-endian arrays without
+gaps. https://github.com/huggingface/safetensors
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_ckpt._store import read_arrays
+from roxxel_ckpt._folder import STATE
+from roxxel_ckpt._orbax import read_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
-
-    from etils import epath
 
     from roxxel_ckpt._description import LeafSpec
 
@@ -44,25 +43,26 @@ _SAFETENSORS_DTYPES = {
 
 
 def read_as_numpy(
-    place: epath.Path, names: Sequence[str], tree: Mapping[str, LeafSpec]
+    directory: Path, names: Sequence[str], leaves: Mapping[str, LeafSpec]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Read leaves in order, as numpy; typed PRNG keys as their words.
+    """Yield leaves in order, as numpy; typed PRNG keys as their 32-bit words.
 
     Args:
-        place: Directory of the step.
+        directory: Directory of the step.
         names: Leaves to read.
-        tree: All leaves of the step.
+        leaves: All leaves of the step.
     """
     group: list[str] = []
     num_bytes = 0
     for name in [*names, None]:
-        size = 0 if name is None else tree[name].num_bytes or 0
+        size = 0 if name is None else leaves[name].num_bytes or 0
         if group and (name is None or num_bytes + size > _BYTES_AT_ONCE):
             found = read_arrays(
-                place, {member: None for member in group if tree[member].is_stored}
+                directory / STATE,
+                {member: None for member in group if leaves[member].is_stored},
             )
             for member in group:
-                spec = tree[member]
+                spec = leaves[member]
                 yield member, found.get(member, np.zeros(spec.shape, bool))
             group, num_bytes = [], 0
         if name is not None:
@@ -71,18 +71,18 @@ def read_as_numpy(
 
 
 def export_safetensors(
-    place: epath.Path,
-    tree: Mapping[str, LeafSpec],
+    directory: Path,
+    leaves: Mapping[str, LeafSpec],
     names: Mapping[str, str],
     target: Path,
 ) -> int:
     """Write leaves of a checkpoint as a safetensors file.
 
     Args:
-        place: Directory of the step.
-        tree: All leaves of the step.
+        directory: Directory of the step.
+        leaves: All leaves of the step.
         names: Name in the file by name of the leaf, for the leaves to write.
-        target: File to write; it appears under its name only when it is whole.
+        target: File to write; it appears only when it is complete.
 
     Returns:
         Bytes written.
@@ -92,14 +92,14 @@ def export_safetensors(
     """
     header: dict[str, Any] = {}
     offset = 0
-    for name, spec in tree.items():
+    for name, spec in leaves.items():
         if name in names and (spec.is_key or not spec.is_stored):
-            continue  # keys are no weights, and nothing has no bytes
+            continue  # PRNG keys are not weights, and empty arrays have no bytes
         if name in names:
             stored = {"int": "int64", "float": "float64"}.get(spec.dtype, spec.dtype)
             if stored not in _SAFETENSORS_DTYPES:
                 raise ValueError(
-                    f"{place}: {name} is {spec}, which safetensors cannot hold; "
+                    f"{directory}: {name} is {spec}, which safetensors cannot hold; "
                     "export without it by reading the checkpoint with Orbax"
                 )
             stop = offset + (spec.num_bytes or 0)
@@ -112,10 +112,10 @@ def export_safetensors(
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     partial = target.with_name(target.name + ".part")
-    chosen = [name for name in tree if names.get(name) in header]
+    chosen = [name for name in leaves if names.get(name) in header]
     with partial.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for _, array in read_as_numpy(place, chosen, tree):
+        for _, array in read_as_numpy(directory, chosen, leaves):
             file.write(np.ascontiguousarray(array).tobytes())
         file.flush()
         os.fsync(file.fileno())

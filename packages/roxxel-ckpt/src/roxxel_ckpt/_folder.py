@@ -1,46 +1,47 @@
-"""Where the checkpoints of one run lie, and how one appears and goes away.
+"""The folder of one run's checkpoints: names, deletion, leftovers, the lock.
 
-Step `k` lies in `<folder>/<k>/`. On a local disk it is written beside that place, in
-`<k>.roxxel-staged`, and renamed once it is whole and its digests are in it: so a step
-that can be seen is complete. A step goes away by a rename first, too, so that a process
-killed half-way through a deletion leaves no half-deleted step behind.
+Step `k` is the directory `<folder>/<k>/`. A save writes the directory
+`<k>.<attempt>.roxxel-staged` and renames it once it is whole, so a directory with a
+number for a name is complete. A deletion renames first, too: a killed process leaves no
+half-deleted step.
 
-Object stores cannot rename, so there a step is written in its place; it is seen from
-the moment that its digests lie in it, or Orbax's mark of completeness and what the step
-says of itself; it loses its marks first when it goes away.
-
-Only names that this module makes are ever removed: other files in the folder are the
-user's.
+This package removes only names that it made; other files belong to the user.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_ckpt import _files
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
 if TYPE_CHECKING:
-    import os
-    from contextlib import AbstractContextManager
+    from collections.abc import Generator
 
-    from etils import epath
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows has no advisory locks of this kind
+    fcntl = None
 
-META_FILE = "meta/metadata"
-TREE_FILE = "tree/metadata"
-STATE_ITEM = "state"
-DIGESTS_FILE = "digests.json"
+COMMIT_FILE = "checkpoint.json"
+STATE = "state"
+METADATA_FILE = f"{STATE}/_METADATA"
 ABANDONED = "abandoned"
-_OURS = (META_FILE, TREE_FILE, DIGESTS_FILE, STATE_ITEM)
-# Ours is written last; Orbax's stands before it when the arrays are there.
-_ORBAX_MARK = "commit_success.txt"
-_MARKS = (DIGESTS_FILE, _ORBAX_MARK)
-_WHOLE = (_ORBAX_MARK, META_FILE, TREE_FILE)
-_STAGED = ".roxxel-staged"
+# Version 0.1 described a step in two files.
+V1_META_FILE = "meta/metadata"
+V1_TREE_FILE = "tree/metadata"
+V1_DIGESTS_FILE = "digests.json"
+_OURS = (COMMIT_FILE, STATE, V1_META_FILE, V1_TREE_FILE, V1_DIGESTS_FILE)
 _REPLACED = ".roxxel-replaced"
 _DELETED = ".roxxel-deleted"
-_LEFTOVER = re.compile(r"[0-9]+\.roxxel-(staged|deleted)(\.orbax-checkpoint-tmp.*)?")
+STAGED = ".roxxel-staged"
+_LEFTOVER = re.compile(
+    r"[0-9]+(\.[0-9a-f]+)?\.roxxel-(staged|deleted)(\.orbax-checkpoint-tmp.*)?"
+)
 _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 
 
@@ -48,25 +49,30 @@ class Folder:
     """The folder of one run's checkpoints.
 
     Args:
-        location: Local path, relative or absolute, or a URL that Orbax takes
-            (`gs://`). Nothing is created before the first save.
+        location: Local path, relative or absolute. The first save creates the folder.
 
     Raises:
-        ValueError: It is a URL of another kind.
+        ValueError: `location` is a URL.
     """
 
     def __init__(self, location: str | os.PathLike[str]) -> None:
-        self.path = _files.absolute(location)
-        self.is_local = _files.is_local(self.path)
+        text = os.fspath(location)
+        if "://" in text:
+            raise ValueError(
+                f"{text}: checkpoints cannot be written to a URL; give a path of a "
+                "local or mounted disk"
+            )
+        # abspath keeps symlinks, and a later chdir does not move the folder.
+        self.path = Path(os.path.abspath(text))  # noqa: PTH100
 
     def __str__(self) -> str:
         return str(self.path)
 
     def check_not_of_a_run(self) -> None:
-        """Refuse the folder of a run in the place of that of its checkpoints.
+        """Refuse the folder of a run where the folder of its checkpoints is meant.
 
         Raises:
-            CheckpointNotFoundError: The steps lie in its folder `checkpoints`.
+            CheckpointNotFoundError: The subfolder `checkpoints` holds the steps.
         """
         inner = Folder(self.path / "checkpoints")
         if inner.steps():
@@ -74,100 +80,90 @@ class Folder:
                 f"{self}: holds no step, but {inner} does; give that folder"
             )
 
-    def step_path(self, step: int) -> epath.Path:
-        """Return where a finished step lies, or would lie if there were one.
+    def step_path(self, step: int) -> Path:
+        """Return the directory of a finished step, whether or not it exists.
 
-        A step that is being replaced lies aside until the new one is in its place;
-        after a kill in between it stays there until the next save or restore.
+        A step that `force=True` replaces is moved aside until the new directory has
+        its name. A kill in between leaves it aside until the next save or restore.
         """
-        place, aside = self._place(step), self._aside(step)
-        return aside if not place.exists() and aside.exists() else place
-
-    def write_path(self, step: int) -> epath.Path:
-        """Return the place in which a save writes a step."""
-        return self.path / f"{step}{_STAGED}" if self.is_local else self._place(step)
+        numbered, aside = self._numbered_path(step), self._aside(step)
+        return aside if not numbered.exists() and aside.exists() else numbered
 
     def numbered(self) -> list[int]:
-        """Return the steps for which a directory stands, whoever made it."""
-        return [step for step in self._listed() if not self._is_half_written(step)]
+        """Return the steps that have a directory, whoever made it, oldest first."""
+        if not self.path.is_dir():
+            return []
+        found = ((_STEP.fullmatch(e.name), e) for e in self.path.iterdir())
+        return sorted({int(match[1]) for match, e in found if match and e.is_dir()})
 
     def steps(self) -> list[int]:
         """Return the finished steps that this package wrote, oldest first."""
         return [
             step
             for step in self.numbered()
-            if (self.step_path(step) / META_FILE).exists()
+            if any(
+                (self.step_path(step) / name).exists()
+                for name in (COMMIT_FILE, V1_META_FILE)
+            )
         ]
 
     def is_ours(self, step: int) -> bool:
-        """Return whether the directory of a step came from here, whole or damaged."""
-        place = self.step_path(step)
-        return any((place / part).exists() for part in _OURS)
+        """Return whether this package wrote the directory of a step."""
+        directory = self.step_path(step)
+        return any((directory / part).exists() for part in _OURS)
 
-    def publish(self, step: int) -> None:
-        """Make a whole, staged step visible under its number.
+    def show(self, staged: Path, step: int) -> None:
+        """Rename a whole, staged directory to the number of its step.
 
-        An older directory of the same number is moved aside first and removed last,
-        so that one of the two can be read at any moment, also after a kill.
+        An older directory of this number is moved aside first and removed last, so one
+        of the two can be read at any moment, also after a kill.
         """
-        if not self.is_local:
-            return
-        place, aside = self._place(step), self._aside(step)
-        if place.exists():
-            place.rename(aside)
-        self.write_path(step).rename(place)
-        _files.sync_directory(self.path)
+        numbered, aside = self._numbered_path(step), self._aside(step)
+        if numbered.exists():
+            numbered.rename(aside)
+        staged.rename(numbered)
+        sync_directory(self.path)
         if aside.exists():
             self._remove(aside, step)
 
     def delete(self, step: int) -> None:
         """Remove a finished step."""
-        self._remove(self._place(step), step)
+        self._remove(self._numbered_path(step), step)
 
-    def abandon(self, step: int) -> epath.Path:
-        """Move a step into `abandoned/`, where nothing is deleted; say where."""
+    def abandon(self, step: int) -> None:
+        """Move a step into `abandoned/`, where this package deletes nothing."""
         shelf = self.path / ABANDONED
-        shelf.mkdir(parents=True, exist_ok=True)
-        if not shelf.exists():  # in an object store only what lies in it makes it be
-            (shelf / "README").write_text("Steps that a run left behind.\n")
-        place, copies = shelf / str(step), 0
-        while place.exists():
+        shelf.mkdir(exist_ok=True)
+        target, copies = shelf / str(step), 0
+        while target.exists():
             copies += 1
-            place = shelf / f"{step}.{copies}"
-        self._place(step).rename(place)
-        return place
+            target = shelf / f"{step}.{copies}"
+        self._numbered_path(step).rename(target)
 
     def clean(self) -> None:
-        """Remove what a killed process left half-written or half-removed.
+        """Remove what killed processes left half-written or half-removed.
 
-        Call it only while holding `lock()`: what another process is writing right
-        now looks the same.
+        Only the holder of `lock()` may call this: the files of a save in flight have
+        the same names.
         """
         if not self.path.is_dir():
             return
-        for step in self._listed():
-            place, aside = self._place(step), self._aside(step)
+        for step in self.numbered():
+            numbered, aside = self._numbered_path(step), self._aside(step)
             if aside.exists():
-                if place.exists():
+                if numbered.exists():
                     self._remove(aside, step)
                 else:
-                    aside.rename(place)
-            elif self._is_half_written(step):
-                self._remove(place, step)
-        # Removing the only step of an object store removes the folder too.
-        for entry in list(self.path.iterdir()) if self.path.is_dir() else ():
+                    aside.rename(numbered)
+        for entry in list(self.path.iterdir()):
             if _LEFTOVER.fullmatch(entry.name):
-                entry.rmtree(missing_ok=True)
-
-    def lock(self) -> AbstractContextManager[bool]:
-        """Hold the folder against other processes: see `_files.lock`."""
-        return _files.lock(self.path)
+                _remove_tree(entry)
 
     def create(self) -> None:
-        """Make the folder where it does not stand.
+        """Make the folder if it does not exist.
 
         Raises:
-            CheckpointWriteError: The place is a file, or must not be written to.
+            CheckpointWriteError: The system refuses.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -177,34 +173,73 @@ class Folder:
                 "give checkpoint_path a folder that this process may write to"
             ) from error
 
-    def _place(self, step: int) -> epath.Path:
+    @contextlib.contextmanager
+    def lock(self) -> Generator[bool]:
+        """Lock the folder against other processes that save into it.
+
+        Yields:
+            False when another process has the lock. The operating system releases
+            the lock when a process ends, however it ends. A file system without locks
+            gives the lock to everyone.
+        """
+        if fcntl is None or not self.path.is_dir():
+            yield True
+            return
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            held = True
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held = False
+            except OSError:
+                pass  # a file system without locks
+            yield held
+            if held:
+                # A child forked meanwhile shares the lock, so closing would not end it.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+    def _numbered_path(self, step: int) -> Path:
         return self.path / str(step)
 
-    def _aside(self, step: int) -> epath.Path:
+    def _aside(self, step: int) -> Path:
         return self.path / f"{step}{_REPLACED}"
 
-    def _listed(self) -> list[int]:
-        if not self.path.is_dir():
-            return []
-        found = ((_STEP.fullmatch(e.name), e) for e in self.path.iterdir())
-        return sorted({int(match[1]) for match, e in found if match and e.is_dir()})
+    def _remove(self, directory: Path, step: int) -> None:
+        doomed = self.path / f"{step}{_DELETED}"
+        _remove_tree(doomed)
+        directory.rename(doomed)
+        _remove_tree(doomed)
 
-    def _is_half_written(self, step: int) -> bool:
-        """Return whether a step in an object store is still, or for ever, in parts."""
-        if self.is_local:
-            return False
-        place = self._place(step)
-        if not self.is_ours(step) or (place / DIGESTS_FILE).exists():
-            return False
-        return not all((place / part).exists() for part in _WHOLE)
 
-    def _remove(self, directory: epath.Path, step: int) -> None:
-        if self.is_local:
-            doomed = self.path / f"{step}{_DELETED}"
-            doomed.rmtree(missing_ok=True)
-            directory.rename(doomed)
-            directory = doomed
-        else:
-            for mark in _MARKS:
-                (directory / mark).unlink(missing_ok=True)
-        directory.rmtree(missing_ok=True)
+def digests_file(process: int) -> str:
+    """Return the name of the digests of one process in the directory of a step."""
+    return f"digests/{process}.json"
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a file, and flush it to the disk."""
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Flush the names in a directory to the disk, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _remove_tree(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -2,9 +2,8 @@
 
 A leaf is one array of the NNX state: a parameter, an optimizer moment, a batch
 statistic, an RNG key or count, or any other Variable. Its name is its path, such as
-`model/blocks/0/attention/kernel`; shared parameters appear once. On disk there is
-nothing but a flat dict from names to arrays, so that no class, tuple or None of the
-program has to be understood to read it.
+`model/blocks/0/attention/kernel`; a shared parameter appears once. A checkpoint holds a
+flat dict from names to arrays, so reading it needs no class of the program.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from roxxel_ckpt._description import LeafSpec
 from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 _SCALARS: dict[str, type] = {
     "bool": bool,
@@ -28,6 +27,10 @@ _SCALARS: dict[str, type] = {
     "float": float,
     "complex": complex,
 }
+
+
+# Deleting a smaller array before a restore saves no memory worth the risk.
+_RELEASED_BYTES = 1 << 16
 
 
 class LiveState:
@@ -54,16 +57,22 @@ class LiveState:
         }
         if len(self.leaves) != len(paths):
             raise CheckpointError(
-                "two variables of the model have the same path once it is written "
-                "as text; do not use both 0 and '0' as names in one place"
+                "two variables of the model have the same path as text; do not use "
+                "both 0 and '0' as names in one place"
             )
+        for name in self.leaves:
+            if not {"", ".", ".."}.isdisjoint(name.split("/")):
+                raise CheckpointError(
+                    f"{name}: a part of this path is empty, '.' or '..', which cannot "
+                    "name a directory; rename the variable"
+                )
         self.specs = {name: spec_of(name, leaf) for name, leaf in self.leaves.items()}
 
     def to_stored(self) -> dict[str, Any]:
-        """Return the arrays that Orbax is to write, by name.
+        """Return the arrays that Orbax writes, by name.
 
         Raises:
-            CheckpointError: An array was donated to a computation and is gone.
+            CheckpointError: An array was donated to a computation.
         """
         return {
             name: to_stored(name, leaf)
@@ -71,8 +80,25 @@ class LiveState:
             if self.specs[name].is_stored
         }
 
+    def release(self, names: Iterable[str]) -> None:
+        """Delete large arrays, whose shape, dtype and sharding stay known.
+
+        Small arrays and PRNG keys stay. The live objects are unusable until `update`
+        gives them values.
+
+        Args:
+            names: Leaves that a restore replaces.
+        """
+        for leaf in map(self.leaves.__getitem__, names):
+            if (
+                isinstance(leaf, jax.Array)
+                and not _holds_keys(leaf)
+                and leaf.nbytes >= _RELEASED_BYTES
+            ):
+                leaf.delete()
+
     def update(self, values: Mapping[str, Any]) -> None:
-        """Put values into the live objects; a leaf without one stays as it is."""
+        """Put values into the live objects; a leaf without a value stays as it is."""
         leaves = [values.get(name, leaf) for name, leaf in self.leaves.items()]
         nnx.update(self._roots, jax.tree_util.tree_unflatten(self._structure, leaves))
 
@@ -96,21 +122,21 @@ def spec_of(name: str, leaf: Any) -> LeafSpec:
 
 
 def to_stored(name: str, leaf: Any) -> Any:
-    """Return a leaf in the form in which Orbax writes it.
+    """Return a leaf as the array that Orbax writes.
 
     Raises:
-        CheckpointError: The array was donated to a computation and is gone.
+        CheckpointError: The array was donated to a computation.
     """
     if isinstance(leaf, jax.Array):
         if leaf.is_deleted():
             raise CheckpointError(
-                f"{name}: the array was donated to a computation and is gone; put the "
-                "newest state into the model before saving it (nnx.update)"
+                f"{name}: the array was donated to a computation; put the newest state "
+                "into the model before saving it (nnx.update)"
             )
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if _holds_keys(leaf):
             leaf = jax.random.key_data(leaf)
-        # With several processes Orbax takes global arrays only. What lies whole on
-        # each of them is the same on each, so the first may write it as numpy.
+        # On several processes Orbax writes only global arrays as jax.Array. An array of
+        # one process has the same values on every process, and process 0 writes it.
         if jax.process_count() > 1 and leaf.is_fully_addressable:
             return np.asarray(leaf)
         return leaf
@@ -118,10 +144,10 @@ def to_stored(name: str, leaf: Any) -> Any:
 
 
 def is_read_as_numpy(leaf: Any) -> bool:
-    """Return whether a leaf is restored through numpy instead of into a sharding.
+    """Return whether a leaf is read as numpy instead of into its sharding.
 
-    An array that JAX may move (not committed to a device) must stay so: committed to
-    one device, it could no longer meet arrays that live on a mesh.
+    An uncommitted array must stay uncommitted: committed to one device, the array could
+    not be used in a computation with arrays on a mesh.
     """
     if not isinstance(leaf, jax.Array):
         return True
@@ -129,8 +155,8 @@ def is_read_as_numpy(leaf: Any) -> bool:
 
 
 def stored_template(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-    """Return shape, dtype and sharding in which a committed leaf is read."""
-    if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    """Return shape, dtype and sharding to read a committed leaf into."""
+    if _holds_keys(leaf):
         data = jax.eval_shape(
             jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
         )
@@ -139,16 +165,16 @@ def stored_template(leaf: jax.Array) -> jax.ShapeDtypeStruct:
 
 
 def from_stored(stored: Any, live: Any) -> Any:
-    """Return what was read in the form of the live leaf that it replaces."""
+    """Return a stored array as a value of the kind of the live leaf."""
     if isinstance(live, jax.Array):
         array = stored
-        if jnp.issubdtype(live.dtype, jax.dtypes.prng_key):
+        if _holds_keys(live):
             array = jax.random.wrap_key_data(
                 jnp.asarray(array), impl=jax.random.key_impl(live)
             )
         elif live.weak_type:
-            # A weak type decides what later arithmetic promotes to, so it is part of
-            # the state; assigning into a weak array keeps it.
+            # A weak type decides the dtype of later arithmetic, so it is part of the
+            # state. Assigning into a weak array keeps the weak type.
             array = _weak_zeros(live).at[...].set(array)
         if live.committed:
             return jax.device_put(array, live.sharding)
@@ -165,8 +191,12 @@ def _weak_zeros(like: jax.Array) -> jax.Array:
     return jnp.broadcast_to(jnp.asarray(zero), like.shape)
 
 
+def _holds_keys(leaf: jax.Array) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
 def _component(entry: Any) -> str:
-    """Return one step of a path as text, with any slash inside it escaped."""
+    """Return one part of a path as text; slashes in the part are escaped."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
             text = str(getattr(entry, attribute))

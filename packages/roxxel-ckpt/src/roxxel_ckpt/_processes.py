@@ -1,146 +1,189 @@
-"""What the processes of a run agree upon; with one process, no communication.
+"""How the processes of a program agree about a checkpoint.
 
-In the calling thread they agree through their devices, as any computation on several
-processes does: so only where every process makes the same call. In the background
-they meet through JAX's coordination service, which disturbs no computation.
+Processes exchange short texts through the coordination service (see `coordination`),
+with a deadline and without a computation on the devices. A program that is not
+initialised with `jax.distributed` is one process and exchanges nothing.
 """
 
 from __future__ import annotations
 
-import itertools
+import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
-from jax._src import distributed as jax_distributed
-from jax.experimental import multihost_utils
 
-from roxxel_ckpt.errors import CheckpointError, OtherProcessError, brief
+from roxxel_ckpt import errors
+from roxxel_ckpt.coordination import CoordinationService, coordination_service
+from roxxel_ckpt.errors import (
+    CheckpointError,
+    CheckpointTimeoutError,
+    OtherProcessError,
+    brief,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_FAILED = -(1 << 61)
-_HERE = "here"
-_serials = itertools.count(1)
+
+class Channel:
+    """A series of agreements between all processes.
+
+    Every process makes the same agreements in the same order.
+
+    Args:
+        name: The same on every process, and different for every channel.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._prefix = f"roxxel-ckpt/{name}"
+        self._turn = 0
+
+    def agree(
+        self,
+        call: str,
+        report: Callable[[], Any],
+        decide: Callable[[list[Any]], Any],
+        timeout_s: float,
+    ) -> Any:
+        """Return what process 0 decides from the reports of all processes.
+
+        Args:
+            call: Name of this agreement, the same on every process.
+            report: Called on every process; returns a JSON value.
+            decide: Called on process 0 with the reports in process order; returns a
+                JSON value.
+            timeout_s: Longest wait for the other processes, in seconds.
+
+        Raises:
+            CheckpointError: Another process failed. The error has the class that the
+                other process raised, or is an `OtherProcessError`.
+            CheckpointTimeoutError: A process did not report in time.
+            Exception: What `report` or `decide` raised in this process.
+        """
+        service = _service()
+        if service is None:
+            return decide([report()])
+        turn, self._turn = self._turn, self._turn + 1
+        keys = f"{self._prefix}/{turn}/"
+        failure: Exception | None = None
+        message: dict[str, Any] = {"call": call}
+        try:
+            message["value"] = report()
+        except Exception as error:  # noqa: BLE001 - raised below, once all know
+            failure = error
+            message["error"] = [type(error).__name__, brief(error)]
+        if service.process_index == 0:
+            answer, failed = _decide(service, keys, message, decide, timeout_s)
+            failure = failure or failed
+            service.set(keys + "answer", json.dumps(answer))
+            if turn:
+                service.delete(f"{self._prefix}/{turn - 1}/")
+        else:
+            service.set(f"{keys}{service.process_index}", json.dumps(message))
+            # Process 0 waits for the slowest process before it answers.
+            answer = _answer(service, keys, call, 2 * timeout_s, failure)
+        if failure is not None:
+            raise failure
+        if "error" in answer:
+            kind, text = answer["error"]
+            raise _error_class(kind)(text)
+        return answer["value"]
+
+    def close(self) -> None:
+        """Delete what the channel stored, once every process has left the channel."""
+        service = _service()
+        if service is not None and service.process_index == 0:
+            service.delete(f"{self._prefix}/")
 
 
 def is_first_process() -> bool:
-    """Return whether this process decides, cleans up and speaks for all."""
-    return jax.process_index() == 0
+    """Return whether this is process 0, which decides and logs for all processes."""
+    return process_index() == 0
 
 
-def decided_by_first(decide: Callable[[], int]) -> int:
-    """Return what the first process decides, on every process.
+def process_index() -> int:
+    """Return the index of this process."""
+    service = _service()
+    return 0 if service is None else service.process_index
 
-    Args:
-        decide: Called on the first process alone; returns a number of at least
-            -2**60 and below 2**60.
 
-    Raises:
-        CheckpointError: On the other processes, when it raised on the first one.
-    """
-    if jax.process_count() == 1:
-        return decide()
-    number, failure = _FAILED, None
-    if is_first_process():
-        try:
-            number = decide()
-        except Exception as error:  # noqa: BLE001 - raised below, once all know
-            failure = error
-    # Without 64-bit types JAX would cut a large number short, so it goes as two halves.
-    halves = np.array([number >> 31, number & 0x7FFFFFFF], dtype=np.int32)
-    high, low = (int(half) for half in multihost_utils.broadcast_one_to_all(halves))
-    if failure is not None:
-        raise failure
-    if (high << 31) | low == _FAILED:
+def process_count() -> int:
+    """Return the number of processes."""
+    service = _service()
+    return 1 if service is None else service.process_count
+
+
+def _service() -> CoordinationService | None:
+    """Return the service; None in a program of one process."""
+    service = coordination_service()
+    if service is None and jax.process_count() > 1:
         raise CheckpointError(
-            "process 0 could not go on with the checkpoint; its own error says why"
-        )
-    return (high << 31) | low
-
-
-def is_so_on_any(value: bool) -> bool:
-    """Return whether a statement holds on at least one process."""
-    if jax.process_count() == 1:
-        return value
-    return bool(np.any(multihost_utils.process_allgather(np.array(value))))
-
-
-def next_serial() -> int:
-    """Return a number above 0 that this process has not given out before."""
-    return next(_serials)
-
-
-class Meeting:
-    """Where the processes meet while one save goes on in the background.
-
-    They meet several times, in turn: the first process hears all others before it
-    speaks, and they wait for its word. A process that failed says so at the turn that
-    it would come to next; so nobody waits for one that never comes.
-
-    Args:
-        serial: The same on every process, and another for every meeting.
-    """
-
-    def __init__(self, serial: int) -> None:
-        self._client: Any = _coordination() if jax.process_count() > 1 else None
-        self._name = f"roxxel-ckpt/{serial}"
-        self._turn = 0
-
-    def wait_for_all(self, timeout_s: float) -> None:
-        """Return when every process has come to this turn.
-
-        Raises:
-            OtherProcessError: One has failed instead.
-            TimeoutError: One has not come after `timeout_s` seconds.
-        """
-        if self._client is None:
-            return
-        until, turn = time.monotonic() + timeout_s, self._turn
-        if is_first_process():
-            for process in range(1, jax.process_count()):
-                self._hear(turn, process, until)
-            self._say(_HERE)
-        else:
-            self._say(_HERE)
-            self._hear(turn, 0, until)
-
-    def fail(self, error: BaseException) -> None:
-        """Tell the others that this process has failed, and why."""
-        if self._client is None:
-            return
-        told = isinstance(error, OtherProcessError)
-        self._say(("" if told else f"process {jax.process_index()}: ") + brief(error))
-
-    def forget(self) -> None:
-        """Free what the meeting left in the service; call it when it is over."""
-        if self._client is not None and is_first_process():
-            self._client.key_value_delete(f"{self._name}/")
-
-    def _say(self, words: str) -> None:
-        key = f"{self._name}/{self._turn}/{jax.process_index()}"
-        self._turn += 1
-        self._client.key_value_set(key, words)
-
-    def _hear(self, turn: int, process: int, until: float) -> None:
-        left_ms = max(1, int((until - time.monotonic()) * 1000))
-        key = f"{self._name}/{turn}/{process}"
-        try:
-            words: str = self._client.blocking_key_value_get(key, left_ms)
-        except jax.errors.JaxRuntimeError as error:
-            raise TimeoutError(f"process {process} did not come") from error
-        if words != _HERE:
-            raise OtherProcessError(words)
-
-
-def _coordination() -> Any:
-    """Return the client of JAX's coordination service."""
-    client = jax_distributed.global_state.client
-    if client is None:
-        raise CheckpointError(
-            "several processes can save together only when they know of each other; "
+            "JAX runs on several processes without its coordination service; "
             "call jax.distributed.initialize() first"
         )
-    return client
+    return None if service is None or service.process_count == 1 else service
+
+
+def _decide(
+    service: CoordinationService,
+    keys: str,
+    own: dict[str, Any],
+    decide: Callable[[list[Any]], Any],
+    timeout_s: float,
+) -> tuple[dict[str, Any], Exception | None]:
+    """Return the answer to all processes, and the error to raise on process 0."""
+    deadline, messages = time.monotonic() + timeout_s, [own]
+    for process in range(1, service.process_count):
+        try:
+            text = service.get(f"{keys}{process}", deadline - time.monotonic())
+        except TimeoutError as error:
+            late = _late(f"process {process}", own["call"], timeout_s)
+            late.__cause__ = error
+            return {"error": ["CheckpointTimeoutError", str(late)]}, late
+        messages.append(json.loads(text))
+    for process, message in enumerate(messages):
+        if message["call"] != own["call"]:
+            text = (
+                f"process 0 calls {own['call']} and process {process} calls "
+                f"{message['call']}; every process must make the same calls in the "
+                "same order"
+            )
+            return {"error": ["CheckpointError", text]}, CheckpointError(text)
+    for process, message in enumerate(messages):
+        if "error" in message:
+            kind, text = message["error"]
+            text = f"process {process}: {text}"
+            return {"error": [kind, text]}, _error_class(kind)(text)
+    try:
+        return {"value": decide([message["value"] for message in messages])}, None
+    except Exception as error:  # noqa: BLE001 - raised by the caller
+        text = f"process 0: {brief(error)}"
+        return {"error": [type(error).__name__, text]}, error
+
+
+def _answer(
+    service: CoordinationService,
+    keys: str,
+    call: str,
+    timeout_s: float,
+    failure: Exception | None,
+) -> dict[str, Any]:
+    try:
+        return json.loads(service.get(keys + "answer", timeout_s))
+    except TimeoutError as error:
+        raise (failure or _late("process 0", call, timeout_s)) from error
+
+
+def _late(process: str, call: str, timeout_s: float) -> CheckpointTimeoutError:
+    return CheckpointTimeoutError(
+        f"{call}: {process} did not answer within {timeout_s:g} seconds; "
+        "its own log says why, or give a larger timeout"
+    )
+
+
+def _error_class(name: str) -> type[CheckpointError]:
+    found: Any = getattr(errors, name, None)
+    if isinstance(found, type) and issubclass(found, CheckpointError):
+        return found
+    return OtherProcessError

@@ -1,7 +1,7 @@
-"""The `roxxel-ckpt` command: look into checkpoints, check them, take weights out.
+"""The `roxxel-ckpt` command: list, show, compare, verify and export checkpoints.
 
-No accelerator is used. Exit codes: 0 when all is well; 1 when damage or a difference
-was found, or something is not there; 2 for a wrong command line.
+The command uses no accelerator. Exit codes: 0 for success; 1 when there is damage or a
+difference, or something does not exist; 2 for a wrong command line.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import json
+import math
 import os
 import sys
 from pathlib import Path
@@ -16,29 +17,32 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt._compare import plan_restore
 from roxxel_ckpt._description import (
+    Description,
     LeafSpec,
-    metrics_from_json,
-    metrics_of_all,
-    read_meta,
-    read_tree,
+    descriptions,
+    read_description,
+    read_digests,
+    read_leaves,
 )
 from roxxel_ckpt._folder import Folder
-from roxxel_ckpt._integrity import find_damage, has_digests
+from roxxel_ckpt._integrity import Verifier
 from roxxel_ckpt._retention import Retention
-from roxxel_ckpt.errors import CheckpointError, CheckpointNotFoundError
+from roxxel_ckpt.errors import (
+    CheckpointDamagedError,
+    CheckpointError,
+    CheckpointNotFoundError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from etils import epath
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -> int:
     """Run the command.
 
     Args:
-        arguments: Of the command line. Default: those of the process.
-        prog: What the user called, for usage and errors.
+        arguments: Words of the command line. Default: those of the process.
+        prog: Name of the command in usage and errors.
 
     Returns:
         The exit code.
@@ -65,7 +69,10 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
     ls = commands.add_parser("ls", help="list the steps of a folder")
     ls.add_argument("folder", nargs="?", default=".")
-    ls.add_argument("--metric", default="loss", help="metric of the best mark")
+    ls.add_argument(
+        "--metric",
+        help="metric of the best mark (default: the held-out loss, else the loss)",
+    )
     ls.add_argument("--mode", choices=["min", "max"], default="min")
     ls.add_argument("--json", action="store_true", help="one JSON object a line")
     ls.set_defaults(run=_ls)
@@ -96,30 +103,29 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 def _ls(options: argparse.Namespace) -> int:
     folder = _folder(options.folder)
-    metrics = metrics_of_all(folder)
-    if not metrics:
+    found = descriptions(folder)
+    if not found:
         folder.check_not_of_a_run()
         print(f"{folder}: no checkpoints", file=sys.stderr)
         return 1
     retention = Retention(best_metric=options.metric, best_mode=options.mode)
-    best = next(iter(retention.ranked(metrics)), None)
+    ranked = retention.ranked({step: d.metrics for step, d in found.items()})
     rows: list[dict[str, Any]] = [
         {
             "step": step,
             "num_bytes": _num_bytes(folder.step_path(step)),
-            "saved_at": _saved_at(folder.step_path(step)),
-            "metrics": values,
+            "saved_at": _local_time(description),
+            "metrics": dict(description.metrics),
             "marks": [
                 mark
                 for mark, holds in (
-                    ("newest", step == max(metrics)),
-                    ("best", step == best),
-                    ("no digests", not has_digests(folder.step_path(step))),
+                    ("newest", step == max(found)),
+                    ("best", step in ranked[:1]),
                 )
                 if holds
             ],
         }
-        for step, values in metrics.items()
+        for step, description in found.items()
     ]
     if options.json:
         for row in rows:
@@ -141,23 +147,23 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    place = _step(options.step)
-    meta, tree = read_meta(place), read_tree(place)
-    print(f"{place}")
-    for name, value in metrics_from_json(meta).items():
+    directory = _step(options.step)
+    description, leaves = read_description(directory), read_leaves(directory)
+    print(f"{directory}")
+    for name, value in description.metrics.items():
         print(f"  {name} = {value:g}")
-    if meta["extra"] is not None:
-        print(f"  extra: {json.dumps(meta['extra'])}")
-    versions = ", ".join(f"{name} {text}" for name, text in meta["versions"].items())
+    if description.extra is not None:
+        print(f"  extra: {json.dumps(description.extra)}")
+    versions = ", ".join(f"{name} {v}" for name, v in description.versions.items())
     print(f"  written with {versions}\n")
     table = [("leaf", "dtype", "shape", "size")]
     table += [
         (name, spec.dtype, "x".join(map(str, spec.shape)) or "-", _human(_known(spec)))
-        for name, spec in tree.items()
+        for name, spec in leaves.items()
     ]
     _print_table(table)
     for part in ("model", "optimizer"):
-        specs = [s for name, s in tree.items() if name.startswith(f"{part}/")]
+        specs = [s for name, s in leaves.items() if name.startswith(f"{part}/")]
         if specs:
             size = _human(sum(_known(spec) for spec in specs))
             print(f"\n{part}: {len(specs)} leaves, {size}", end="")
@@ -166,38 +172,38 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    places = _step(options.a), _step(options.b)
-    trees = read_tree(places[0]), read_tree(places[1])
-    metas = read_meta(places[0]), read_meta(places[1])
-    report = plan_restore(metas[0]["step"], *trees, whole=True).report
-    lines = [f"- {name}: {trees[0][name]}" for name in report.dropped]
-    lines += [f"+ {name}: {trees[1][name]}" for name in report.new]
+    directories = _step(options.a), _step(options.b)
+    leaves = read_leaves(directories[0]), read_leaves(directories[1])
+    both = read_description(directories[0]), read_description(directories[1])
+    report = plan_restore(both[0].step, *leaves, whole=True).report
+    lines = [f"- {name}: {leaves[0][name]}" for name in report.dropped]
+    lines += [f"+ {name}: {leaves[1][name]}" for name in report.new]
     lines += [f"! {name}: {a} -> {b}" for name, a, b in report.mismatched]
     for part in ("step", "metrics", "extra"):
-        a, b = (json.dumps(meta[part], sort_keys=True) for meta in metas)
+        a, b = (json.dumps(getattr(d, part), sort_keys=True) for d in both)
         if a != b:
             lines.append(f"! {part}: {a} -> {b}")
     same = len(report.restored)
     if options.values:
-        for name, line in _different_values(places, report.restored, trees[0]):
+        for name, line in _different_values(directories, report.restored, leaves[0]):
             lines.append(f"! {name}: {line}")
             same -= 1
     for line in lines:
         print(line)
-    what = "alike" if options.values else "of the same shape and dtype"
-    print(f"{same} leaves {what}, {len(lines)} differences")
+    alike = "equal" if options.values else "of the same shape and dtype"
+    print(f"{same} leaves {alike}, {len(lines)} differences")
     return 1 if lines else 0
 
 
 def _different_values(
-    places: tuple[epath.Path, epath.Path],
+    directories: tuple[Path, Path],
     names: Sequence[str],
-    tree: dict[str, LeafSpec],
+    leaves: dict[str, LeafSpec],
 ) -> Iterable[tuple[str, str]]:
     _keep_off_accelerators()
     from roxxel_ckpt._export import read_as_numpy
 
-    readers = (read_as_numpy(place, names, tree) for place in places)
+    readers = (read_as_numpy(path, names, leaves) for path in directories)
     for (name, a), (_, b) in zip(*readers, strict=True):
         if a.tobytes() == b.tobytes():
             continue
@@ -210,43 +216,48 @@ def _different_values(
 
 
 def _verify(options: argparse.Namespace) -> int:
-    found = 0
+    num_damaged = 0
     for text in options.paths:
-        for place in _steps(text):
-            if not has_digests(place):
-                print(f"{place}: has no digests, so damage cannot be ruled out")
-                found += 1
-                continue
-            damage = find_damage(place)
-            print(f"{place}: {'sound' if damage is None else 'DAMAGED, ' + damage}")
-            found += damage is not None
-    return 1 if found else 0
+        for directory in _steps(text):
+            damage = _damage(directory)
+            print(f"{directory}: {'sound' if damage is None else f'DAMAGED, {damage}'}")
+            num_damaged += damage is not None
+    return 1 if num_damaged else 0
+
+
+def _damage(directory: Path) -> str | None:
+    """Return the first damage in any file of a step; None for none."""
+    try:
+        digests = read_digests(directory, read_description(directory))
+    except CheckpointDamagedError as error:
+        return str(error).removeprefix(f"{directory}: ")
+    return Verifier().find_damage(directory, digests)
 
 
 def _export(options: argparse.Namespace) -> int:
-    place = _step(options.step)
-    if has_digests(place):
-        damage = find_damage(place)
-        if damage is not None:
-            raise CheckpointError(
-                f"{place}: cannot be exported, {damage}; export another step"
-            )
+    directory = _step(options.step)
+    damage = _damage(directory)
+    if damage is not None:
+        raise CheckpointError(
+            f"{directory}: cannot be exported, {damage}; export another step"
+        )
     _keep_off_accelerators()
     from roxxel_ckpt._export import export_safetensors
 
-    tree = read_tree(place)
+    leaves = read_leaves(directory)
     names = {
         name: name if options.all else name.removeprefix("model/").replace("/", ".")
-        for name in tree
+        for name in leaves
         if options.all or name.startswith("model/")
     }
-    written = export_safetensors(place, tree, names, Path(options.safetensors))
-    print(f"{options.safetensors}: {len(names)} arrays, {_human(written)}")
+    target = Path(options.safetensors)
+    num_bytes = export_safetensors(directory, leaves, names, target)
+    print(f"{target}: {len(names)} arrays, {_human(num_bytes)}")
     return 0
 
 
 def _keep_off_accelerators() -> None:
-    """Have JAX use the CPU alone, unless the program around us chose already."""
+    """Restrict JAX to the CPU, unless the program has imported JAX already."""
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"
 
@@ -254,12 +265,14 @@ def _keep_off_accelerators() -> None:
 def _folder(text: str) -> Folder:
     folder = Folder(text)
     if not folder.path.is_dir():
-        raise CheckpointNotFoundError(f"{text}: there is no such folder")
+        raise CheckpointNotFoundError(
+            f"{text}: this folder does not exist; name a folder of checkpoints"
+        )
     return folder
 
 
-def _steps(text: str) -> list[epath.Path]:
-    """Return the directories of a folder's steps, or the one step that is named."""
+def _steps(text: str) -> list[Path]:
+    """Return the directories of a folder's steps, or the step that is named."""
     folder = _folder(text)
     own = [folder.step_path(n) for n in folder.numbered() if folder.is_ours(n)]
     if own:
@@ -269,11 +282,11 @@ def _steps(text: str) -> list[epath.Path]:
         return [folder.path]
     folder.check_not_of_a_run()
     raise CheckpointNotFoundError(
-        f"{text}: holds no checkpoint and is none; name a folder of steps or a step"
+        f"{text}: neither holds nor is a checkpoint; name a folder of steps or a step"
     )
 
 
-def _step(text: str) -> epath.Path:
+def _step(text: str) -> Path:
     return _steps(text)[-1]
 
 
@@ -281,18 +294,14 @@ def _known(spec: LeafSpec) -> int:
     return spec.num_bytes or 0
 
 
-def _num_bytes(directory: epath.Path) -> int:
-    return sum(
-        _num_bytes(entry) if entry.is_dir() else entry.stat().length
-        for entry in directory.iterdir()
-    )
+def _num_bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
-def _saved_at(place: epath.Path) -> str:
-    modified = (place / "meta" / "metadata").stat().mtime
-    if not modified:  # some object stores do not tell
+def _local_time(description: Description) -> str:
+    if not math.isfinite(description.saved_at):
         return "-"
-    moment = dt.datetime.fromtimestamp(modified).astimezone()
+    moment = dt.datetime.fromtimestamp(description.saved_at).astimezone()
     return moment.strftime("%Y-%m-%d %H:%M:%S")
 
 

@@ -2,10 +2,11 @@
 
 The processes of a program agree through this service and not through collectives on
 their devices: a collective needs every process at the same point, and waits for ever
-for one that has failed. A service call has a deadline, and any thread may make it.
+for a process that has failed. A call of the service has a deadline and works in any
+thread.
 
-JAX has no public interface to this service, so this is the only module of Roxxel that
-uses the private one. `roxxel_train` builds on it; programs have no need to.
+JAX has no public interface to this service. No other module of Roxxel uses the private
+interface. `roxxel_train` builds on this module; programs need not use it.
 """
 
 from __future__ import annotations

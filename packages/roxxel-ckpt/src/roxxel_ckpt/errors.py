@@ -1,10 +1,10 @@
-"""What can go wrong with a checkpoint; each error is a builtin one too."""
+"""Errors of checkpoints; each one is also the builtin error whose meaning fits."""
 
 from __future__ import annotations
 
 import re
 
-# TensorStore wraps what the system said, such as "No space left on device", in a page.
+# TensorStore puts the reason of the system ("No space left on device") in a long text.
 _OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[os_error_code=")
 
 
@@ -13,7 +13,7 @@ class CheckpointError(Exception):
 
 
 class CheckpointDamagedError(CheckpointError, ValueError):
-    """A checkpoint's files are not the ones that were written."""
+    """A file of a checkpoint differs from the file that was written."""
 
 
 class CheckpointMismatchError(CheckpointError, ValueError):
@@ -21,34 +21,36 @@ class CheckpointMismatchError(CheckpointError, ValueError):
 
 
 class CheckpointNotFoundError(CheckpointError, FileNotFoundError):
-    """The step asked for has no checkpoint in the folder."""
+    """The folder has no checkpoint of the requested step."""
 
 
-class CheckpointWriteError(CheckpointError, OSError):
-    """A save did not reach the disk; earlier checkpoints are untouched."""
+class CheckpointStateLostError(CheckpointError, RuntimeError):
+    """`restore(release=True)` deleted the live arrays and then failed to read."""
 
 
 class CheckpointTimeoutError(CheckpointError, TimeoutError):
-    """A background write took longer than the checkpointer's `timeout`."""
+    """A background write or another process took longer than `timeout` seconds."""
 
 
-class OtherProcessError(Exception):
-    """Another process of this run failed; the text says which one, and why."""
+class CheckpointWriteError(CheckpointError, OSError):
+    """A save failed; earlier checkpoints are unchanged."""
+
+
+class OtherProcessError(CheckpointError):
+    """Another process of the program failed; the text names the process and reason."""
 
 
 def brief(error: BaseException) -> str:
-    """Return the first line of an error, cut to what fits into a sentence."""
+    """Return the reason of an error, short enough for one sentence."""
     reason = _OS_REASON.search(str(error))
     if reason:
         return reason[1]
     lines = str(error).strip().splitlines()
     if not lines:
         return repr(error)
-    said = lines[0].strip()
-    text = (
-        said
-        if isinstance(error, OtherProcessError)
-        else f"{type(error).__name__}: {said}"
-    )
-    limit = 200
+    line = lines[0].strip()
+    # Our own errors are sentences already.
+    is_sentence = isinstance(error, CheckpointError)
+    text = line if is_sentence else f"{type(error).__name__}: {line}"
+    limit = 600 if is_sentence else 200
     return text if len(text) <= limit else text[: limit - 3] + "..."

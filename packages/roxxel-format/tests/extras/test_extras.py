@@ -94,14 +94,14 @@ def test_a_tokenizer_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> N
     assert not list(tmp_path.glob("*.rox"))
 
 
-def test_parts_that_another_tokenizer_made_are_made_again(
+def test_units_that_another_tokenizer_wrote_are_written_again(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("roxxel_format.prepare.runner._PART_SIZE", 1)
+    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
     (tmp_path / "0.txt").write_text("a b", encoding="utf-8")
     (tmp_path / "1.txt").write_bytes(b"\xff")
     inputs = tmp_path / "0.txt", tmp_path / "1.txt"
-    corpus = tmp_path / "a.rox"
+    corpus = tmp_path / "a_*.rox"
     assert run("write", corpus, *inputs, "--tokenizer", tokenizer) == 1
 
     other = tokenizer.read_text(encoding="utf-8").replace('"a": 0', '"c": 0')

@@ -1,4 +1,4 @@
-"""Whether a trainer's arguments make sense, found out before anything is made."""
+"""Checks of a trainer's arguments, before anything is created."""
 
 from __future__ import annotations
 
@@ -9,26 +9,23 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from roxxel_curriculum import Curriculum
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
-
-    from roxxel_curriculum import Sampler
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
 class Intervals:
-    """After how many updates something is done again.
+    """Numbers of updates after which something is repeated.
 
     Attributes:
-        eval_every: An evaluation; None for the last update only.
+        eval_every: An evaluation; None evaluates after the last update only.
         checkpoint_every: A checkpoint.
         log_every: A row of metrics.
 
     Raises:
-        ValueError: One is below 1.
-        TypeError: One is no integer.
+        ValueError: A number is below 1.
+        TypeError: A number is not an integer.
     """
 
     eval_every: int | None
@@ -36,37 +33,56 @@ class Intervals:
     log_every: int
 
     def __post_init__(self) -> None:
-        check_counts(vars(self), optional=["eval_every"])
+        check_counts(checkpoint_every=self.checkpoint_every, log_every=self.log_every)
+        check_counts(**given(eval_every=self.eval_every))
         for name, value in vars(self).items():
-            # Of numpy's integers some could not count the steps of a run.
+            # NumPy integers may be too small to count steps.
             number = None if value is None else operator.index(value)
             object.__setattr__(self, name, number)
 
 
-def check_counts(counts: Mapping[str, Any], optional: Collection[str]) -> None:
-    """Check that each is a number of things; the optional ones may be None.
+def given(**values: Any) -> dict[str, Any]:
+    """Return the values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def check_counts(**counts: Any) -> None:
+    """Check that each value is an integer of 1 or more.
 
     Raises:
-        ValueError: One is below 1.
-        TypeError: One is no integer.
+        ValueError: A value is below 1.
+        TypeError: A value is not an integer.
     """
     for name, value in counts.items():
-        if value is None and name in optional:
-            continue
-        number: Any = value
         try:
-            count = operator.index(number)
+            count = operator.index(value)
         except TypeError as error:
             raise TypeError(f"{name} must be an integer, got {value!r}") from error
         if count < 1:
             raise ValueError(f"{name} must be 1 or more, got {value}")
 
 
-def check_functions(functions: Mapping[str, Any]) -> None:
-    """Check that each can be called, or is None: some are called only after days.
+def check_amounts(**amounts: Any) -> None:
+    """Check that each value is a number above 0.
 
     Raises:
-        TypeError: One cannot.
+        ValueError: A value is not above 0, or not a finite float's size.
+        TypeError: A value is not a number.
+    """
+    for name, value in amounts.items():
+        if not isinstance(value, int | float | np.integer | np.floating):
+            raise TypeError(f"{name} must be a number, got {value!r}")
+        if not value > 0:
+            raise ValueError(f"{name} must be above 0, got {value}")
+        if sys.float_info.max < value < math.inf:
+            raise ValueError(f"{name} is larger than any float; give a smaller number")
+
+
+def check_functions(**functions: Any) -> None:
+    """Check that each value is callable or None.
+
+    Raises:
+        TypeError: A value is neither.
     """
     for name, function in functions.items():
         if function is not None and not callable(function):
@@ -76,81 +92,41 @@ def check_functions(functions: Mapping[str, Any]) -> None:
             )
 
 
-def checked_curriculum(curriculum: Curriculum | None) -> Curriculum:
-    """Return the curriculum, which must be one.
+def check_types(expected: type, **objects: Any) -> None:
+    """Check that each value has a type, or is None.
 
     Raises:
-        TypeError: It is none.
+        TypeError: A value has another type.
     """
-    if curriculum is None:
-        raise TypeError("give curriculum: it says what every step reads")
-    check_types({"curriculum": (curriculum, Curriculum)})
-    return curriculum
-
-
-def check_types(objects: Mapping[str, tuple[Any, type]]) -> None:
-    """Check that each object is of the type it must be of, or None.
-
-    Raises:
-        TypeError: One is not.
-    """
-    for name, (value, expected) in objects.items():
+    for name, value in objects.items():
         if value is not None and not isinstance(value, expected):
             raise TypeError(
                 f"{name} is a {type(value).__name__}; give a {expected.__name__}"
             )
 
 
-def check_amounts(amounts: Mapping[str, Any], optional: Collection[str]) -> None:
-    """Check that each is a number above 0; the optional ones may be None.
-
-    Raises:
-        ValueError: One is not above 0.
-        TypeError: One is no number.
-    """
-    for name, value in amounts.items():
-        if value is None and name in optional:
-            continue
-        if not isinstance(value, int | float | np.integer | np.floating):
-            raise TypeError(f"{name} must be a number, got {value!r}")
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0, got {value}")
-        if sys.float_info.max < value < math.inf:
-            raise ValueError(f"{name} is beyond the floats; give a smaller one")
-
-
-def awaited_metric(name: str, measured: Iterable[str], *, eval_fn: Any) -> str | None:
-    """Return the name if a run has a value by it only when `eval_fn` returns one.
+def check_best_metric(
+    name: str | None, measured: Iterable[str], *, has_eval_fn: bool
+) -> str | None:
+    """Check that a run measures `best_metric`.
 
     Args:
-        name: Of the value by which the best checkpoint is chosen.
-        measured: Names of what every update and the held-out data give.
-        eval_fn: The user's function, or None.
+        name: The metric; None for the default.
+        measured: Names of the values of updates and of the held-out data.
+        has_eval_fn: Whether an `eval_fn` may return further values.
+
+    Returns:
+        The name if only `eval_fn` can return it, otherwise None.
 
     Raises:
-        ValueError: Nothing gives such a value.
+        ValueError: Nothing measures it.
     """
     known = sorted(measured)
-    if name in known:
+    if name is None or name in known:
         return None
-    if eval_fn is None:
+    if not has_eval_fn:
         raise ValueError(
             f"best_metric={name!r} is nothing that this run measures; "
             f"name one of {', '.join(known)}"
         )
     return name
-
-
-def check_accumulation(sampler: Sampler, grad_accum_steps: int) -> None:
-    """Check that every batch can be cut into so many parts.
-
-    Raises:
-        ValueError: One cannot.
-    """
-    for phase in sampler.phases:
-        if phase.batch_size % grad_accum_steps:
-            raise ValueError(
-                f"phase {phase.index} has batch_size={phase.batch_size}, which does "
-                f"not divide by grad_accum_steps={grad_accum_steps}; "
-                f"use a multiple of {grad_accum_steps}"
-            )

@@ -1,4 +1,4 @@
-"""What the accelerators do with a run: FLOP/s, their share of the peak, memory."""
+"""Use of the accelerators: FLOP/s of the model, share of the peak, memory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """The devices of a run, and the work that a token is for them.
+    """The devices of a run, and the work that a token costs.
 
     Args:
-        model: Its parameters are counted where `flops_per_token` is None.
-        devices: All of the mesh (`jax.Device`), those of other processes too.
-        flops_per_token: Floating point operations that the model needs for a token in
-            training, forward and backward, recomputed ones not counted. By default 6
-            for each parameter (Kaplan et al., Scaling Laws for Neural Language Models,
-            2020; Chowdhery et al., PaLM, 2022, appendix B). That leaves out the scores
-            of attention, 12 x layers x width x sequence length in PaLM's count, and
-            counts all experts of a mixture and all embeddings: give your own number
-            where these matter.
+        model: Model whose parameters count if `flops_per_token` is None.
+        devices: All devices of the mesh (`jax.Device`), also of other processes.
+        flops_per_token: Floating-point operations that training needs per token,
+            forward and backward, without recomputation. The default is 6 per parameter
+            (Kaplan et al., Scaling Laws for Neural Language Models, 2020; Chowdhery et
+            al., PaLM, 2022, appendix B). The default leaves out the scores of
+            attention, 12 x layers x width x sequence length in PaLM's count, and counts
+            all experts of a mixture and all embeddings: give your own number if
+            these matter.
 
     Raises:
         ValueError: `flops_per_token` is not above zero and finite.
@@ -43,7 +43,7 @@ class Machine:
         elif not 0 < flops_per_token < math.inf:
             raise ValueError(
                 "flops_per_token must be above 0 and finite, "
-                f"got {flops_per_token}; leave it out for 6 x parameters"
+                f"got {flops_per_token}; omit the argument for 6 x parameters"
             )
         devices = list(devices)
         kinds = {device.device_kind for device in devices}
@@ -54,15 +54,15 @@ class Machine:
         self._own = [d for d in devices if d.process_index == process]
 
     def fields(self, tokens_per_s: float) -> dict[str, float]:
-        """Return the fields of a row; those that this machine cannot tell are left out.
+        """Return the fields of a row that are known on this machine.
 
         Args:
-            tokens_per_s: Tokens of all devices together.
+            tokens_per_s: Tokens per second on all devices together.
 
         Returns:
-            `model_flops_per_s`; `mfu`, its share of the peak of all devices;
-            `device_bytes` and `device_peak_bytes`, in use now and at most so far on the
-            fullest device of this process.
+            `model_flops_per_s`; `mfu`, the share of the peak of all devices;
+            `device_bytes` and `device_peak_bytes`, memory in use now and at most so far
+            on the fullest device of this process.
         """
         flops_per_s = tokens_per_s * self._flops_per_token
         fields: dict[str, float] = {"model_flops_per_s": flops_per_s}
@@ -82,5 +82,5 @@ _MEMORY_KEYS = {
 
 
 def num_parameters(model: nnx.Module) -> int:
-    """Return how many numbers the `nnx.Param`s of a model hold."""
+    """Return the number of elements of all `nnx.Param`s of a model."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))

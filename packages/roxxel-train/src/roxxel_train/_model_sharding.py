@@ -1,15 +1,16 @@
-"""Where the arrays of a model and its optimizer lie on the mesh.
+"""The sharding of a model and its optimizer over the mesh.
 
-Two rules: as the user annotated them, and fully sharded, which splits what is not
-annotated over the devices that split the rows of a batch (Rajbhandari et al., ZeRO:
-Memory Optimizations Toward Training Trillion Parameter Models, 2020). A model that is
-built already is copied there; one that is given as a function is created there, each
-device computing its own pieces, so that it may be larger than any of them.
+An array keeps the annotation of its Variable. Other arrays are replicated, or split
+over some axes of the mesh (Rajbhandari et al., ZeRO: Memory Optimizations Toward
+Training Trillion Parameter Models, 2020). A model that exists is copied to the mesh. A
+model given as a function is created on the mesh: each device computes its own pieces,
+so the model may be larger than the memory of a device.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -23,59 +24,84 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ModelSharding = Literal["annotated", "fsdp"]
-"""How a model lies on the mesh: as annotated, or split wherever it is not."""
+ModelSharding = Literal["annotated", "fsdp"] | Sequence[str]
+"""Over which axes of the mesh to split arrays without an annotation: `"annotated"` over
+none, `"fsdp"` over those that split the rows of a batch, or the names of the axes.
+
+`"fsdp"` leaves out the axis `"replica"`, by which `make_hybrid_sharding_config` counts
+groups of devices: each group holds the whole model, so the slower network between
+groups carries gradients only.
+"""
+
+GROUP_AXIS = "replica"
+
+MIN_SPLIT_SIZE = 100_000
+"""Elements below which an array is replicated.
+
+A copy of a bias or of the scale of a norm costs little memory, and gathering it costs a
+collective. DeepSpeed's ZeRO-3 has the same bound, `stage3_param_persistence_threshold`.
+"""
 
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """The sharding of every array of a model and its optimizer.
+    """The rule that gives every array of a model and its optimizer a sharding.
 
     Attributes:
-        mesh: Where they lie.
-        split_over: Axes of the mesh over which arrays without annotation are split;
-            none replicates them.
+        mesh: The devices of the arrays.
+        split_over: Axes of the mesh over which arrays without an annotation are split;
+            no axes means replicated.
+        min_split_size: Elements from which on an array is split.
     """
 
     mesh: Mesh
     split_over: tuple[str, ...] = ()
+    min_split_size: int = MIN_SPLIT_SIZE
 
     @classmethod
     def of(cls, model_sharding: ModelSharding, batch: NamedSharding) -> ModelLayout:
-        """Return the layout by name.
+        """Return the layout for the argument `model_sharding` of a trainer.
 
         Args:
-            model_sharding: `"annotated"` or `"fsdp"`.
+            model_sharding: `"annotated"`, `"fsdp"` or names of axes.
             batch: Sharding of batches, on the mesh to use.
 
         Raises:
-            ValueError: The name is unknown, or `"fsdp"` has no axis to split over.
+            ValueError: The name is unknown, the mesh does not have an axis, or `"fsdp"`
+                has no axis to split over.
         """
         mesh = batch.mesh
         assert isinstance(mesh, Mesh)  # noqa: S101 - batch_sharding made it
         if model_sharding == "annotated":
             return cls(mesh)
-        if model_sharding != "fsdp":
+        if model_sharding == "fsdp":
+            rows = batch.spec[0] if len(batch.spec) else None
+            names = (rows,) if isinstance(rows, str) else tuple(rows or ())
+            axes = tuple(name for name in names if name != GROUP_AXIS)
+            if not axes:
+                raise ValueError(
+                    f'model_sharding="fsdp" splits the model as rows are split, but '
+                    f"data_sharding has the spec {tuple(batch.spec)}; split the rows "
+                    f"over an axis of the mesh other than {GROUP_AXIS!r}"
+                )
+            return cls(mesh, axes)
+        if isinstance(model_sharding, str) or not set(model_sharding) <= set(
+            mesh.axis_names
+        ):
             raise ValueError(
-                f'model_sharding must be "annotated" or "fsdp", got {model_sharding!r}'
+                'model_sharding must be "annotated", "fsdp" or names of the axes '
+                f"{mesh.axis_names}, got {model_sharding!r}"
             )
-        rows = batch.spec[0] if len(batch.spec) else None
-        if rows is None:
-            raise ValueError(
-                f'model_sharding="fsdp" splits the model as rows are split, but '
-                f"data_sharding has the spec {tuple(batch.spec)}; split the rows over "
-                "an axis of the mesh"
-            )
-        return cls(mesh, (rows,) if isinstance(rows, str) else tuple(rows))
+        return cls(mesh, tuple(model_sharding))
 
     def sharding(self, path: str, array: Any, annotated: Any) -> NamedSharding:
-        """Return where an array belongs.
+        """Return the sharding of an array.
 
         Args:
-            path: Names it in errors.
+            path: Name of the array in errors.
             array: Anything with shape and dtype.
-            annotated: Its annotation; None or empty if it has none. One that names no
-                axis, such as `(None, None)`, replicates.
+            annotated: Annotation of the array, None or empty without one. An annotation
+                without an axis, such as `(None, None)`, replicates.
 
         Raises:
             ValueError: The annotation does not fit the mesh or the shape.
@@ -91,7 +117,8 @@ class ModelLayout:
             for dimension, size in enumerate(array.shape)
             if size and size % ways == 0
         ]
-        if ways == 1 or is_key or not fitting:
+        too_small = math.prod(array.shape) < self.min_split_size
+        if ways == 1 or is_key or too_small or not fitting:
             return NamedSharding(self.mesh, PartitionSpec())
         widest = max(fitting, key=lambda dimension: array.shape[dimension])
         before = (None,) * widest
@@ -104,8 +131,8 @@ class ModelLayout:
                 if name not in self.mesh.shape:
                     raise ValueError(
                         f"{path} is annotated with the axis {name!r}, which the mesh "
-                        f"{dict(self.mesh.shape)} lacks; name one of its axes or give "
-                        "another mesh"
+                        f"{dict(self.mesh.shape)} lacks; change the annotation or the "
+                        "mesh"
                     )
             ways = math.prod(self.mesh.shape[name] for name in names)
             if dimension >= len(array.shape) or array.shape[dimension] % ways:
@@ -119,15 +146,16 @@ class ModelLayout:
 def on_mesh(
     model: Any, optimizer: nnx.Optimizer[Any] | None, layout: ModelLayout
 ) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
-    """Return model and optimizer on the mesh, made there if a function is given.
+    """Return model and optimizer on the mesh, created there if `model` is a function.
 
     Raises:
-        TypeError: The two do not go together.
-        ValueError: An annotation does not fit.
+        TypeError: An argument has another type, or the optimizer is missing or given
+            twice.
+        ValueError: An annotation does not fit the mesh or the shape.
     """
     if isinstance(model, nnx.Module):
         if optimizer is None:
-            raise TypeError("give the optimizer of this model, an nnx.Optimizer")
+            raise TypeError("optimizer is None; give the nnx.Optimizer of the model")
         place(model, optimizer, layout)
         return model, optimizer
     if not callable(model):
@@ -138,7 +166,7 @@ def on_mesh(
     if optimizer is not None:
         raise TypeError(
             "model is a function, which returns the optimizer too; "
-            "leave out the argument optimizer"
+            "omit the argument optimizer"
         )
     return create(model, layout)
 
@@ -146,50 +174,52 @@ def on_mesh(
 def place(
     model: nnx.Module, optimizer: nnx.Optimizer[Any], layout: ModelLayout
 ) -> None:
-    """Give both objects arrays of their own on the mesh.
+    """Replace the arrays of both objects by copies on the mesh.
 
-    An array that is sharded over the axes of the mesh already keeps its sharding. All
-    are copied, one after the other, because the step donates them: whoever else holds
-    the old arrays (a clone, an average of the weights) keeps them.
+    An array that is already split over axes of the mesh keeps its sharding. Every array
+    is copied, because the update donates the arrays of the state, and a clone or an
+    average of the weights may hold the old ones. One array is copied at a time.
 
     Raises:
-        ValueError: An annotation does not fit.
+        ValueError: An annotation does not fit the mesh or the shape.
     """
-    ours: set[int] = set()
+    copies: set[int] = set()
 
     def copy(path: str, annotated: Any, x: Any) -> jax.Array:
-        if id(x) in ours:
+        if id(x) in copies:  # a Variable that both objects hold
             return x
         sharding = _kept(layout.mesh, x) or layout.sharding(
             path, jax.typeof(x), annotated
         )
-        # device_put may hand back the very buffer it was given.
+        # device_put alone may return the buffer of its argument.
         copied = jnp.copy(_put(x, sharding))
-        ours.add(id(copied))
+        copies.add(id(copied))
         return copied
 
     pair = (model, optimizer)
     for path, node in nnx.iter_graph(pair):
         if isinstance(node, nnx.Variable):
-            place_one = partial(copy, _name(path), _annotation(node))
-            node.set_value(jax.tree.map(place_one, node.get_value()))
-    # What is left are arrays that stand in the objects without a Variable.
-    left = partial(copy, "an array", None)
-    nnx.update(pair, jax.tree.map(left, nnx.state(pair)))
+            copy_array = partial(copy, _name(path), _annotation(node))
+            node.set_value(jax.tree.map(copy_array, node.get_value()))
+    # Arrays that are attributes without a Variable are copied by the state.
+    copy_attribute = partial(copy, "an array", None)
+    nnx.update(pair, jax.tree.map(copy_attribute, nnx.state(pair)))
 
 
 def create(
     build: Callable[[], Any], layout: ModelLayout
 ) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
-    """Call a function that makes a model and optimizer, directly on the mesh.
+    """Create a model and its optimizer directly on the mesh.
 
     Args:
-        build: Returns `(model, optimizer)`; it is traced, so it makes arrays with JAX.
-        layout: Where they go. No array is ever whole on one device if it is split.
+        build: Returns `(model, optimizer)`. The function is traced, so it must create
+            arrays with JAX.
+        layout: Rule of the shardings. An array that is split is never whole on a
+            device.
 
     Raises:
-        TypeError: `build` returns something else, or arrays outside of Variables.
-        ValueError: An annotation does not fit.
+        TypeError: `build` returns something else, or an array without a Variable.
+        ValueError: An annotation does not fit the mesh or the shape.
     """
     form: list[tuple[Any, Any]] = []
 
@@ -201,7 +231,7 @@ def create(
         form.append((graphdef, _annotations(state)))
         return nnx.to_pure_dict(state)
 
-    # Variables with annotations can be made only where a mesh is set.
+    # Flax creates an annotated Variable only while a mesh is set.
     with jax.set_mesh(layout.mesh):
         shapes = jax.eval_shape(arrays)
         graphdef, specs = form[0]
@@ -228,10 +258,12 @@ def _check_pair(pair: Any) -> None:
 
 
 def _check_no_strays(pair: Any, state: Any) -> None:
-    """Check that every array made is in the state; Flax loses one without a Variable.
+    """Check that the state holds every array of the modules.
+
+    Some versions of Flax leave an array without a Variable out of the state.
 
     Raises:
-        TypeError: An attribute is an array that is not.
+        TypeError: An attribute of a module is an array that the state lacks.
     """
     held = {id(x) for x in jax.tree.leaves(state)}
     for path, node in nnx.iter_graph(pair):
@@ -239,8 +271,9 @@ def _check_no_strays(pair: Any, state: Any) -> None:
             for name, value in vars(node).items():
                 if isinstance(value, Tracer) and id(value) not in held:
                     raise TypeError(
-                        f"{_name((*path, name))} is an array by itself, which a model "
-                        "given as a function cannot hold; put it into an nnx.Variable"
+                        f"{_name((*path, name))} is an array without a Variable, "
+                        "which a model given as a function cannot hold; wrap the array "
+                        "in an nnx.Variable"
                     )
 
 
@@ -259,19 +292,19 @@ def _annotations(state: Any) -> Any:
 
 
 def _annotation(variable: nnx.Variable[Any]) -> PartitionSpec | None:
-    """Return a Variable's annotation; None where Flax has none for what it holds."""
+    """Return a Variable's annotation, or None if Flax has none for its value."""
     spec = nnx.get_partition_spec(variable).get_value()
     return spec if isinstance(spec, PartitionSpec) else None
 
 
 def _name(path: tuple[Any, ...]) -> str:
-    """Return a path such as `optimizer/opt_state/0/mu` from keys of either kind."""
+    """Return a path such as `optimizer/opt_state/0/mu` from keys of Flax or JAX."""
     first, *rest = (getattr(key, "key", key) for key in path)
     return "/".join([("model", "optimizer")[first], *map(str, rest)])
 
 
 def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:
-    """Return the sharding of an array that lies on this mesh already."""
+    """Return the sharding of an array that is already split over axes of `mesh`."""
     sharding = getattr(x, "sharding", None)
     if (
         isinstance(sharding, NamedSharding)
@@ -285,7 +318,7 @@ def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:
 
 def _put(x: Any, sharding: NamedSharding) -> jax.Array:
     if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
-        # A key can be put on several processes only as the numbers it is made of.
+        # device_put to several processes accepts the data of a key, not the key.
         wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
         replicated = NamedSharding(sharding.mesh, PartitionSpec())
         return jax.jit(wrap)(jax.device_put(jax.random.key_data(x), replicated))

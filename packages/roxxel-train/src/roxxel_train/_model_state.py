@@ -1,8 +1,8 @@
 """Model and optimizer as one tree of arrays, and back.
 
-The compiled step takes and gives plain nested dicts: walking NNX objects at every step
-costs tens of milliseconds, and a dict can be donated whole. Objects are met only at
-the edges: at the start, before an evaluation or a checkpoint, and at the end.
+The compiled update takes and returns nested dicts: walking NNX objects at every step
+costs tens of milliseconds for 200 arrays, and a dict can be donated whole. The objects
+are read at the start, and updated before an evaluation, before a save and at the end.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Tree = Any
 
 @dataclass(frozen=True)
 class ModelState:
-    """What `eval_fn` gets.
+    """The argument of `eval_fn`.
 
-    The arrays are donated to the next update: keep copies, not the arrays.
+    The next update donates the arrays: keep copies of arrays, not the arrays.
 
     Attributes:
-        model: The model, callable, with its newest values.
+        model: The model with its newest values; it can be called.
         optimizer: Its optimizer, likewise.
-        step: Updates done; `int(state.step[...])` reads it.
+        step: Updates done; `int(state.step[...])` reads the number.
     """
 
     model: nnx.Module
@@ -37,17 +37,17 @@ class ModelState:
 
 
 def take(model: nnx.Module, optimizer: nnx.Optimizer[Any]) -> Tree:
-    """Return the arrays of both objects as one tree; nothing is copied."""
+    """Return the arrays of both objects as one tree, without a copy."""
     return nnx.to_pure_dict(nnx.state((model, optimizer)))
 
 
 def put(model: nnx.Module, optimizer: nnx.Optimizer[Any], tree: Tree) -> None:
-    """Make both objects hold the arrays of `tree`; nothing is copied."""
+    """Put the arrays of a tree into both objects, without a copy."""
     nnx.update((model, optimizer), tree)
 
 
 def is_sound(tree: Tree) -> bool:
-    """Return whether no array was donated to a step that gave nothing back."""
+    """Return whether every array is alive: an update that fails deletes its input."""
     return not any(x.is_deleted() for x in jax.tree.leaves(tree))
 
 
@@ -64,7 +64,7 @@ def is_finite(tree: Tree) -> jax.Array:
 
 
 def signature(tree: Tree) -> str:
-    """Return a hash of every path, shape and dtype: equal for equal models."""
+    """Return a hash of every path, shape and dtype."""
     lines = [
         f"{jax.tree_util.keystr(path)} {leaf.shape} {leaf.dtype}"
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]

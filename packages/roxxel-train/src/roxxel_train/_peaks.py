@@ -1,7 +1,7 @@
 """Peak FLOP/s of accelerators: dense matrix products of bfloat16, sums in float32.
 
-Per device as JAX counts devices. NVIDIA's data sheets print the figure with sparsity,
-which training does not use; here is half of that.
+The figures are per device of JAX. NVIDIA's data sheets give the figure with sparsity,
+which training does not use; this table has half of that figure.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 _TERA = 1e12
 
 _TPUS = {
-    # Google Cloud's pages of each version, "Peak compute per chip (bf16)". Chips of v2,
-    # v3 and 7x are two devices each; the names are those of JAX's pallas.mosaic.
+    # Google Cloud's pages of each version, "Peak compute per chip (bf16)". A chip of
+    # v2, v3 or 7x is two devices. JAX's pallas.mosaic lists the names.
     "TPU v2": 46 / 2,
     "TPU v3": 123 / 2,
     "TPU v4": 275,
@@ -24,7 +24,7 @@ _TPUS = {
 }
 
 _GPUS = {
-    # NVIDIA's data sheets, by the beginning of the name that its driver gives.
+    # NVIDIA's data sheets, by the first words of the driver's name for the device.
     "A10": 125,
     "A30": 165,
     "A40": 149.7,
@@ -44,10 +44,10 @@ _GPUS = {
 
 
 def peak_flops_per_s(device_kind: str) -> float | None:
-    """Return the peak of one device, None where it is not known.
+    """Return the peak of one device, or None if the table lacks the device.
 
     Args:
-        device_kind: `jax.Device.device_kind`; for a GPU its driver's name of it.
+        device_kind: `jax.Device.device_kind`; for a GPU the driver's name.
     """
     peak = _TPUS.get(device_kind)
     if peak is None and " MIG " not in device_kind:  # a slice of a GPU

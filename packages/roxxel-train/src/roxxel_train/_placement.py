@@ -1,4 +1,4 @@
-"""Where the rows of a batch lie on the mesh, phase by phase."""
+"""The sharding of batches over the mesh, phase by phase."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from roxxel_train._units import in_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
-    from roxxel_curriculum import Sampler
+    from roxxel_curriculum import ResolvedPhase, Sampler
 
 
 def data_parallel_mesh() -> Mesh:
-    """Return all devices of all processes along one axis, `"data"`."""
-    return Mesh(np.asarray(jax.devices()), ("data",))
+    """Return a mesh of all devices of all processes along one axis, `"data"`.
+
+    `jax.make_mesh` orders the devices such that neighbours on the axis are neighbours
+    in the network.
+    """
+    return jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
 
 
 @contextmanager
 def instead_of_set_mesh(mesh: Mesh) -> Generator[None]:
-    """Let `mesh` stand in for one that the program has set by `jax.set_mesh`.
+    """Set `mesh` for a block if the program has set another one by `jax.set_mesh`.
 
-    JAX refuses arrays of any other mesh than the one set, and counts the same devices
-    with axes of another type as another. Where none is set, none is.
+    While a mesh is set, JAX refuses arrays on any other mesh, even on one that differs
+    only in the types of its axes. The block sets no mesh if the program has set none.
     """
     if jax.sharding.get_mesh().empty:
         yield
@@ -42,31 +46,31 @@ def instead_of_set_mesh(mesh: Mesh) -> Generator[None]:
 def batch_sharding(
     mesh: Mesh | None, data_sharding: NamedSharding | None
 ) -> NamedSharding:
-    """Return how a batch is laid out, on the mesh that the model lives on too.
+    """Return the sharding of a batch, on a mesh whose axes are of the Auto type.
 
-    The axes of the mesh are made automatic, as `jax.sharding.Mesh` has them: models
-    are written without regard to how they are sharded, and in the explicit mode that
-    newer versions of `jax.make_mesh` choose, an embedding alone is an error.
+    Explicit axes, the default of newer versions of `jax.make_mesh`, would require
+    models that state the sharding of every operation; an embedding alone is an error.
 
     Args:
-        mesh: Devices to use; None for those of `data_sharding`, or all in one row.
-        data_sharding: Sharding of a batch; None for rows over the mesh's first axis.
+        mesh: Devices to use; None for the mesh of `data_sharding`, or else for a mesh
+            of all devices along one axis.
+        data_sharding: Sharding of a batch; None splits the rows over the first axis.
 
     Raises:
-        ValueError: Both are given and lie on different meshes.
-        TypeError: One is of another type, or `data_sharding` lies on an abstract mesh.
+        ValueError: `data_sharding` is on another mesh than `mesh`.
+        TypeError: An argument has another type, or the mesh is abstract.
     """
     _check_type("mesh", mesh, Mesh)
     _check_type("data_sharding", data_sharding, NamedSharding)
     if data_sharding is not None:
         if not isinstance(data_sharding.mesh, Mesh):
             raise TypeError(
-                "data_sharding needs a mesh of devices, not an abstract one"
+                "data_sharding is on an abstract mesh; use a mesh of devices"
             )
         if mesh is not None and data_sharding.mesh != mesh:
             raise ValueError(
-                f"data_sharding lies on a mesh of {dict(data_sharding.mesh.shape)}, "
-                f"mesh is one of {dict(mesh.shape)}; give both on the same mesh"
+                f"data_sharding is on the mesh {dict(data_sharding.mesh.shape)} and "
+                f"the argument mesh is {dict(mesh.shape)}; use one mesh for both"
             )
         mesh = data_sharding.mesh
     mesh = mesh or data_parallel_mesh()
@@ -83,18 +87,18 @@ def _check_type(name: str, value: Any, expected: type) -> None:
     if value is not None and not isinstance(value, expected):
         raise TypeError(
             f"{name} is a {type(value).__name__}; give a jax.sharding."
-            f"{expected.__name__}, or leave it out"
+            f"{expected.__name__}, or omit the argument"
         )
 
 
 @dataclass(frozen=True)
 class BatchPlacement:
-    """The sharding of batches, and what becomes of one that does not divide.
+    """The sharding of every batch, also of those that do not divide over the mesh.
 
     Attributes:
-        sharding: As the user wants it for every batch.
-        strict: Whether a batch that does not divide is an error; otherwise it is
-            replicated over the mesh axes that do not divide.
+        sharding: The sharding of a batch that divides.
+        strict: Whether a batch that does not divide is an error. Otherwise the batch is
+            replicated over the axes of the mesh that do not divide its shape.
     """
 
     sharding: NamedSharding
@@ -104,15 +108,15 @@ class BatchPlacement:
         """Return the sharding for a batch of this shape.
 
         Raises:
-            ValueError: The batch does not divide and `strict` is set, or the sharding
-                names more dimensions than the batch has.
+            ValueError: The batch does not divide and `strict` is set, or the spec has
+                more dimensions than the batch.
         """
         spec = tuple(self.sharding.spec)
         if len(spec) > len(shape):
             raise ValueError(
                 f"data_sharding has the spec {spec}, which names {len(spec)} "
                 f"dimensions, but a batch has {len(shape)}: {shape}; "
-                "give a spec for (batch, sequence)"
+                "give a spec of (rows, columns)"
             )
         fitting = [
             None if size % self._ways(axes) else axes
@@ -127,16 +131,15 @@ class BatchPlacement:
         return NamedSharding(self.sharding.mesh, PartitionSpec(*fitting))
 
     def notes(self, shapes: Iterable[tuple[int, ...]]) -> list[str]:
-        """Return one sentence for each shape that does not divide."""
-        distinct = dict.fromkeys(shapes)
+        """Return one sentence for each distinct shape that does not divide."""
         return [
-            f"{self.describe(shape)}; it is replicated over that axis"
-            for shape in distinct
+            f"{self.describe(shape)}; the batch is replicated over that axis"
+            for shape in dict.fromkeys(shapes)
             if self(shape) != self.sharding
         ]
 
     def describe(self, shape: tuple[int, ...]) -> str:
-        """Say which dimensions of `shape` do not divide, and what would."""
+        """Return which dimensions of `shape` do not divide, and sizes that would."""
         names = ("batch_size", "seq_len")
         parts = [
             f"{names[i]}={size} does not divide over the {ways} devices of mesh axis "
@@ -148,8 +151,13 @@ class BatchPlacement:
         ]
         return "; ".join(parts)
 
+    def row_ways(self, shape: tuple[int, ...]) -> int:
+        """Return the number of pieces into which the rows of a batch are split."""
+        spec = self(shape).spec
+        return self._ways(spec[0] if len(spec) else None)
+
     def _ways(self, axes: str | tuple[str, ...] | None) -> int:
-        """Return into how many pieces these mesh axes cut a dimension."""
+        """Return the number of pieces into which mesh axes split a dimension."""
         if axes is None:
             return 1
         names = (axes,) if isinstance(axes, str) else axes
@@ -157,15 +165,15 @@ class BatchPlacement:
 
 
 def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
-    """Return shape, dtype and sharding of the batches of each of the sampler's phases.
+    """Return shape, dtype and sharding of the batches of each phase.
 
     Returns:
-        One `jax.ShapeDtypeStruct` a phase, or a dict of them by field where the sampler
-        gives more than tokens.
+        One `jax.ShapeDtypeStruct` per phase, or a dict of them by field if the sampler
+        has other fields than the tokens.
 
     Raises:
-        ValueError: One does not divide, and the placement is strict; or a process has
-            not the memory for its part of one.
+        ValueError: A batch does not divide and the placement is strict, or a process
+            does not have the memory for its share of a batch.
     """
     tokens = jax.dtypes.canonicalize_dtype(sampler.dtype)
     shapes: list[Any] = []
@@ -184,17 +192,57 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
     return shapes
 
 
-def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:
-    """Check that one batch fits the memory of the machine, where it is assembled.
+def accumulation_notes(
+    phases: Iterable[ResolvedPhase], grad_accum_steps: int, placement: BatchPlacement
+) -> list[str]:
+    """Return one sentence for each phase whose accumulated parts leave devices idle.
+
+    A part with fewer rows than devices costs each device as much as a part with one row
+    per device, and saves no memory. A batch that is replicated over all devices may be
+    cut as its rows allow.
 
     Raises:
-        ValueError: The part of a process does not.
+        ValueError: A batch does not divide by the number of parts, or the placement is
+            strict and the parts of a batch leave devices idle.
     """
-    part = math.prod(shape) * value_bytes // jax.process_count()
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if part > there:
+    ways = [
+        (phase, placement.row_ways((phase.batch_size, phase.seq_len)))
+        for phase in phases
+    ]
+    most = math.gcd(*(phase.batch_size // num_devices for phase, num_devices in ways))
+    fitting = [str(parts) for parts in range(1, most + 1) if most % parts == 0]
+    remedy = f"use grad_accum_steps={' or '.join(fitting)}, or another batch_size"
+    notes: list[str] = []
+    for phase, num_devices in ways:
+        rows, left_over = divmod(phase.batch_size, grad_accum_steps)
+        if left_over:
+            raise ValueError(
+                f"phase {phase.index} has batch_size={phase.batch_size}, which does "
+                f"not divide by grad_accum_steps={grad_accum_steps}; {remedy}"
+            )
+        if rows % num_devices:
+            idle = num_devices - rows / -(-rows // num_devices)
+            notes.append(
+                f"grad_accum_steps={grad_accum_steps} cuts batch_size="
+                f"{phase.batch_size} of phase {phase.index} into parts of {rows}, so "
+                f"{idle:.3g} of {num_devices} devices idle; {remedy}"
+            )
+    if notes and placement.strict:
+        raise ValueError(notes[0])
+    return notes
+
+
+def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:
+    """Check that this machine has the memory for its share of one batch.
+
+    Raises:
+        ValueError: The share of a process is larger than the memory.
+    """
+    share = math.prod(shape) * value_bytes // jax.process_count()
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if share > memory:
         raise ValueError(
-            f"of a batch of {shape[0]} x {shape[1]} each process holds "
-            f"{in_bytes(part)} or more, and this machine has {in_bytes(there)} of "
-            "memory; lower batch_size or seq_len"
+            f"a batch of {shape[0]} x {shape[1]} needs {in_bytes(share)} or more in "
+            f"each process, and this machine has {in_bytes(memory)} of memory; lower "
+            "batch_size or seq_len"
         )

@@ -1,4 +1,4 @@
-"""What can be known of a run before its first step."""
+"""What a run needs, found out before its first step."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preflight:
-    """What a run will take, and what stands in its way.
+    """What a run needs, and which problems would end it.
 
     Attributes:
-        compiled: Each distinct shape of batch: time to compile and memory.
-        device_limit_bytes: Memory of the smallest local device; None where it is
-            unknown, as on a CPU.
-        checkpoint_bytes: Arrays of one checkpoint.
-        disk_needed_bytes: What all checkpoints together still need; None without a
-            folder of the trainer's own.
-        disk_free_bytes: Room where the run's folder lies; None likewise.
-        problems: One sentence for each thing that would end the run.
+        compiled: Time to compile and memory, for each distinct shape of batch.
+        device_limit_bytes: Memory of the smallest local device; None where JAX does not
+            know it, as on a CPU.
+        checkpoint_bytes: Size of the arrays of one checkpoint.
+        disk_needed_bytes: Free space that the checkpoints of the run still need; None
+            when the trainer does not write them to its own folder.
+        disk_free_bytes: Free space of that disk; None likewise.
+        problems: One sentence for each problem.
     """
 
     compiled: tuple[CompiledShape, ...]
@@ -40,11 +40,11 @@ class Preflight:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing stands in the way."""
+        """Whether there is no problem."""
         return not self.problems
 
     def __str__(self) -> str:
-        """Return a line for each finding."""
+        """Return one line for each finding."""
         lines = [str(shape) for shape in self.compiled]
         if self.device_limit_bytes is not None:
             lines.append(f"a device has {in_bytes(self.device_limit_bytes)}")
@@ -59,33 +59,33 @@ class Preflight:
         return "\n".join(lines)
 
 
-def look_ahead(
+def find_problems(
     compiled: tuple[CompiledShape, ...],
-    state: Any,
+    arrays: Any,
     folder: Path | None,
     num_checkpoints: int,
 ) -> Preflight:
-    """Compare what a run takes with what is there.
+    """Compare what a run needs with what the machine has.
 
     Args:
-        compiled: What compiling found out.
-        state: The arrays that a checkpoint holds.
-        folder: Of the checkpoints; None if the trainer does not choose it.
-        num_checkpoints: Checkpoints that lie there at once, at most.
+        compiled: The compiled programs.
+        arrays: The arrays that a checkpoint holds.
+        folder: Folder of the checkpoints; None if the trainer does not choose it.
+        num_checkpoints: Largest number of checkpoints on the disk at one time.
     """
     limit = min(filter(None, map(_limit, jax.local_devices())), default=None)
     problems = [
         f"batches of {' x '.join(map(str, shape.shape))} need about "
         f"{in_bytes(shape.device_bytes or 0)} on a device that has {in_bytes(limit)}; "
-        "raise grad_accum_steps, shard the model or take smaller batches"
+        "raise grad_accum_steps, shard the model or use smaller batches"
         for shape in compiled
         if limit is not None and (shape.device_bytes or 0) > limit
     ]
-    checkpoint_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
+    checkpoint_bytes = sum(x.nbytes for x in jax.tree.leaves(arrays))
     needed = free = None
     if folder is not None:
-        there = sum(x.stat().st_size for x in folder.rglob("*") if x.is_file())
-        needed = max(num_checkpoints * checkpoint_bytes - there, 0)
+        existing = sum(x.stat().st_size for x in folder.rglob("*") if x.is_file())
+        needed = max(num_checkpoints * checkpoint_bytes - existing, 0)
         free = shutil.disk_usage(_nearest(folder)).free
         if needed > free:
             problems.append(
@@ -100,7 +100,7 @@ def _limit(device: Any) -> int | None:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the path, or the nearest folder above that exists."""
+    """Return the path, or its nearest parent that exists."""
     return next(
         folder for folder in (path, *path.absolute().parents) if folder.exists()
     )

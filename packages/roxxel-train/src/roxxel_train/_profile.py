@@ -1,4 +1,4 @@
-"""A JAX trace of a few steps, under the folder of the run."""
+"""A JAX trace of a few steps, in the folder of the run."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def checked_steps(profile: Any, total_steps: int, *, has_folder: bool) -> range:
     """Return the steps to trace.
 
     Args:
-        profile: `(start, stop)`, or None for none.
+        profile: `(start, stop)`, or None for no steps.
         total_steps: Updates in the whole curriculum.
-        has_folder: Whether there is a folder to write to.
+        has_folder: Whether the run has a folder.
 
     Raises:
-        ValueError: They are no steps of the run, or there is no folder.
-        TypeError: They are not two integers.
+        ValueError: The steps are not in the run, or the run has no folder.
+        TypeError: `profile` is not two integers.
     """
     if profile is None:
         return range(0)
@@ -39,31 +39,31 @@ def checked_steps(profile: Any, total_steps: int, *, has_folder: bool) -> range:
         )
     if start >= total_steps:
         raise ValueError(
-            f"profile={(start, stop)} begins after the last of {total_steps} steps; "
-            "begin earlier"
+            f"profile={(start, stop)} starts after the last of {total_steps} steps; "
+            f"give a start below {total_steps}"
         )
     if not has_folder:
         raise ValueError(
-            f"profile={(start, stop)} is written under save_path; give one"
+            f"profile={(start, stop)} needs a folder for the trace; give save_path"
         )
     return range(start, stop)
 
 
 class Trace:
-    """Traces the updates of some steps; a context that ends what is being traced.
+    """A context that traces the updates of some steps, for XProf or TensorBoard.
 
     Args:
-        steps: Which ones, counted from 0 as batches are.
-        folder: Of the run; the trace goes to `profile` in it, for XProf or TensorBoard.
-        say: Told where it lies, or why there is none.
+        steps: Steps to trace, counted from 0 like batches.
+        folder: Folder of the run; the trace is written to `profile` in this folder.
+        info: Called with the path of the trace, or with the reason why there is none.
     """
 
     def __init__(
-        self, steps: range, folder: Path | None, say: Callable[[str], None]
+        self, steps: range, folder: Path | None, info: Callable[[str], None]
     ) -> None:
         self._steps = steps
         self._folder = folder and folder / "profile"
-        self._say = say
+        self._info = info
         self._first: int | None = None
         self._next = 0
 
@@ -74,28 +74,28 @@ class Trace:
         self._stop()
 
     def at(self, step: int, wait: Callable[[], None]) -> None:
-        """Begin or end the trace before the update of `step` where that is due.
+        """Start or stop the trace before the update of `step`, if due.
 
         Args:
-            step: The step that comes next.
-            wait: Waits until all updates before it are finished.
+            step: The next step.
+            wait: Returns when all updates before `step` are finished.
         """
         is_due = step in self._steps
         if is_due != (self._first is not None):
             wait()
             if is_due:
-                self._begin(step)
+                self._start(step)
             else:
                 self._stop()
         self._next = step + 1
 
-    def _begin(self, step: int) -> None:
+    def _start(self, step: int) -> None:
         try:
             jax.profiler.start_trace(str(self._folder))
         except RuntimeError as error:  # JAX writes one trace at a time
             self._steps = range(0)
-            self._say(
-                f"no trace of this run is written, end the other one before: {error}"
+            self._info(
+                f"no trace of this run is written: {error}; stop the other trace first"
             )
         else:
             self._first = step
@@ -103,9 +103,9 @@ class Trace:
     def _stop(self) -> None:
         first, self._first = self._first, None
         if first is not None:
-            # The program may have ended it.
+            # The program may have stopped the trace.
             with suppress(RuntimeError):
                 jax.profiler.stop_trace()
-            self._say(
-                f"a trace of steps {first} to {self._next - 1} lies in {self._folder}"
+            self._info(
+                f"wrote a trace of steps {first} to {self._next - 1} to {self._folder}"
             )

@@ -1,7 +1,7 @@
-"""The folder of a run: what lies in it, and whether it is this run's.
+"""The folder of a run: its lock, and `run.json`.
 
-`run.json` names the data and the model that the run began with; `checkpoints/`,
-`metrics.jsonl` and `system.log` lie beside it.
+`run.json` names the data and the model that the run began with. `checkpoints/`,
+`metrics.jsonl` and `system.log` are beside it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_train._log import METRICS_FILE
-from roxxel_train._writable import check_writable
+from roxxel_train._log.files import METRICS_FILE
+from roxxel_train._paths import check_writable
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
@@ -29,39 +29,30 @@ _RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class RunFolder:
-    """One run's folder.
+    """The folder of one run; created when the run starts.
 
     Args:
-        path: The folder; made when the run starts.
+        path: The folder.
+
+    Attributes:
+        record: Content of `run.json`; None before the run began.
 
     Raises:
-        RunMismatchError: It holds files of a run but no `run.json`, or one of an
-            unknown version.
-        OSError: It is no folder, or cannot be written.
+        RunMismatchError: The folder holds files of a run but no `run.json`, or one of
+            an unknown version.
+        OSError: The path is not a folder, or cannot be written.
+        ValueError: The path is a URL.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_writable(path, "save_path")
         self.path = Path(path)
         self.checkpoints = self.path / CHECKPOINTS
-        check_writable(self.path, "save_path")
         self.record: dict[str, Any] | None = self._read()
 
     def __str__(self) -> str:
-        """Return the path, which names the run in errors."""
+        """Return the path, for errors."""
         return str(self.path)
-
-    def check_model(self, signature: str) -> None:
-        """Check that the run began with a model and optimizer of this shape.
-
-        Raises:
-            RunMismatchError: It began with another one.
-        """
-        if self.record is not None and self.record["model"] != signature:
-            raise RunMismatchError(
-                f"{self.path}: the run in this folder was started with a model or "
-                "optimizer of other shapes and has no checkpoint yet; "
-                "give another save_path"
-            )
 
     def begin(
         self,
@@ -71,15 +62,16 @@ class RunFolder:
         model: str,
         init_from: dict[str, Any] | None = None,
     ) -> None:
-        """Write `run.json` at the first start; later starts leave it as it is.
+        """Write `run.json` at the first start; later starts do not change it.
 
-        The folder must be claimed: a run that began since it was looked at is kept.
+        Call this inside `claimed()`. A run that another process began since this object
+        was made is kept.
 
         Args:
             seed: Seed of the order of the data.
-            data: What the order depends on, as the sampler describes it at step 0.
-            model: Signature of the model and optimizer.
-            init_from: Path and step of the checkpoint whose weights it begins with.
+            data: State of the sampler at step 0.
+            model: Signature of the model and the optimizer.
+            init_from: Path and step of the checkpoint that gave the first weights.
         """
         self.record = self._read()
         if self.record is not None:
@@ -102,10 +94,10 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Generator[None]:
-        """Keep other processes from running in this folder at the same time.
+        """Create the folder and lock it against other programs.
 
         Raises:
-            RunMismatchError: A running process has it.
+            RunMismatchError: Another running program holds the lock.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / _LOCK).open("a") as lock:
@@ -114,7 +106,7 @@ class RunFolder:
             except BlockingIOError as error:
                 raise RunMismatchError(
                     f"{self.path}: another process is running in this folder; "
-                    "wait for it or give another save_path"
+                    "wait until it ends, or give another save_path"
                 ) from error
             yield
 
@@ -122,7 +114,7 @@ class RunFolder:
         record = self.path / _RECORD
         if not record.exists():
             for name in (METRICS_FILE, CHECKPOINTS):
-                if _holds_something(self.path / name):
+                if _has_content(self.path / name):
                     raise RunMismatchError(
                         f"{self.path}: holds {name} but no {_RECORD}, so it is not a "
                         "run of this trainer; give another save_path"
@@ -141,11 +133,11 @@ class RunFolder:
         if version != _VERSION:
             raise RunMismatchError(
                 f"{record}: has version {version}, this trainer reads {_VERSION}; "
-                "go on with the version of roxxel-train that began the run"
+                "resume with the version of roxxel-train that began the run"
             )
         return content
 
 
-def _holds_something(path: Path) -> bool:
-    """Return whether this is a file that is not empty, or a folder."""
+def _has_content(path: Path) -> bool:
+    """Return whether a path is a folder, or a file that is not empty."""
     return path.is_dir() or (path.exists() and path.stat().st_size > 0)

@@ -1,4 +1,4 @@
-"""What a run did, for programs and for people."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What a run did.
+    """What one call of `Trainer.run` did.
 
     Attributes:
         start_step: Updates done before this call.
         step: Updates done now.
         total_steps: Updates in the whole curriculum.
-        loss: Loss of the last update, None if this call made none.
-        eval_loss: Mean loss of the last evaluation on held-out data, None without one.
-        evaluation: What `eval_fn` returned last, None without one.
+        loss: Loss of the last update; None if this call made no update.
+        eval_loss: Mean loss of the last evaluation on held-out data; None without one.
+        evaluation: Last result of `eval_fn`; None without one.
         tokens: Tokens delivered by this call.
         seconds: Duration of this call.
-        waited_s: Seconds of it in which the loop waited for data.
-        save_path: Folder of the run, None if nothing was written.
+        waited_s: Seconds of this call in which the loop waited for data.
+        save_path: Folder of the run; None if nothing was written.
     """
 
     start_step: int
@@ -43,7 +43,7 @@ class RunSummary:
         return self.step == self.total_steps
 
     def __str__(self) -> str:
-        """Return all of it as one line."""
+        """Return the summary as one line."""
         parts = [f"{self.step} of {self.total_steps} steps"]
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4f}")

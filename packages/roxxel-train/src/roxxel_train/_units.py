@@ -1,4 +1,4 @@
-"""Sizes as a person reads them."""
+"""Sizes in bytes, formatted for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def in_bytes(number: float) -> str:
-    """Return a size in bytes as a person reads it.
+    """Return a size with a binary unit.
 
     >>> in_bytes(3 * 2**20)
     '3.0 MiB'

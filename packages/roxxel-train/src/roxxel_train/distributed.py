@@ -1,4 +1,4 @@
-"""Several processes of one program: joining them, and meeting by name.
+"""Several processes of one program: joining them, and barriers by name.
 
 At the top of a script::
 
@@ -6,25 +6,32 @@ At the top of a script::
 
     initialize()  # at the top of the script, before JAX touches a device
 
-Alone, the script runs as ever; under Slurm, Open MPI, on a slice of TPUs, or started by
-`python -m roxxel_train.local`, its processes find each other.
+A lone script runs as before. Under Slurm, Open MPI, on a slice of TPUs, or started by
+`python -m roxxel_train.local`, the processes of the script find each other.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from typing import TYPE_CHECKING
 
 import jax
+from roxxel_ckpt.coordination import coordination_service
 
-from roxxel_train._coordination import client, place
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 NUM_PROCESSES = "JAX_NUM_PROCESSES"
 PROCESS_ID = "JAX_PROCESS_ID"
 
 _passed: Counter[str] = Counter()
-"""How often this process has come to each barrier; the service wants fresh names."""
+"""Uses of each barrier in this process; the service requires fresh names."""
+
+_HEARTBEAT_TIMEOUT_S = 30
+"""Silence after which JAX counts a process as dead and ends the others, in place of
+JAX's 100 s. Within a run the trainer notices a dead process earlier."""
 
 
 def initialize(
@@ -34,25 +41,25 @@ def initialize(
     *,
     timeout_s: float = 300.0,
 ) -> None:
-    """Join the processes of this program, if there are several.
+    """Connect the processes of this program, if there are several.
 
-    Calls `jax.distributed.initialize` where an argument or the environment says so:
-    `JAX_NUM_PROCESSES` (with `JAX_COORDINATOR_ADDRESS` and `JAX_PROCESS_ID`), a Slurm
-    step or Open MPI job of several tasks, or TPU hosts listed in the environment. Else,
-    or when the processes have been joined already, it does nothing. On any other
-    cluster give the arguments, or call `jax.distributed.initialize` yourself.
+    Calls `jax.distributed.initialize` if an argument is given or the environment names
+    several processes: `JAX_NUM_PROCESSES` (with `JAX_COORDINATOR_ADDRESS` and
+    `JAX_PROCESS_ID`), a Slurm step or Open MPI job of several tasks, or a list of TPU
+    hosts. Otherwise, and when the processes are connected already, it does nothing. On
+    any other cluster give the arguments, or call `jax.distributed.initialize` yourself.
 
     Args:
         coordinator_address: Host and port of process 0.
         num_processes: Number of processes.
         process_id: Index of this process.
-        timeout_s: How long to wait for the others.
+        timeout_s: Longest wait for the others, in seconds.
 
     Raises:
-        ValueError: A variable of the environment is missing or is no number.
-        RuntimeError: A device has been touched before, or the others do not come.
+        ValueError: A variable of the environment is missing or is not a number.
+        RuntimeError: JAX has used a device before, or a process did not connect.
     """
-    if client() is not None:
+    if coordination_service() is not None:
         return
     given = (coordinator_address, num_processes, process_id)
     if NUM_PROCESSES in os.environ and given == (None, None, None):
@@ -68,55 +75,55 @@ def initialize(
         num_processes,
         process_id,
         initialization_timeout=max(1, round(timeout_s)),
+        heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_S,
     )
 
 
 def barrier(name: str, timeout_s: float = 300.0) -> None:
-    """Wait until every process has come to the barrier of this name.
+    """Wait until every process has called this with the same name.
 
-    No device is used. A name may be used again: all processes come to the barriers of
-    one name equally often. Without several processes it returns at once.
+    No device is used. A name may be used again, equally often in all processes. A lone
+    process does not wait.
 
     Args:
-        name: Said in the error.
-        timeout_s: How long to wait for the others.
+        name: Identifies the barrier, also in the error.
+        timeout_s: Longest wait for the others, in seconds.
 
     Raises:
-        TimeoutError: Some processes did not come in time, by their indices; or this one
-            came too late.
+        TimeoutError: The processes that the error names were not there in time, or
+            this process was too late.
     """
-    service = client()
-    index, num_processes = place()
-    if service is None or num_processes == 1:
+    service = coordination_service()
+    if service is None or service.process_count == 1:
         return
     _passed[name] += 1
     key = f"roxxel/barrier/{_passed[name]}/{name}"
-    service.key_value_set(f"{key}/{index}", "here")
+    service.set(f"{key}/{service.process_index}", "here")
     try:
-        service.wait_at_barrier(key, max(1, round(timeout_s * 1000)))
-    except RuntimeError as error:
-        entries = service.key_value_dir_get(f"{key}/")
-        here = {int(entry.rpartition("/")[2]) for entry, _ in entries}
-        late = sorted(set(range(num_processes)) - here)
+        service.barrier(key, timeout_s)
+    except TimeoutError as error:
+        here = set(map(int, service.entries(f"{key}/")))
+        late = sorted(set(range(service.process_count)) - here)
         if not late:
             raise TimeoutError(
-                f"barrier {name!r}: process {index} came when the others had given up; "
-                "allow more time there, or find out what held this process up"
+                f"barrier {name!r}: process {service.process_index} arrived after the "
+                "others had given up; give a longer timeout, or make this process "
+                "faster before the barrier"
             ) from error
         raise TimeoutError(
-            f"barrier {name!r}: {_processes(late)} of {num_processes} did not come "
-            f"within {timeout_s:g} s; look at what was written there"
+            f"barrier {name!r}: {named(late)} of {service.process_count} did not "
+            f"arrive within {timeout_s:g} s; read the output of those processes"
         ) from error
 
 
-def _processes(indices: list[int]) -> str:
-    listed = ", ".join(map(str, indices[:10]))
-    more = ", ..." if len(indices) > 10 else ""
-    return f"process{'es' if len(indices) > 1 else ''} {listed}{more}"
+def named(indices: Sequence[int]) -> str:
+    """Return such as "processes 0, 3"."""
+    listed = ", ".join(map(str, indices[:10])) + (", ..." if len(indices) > 10 else "")
+    return f"process{'es' if len(indices) > 1 else ''} {listed}"
 
 
 def _cluster_has_several() -> bool:
-    """Return whether the environment is that of several processes JAX can find."""
+    """Return whether the environment names several processes that JAX can find."""
     environ = os.environ
     tasks = (
         environ.get("SLURM_NTASKS", "1") if "SLURM_STEP_NODELIST" in environ else "1"
@@ -142,5 +149,5 @@ def _variable(name: str) -> str:
 def _integer(name: str) -> int:
     value = _variable(name)
     if not value.isdecimal():
-        raise ValueError(f"{name}={value!r} is no number; set it to 0, 1, 2 ...")
+        raise ValueError(f"{name}={value!r} is not a number; set it to 0, 1, 2 ...")
     return int(value)

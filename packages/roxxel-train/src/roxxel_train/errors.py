@@ -1,27 +1,27 @@
-"""What can end a run early, each catchable alone."""
+"""Errors that end a run early."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 PREEMPTED_EXIT_CODE = 75
-"""Exit code of a run that a signal ended after saving (`EX_TEMPFAIL`: try again)."""
+"""Exit code of a run that was saved after a signal (`EX_TEMPFAIL`: try again)."""
 
 
 class RunMismatchError(ValueError):
-    """The folder of a run holds something that this run may not write over."""
+    """The folder holds another run, which this run must not overwrite."""
 
 
 @dataclass(frozen=True)
 class BatchRow:
-    """Where one row of a batch came from.
+    """The source, tokens and documents of one row of a batch.
 
     Attributes:
         row: Row of the batch, from 0.
         source: Name of the source.
         start: First token in the source.
         stop: One past the last token.
-        documents: Documents that the row touches, in order.
+        documents: Documents that the row overlaps, in order.
     """
 
     row: int
@@ -40,14 +40,15 @@ class BatchRow:
 
 
 class NonFiniteError(FloatingPointError):
-    """A loss, or what an update left in the model, was NaN or infinite.
+    """A loss, or a parameter after an update, is NaN or infinite.
 
-    Nothing was saved after it, so the newest checkpoint is a good one.
+    The trainer saves nothing after this update, so the newest checkpoint is sound. All
+    processes raise the error at the same step.
 
     Attributes:
-        step: Updates done when it was seen, the bad one included.
-        what: What was not finite.
-        rows: Where every row of the batch of that update came from.
+        step: Number of the update, from 1.
+        what: What is not finite.
+        rows: Source, tokens and documents of every row of the batch.
     """
 
     def __init__(self, step: int, what: str, rows: tuple[BatchRow, ...]) -> None:
@@ -58,25 +59,25 @@ class NonFiniteError(FloatingPointError):
         more = f"; and {len(rows) - 4} more rows" if len(rows) > 4 else ""
         super().__init__(
             f"step {step}: {what}; its batch was {shown}{more}; no checkpoint was "
-            "written since, so look at that batch or lower the learning rate, then "
+            "written since, so check that batch or lower the learning rate, then "
             "start again"
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle by the arguments, not by the message."""
+        """Pickle the arguments and not the message."""
         return type(self), (self.step, self.what, self.rows)
 
 
 class Preempted(SystemExit):
-    """A signal asked the run to stop; the step was finished, and saved if it can be.
+    """A signal stopped the run; the step was finished, and saved if there is a folder.
 
-    Uncaught, it ends the program with exit code 75, so that a scheduler can tell a
-    preempted run from a failed one and queue it again.
+    If nothing catches this exception, the program ends with exit code 75, so that a
+    scheduler can queue a preempted run again and not a failed one.
 
     Attributes:
         step: Updates done.
         signal_name: The signal, such as `"SIGTERM"`.
-        saved: Whether they are in a checkpoint.
+        saved: Whether a checkpoint has these updates.
     """
 
     def __init__(self, step: int, signal_name: str, *, saved: bool = True) -> None:
@@ -86,8 +87,8 @@ class Preempted(SystemExit):
         self.saved = saved
 
     def __str__(self) -> str:
-        """Return what happened and how to go on."""
+        """Return what happened and how to continue."""
         ended = f"{self.signal_name} ended the run after step {self.step}; "
         if self.saved:
-            return ended + "start it again to go on from there"
+            return ended + "start it again to continue from there"
         return ended + "it has no save_path, so nothing was saved"

@@ -1,13 +1,14 @@
 """Several processes of a script on this machine's CPU, for trying it out.
 
-Such as::
+For example::
 
     python -m roxxel_train.local --processes 2 train.py --steps 10
 
-The script calls `roxxel_train.distributed.initialize()`. Process 0 writes where the
-command does; what the others wrote is shown when one has failed. SIGTERM and SIGINT go
-to all. When one process fails, the others are ended, and its exit code is the
-command's; with code 75, "stopped and saved", the others are left to save too.
+The script calls `roxxel_train.distributed.initialize()`. The output of process 0 is the
+output of the command; the output of the others is shown after a failure. The command
+forwards SIGTERM and SIGINT to all. The command ends the other processes after one has
+failed, and has the exit code of the failed one. Code 75 means "stopped and saved" and
+ends no other process.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
-_GRACE_S = 5.0
-"""For the others to end after one has failed, before they are killed."""
+_GRACE_S = 15.0
+"""Time in which the others must end after one has failed, before they are killed; long
+enough for a run to find out and to log why it ends."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -44,7 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--processes", type=_positive, default=2, metavar="N")
     parser.add_argument("--devices-per-process", type=_positive, default=1, metavar="N")
     parser.add_argument("script", help="a Python file")
-    parser.add_argument("args", nargs=argparse.REMAINDER, help="what the script gets")
+    parser.add_argument(
+        "args", nargs=argparse.REMAINDER, help="arguments of the script"
+    )
     options = parser.parse_args(arguments)
     command = [sys.executable, options.script, *options.args]
     return run(command, options.processes, options.devices_per_process)
@@ -55,11 +59,11 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
 
     Args:
         command: Program and arguments.
-        processes: How many.
-        devices_per_process: CPU devices that JAX makes in each.
+        processes: Number of processes.
+        devices_per_process: CPU devices that JAX simulates in each.
 
     Returns:
-        0, or the exit code of the first that failed; 128 + n for signal n.
+        0, or the exit code of the first process that failed; 128 + n for signal n.
     """
     address = f"127.0.0.1:{_free_port()}"
     with ExitStack() as stack:
@@ -85,7 +89,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    # Else Ctrl-C would reach it twice, from the terminal and from here.
+                    # Otherwise Ctrl-C arrives twice, from the terminal and from here.
                     process_group=0,
                 )
             )
@@ -97,7 +101,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
 
 
 def _wait(started: Sequence[subprocess.Popen[Any]]) -> int:
-    """Wait for all; once one has failed, end the others."""
+    """Wait for all processes; end the others after one has failed."""
     ended: SimpleQueue[int] = SimpleQueue()
     waiting = [
         Thread(target=lambda process=process: ended.put(process.wait()), daemon=True)
@@ -127,7 +131,7 @@ def _wait(started: Sequence[subprocess.Popen[Any]]) -> int:
 
 @contextmanager
 def _forwarding(started: Sequence[subprocess.Popen[Any]]) -> Generator[None]:
-    """Hand signals to stop on to the processes."""
+    """Forward signals that request a stop to the processes."""
 
     def forward(number: int, _frame: object) -> None:
         for process in started:
@@ -142,14 +146,14 @@ def _forwarding(started: Sequence[subprocess.Popen[Any]]) -> Generator[None]:
 
 
 def _end(started: Sequence[subprocess.Popen[Any]]) -> None:
-    """Leave no process behind, whatever happened."""
+    """Kill the processes that still run."""
     for process in started:
         process.kill()
         process.wait()
 
 
 def _show(index: int, output: IO[bytes]) -> None:
-    """Write to standard error what a process wrote."""
+    """Copy the output of a process to standard error."""
     output.seek(0)
     for line in output.read().decode(errors="replace").splitlines():
         sys.stderr.write(f"[process {index}] {line}\n")
@@ -162,7 +166,7 @@ def _free_port() -> int:
 
 
 def _with_devices(count: int) -> str:
-    """Return XLA's flags with this number of CPU devices; the last one counts."""
+    """Return XLA's flags with this number of CPU devices; XLA uses the last value."""
     flag = f"--xla_force_host_platform_device_count={count}"
     return f"{os.environ.get('XLA_FLAGS', '')} {flag}".strip()
 

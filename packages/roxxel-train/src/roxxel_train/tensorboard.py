@@ -1,25 +1,27 @@
-"""Rows of metrics for TensorBoard, as a sink of `Logger`; the extra `tensorboard`.
+"""A sink of `Logger` that writes rows of metrics for TensorBoard.
 
-Such as::
+Example::
 
     Logger("run", sinks=[TensorBoard("run/tensorboard")])
 
-Event files are written here, on the sink's thread: tensorboardX's own `SummaryWriter`
-adds a thread and a queue between processes, and errors are lost in them.
+The extra `tensorboard` installs tensorboardX. The sink writes records itself:
+`SummaryWriter.flush()` does not wait for the queue of that class (a process that ended
+after `flush()` lost 7 of 100 rows), and an error in the thread of the queue is lost.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import time
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 try:
-    from tensorboardX.event_file_writer import EventsWriter
+    from tensorboardX import RecordWriter
     from tensorboardX.proto import event_pb2, summary_pb2
-    from tensorboardX.record_writer import directory_check
     from tensorboardX.summary import scalar, text
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -31,7 +33,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# Made by protobuf while they are imported: their classes have no types.
+# protobuf creates the classes during the import, without types.
 _EVENTS: Any = event_pb2
 _SUMMARIES: Any = summary_pb2
 
@@ -39,69 +41,76 @@ _NOT_DRAWN = ("kind", "step", "time")
 
 
 class TensorBoard:
-    """Writes every number of a row as a scalar, every text as a text, at its step.
+    """Writes every number of a row as a scalar, and every text as a text, at its step.
 
-    A tag is the row's kind and the value's name: `train/loss`,
-    `train/tokens_by_source/self`, `eval/text`. When a run goes on from step k,
-    TensorBoard is told to forget what it has after k, for those rows come again.
+    A tag is the row's kind and the path of the value: `train/loss`,
+    `train/tokens_by_source/self`, `eval/text`. When a run resumes from step k,
+    TensorBoard discards what it has after k, because the run writes those rows again.
 
     Args:
-        log_dir: Folder of the event files, made with the first row; also `gs://` and
-            `s3://` as far as tensorboardX knows them.
+        log_dir: Folder of the event files, created with the first row. tensorboardX
+            also accepts `gs://` and `s3://`.
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
         self._log_dir = os.fspath(log_dir)
-        self._writer: Any = None
+        self._writer: RecordWriter | None = None
         self._num_files = 0
         self._purge_step: int | None = None
 
     def __call__(self, row: Mapping[str, Any]) -> None:
-        """Write one row, and put it into the file.
+        """Write one row and flush it to the disk.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The row cannot be written.
         """
-        if self._writer is None:
-            self._writer = self._open()
+        writer = self._writer = self._writer or self._open()
         kind = row.get("kind")
         values = {name: value for name, value in row.items() if name not in _NOT_DRAWN}
         summary = _SUMMARIES.Summary()
         for tag, value in _leaves("" if kind is None else f"{kind}/", values):
             summary.MergeFrom(value(tag))
-        event = _EVENTS.Event(step=row.get("step", 0), summary=summary)
-        event.wall_time = _seconds(row.get("time"))
-        self._writer.write_event(event)
-        self._writer.flush()
+        moment = _seconds(row.get("time"))
+        _write(writer, wall_time=moment, step=row.get("step", 0), summary=summary)
+        writer.flush()
 
     def cut(self, step: int) -> None:
-        """Begin a new file, in which what came after `step` is purged."""
+        """Start a new file that purges rows after `step`."""
         self.close()
         self._purge_step = step + 1
 
     def close(self) -> None:
-        """Close the file; a later row begins another."""
+        """Close the file; a later row starts another file."""
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
 
-    def _open(self) -> Any:
-        directory_check(self._log_dir)
-        # Files of one second are told apart, and read in order, by these.
-        suffix = f".{os.getpid()}.{self._num_files:04}"
+    def _open(self) -> RecordWriter:
+        if "://" not in self._log_dir:
+            Path(self._log_dir).mkdir(parents=True, exist_ok=True)
+        # TensorBoard reads files in the order of their names. Process and number keep
+        # files of one second apart.
+        name = (
+            f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
+            f".{os.getpid()}.{self._num_files:04}"
+        )
         self._num_files += 1
-        writer: Any = EventsWriter(os.path.join(self._log_dir, "events"), suffix)  # noqa: PTH118 - may be gs://
+        writer = RecordWriter(f"{self._log_dir.rstrip('/')}/{name}")
+        now = time.time()
+        _write(writer, wall_time=now, file_version="brain.Event:2")
         purge_step, self._purge_step = self._purge_step, None
         if purge_step is not None:
             start = _EVENTS.SessionLog(status=_EVENTS.SessionLog.START)
-            event = _EVENTS.Event(step=purge_step, session_log=start)
-            event.wall_time = _seconds()
-            writer.write_event(event)
+            _write(writer, wall_time=now, step=purge_step, session_log=start)
         return writer
 
 
+def _write(writer: RecordWriter, **fields: Any) -> None:
+    writer.write(_EVENTS.Event(**fields).SerializeToString())
+
+
 def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield tag, and how to make its summary, of every number and text."""
+    """Yield the tag of every number and text, with a function of it to a summary."""
     for name, value in values.items():
         tag = prefix + name
         if isinstance(value, dict):
@@ -112,8 +121,8 @@ def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
             yield tag, lambda tag, value=value: scalar(tag, value)
 
 
-def _seconds(moment: object = None) -> float:
-    """Return the time of a row, or now, in seconds since 1970."""
+def _seconds(moment: object) -> float:
+    """Return the time of a row, or the current time, in seconds since 1970."""
     if isinstance(moment, str):
         with suppress(ValueError):
             return datetime.fromisoformat(moment).timestamp()

@@ -25,11 +25,14 @@ if TYPE_CHECKING:
         CheckpointError,
         CheckpointMismatchError,
         CheckpointNotFoundError,
+        CheckpointStateLostError,
         CheckpointTimeoutError,
         CheckpointWriteError,
         LeafSpec,
         RestoreReport,
         SaveRecord,
+        default_best_metric,
+        read_description,
     )
     from roxxel_curriculum import (
         ARITHMETIC_VERSION,
@@ -137,6 +140,7 @@ __all__ = [
     "CheckpointError",
     "CheckpointMismatchError",
     "CheckpointNotFoundError",
+    "CheckpointStateLostError",
     "CheckpointTimeoutError",
     "CheckpointWriteError",
     "Checkpointer",
@@ -196,6 +200,7 @@ __all__ = [
     "WriteSummary",
     "ZipDataset",
     "checkpoint",
+    "default_best_metric",
     "describe_rows",
     "device_stream",
     "host_to_global_device_array",
@@ -207,6 +212,7 @@ __all__ = [
     "make_key",
     "parse_schedule",
     "permute",
+    "read_description",
     "repeat",
     "schedule_from",
 ]

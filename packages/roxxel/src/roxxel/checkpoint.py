@@ -11,11 +11,14 @@ from roxxel_ckpt import (
     CheckpointError,
     CheckpointMismatchError,
     CheckpointNotFoundError,
+    CheckpointStateLostError,
     CheckpointTimeoutError,
     CheckpointWriteError,
     LeafSpec,
     RestoreReport,
     SaveRecord,
+    default_best_metric,
+    read_description,
 )
 
 __all__ = [
@@ -23,10 +26,13 @@ __all__ = [
     "CheckpointError",
     "CheckpointMismatchError",
     "CheckpointNotFoundError",
+    "CheckpointStateLostError",
     "CheckpointTimeoutError",
     "CheckpointWriteError",
     "Checkpointer",
     "LeafSpec",
     "RestoreReport",
     "SaveRecord",
+    "default_best_metric",
+    "read_description",
 ]

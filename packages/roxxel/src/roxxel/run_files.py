@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_ckpt import read_description
+
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
     from pathlib import Path
@@ -189,10 +191,10 @@ def is_count(value: Any) -> bool:
 def _checkpoint(place: Path, step: int) -> Checkpoint | None:
     """Return a checkpoint's description, None where it is not whole."""
     try:
-        meta = json.loads((place / str(step) / "meta" / "metadata").read_bytes())
-        metrics = {str(k): number(v) for k, v in dict(meta["metrics"]).items()}
-        extra = dict(meta["extra"] or {})
-    except (OSError, ValueError, KeyError, TypeError):
+        description = read_description(place / str(step))
+        metrics = {name: number(v) for name, v in description.metrics.items()}
+        extra = dict(description.extra or {})
+    except (OSError, ValueError, TypeError):
         return None
     finite = {name: value for name, value in metrics.items() if value is not None}
     return Checkpoint(step, finite, extra)

@@ -194,6 +194,8 @@ class Manifest:
             commit of shards.
         separator: Items that end each document.
         tokenizer: As in the metadata of the shards, None if unknown.
+        kind: `"text"` if the documents were text when they were written, `"tokens"` if
+            they were ready-made tokens; None if unknown.
         shards: All shards, in order.
         columns: Columns by name.
         versions: Oldest first; the last one is the current corpus, of all shards.
@@ -204,6 +206,7 @@ class Manifest:
     block_size: int = 0
     separator: tuple[int | float, ...] = ()
     tokenizer: Mapping[str, Any] | None = None
+    kind: str | None = None
     shards: ShardTable = field(default_factory=ShardTable)
     columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
     versions: tuple[Version, ...] = ()
@@ -229,6 +232,7 @@ class Manifest:
             "block_size": self.block_size,
             "separator": list(self.separator),
             "tokenizer": self.tokenizer,
+            **({} if self.kind is None else {"kind": self.kind}),
             "versions": [
                 {
                     "num_shards": version.num_shards,

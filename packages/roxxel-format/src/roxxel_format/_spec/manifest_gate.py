@@ -112,11 +112,14 @@ def _parsed(table: dict[str, Any]) -> Manifest:
         check_block_size(block_size)
         _check_sizes(shards, dtypes.item_size(name))
     tokenizer = table.get("tokenizer")
+    kind = table.get("kind")
+    _check(kind is None or kind in ("text", "tokens"), f"kind {kind!r:.100}")
     manifest = Manifest(
         dtype_name=name,
         block_size=block_size,
         separator=_separator(table.get("separator")),
         tokenizer=None if tokenizer is None else _object(tokenizer),
+        kind=kind,
         shards=shards,
         columns={
             name: _column(name, _object(column), len(shards))

@@ -27,7 +27,7 @@ SUFFIX = ".rox"
 _MANIFEST = "manifest"
 _MANIFEST_SUFFIX = ".json"
 _FOLDER_PREFIX = "shard_"
-_PARTS_SUFFIX = ".parts"
+_UNIT_SHARD = re.compile(r"[0-9a-f]{12}_[0-9]{5,}_[0-9]{3,}")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
 
@@ -70,18 +70,6 @@ class CorpusName:
         """The file that every write locks shared, and `clean` locks exclusively."""
         return self._beside("writers")
 
-    def parts(self, digest: str) -> Path:
-        """Return the hidden folder in which a corpus is prepared.
-
-        Args:
-            digest: Identifies the inputs.
-        """
-        return self._beside(f"{digest}{_PARTS_SUFFIX}")
-
-    def is_parts(self, name: str) -> bool:
-        """Return whether a file name is one that `parts` returns."""
-        return name.startswith(self._beside("").name) and name.endswith(_PARTS_SUFFIX)
-
     def _beside(self, ending: str) -> Path:
         """Return the path of a hidden file beside the manifest or the single file."""
         return self.folder / f".{(self.manifest or self.single).name}.{ending}"
@@ -97,23 +85,42 @@ class CorpusName:
         return self.folder / f"{shard.removesuffix(SUFFIX)}.{column}.{unique}.bin"
 
     def is_own(self, name: str) -> bool:
-        """Return whether a file name is that of a numbered shard or of its column."""
+        """Return whether a file name is that of a new shard or of its column."""
         match = _COLUMN_FILE.fullmatch(name)
         shards = (match[1] + SUFFIX, match[1]) if match else (name,)
-        return any(self.number(shard) is not None for shard in shards)
+        return any(
+            self.number(shard) is not None
+            or _UNIT_SHARD.fullmatch(self._starred(shard) or "")
+            for shard in shards
+        )
 
     def shard(self, number: int) -> Path:
         """Return the path of a numbered shard."""
         return self.folder / f"{self.prefix}{number:05d}{self.suffix}"
 
+    def unit_shard(self, job: str, unit: int, piece: int) -> Path:
+        """Return the path of a shard that a unit of a preparation writes.
+
+        Args:
+            job: Digest of the job, 12 hexadecimal digits.
+            unit: Number of the unit in its job.
+            piece: Number of the shard in its unit.
+        """
+        star = f"{job}_{unit:05d}_{piece:03d}"
+        return self.folder / f"{self.prefix}{star}{self.suffix}"
+
     def number(self, name: str) -> int | None:
         """Return the number in a shard's file name, None for other names."""
-        if not (name.startswith(self.prefix) and name.endswith(self.suffix)):
-            return None
-        digits = name[len(self.prefix) : len(name) - len(self.suffix)]
-        if not re.fullmatch("[0-9]{5,}", digits):
+        digits = self._starred(name)
+        if digits is None or not re.fullmatch("[0-9]{5,}", digits):
             return None
         return int(digits) if self.shard(int(digits)).name == name else None
+
+    def _starred(self, name: str) -> str | None:
+        """Return the part of a file name that stands for the star, None if it lacks."""
+        if not (name.startswith(self.prefix) and name.endswith(self.suffix)):
+            return None
+        return name[len(self.prefix) : len(name) - len(self.suffix)]
 
 
 def corpus_name(filepath: str) -> CorpusName:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRAFT_SUFFIX = ".partial"
+_DRAFT = re.compile(rf"\.(.*?)(?:~[0-9a-f]{{8}})?{re.escape(DRAFT_SUFFIX)}", re.DOTALL)
 
 
 def names_in(folder: Path) -> list[str]:
@@ -26,16 +28,22 @@ def names_in(folder: Path) -> list[str]:
         return []
 
 
-def draft_path(path: Path) -> Path:
-    """Return the hidden path under which a file is written."""
-    return path.with_name(f".{path.name}{DRAFT_SUFFIX}")
+def draft_path(path: Path, writer: str = "") -> Path:
+    """Return the hidden path under which a file is written.
+
+    Args:
+        path: The file.
+        writer: Eight hexadecimal digits of one of several writers of the same file;
+            empty for a file that has one writer at a time.
+    """
+    mark = f"~{writer}" if writer else ""
+    return path.with_name(f".{path.name}{mark}{DRAFT_SUFFIX}")
 
 
 def drafted_name(name: str) -> str | None:
     """Return the final name of a draft, None for a file that is not a draft."""
-    if name.startswith(".") and name.endswith(DRAFT_SUFFIX):
-        return name[1 : -len(DRAFT_SUFFIX)]
-    return None
+    match = _DRAFT.fullmatch(name)
+    return match[1] if match else None
 
 
 def sync_file(fd: int) -> None:

@@ -22,21 +22,26 @@ class OutOfRangeError(ValueError):
 
 
 class DocumentError(ValueError):
-    """A document cannot be stored: its number `document`, and the `reason`."""
+    """A document cannot be stored.
 
-    def __init__(self, document: int, reason: str) -> None:
-        super().__init__(f"document {document}: {reason}")
+    Attributes:
+        document: Its number.
+        problem: The text that follows the number in the message.
+    """
+
+    def __init__(self, document: int, problem: str) -> None:
+        super().__init__(f"document {document}{problem}")
         self.document = document
-        self.reason = reason
+        self.problem = problem
 
 
 class DocumentTypeError(TypeError):
     """A document is of a wrong type; attributes as those of `DocumentError`."""
 
-    def __init__(self, document: int, reason: str) -> None:
-        super().__init__(f"document {document}: {reason}")
+    def __init__(self, document: int, problem: str) -> None:
+        super().__init__(f"document {document}{problem}")
         self.document = document
-        self.reason = reason
+        self.problem = problem
 
 
 class Caster:
@@ -122,8 +127,8 @@ class Caster:
         if not possible:
             raise DocumentTypeError(
                 document,
-                f"dtype {dtype} cannot be stored as {self._name}; convert it, or write "
-                "with a dtype that holds it",
+                f": dtype {dtype} cannot be stored as {self._name}; convert it, or "
+                "write with a dtype that holds it",
             )
         with np.errstate(all="ignore"):
             converted = separator.astype(dtype)

@@ -33,6 +33,7 @@ from roxxel_format._write.leftovers import remove_leftovers
 from roxxel_format._write.options import check_arguments, name_to_write
 from roxxel_format._write.series import ShardSeries
 from roxxel_format._write.summary import summary_of
+from roxxel_format._write.units import Units
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -48,11 +49,14 @@ if TYPE_CHECKING:
 
 def write_corpus(
     filepath: str | tuple[str, ...],
-    data: Iterable[object],
+    data: Iterable[object] | Units,
     options: WriteOptions,
     exist: Exist,
 ) -> WriteSummary:
-    """Write documents as the corpus that a path names; see `Roxxel.write`."""
+    """Write documents, or units of them, as the corpus that a path names.
+
+    See `Roxxel.write`. Units need a corpus with a manifest.
+    """
     started = time.perf_counter()
     name = name_to_write(filepath)
     check_arguments(options, name, exist, data)
@@ -63,16 +67,18 @@ def write_corpus(
     if kept is not None:
         return kept
     if name.manifest is None:
-        series = _write_file(name, data, options, intake, arguments, exist)
+        assert not isinstance(data, Units)  # noqa: S101 - they write several shards
+        table, sync_s = _write_file(name, data, options, intake, arguments, exist)
     else:
-        series = _Write(name, options, intake, arguments, exist).run(data)
+        write = _Write(name, options, intake, arguments, exist)
+        table, sync_s = write.run(data)
     return summary_of(
-        series.table,
+        table,
         str(intake.dtype),
         name.folder,
         kept=False,
         duration_s=time.perf_counter() - started,
-        sync_s=series.sync_s,
+        sync_s=sync_s,
     )
 
 
@@ -83,7 +89,7 @@ def _write_file(
     intake: Intake,
     arguments: dict[str, Any],
     exist: Exist,
-) -> ShardSeries:
+) -> tuple[ShardTable, float]:
     """Write a corpus of one file, which needs no manifest.
 
     The lock on the draft lasts until the draft takes its name.
@@ -102,11 +108,11 @@ def _write_file(
             if not series.paths:
                 draft.unlink(missing_ok=True)
             raise
-    return series
+    return series.table, series.sync_s
 
 
 class _Write:
-    """One write of numbered shards, from the first document to the commit."""
+    """One write of new shards, from the first document to the commit."""
 
     def __init__(
         self,
@@ -127,7 +133,8 @@ class _Write:
         self._claimed: Path | None = None
         self._series = ShardSeries(name.pattern, self._new_path, options, intake, {})
 
-    def run(self, data: Iterable[object]) -> ShardSeries:
+    def run(self, data: Iterable[object] | Units) -> tuple[ShardTable, float]:
+        """Write shards and commit them; return their table, and seconds of syncing."""
         if self._exist != "append":
             self._check_alone()
         with writing(self._name):
@@ -137,8 +144,8 @@ class _Write:
             elif self._exist != "replace" and self._found.manifest.versions:
                 raise _already_there(self._name)
             try:
-                self._series.write_all(data)
-                self._commit()
+                table, sync_s = self._shards(data)
+                self._commit(table)
             except BaseException:
                 self._undo()
                 raise
@@ -146,7 +153,16 @@ class _Write:
             # `clean` removes later what cannot be removed now.
             with contextlib.suppress(OSError):
                 remove_leftovers(self._name)
-        return self._series
+        return table, sync_s
+
+    def _shards(self, data: Iterable[object] | Units) -> tuple[ShardTable, float]:
+        if not isinstance(data, Units):
+            self._series.write_all(data)
+            return self._series.table, self._series.sync_s
+        base = self._found.manifest.fingerprint
+        job = data.job(self._name, self._options, self._intake, self._arguments, base)
+        self._begin()
+        return data.write(job), 0.0
 
     def _check_alone(self) -> None:
         """Check that no first write is in progress.
@@ -159,7 +175,7 @@ class _Write:
         with alone(self._name):
             print_notice(
                 f"{self._name.folder}: an earlier write was interrupted; writing it "
-                "again"
+                "again, or the rest of it"
             )
 
     def _new_path(self) -> Path:
@@ -192,8 +208,7 @@ class _Write:
         numbers = [self._name.number(drafted_name(each) or each) for each in names]
         self._next_number = max((n + 1 for n in numbers if n is not None), default=0)
 
-    def _commit(self) -> None:
-        shards = self._series.table
+    def _commit(self, shards: ShardTable) -> None:
         while True:
             manifest = self._extended(self._found.manifest, shards)
             if commit(self._name, self._found, manifest):
@@ -219,6 +234,13 @@ class _Write:
                 block_size=self._options.block_size,
                 separator=self._separator() or (),
                 tokenizer=info.to_dict() if info else None,
+                kind=self._intake.kind,
+            )
+        twice = set(manifest.shards.names) & set(shards.names)
+        if twice:
+            raise FileExistsError(
+                f"{self._name.folder / min(twice)}: another process committed the same "
+                "units during this write; to append them twice, write again"
             )
         everything = manifest.shards + shards
         (fingerprint,) = everything.fingerprints([len(everything)])
@@ -258,7 +280,8 @@ class _Write:
                 self._claimed.unlink(missing_ok=True)
             names = {path.name for path in self._series.paths}
             self._remove(names - read_committed(self._name).file_names())
-            if self._began:
+            # Shards of units stay for the same command, which continues with them.
+            if self._began and not own_names(self._name):
                 withdraw(self._name)
 
     def _remove(self, names: Iterable[str]) -> None:

@@ -113,16 +113,16 @@ def check_appendable(
     intake: Intake,
     separator: tuple[int | float, ...] | None,
 ) -> None:
-    """Check that documents can be appended, and set their dtype to the corpus's.
+    """Check that documents can be appended; set their dtype and kind to the corpus's.
 
     Args:
         name: The corpus.
         manifest: Manifest of the corpus; without versions, it accepts everything.
-        intake: The intake of the documents; its dtype becomes the corpus's.
+        intake: The intake of the documents; its dtype and kind become the corpus's.
         separator: Items that end each document; None while the dtype is unknown.
 
     Raises:
-        ValueError: The corpus has another dtype, tokenizer or separator.
+        ValueError: The corpus has another dtype, kind, tokenizer or separator.
     """
     stored = manifest.dtype_name
     if stored is None:
@@ -133,6 +133,13 @@ def check_appendable(
             "leave dtype and vocab_size out, or write another corpus"
         )
     intake.dtype = stored
+    if manifest.kind is not None:
+        if intake.kind not in {None, manifest.kind}:
+            raise ValueError(
+                f"{name.pattern}: holds {manifest.kind}, so {intake.kind} cannot be "
+                "appended; write text and ready-made tokens into different corpora"
+            )
+        intake.kind = manifest.kind
     if manifest.tokenizer != (intake.info.to_dict() if intake.info else None):
         raise ValueError(
             f"{name.pattern}: was written with another tokenizer; append with the same "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from roxxel_format._spec import dtypes
+from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.tokenizers import Tokenizer, TokenizerInfo, encoded_ids
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class Intake:
         info: Describes the tokenizer.
 
     Attributes:
-        kind: `"text"` or `"tokens"`; None before the first document.
+        kind: `"text"` or `"tokens"`: what the corpus holds; None before the first
+            document of a new corpus.
     """
 
     dtype: str | None = None
@@ -138,9 +140,10 @@ class Intake:
         """Return the items of a document, shape `(n,)`.
 
         Raises:
-            TypeError: The document is of a wrong type, or not of the kind of those
-                before it.
-            ValueError: The document is an array that is not flat.
+            DocumentTypeError: The document is of a wrong type, or not of the kind of
+                the corpus.
+            DocumentError: The document is an array that is not flat, or a text that is
+                not UTF-8.
         """
         if type(document) is np.ndarray:
             kind, items = "tokens", document
@@ -149,15 +152,15 @@ class Intake:
         if self.kind is None:
             self.kind = kind
         elif kind != self.kind:
-            raise TypeError(
-                f"document {number} is {type(document).__name__}, but the documents "
-                f"before it are {self.kind}; write text and ready-made tokens into "
-                "different corpora"
+            raise DocumentTypeError(
+                number,
+                f" is {type(document).__name__}, but the corpus holds {self.kind}; "
+                "write text and ready-made tokens into different corpora",
             )
         if items.ndim != 1:
-            raise ValueError(
-                f"document {number} has shape {items.shape}; pass a flat array for "
-                "each document"
+            raise DocumentError(
+                number,
+                f" has shape {items.shape}; pass a flat array for each document",
             )
         if self.dtype is None:
             dtype = self._first_dtype(document, items)
@@ -174,18 +177,20 @@ class Intake:
             return "tokens", np.asarray(document)
         if isinstance(document, (bytes, bytearray, memoryview)):
             if self.tokenizer is not None:
-                raise TypeError(
-                    f"document {number} is bytes, which a tokenizer cannot encode; "
-                    "decode it to str, or leave the tokenizer out"
+                raise DocumentTypeError(
+                    number,
+                    " is bytes, which a tokenizer cannot encode; decode it to str, or "
+                    "leave the tokenizer out",
                 )
             return "text", np.frombuffer(cast("bytes", document), np.uint8)
         if isinstance(document, Sequence):
             return "tokens", _from_list(cast("Sequence[object]", document), number)
         if hasattr(document, "__array__"):
             return "tokens", np.asarray(document)
-        raise TypeError(
-            f"document {number} is a {type(document).__name__}; pass an array, a "
-            "list of ints, str or bytes for each document"
+        raise DocumentTypeError(
+            number,
+            f" is a {type(document).__name__}; pass an array, a list of ints, str or "
+            "bytes for each document",
         )
 
     def _encoded(self, text: str, number: int) -> Tokens:
@@ -193,9 +198,10 @@ class Intake:
             try:
                 return np.frombuffer(text.encode(), np.uint8)
             except UnicodeEncodeError as error:
-                raise ValueError(
-                    f"document {number} cannot be encoded as UTF-8 ({error.reason} at "
-                    f"character {error.start}); correct the text"
+                raise DocumentError(
+                    number,
+                    f" cannot be encoded as UTF-8 ({error.reason} at character "
+                    f"{error.start}); correct the text",
                 ) from error
         return encoded_ids(self.tokenizer.encode(text))
 
@@ -214,17 +220,17 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
     try:
         items = np.array(document)
     except (ValueError, OverflowError) as error:
-        raise TypeError(
-            f"document {number} is a list but not of numbers ({error}); "
-            "pass a flat list of ints"
+        raise DocumentTypeError(
+            number,
+            f" is a list but not of numbers ({error}); pass a flat list of ints",
         ) from error
     if items.dtype.kind == "O" and all(isinstance(each, int) for each in document):
-        raise ValueError(
-            f"document {number} holds an integer of more than 64 bits; correct it"
+        raise DocumentError(
+            number, " holds an integer of more than 64 bits; correct it"
         )
     if items.dtype.kind not in "biuf":
-        raise TypeError(
-            f"document {number} is a list of {type(document[0]).__name__}; "
-            "pass a flat list of ints"
+        raise DocumentTypeError(
+            number,
+            f" is a list of {type(document[0]).__name__}; pass a flat list of ints",
         )
     return items

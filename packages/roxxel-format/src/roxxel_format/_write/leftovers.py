@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 from roxxel_format._store.corpus_name import own_names
@@ -19,8 +18,9 @@ if TYPE_CHECKING:
 def leftovers(name: CorpusName) -> list[Path]:
     """Return the files of a corpus that its manifest does not list.
 
-    They are drafts, shards and columns that no write committed, parts of a preparation,
-    and a manifest without versions. Some may belong to writes in progress.
+    They are drafts, shards and columns that no write committed, and a manifest without
+    versions. Some may belong to writes in progress, or to an interrupted preparation
+    that the same command would continue.
 
     Raises:
         ManifestError: The manifest is damaged.
@@ -28,7 +28,7 @@ def leftovers(name: CorpusName) -> list[Path]:
     names = names_in(name.folder)
     if name.manifest is None:
         drafts = {draft_path(name.single).name}
-        is_left = [each in drafts or name.is_parts(each) for each in names]
+        is_left = [each in drafts for each in names]
     else:
         found = read_committed(name)
         listed = found.file_names()
@@ -62,10 +62,7 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
         for path in found:
             if path == name.manifest:
                 continue
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+            path.unlink()
         if name.manifest in found:
             withdraw(name)
         # The lock of a single file is its draft, which `alone` may have created.
@@ -79,8 +76,6 @@ def _is_left(
     drafted = drafted_name(file_name)
     if drafted is not None:
         return file_name in own or _is_manifest(name, drafted)
-    if name.is_parts(file_name):
-        return True
     # Without a manifest, the shards are a corpus of version 1.
     return has_manifest and (file_name in own or _is_manifest(name, file_name))
 

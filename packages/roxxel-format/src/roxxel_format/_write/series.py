@@ -28,6 +28,8 @@ class ShardSeries:
         options: Arguments of the write.
         intake: Converts documents to arrays.
         metadata: Further metadata of each shard.
+        last_metadata: Further metadata of the last shard.
+        writer: As for `draft_path`.
 
     Attributes:
         paths: Shards that have their names, or are about to take them.
@@ -42,12 +44,17 @@ class ShardSeries:
         options: WriteOptions,
         intake: Intake,
         metadata: dict[str, Any],
+        *,
+        last_metadata: dict[str, Any] | None = None,
+        writer: str = "",
     ) -> None:
         self._corpus = corpus
         self._new_path = new_path
         self._options = options
         self._intake = intake
         self._metadata = metadata
+        self._last_metadata = last_metadata or {}
+        self._writer_mark = writer
         self._layouts: list[Layout] = []
         self._writer: ShardWriter | None = None
         self.paths: list[Path] = []
@@ -78,10 +85,8 @@ class ShardSeries:
                 self.num_documents = self._writer.num_documents
                 break
         if self._writer is None:
-            raise ValueError(
-                f"{self._corpus}: there are no documents to write; check the iterator "
-                "(a generator can be used only once)"
-            )
+            raise NoDocumentsError(self._corpus)
+        self._writer.metadata |= self._last_metadata
         self._close_shard()
 
     def abort(self) -> None:
@@ -147,6 +152,7 @@ class ShardSeries:
             vocab_size=self._options.vocab_size,
             metadata=metadata,
             first_document=self.num_documents,
+            writer=self._writer_mark,
         )
 
     def _close_shard(self) -> None:
@@ -157,6 +163,16 @@ class ShardSeries:
         self._layouts.append(writer.close())
         self.sync_s += writer.sync_s
         self._writer = None
+
+
+class NoDocumentsError(ValueError):
+    """A write got no documents; `corpus` names the corpus in the message."""
+
+    def __init__(self, corpus: str) -> None:
+        super().__init__(
+            f"{corpus}: there are no documents to write; check the iterator (a "
+            "generator can be used only once)"
+        )
 
 
 def _iterator(data: Iterable[object]) -> Iterator[object]:

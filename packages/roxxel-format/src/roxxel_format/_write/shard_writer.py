@@ -64,6 +64,7 @@ class ShardWriter:
         vocab_size: Items must be below it. Default: no limit but the dtype's.
         metadata: JSON-able values stored with the shard, at most 1 MiB as JSON.
         first_document: Number of the first document, for error messages.
+        writer: As for `draft_path`.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ShardWriter:
         vocab_size: int | None = None,
         metadata: Mapping[str, Any] | None = None,
         first_document: int = 0,
+        writer: str = "",
     ) -> None:
         check_block_size(block_size)
         if len(separator) > MAX_SEPARATOR_LENGTH:
@@ -103,7 +105,7 @@ class ShardWriter:
         self._stage: Tokens = np.empty(0, self._dtype)
         self._stage_separator = self._separator
         self._layout: Layout | None = None
-        self._draft = draft_path(self.path)
+        self._draft = draft_path(self.path, writer)
         self._is_named = False
         self._output = Output(self._draft, self.path)
         try:
@@ -358,7 +360,7 @@ class ShardWriter:
                 document = self._first_document + bisect_right(self._ends, item)
             raise casting.DocumentError(
                 document,
-                f"value {error.value} is outside {self._caster.limits_text}; "
+                f": value {error.value} is outside {self._caster.limits_text}; "
                 f"{self._caster.remedy}, or correct the document",
             ) from None
 

@@ -7,6 +7,7 @@ arguments; 3, `verify` found damage; 130, interrupted.
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import sys
@@ -44,11 +45,20 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, ValueError, TypeError, IndexError, ImportError) as error:
-        print(f"{prog}: {error}", file=sys.stderr)
+        print(f"{prog}: {_sentence(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
         return 130
+
+
+def _sentence(error: Exception) -> str:
+    """Return the text of an error, without the number that Python puts before it."""
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        what = error.strerror.lower() if error.errno == errno.ENOENT else error.strerror
+        remedy = "; check the path" if error.errno == errno.ENOENT else ""
+        return f"{error.filename}: {what}{remedy}"
+    return str(error)
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -88,6 +98,7 @@ def _add_readers(commands: Any) -> None:
     export = commands.add_parser("export", help="write all tokens into one flat file")
     export.add_argument("corpus", nargs="+")
     export.add_argument("output", help="a .npy file, or .bin for bare items")
+    export.add_argument("--force", action="store_true", help="replace the output")
     export.set_defaults(run=reading.export)
 
 
@@ -110,7 +121,7 @@ def _add_write(commands: Any) -> None:
     write.add_argument("--format", choices=FORMATS, help="default: by name")
     write.add_argument("--field", default="text", help="of JSON objects, or column")
     separator = write.add_mutually_exclusive_group()
-    separator.add_argument("--separator", type=int, metavar="TOKEN")
+    separator.add_argument("--separator", type=values.token, metavar="TOKEN")
     separator.add_argument(
         "--separator-bytes",
         type=values.byte_string,

@@ -157,6 +157,10 @@ def export(options: argparse.Namespace) -> int:
     output = Path(options.output)
     if output.suffix not in {".npy", ".bin"}:
         raise ValueError(f"{output}: must end in .npy or .bin")
+    if output.exists() and not options.force:
+        raise FileExistsError(
+            f"{output}: exists already; add --force to replace it, or write elsewhere"
+        )
     draft = output.with_name(output.name + ".partial")
     try:
         with Roxxel(_paths(options), check="blocks") as corpus, draft.open("wb") as to:

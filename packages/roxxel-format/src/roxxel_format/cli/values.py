@@ -22,6 +22,16 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def token(text: str) -> int:
+    """Return a token id."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a token id; write a number, or use --separator-bytes"
+        ) from None
+
+
 def size(text: str) -> int:
     """Return a number of bytes, written plainly or with K, M, G or T."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")

@@ -30,7 +30,7 @@ def write(options: argparse.Namespace) -> int:
         ),
         options.exist,
         workers=options.workers,
-        progress=progress("parts"),
+        progress=progress("units"),
     )
     if not summary.kept:
         print(summary)

@@ -1,51 +1,41 @@
 """Prepare a corpus from many files, in many processes.
 
-Consecutive input files of about 64 MiB in all become a part: a shard in a hidden folder
-beside the corpus, written by one process. Parts are written in any order; then their
-documents are copied into the corpus in the order of the files. So the result does not
-depend on the number of processes, and a preparation that was interrupted continues with
-the parts that are finished.
+Consecutive input files of about 64 MiB in all become a unit: one process writes its
+shards (`_write.units`). Which files belong to a unit follows from the files alone, so
+the shards do not depend on the number of processes. A preparation that was interrupted
+continues with the units that are done. Fewer files than two units, the standard input,
+and a corpus of one file are written by this process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import multiprocessing
 import os
-import secrets
-import shutil
-from bisect import bisect_right
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.shard import Shard
 from roxxel_format._store.corpus_name import absolute
-from roxxel_format._write import tokenizers
-from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.intake import Intake
 from roxxel_format._write.options import WriteOptions, name_to_write
-from roxxel_format._write.shard_writer import ShardWriter
-from roxxel_format.corpus import Roxxel
+from roxxel_format._write.units import FileDocuments, Units
 from roxxel_format.prepare.inputs import documents_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.options import Exist
     from roxxel_format._write.summary import WriteSummary
+    from roxxel_format._write.units import Job
 
 _MAX_NAMES = 100
-_PART_SIZE = 1 << 26
-_KIND = "kind"
-"""Name in the metadata of a part: whether its documents are text or tokens."""
+_UNIT_SIZE = 1 << 26
+_MAX_UNITS = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +65,6 @@ class Inputs:
         return [*names, f"and {more} more"] if more else names
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
-    """What a process needs to make one part."""
-
-    paths: tuple[str, ...]
-    part: Path
-    inputs: Inputs
-    options: WriteOptions
-    tokenizer_identity: str | None
-
-
 def prepare(
     filepath: str,
     inputs: Inputs,
@@ -102,15 +81,16 @@ def prepare(
         inputs: The files.
         options: As for `Roxxel.write`; a tokenizer is a path or a name.
         exist: As for `Roxxel.write`.
-        workers: Processes that prepare parts at the same time.
-        progress: Called with parts done and parts in all.
+        workers: Processes that write units at the same time.
+        progress: Called with units done and units in all.
 
     Returns:
         What was written or kept.
 
     Raises:
         OSError: A file cannot be read or written, or a worker process ended early.
-        ValueError: A document of a file is wrong; the message names the file.
+        ValueError: A document of a file is wrong; the message names the file. Or
+            several workers are wanted for a corpus of one file.
     """
     options = replace(
         options,
@@ -118,198 +98,76 @@ def prepare(
         metadata={"source": inputs.source()} | options.metadata,
     )
     target = absolute(filepath)
-    if "-" in inputs.paths:
-        return write_corpus(target, _documents(inputs), options, exist)
-    folder = name_to_write(target).parts(inputs.identity())
-    documents = _documents_of_parts(folder, inputs, options, workers, progress)
-    try:
-        summary = write_corpus(target, documents, options, exist)
-    except BaseException:
-        # The next write uses the finished parts, if there are any.
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        raise
-    shutil.rmtree(folder, ignore_errors=True)
-    return summary
+    name = name_to_write(target)
+    if name.manifest is None and workers > 1:
+        raise ValueError(
+            f"{name.single}: one process writes one file; leave --workers out, or "
+            f'write to a pattern such as "{name.prefix}_*.rox"'
+        )
+    read = partial(documents_in, form=inputs.form, field=inputs.field)
+    units = _units(inputs.paths) if name.manifest and "-" not in inputs.paths else []
+    if len(units) > 1:
+        run = partial(_run, workers=workers, progress=progress)
+        return write_corpus(target, Units(units, read, run), options, exist)
+    documents = FileDocuments(inputs.paths, read)
+    with documents.naming_files():
+        return write_corpus(target, documents, options, exist)
 
 
-def _documents(inputs: Inputs) -> Iterator[object]:
-    for path in inputs.paths:
-        yield from documents_in(path, inputs.form, inputs.field)
+def _units(paths: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return consecutive files, in groups that are large enough for a unit."""
+    sizes = [Path(path).stat().st_size for path in paths]
+    # A corpus of 5 TB has as many shards as a manifest lists without a delay.
+    enough = max(_UNIT_SIZE, sum(sizes) // _MAX_UNITS)
+    groups: list[tuple[str, ...]] = []
+    first = size = 0
+    for stop, each in enumerate(sizes, 1):
+        size += each
+        if size >= enough or stop == len(sizes):
+            groups.append(tuple(paths[first:stop]))
+            first, size = stop, 0
+    return groups
 
 
-def _documents_of_parts(
-    folder: Path,
-    inputs: Inputs,
-    options: WriteOptions,
+def _run(
+    job: Job,
+    units: Sequence[Sequence[str]],
+    *,
     workers: int,
     progress: Callable[[int, int], None] | None,
-) -> Iterator[object]:
-    """Make the missing parts, then yield the documents of all parts in order.
-
-    A generator: no part is made for a corpus that is kept.
+) -> None:
+    """Write the units that are not done, on processes of this machine.
 
     Raises:
-        ValueError: Some files hold text, and others ready-made tokens.
+        ChildProcessError: A worker process ended early.
     """
-    identity = None
-    if options.tokenizer is not None:
-        _, info = tokenizers.load(options.tokenizer)
-        identity = info.identity
-    tasks: list[_Task] = []
-    for paths in _groups(inputs.paths):
-        name = _part_name(len(tasks), paths, inputs, options, identity)
-        tasks.append(_Task(paths, folder / name, inputs, options, identity))
-    folder.mkdir(parents=True, exist_ok=True)
-    missing = [task for task in tasks if not task.part.exists()]
-    done = len(tasks) - len(missing)
-    for _ in _made(missing, workers):
+    missing = [number for number in range(len(units)) if job.shards(number) is None]
+    done = len(units) - len(missing)
+    for _ in _written(job, [(each, units[each]) for each in missing], workers):
         done += 1
         if progress is not None:
-            progress(done, len(tasks))
-    written = [task for task in tasks if task.part.stat().st_size]
-    _check_one_kind(written)
-    for task in written:
-        with Roxxel([task.part]) as part:
-            yield from part.documents
+            progress(done, len(units))
 
 
-def _check_one_kind(tasks: Sequence[_Task]) -> None:
-    """Check that all parts hold text, or all hold ready-made tokens."""
-    first = None
-    for task in tasks:
-        kind = Shard(task.part).read_metadata()[_KIND]
-        first = first or (kind, task)
-        if kind != first[0]:
-            raise ValueError(
-                f"{task.paths[0]}: its documents are {kind}, but those of "
-                f"{first[1].paths[0]} are {first[0]}; write text and ready-made tokens "
-                "into different corpora"
-            )
-
-
-def _made(tasks: Sequence[_Task], workers: int) -> Iterator[None]:
-    if workers == 1 or len(tasks) < 2:
-        yield from map(_make_part, tasks)
+def _written(
+    job: Job, units: Sequence[tuple[int, Sequence[str]]], workers: int
+) -> Iterator[None]:
+    if workers == 1 or len(units) < 2:
+        for unit in units:
+            yield job.write_unit(*unit)
         return
     # The parent may have threads, which fork does not survive.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), context)
+    pool = ProcessPoolExecutor(min(workers, len(units)), context)
     try:
-        yield from pool.map(_make_part, tasks)
+        yield from pool.map(job.write_unit, *zip(*units, strict=True))
     except BrokenProcessPool as error:
         raise ChildProcessError(
             "a worker process ended early, perhaps for lack of memory; use fewer "
-            "workers and write again, which continues with the finished parts"
+            "workers and write again, which continues with the units that are done"
         ) from error
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _groups(paths: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield consecutive files, in groups that are large enough for a part."""
-    group: list[str] = []
-    size = 0
-    for path in paths:
-        group.append(path)
-        size += Path(path).stat().st_size
-        if size >= _PART_SIZE:
-            yield tuple(group)
-            group, size = [], 0
-    if group:
-        yield tuple(group)
-
-
-def _make_part(task: _Task) -> None:
-    """Write the documents of some files as a shard without separators.
-
-    Files without documents give an empty file. Two processes that make the same part
-    at once do no harm: each has a draft of its own, with the same bytes.
-    """
-    options = task.options
-    tokenizer, info = None, None
-    if options.tokenizer is not None:
-        tokenizer, info = _tokenizer(options.tokenizer, task.tokenizer_identity)
-    intake = Intake(options.dtype, options.vocab_size, tokenizer, info)
-    own = task.part.with_name(f"{secrets.token_hex(4)}-{task.part.name}")
-    writer: ShardWriter | None = None
-    firsts: list[int] = []
-    try:
-        for tokens in intake.with_dtype(_arrays(task, intake, firsts)):
-            if writer is None:
-                assert intake.dtype is not None  # noqa: S101 - it saw a document
-                writer = ShardWriter(own, intake.dtype, vocab_size=options.vocab_size)
-            writer.append(tokens)
-        if writer is None:
-            own.touch()
-        else:
-            writer.metadata[_KIND] = intake.kind
-            writer.close()
-        own.replace(task.part)
-    except BaseException as error:
-        if writer is not None:
-            writer.abort()
-        own.unlink(missing_ok=True)
-        if isinstance(error, (DocumentError, DocumentTypeError)):
-            raise _with_file(error, task.paths, firsts) from error
-        raise
-
-
-def _with_file(
-    error: DocumentError | DocumentTypeError, paths: Sequence[str], firsts: list[int]
-) -> ValueError:
-    """Return the error with the file, and the document's number in it."""
-    at = bisect_right(firsts, error.document) - 1
-    number = error.document - firsts[at]
-    return ValueError(f"{paths[at]}: document {number}: {error.reason}")
-
-
-def _arrays(task: _Task, intake: Intake, firsts: list[int]) -> Iterator[Tokens]:
-    """Yield the documents of a part as arrays; errors name the file.
-
-    Args:
-        task: The part.
-        intake: Turns documents into arrays.
-        firsts: Gets the number of each file's first document.
-    """
-    num_documents = 0
-    for path in task.paths:
-        firsts.append(num_documents)
-        documents = documents_in(path, task.inputs.form, task.inputs.field)
-        for number, document in enumerate(documents):
-            try:
-                tokens = intake.array(document, number)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{path}: {error}") from error
-            num_documents += 1
-            yield tokens
-
-
-@lru_cache(maxsize=1)
-def _tokenizer(
-    name: object, identity: str | None
-) -> tuple[tokenizers.Tokenizer, tokenizers.TokenizerInfo]:
-    """Load a tokenizer once in each process; check that it is still the same."""
-    tokenizer, info = tokenizers.load(name)
-    if info.identity != identity:
-        raise ValueError(
-            f"{name}: the tokenizer changed while the corpus was prepared; write again"
-        )
-    return tokenizer, info
-
-
-def _part_name(
-    number: int,
-    paths: Sequence[str],
-    inputs: Inputs,
-    options: WriteOptions,
-    identity: str | None,
-) -> str:
-    facts: list[Any] = [[_facts_of(path) for path in paths], inputs.form, inputs.field]
-    # The tokenizer's content, not its path: another version makes other parts.
-    facts += [options.dtype, options.vocab_size, identity]
-    digest = blake2b(json.dumps(facts).encode(), digest_size=8).hexdigest()
-    return f"{number:06d}-{digest}.rox"
 
 
 def _facts_of(path: str) -> list[Any]:

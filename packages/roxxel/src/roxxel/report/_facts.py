@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_ckpt import default_best_metric
+
 from roxxel.report._series import Series, thinned
 from roxxel.run_files import (
     LogEntry,
@@ -144,7 +146,9 @@ def read_facts(folder: Path) -> RunFacts:
     seed, versions = record.get("seed"), record.get("versions")
     checkpoints = read_checkpoints(folder)
     config = _config(folder)
-    best_metric = (config and config.trainer.best_metric) or "loss"
+    best_metric = config and config.trainer.best_metric
+    if best_metric is None:
+        best_metric = default_best_metric(c.metrics for c in checkpoints)
     step = max([0, *(r["step"] for r in rows), *(c.step for c in checkpoints)])
     starts = [found for e in entries if (found := _START.match(e.text))]
     total_steps = _total_steps(starts)

@@ -1,0 +1,162 @@
+"""What standard error shows of a run: a progress bar, or plain lines."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any, TextIO
+
+from roxxel_train._log.lines import plain_row
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_WATCHED = {
+    "loss": ("loss", ".4f"),
+    "tokens_per_s": ("tok/s", ",.0f"),
+    "mfu": ("mfu", ".1%"),
+    "wait_share": ("wait", ".1%"),
+}
+"""Fields of a training row that are shown: their short names and formats."""
+
+_NOT_SHOWN = ("kind", "step", "time")
+
+
+class Terminal:
+    """Shows lines, and a tqdm bar on a terminal or in a notebook.
+
+    A notebook shows a widget when ipywidgets is installed. After an error of the stream
+    nothing more is shown, and the run continues.
+
+    Args:
+        stream: Usually standard error.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._bar_class = _bar_class(stream)
+        self._bar: Any = None
+        self._has_status = False
+        self._total_steps: int | None = None
+        self._is_broken = False
+
+    def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
+        """Move the bar to `step`, with short texts beside it by name."""
+        self._total_steps = total_steps
+        if self._bar_class is not None:
+            self._show(lambda: self._move_bar(step, total_steps, shown))
+
+    def status(self, text: str) -> None:
+        """Show a text beside the bar until it moves; without a bar, as a line."""
+        self._show(lambda: self._write_status(text))
+
+    def line(self, text: str) -> None:
+        """Show one line, above the bar if there is one."""
+        self._show(lambda: self._write(text))
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """Show a row of metrics as a line, unless the bar shows it."""
+        if self._bar_class is not None and row.get("kind") == "train":
+            return
+        try:
+            text = _describe_row(plain_row(row), self._total_steps)
+        except ValueError:
+            return  # `metrics.jsonl` reports the error
+        self._show(lambda: self._write(text))
+
+    def close(self) -> None:
+        """Leave the bar as it is and start a new line."""
+        self._show(self._close_bar)
+
+    def _show(self, show: Callable[[], None]) -> None:
+        if self._is_broken:
+            return
+        try:
+            show()
+        except Exception:  # noqa: BLE001 - the run continues without its terminal
+            self._is_broken = True
+
+    def _move_bar(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
+        if self._bar is None:
+            self._bar = self._bar_class(
+                total=total_steps,
+                initial=step,
+                unit="step",
+                file=self._stream,
+                dynamic_ncols=True,
+                # The logger limits the moves, so tqdm must draw every one.
+                mininterval=0,
+                miniters=1,
+                postfix=dict(shown),
+            )
+        if self._has_status:
+            self._bar.set_description_str("", refresh=False)
+            self._has_status = False
+        self._bar.set_postfix(shown, refresh=False)
+        self._bar.update(step - self._bar.n)
+
+    def _write_status(self, text: str) -> None:
+        if self._bar is None:
+            self._write(text)
+        else:
+            self._bar.set_description_str(text)
+            self._has_status = True
+
+    def _write(self, text: str) -> None:
+        if self._bar is None:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+        else:
+            self._bar.write(text, file=self._stream)
+
+    def _close_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.refresh()
+            self._bar.close()
+            self._bar = None
+
+
+def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the watched fields of a training row as short texts by name."""
+    return {
+        name: format(row[field], form)
+        for field, (name, form) in _WATCHED.items()
+        if isinstance(row.get(field), int | float)
+    }
+
+
+def _describe_row(row: Mapping[str, Any], total_steps: int | None) -> str:
+    """Return a row as one line, such as `step 20/90  loss 2.5000`."""
+    total = "" if total_steps is None else f"/{total_steps}"
+    if row.get("kind") == "train":
+        values: dict[str, Any] = train_texts(row)
+    else:
+        values = {name: x for name, x in row.items() if name not in _NOT_SHOWN}
+    parts = [f"step {row.get('step', '?')}{total}"]
+    parts += [
+        f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in values.items()
+    ]
+    return "  ".join(parts)
+
+
+def _bar_class(stream: TextIO) -> Any:
+    """Return tqdm's class for a stream; None where plain lines are better."""
+    notebook = _is_notebook()
+    if not notebook and not stream.isatty():
+        return None
+    try:
+        # Not tqdm.auto: it warns in a notebook without ipywidgets.
+        if notebook and importlib.util.find_spec("ipywidgets") is not None:
+            from tqdm.notebook import tqdm
+        else:
+            from tqdm import tqdm
+    except ModuleNotFoundError:
+        return None
+    return tqdm
+
+
+def _is_notebook() -> bool:
+    shell: Any = sys.modules.get("IPython")
+    found = None if shell is None else shell.get_ipython()
+    return found is not None and hasattr(found, "kernel")

@@ -1,0 +1,386 @@
+"""Agreement of threads that act as processes; real ones are in tests-integration."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import pickle
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel_train import (
+    PREEMPTED_EXIT_CODE,
+    BatchRow,
+    Logger,
+    NonFiniteError,
+    Preempted,
+    _processes,
+)
+from roxxel_train._observe.recorder import Recorder
+from roxxel_train._processes import Processes, Request
+
+from .helpers import trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from roxxel_train import ModelState
+
+NUM_PROCESSES = 3
+NUM_STEPS = 12
+GUARD_S = 60
+
+
+class Service:
+    """The coordination service, as one thread sees it that acts as a process."""
+
+    process_count = NUM_PROCESSES
+
+    def __init__(self, process_index: int, store: Store) -> None:
+        self.process_index = process_index
+        self._store = store
+
+    def set(self, key: str, value: str, *, overwrite: bool = False) -> bool:
+        with self._store.change:
+            if key in self._store.values and not overwrite:
+                return False
+            self._store.values[key] = value
+            self._store.change.notify_all()
+        return True
+
+    def get(self, key: str, timeout_s: float) -> str:
+        with self._store.change:
+            if not self._store.change.wait_for(
+                lambda: key in self._store.values, timeout_s
+            ):
+                raise TimeoutError(key)
+            return self._store.values[key]
+
+    def entries(self, prefix: str) -> dict[str, str]:
+        with self._store.change:
+            return {
+                key.removeprefix(prefix): value
+                for key, value in self._store.values.items()
+                if key.startswith(prefix)
+            }
+
+    def delete(self, prefix: str) -> None:
+        with self._store.change:
+            for key in [key for key in self._store.values if key.startswith(prefix)]:
+                del self._store.values[key]
+
+    def barrier(self, _name: str, timeout_s: float) -> None:
+        self._store.barrier.wait(timeout_s)
+
+
+class Store:
+    """What the processes share."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.change = threading.Condition()
+        self.barrier = threading.Barrier(NUM_PROCESSES)
+
+
+def alone(**options: Any) -> Processes:
+    """Return what a lone process uses."""
+    defaults: dict[str, Any] = {
+        "report": lambda _: None,
+        "flush": lambda: None,
+        "hang_after_s": None,
+        "timeout_s": GUARD_S,
+    }
+    return Processes(**(defaults | options))
+
+
+def together(
+    patch: pytest.MonkeyPatch, act: Callable[[int, Processes], list[Any]]
+) -> list[list[Any]]:
+    """Return what `act` returns in the threads that act as processes."""
+    store, own = Store(), threading.local()
+    patch.setattr(_processes, "coordination_service", lambda: own.service)
+    patch.setattr(
+        _processes, "barrier", lambda _, timeout_s: store.barrier.wait(timeout_s)
+    )
+    patch.setattr(_processes, "_runs", itertools.repeat(0))
+    patch.setattr(_processes, "_TICK_S", 1e-3)
+    patch.setattr(_processes, "_HURRIED_TICK_S", 1e-3)
+
+    def run(index: int) -> list[Any]:
+        own.service = Service(index, store)
+        with alone() as processes:
+            return act(index, processes)
+
+    with ThreadPoolExecutor(NUM_PROCESSES) as pool:
+        return list(pool.map(run, range(NUM_PROCESSES)))
+
+
+@settings(max_examples=25)
+@given(
+    asked=st.sets(
+        st.tuples(st.integers(0, NUM_PROCESSES - 1), st.integers(1, NUM_STEPS)),
+        max_size=4,
+    ),
+    first=st.integers(0, 5),
+)
+def test_all_processes_save_after_the_same_steps(
+    asked: set[tuple[int, int]], first: int
+) -> None:
+    def act(index: int, processes: Processes) -> list[Any]:
+        saved: list[Any] = []
+        for step in range(first + 1, first + NUM_STEPS + 1):
+            processes.before(step)
+            if (index, step - first) in asked:
+                processes.ask_to_save()
+            if processes.after(step) == Request("save"):
+                saved.append(step)
+        return saved
+
+    with pytest.MonkeyPatch.context() as patch:
+        saved = together(patch, act)
+
+    assert saved == [saved[0]] * NUM_PROCESSES
+    assert len(saved[0]) <= len(asked)
+
+
+def test_request_is_served_by_processes_that_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def act(index: int, processes: Processes) -> list[Any]:
+        if index == 1:
+            processes.ask_to_save()
+        for step in itertools.count(1):
+            processes.before(step)
+            if processes.after(step) == Request("save"):
+                return [step]
+        raise AssertionError
+
+    saved = together(monkeypatch, act)
+
+    assert saved == [saved[0]] * NUM_PROCESSES
+
+
+def test_setting_that_differs_is_named_on_every_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def act(index: int, processes: Processes) -> list[Any]:
+        with pytest.raises(ValueError, match="seed differs") as caught:
+            processes.check_same({"fields": ["tokens"], "seed": int(index == 1)})
+        return [str(caught.value)]
+
+    errors = together(monkeypatch, act)
+
+    error = (
+        "seed differs between processes (processes 0, 2: 0; process 1: 1); "
+        "start all of them with the same files and arguments"
+    )
+    assert errors == [[error]] * NUM_PROCESSES
+
+
+def test_equal_settings_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def act(_: int, processes: Processes) -> list[Any]:
+        processes.check_same({"seed": 1})
+        return []
+
+    together(monkeypatch, act)
+
+
+@pytest.fixture
+def interrupts_are_not_ignored() -> Iterator[None]:
+    """Undo what a shell does to programs that it starts in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.usefixtures("interrupts_are_not_ignored")
+def test_signal_requests_a_stop(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+
+    with alone() as processes:
+        assert processes.after(1) is None
+        signal.raise_signal(number)
+        assert processes.is_stopping()
+        assert processes.after(2) == Request("stop", number.name)
+
+    assert signal.getsignal(number) is before
+
+
+def test_signal_that_is_ignored_stays_ignored() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with alone() as processes:
+            signal.raise_signal(signal.SIGTERM)
+            assert processes.after(1) is None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("interrupts_are_not_ignored")
+def test_second_signal_acts_as_outside_a_run() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def twice() -> None:
+        with alone():
+            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        twice()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_lone_process_saves_once_for_all_requests_before_a_step() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+
+    with alone() as processes:
+        processes.ask_to_save()
+        thread = threading.Thread(target=processes.ask_to_save)
+        thread.start()
+        thread.join()
+        assert processes.after(1) == Request("save")
+        assert processes.after(2) is None
+        signal.raise_signal(signal.SIGUSR1)
+        assert processes.after(3) == Request("save")
+
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_run_saves_the_step_of_a_request(tmp_path: Path) -> None:
+    def ask(state: ModelState) -> None:
+        step = int(state.step[...])
+        if step == 2:
+            one.save()
+        elif step == 3:
+            thread = threading.Thread(target=one.save)
+            thread.start()
+            thread.join()
+        elif step == 5:
+            signal.raise_signal(signal.SIGUSR1)
+
+    one = trainer(
+        tmp_path, eval_fn=ask, eval_every=1, checkpoint_every=99, max_to_keep=9
+    )
+    one.run()
+
+    folder = tmp_path / "run" / "checkpoints"
+    assert {2, 3, 5, 10} == {int(path.name) for path in folder.glob("[0-9]*")}
+
+
+def test_request_without_a_run_is_an_error(tmp_path: Path) -> None:
+    one = trainer(tmp_path)
+
+    with pytest.raises(RuntimeError, match="no run is going on"):
+        one.save()
+    with pytest.raises(RuntimeError, match="nowhere to save to; give save_path"):
+        trainer(tmp_path, save_path=None).save()
+
+
+def test_late_step_of_a_lone_process_is_reported_once_with_all_stacks() -> None:
+    is_stuck, release = threading.Event(), threading.Event()
+    reported = threading.Semaphore(0)
+    reports: list[str] = []
+
+    def stuck_in_the_mud() -> None:
+        is_stuck.set()
+        release.wait()
+
+    def report(text: str) -> None:
+        reports.append(text)
+        reported.release()
+
+    other = threading.Thread(target=stuck_in_the_mud, name="the-other")
+    other.start()
+    is_stuck.wait()
+    try:
+        with alone(report=report, hang_after_s=1e-3) as processes:
+            for step in (7, 8):
+                processes.before(step)
+                assert reported.acquire(timeout=GUARD_S)
+    finally:
+        release.set()
+        other.join()
+
+    assert [text.split(";")[0] for text in reports] == [
+        "step 7 is not done after 0.001 s",
+        "step 8 is not done after 0.001 s",
+    ]
+    assert "thread the-other:" in reports[0]
+    assert "stuck_in_the_mud" in reports[0]
+    assert "thread MainThread:" in reports[0]
+    assert "roxxel-processes" not in reports[0]
+
+
+def test_thread_ends_with_the_block() -> None:
+    def running() -> int:
+        names = [thread.name for thread in threading.enumerate()]
+        return names.count("roxxel-processes")
+
+    for hang_after_s, expected in ((None, 0), (1800.0, 1), (math.inf, 1)):
+        with alone(hang_after_s=hang_after_s) as processes:
+            processes.before(1)
+            with processes.paused("test"):
+                assert running() == expected
+        assert running() == 0
+
+
+def test_hanging_step_of_a_run_is_in_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reported = threading.Event()
+    warning, push = Logger.warning, Recorder.push
+
+    def observe(self: Logger, message: str, *, terminal: bool = True) -> None:
+        warning(self, message, terminal=terminal)
+        if message.startswith("step 3 is not done"):
+            reported.set()
+
+    def hang_at_the_third(self: Recorder, step: int, scalars: Any) -> None:
+        if step == 3:
+            assert reported.wait(GUARD_S)
+        push(self, step, scalars)
+
+    monkeypatch.setattr(Logger, "warning", observe)
+    monkeypatch.setattr(Recorder, "push", hang_at_the_third)
+
+    trainer(tmp_path, hang_after_s=0.01).run()
+
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert "step 3 is not done after 0.01 s; the stacks of all threads:" in log
+    assert "hang_at_the_third" in log
+
+
+@pytest.mark.parametrize("hang_after_s", [0, -1.0, math.nan])
+def test_time_to_hang_must_be_above_zero(tmp_path: Path, hang_after_s: float) -> None:
+    with pytest.raises(ValueError, match="hang_after_s must be above 0, got"):
+        trainer(tmp_path, hang_after_s=hang_after_s)
+
+
+def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:
+    error = Preempted(12, "SIGTERM")
+
+    assert isinstance(error, SystemExit)
+    assert error.code == PREEMPTED_EXIT_CODE == 75
+    assert str(error) == (
+        "SIGTERM ended the run after step 12; start it again to continue from there"
+    )
+    assert "nothing was saved" in str(Preempted(12, "SIGTERM", saved=False))
+
+
+def test_loss_error_names_rows_and_survives_pickling() -> None:
+    rows = tuple(BatchRow(i, "web", 9 * i, 9 * i + 9, (i, i + 1)) for i in range(6))
+
+    error = pickle.loads(pickle.dumps(NonFiniteError(3, "the loss is inf", rows)))  # noqa: S301
+
+    assert error.rows == rows
+    message = str(error)
+    assert message.startswith("step 3: the loss is inf; its batch was row 0: web")
+    assert "row 1: web tokens [9, 18), documents 1, 2" in message
+    assert "and 2 more rows" in message

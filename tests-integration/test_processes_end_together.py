@@ -1,0 +1,187 @@
+"""Real processes in one run: accidents in one of them, and what all of them do."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import PROGRAMS, SEVERAL_PROCESSES, environment
+from .programs import drill
+from .runs import free_port, rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = SEVERAL_PROCESSES
+
+GUARD_S = 120
+"""Far longer than any run takes; a run that does not end fails its test."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What the processes of a run left."""
+
+    codes: list[int]
+    texts: list[str]
+    log: str
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ending") / "data"
+    drill.write(folder)
+    return folder
+
+
+def train(data: Path, run: Path, cache: Path, *arguments: str, count: int = 2) -> Ended:
+    """Train in several processes and wait until all have ended."""
+    command = [sys.executable, str(PROGRAMS / "ending.py"), str(data), str(run)]
+    shared = {
+        **environment(1, cache),
+        "JAX_NUM_PROCESSES": str(count),
+        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
+    }
+    outputs = [run.parent / f"{run.name}-{index}.txt" for index in range(count)]
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for index, path in enumerate(outputs):
+            with path.open("wb") as output:
+                process = subprocess.Popen(
+                    [*command, *arguments],
+                    env={**shared, "JAX_PROCESS_ID": str(index)},
+                    stdout=output,
+                    stderr=output,
+                )
+            processes.append(process)
+        codes = [process.wait(GUARD_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    log = run / "system.log"
+    return Ended(
+        codes,
+        [path.read_text(errors="replace") for path in outputs],
+        log.read_text() if log.exists() else "",
+    )
+
+
+def checkpoints(run: Path) -> set[int]:
+    folder = run / "checkpoints"
+    return {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
+
+
+def test_read_error_in_one_process_ends_all_with_the_reason(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    ended = train(data, tmp_path / "run", compilation_cache, "error@30:1")
+
+    assert ended.codes == [1, 1]
+    reason = "the run ends: process 1 failed: OSError: the disk is gone"
+    assert all(reason in text for text in (*ended.texts, ended.log))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_killed_process_ends_the_others_with_the_reason(
+    data: Path, tmp_path: Path, compilation_cache: Path, count: int
+) -> None:
+    last = count - 1
+    ended = train(
+        data, tmp_path / "run", compilation_cache, f"kill@30:{last}", count=count
+    )
+
+    assert ended.codes == [1] * last + [-signal.SIGKILL]
+    reason = f"the run ends: process {last} failed: "
+    assert all(reason in text for text in (*ended.texts[:last], ended.log))
+
+
+def test_end_of_the_first_process_ends_the_other(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    ended = train(data, tmp_path / "run", compilation_cache, "kill@30:0")
+
+    assert ended.codes[0] == -signal.SIGKILL
+    assert ended.codes[1] != 0
+
+
+def test_nan_is_raised_by_all_although_one_is_slow(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    ended = train(data, tmp_path / "run", compilation_cache, "nan@50:0", "slow@45:1")
+
+    assert ended.codes == [1, 1]
+    error = "caught NonFiniteError: step 50: the loss is nan"
+    assert all(error in text for text in ended.texts)
+
+
+def test_hanging_process_is_named_with_the_stacks_of_all(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    ended = train(
+        data, tmp_path / "run", compilation_cache, "hang_after_s=3.0", "sleep@30:1"
+    )
+
+    assert ended.codes == [1, 1]
+    for index, text in enumerate(ended.texts):
+        assert "the run ends: process 1 failed: step" in text
+        assert "is not done after 3 s" in text
+        assert f"the stacks of process {index}:" in text
+    assert "time.sleep(1000)" in ended.texts[1]
+
+
+def test_process_that_holds_the_interpreter_lock_prints_its_stacks(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    ended = train(
+        data, tmp_path / "run", compilation_cache, "hang_after_s=3.0", "gil@30:1"
+    )
+
+    assert 0 not in ended.codes
+    assert "process 1 failed: " in ended.texts[0]
+    assert "in happen" in ended.texts[1]
+
+
+@pytest.mark.parametrize(
+    ("argument", "values"),
+    [
+        ("checkpoint_every=7:1", "process 0: 1000; process 1: 7"),
+        ("grad_accum_steps=2:1", "process 0: 1; process 1: 2"),
+    ],
+)
+def test_different_setting_is_named_by_all(
+    data: Path, tmp_path: Path, compilation_cache: Path, argument: str, values: str
+) -> None:
+    ended = train(data, tmp_path / "run", compilation_cache, argument)
+
+    assert ended.codes == [1, 1]
+    name = argument.partition("=")[0]
+    error = f"caught ValueError: {name} differs between processes ({values}); "
+    assert all(error in text for text in ended.texts)
+
+
+@pytest.mark.parametrize("rows_per_batch", [4, 3])
+def test_requests_to_one_process_are_served_by_all_and_the_run_continues(
+    data: Path, tmp_path: Path, compilation_cache: Path, rows_per_batch: int
+) -> None:
+    """Three rows do not divide, so no update synchronises the two processes."""
+    run, size = tmp_path / "run", f"rows={rows_per_batch}"
+    requests = ["save@10:1", "sigterm@80:1"]
+
+    ended = train(data, run, compilation_cache, size, *requests)
+    saved = checkpoints(run)
+    resumed = train(data, run, compilation_cache, size)
+    whole = train(data, tmp_path / "whole", compilation_cache, size)
+
+    assert ended.codes == [75, 75]
+    assert len(saved) == 2
+    stop = f"caught Preempted: SIGTERM ended the run after step {max(saved)};"
+    assert all(stop in text for text in ended.texts)
+    assert resumed.codes == whole.codes == [0, 0]
+    assert json.dumps(rows(run)) == json.dumps(rows(tmp_path / "whole"))
