@@ -126,7 +126,8 @@ class Trainer:
             starts with; a run that has a checkpoint ignores it.
         profile: Steps `(start, stop)` whose JAX trace is written to `profile/`.
         hang_after_s: When a step takes longer than this, in seconds, without compiling
-            and evaluating, the stacks of all threads are logged; None never logs them.
+            and evaluating, the stacks of all threads are logged, and several processes
+            end. None never looks for such steps.
         flops_per_token: Floating point operations of a token, forward and backward, for
             the logged `model_flops_per_s` and `mfu`. The default is 6 for each
             parameter, which leaves out the scores of attention.
@@ -333,10 +334,14 @@ class Trainer:
             NonFiniteError: A loss or a parameter became NaN or infinite.
             RunMismatchError: Another program runs in the folder, or this trainer's
                 model is spoilt by an earlier error.
-            TimeoutError: Another process did not reach its `run()`.
+            ValueError: A setting differs between processes.
             roxxel_ckpt.CheckpointError: A checkpoint cannot be written or read.
             Exception: An error of `loss_fn`, `eval_fn` or the data, after the last
                 whole state was saved.
+
+        With several processes `Preempted`, `NonFiniteError` and the `ValueError` are
+        raised on all. Any other error ends all processes with exit code 1, after the
+        cause was logged, and does not return to the caller.
         """
         began = time.perf_counter()
         use_compilation_cache()
