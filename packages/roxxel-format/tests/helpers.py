@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_format import Roxxel, Shard
-from roxxel_format._spec.manifest import ColumnTable, Manifest, ShardTable, Version
+
+from .conformance.reader import seal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -42,59 +44,105 @@ def corpus_of(folder: Path, documents: Iterable[Any], **options: Any) -> Roxxel:
     return corpus
 
 
+SHARD_FIELDS = (
+    "names",
+    "bytes",
+    "tokens",
+    "documents",
+    "least",
+    "greatest",
+    "flags",
+    "content_digests",
+    "digests",
+)
+"""The lists of a manifest, as docs/format.md specifies them."""
+
+
+def listed(folder: Path, name: str = "c_manifest.json") -> dict[str, Any]:
+    """Return a manifest as JSON."""
+    return json.loads((folder / name).read_bytes())
+
+
+def manifest_with(
+    rows: Sequence[Sequence[Any]], counts: Sequence[int] = (), **fields: Any
+) -> bytes:
+    """Return a manifest of shards, with a version for each count of them."""
+    shards = {
+        name: [row[number] for row in rows] for number, name in enumerate(SHARD_FIELDS)
+    }
+    digests = shards["content_digests"]
+    versions: list[dict[str, Any]] = [
+        {
+            "num_shards": count,
+            "fingerprint": blake2b(
+                b"roxxel corpus 1" + bytes.fromhex("".join(digests[:count])),
+                digest_size=16,
+            ).hexdigest(),
+            "arguments": {},
+        }
+        for count in counts
+    ]
+    table: dict[str, Any] = {
+        "format": "roxxel manifest",
+        "version": 1,
+        "dtype": None,
+        "block_size": 0,
+        "separator": [],
+        "tokenizer": None,
+        "versions": versions,
+        "shards": shards,
+        "columns": {},
+    }
+    return seal(table | fields)
+
+
 def manifest_of(
     paths: Sequence[str | Path],
     counts: Sequence[int] | None = None,
-    columns: dict[str, ColumnTable] | None = None,
-) -> Manifest:
+    columns: dict[str, dict[str, Any]] | None = None,
+) -> bytes:
     """Return the manifest of some shards, with a version for each count of shards."""
-    shards = [Shard(path) for path in paths]
+    layouts = [Shard(path).layout for path in paths]
     rows = [
         (
-            Path(shard.path).name,
-            shard.layout.sections.stop,
-            shard.num_tokens,
-            shard.num_documents,
-            shard.layout.min_value,
-            shard.layout.max_value,
-            shard.layout.flags,
-            shard.layout.content_digest.hex(),
-            shard.layout.digest.hex(),
+            Path(path).name,
+            layout.sections.stop,
+            layout.num_tokens,
+            layout.num_documents,
+            layout.min_value,
+            layout.max_value,
+            layout.flags,
+            layout.content_digest.hex(),
+            layout.digest.hex(),
         )
-        for shard in shards
+        for path, layout in zip(paths, layouts, strict=True)
     ]
-    table = ShardTable(*map(list, zip(*rows, strict=True)))
-    counts = counts or [len(shards)]
-    return Manifest(
-        dtype_name=shards[0].layout.head.dtype_name,
-        block_size=shards[0].layout.head.block_size,
-        shards=table,
+    head = layouts[0].head
+    return manifest_with(
+        rows,
+        counts or [len(rows)],
+        dtype=head.dtype_name,
+        block_size=head.block_size,
         columns=columns or {},
-        versions=tuple(
-            Version(count, fingerprint)
-            for count, fingerprint in zip(
-                counts, table.fingerprints(counts), strict=True
-            )
-        ),
     )
 
 
 def with_manifest(
     corpus: Roxxel,
     counts: Sequence[int] | None = None,
-    columns: dict[str, ColumnTable] | None = None,
+    columns: dict[str, dict[str, Any]] | None = None,
 ) -> Roxxel:
     """Give the shards of a corpus `c_*.rox` a manifest, and return it opened anew."""
     folder = Path(corpus.paths[0]).parent
-    data = manifest_of(corpus.paths, counts, columns).pack()
+    data = manifest_of(corpus.paths, counts, columns)
     (folder / "c_manifest.json").write_bytes(data)
     return Roxxel(corpus.filepath)
 
 
 def column_of(
     folder: Path, per: str, parts: Sequence[Any | None], name: str = "column"
-) -> ColumnTable:
-    """Write the files of a column, one for each shard, and return their table."""
+) -> dict[str, Any]:
+    """Write the files of a column, one for each shard; return its manifest entry."""
     names: list[str | None] = []
     sizes: list[int] = []
     digests: list[str] = []
@@ -109,6 +157,10 @@ def column_of(
         digests.append(
             "" if part is None else blake2b(data, digest_size=32).hexdigest()
         )
-    return ColumnTable(
-        per, dtype.str[1:] if dtype.kind == "S" else dtype.name, names, sizes, digests
-    )
+    return {
+        "per": per,
+        "dtype": dtype.str[1:] if dtype.kind == "S" else dtype.name,
+        "names": names,
+        "bytes": sizes,
+        "digests": digests,
+    }

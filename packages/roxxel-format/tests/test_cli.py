@@ -226,6 +226,61 @@ def test_export_replaces_a_file_only_by_force(
     assert output.read_bytes() == b"\1\2"
 
 
+@pytest.mark.parametrize("alias", [None, "link", "symlink_to"])
+def test_export_never_replaces_a_shard_that_it_reads(
+    alias: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shard = tmp_path / "a.rox"
+    Roxxel(shard).write([[1, 2]], dtype="uint8")
+    source = shard.rename(tmp_path / "a.bin")
+    output = source
+    if alias is not None:
+        output = tmp_path / "alias.bin"
+        (os.link if alias == "link" else os.symlink)(source, output)
+
+    assert run("export", source, output, "--force") == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel-format: {output}: is {source}, a file of the corpus, which the export "
+        "would replace; write elsewhere\n"
+    )
+    assert Roxxel(source).tokens[:].tolist() == [1, 2]
+
+
+def test_export_never_replaces_a_column_of_its_corpus(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    corpus.write([[1, 2]], dtype="uint8")
+    corpus.write_column("mask", [0, 1], per="token")
+    (column,) = tmp_path.glob("*.mask.*.bin")
+
+    assert run("export", tmp_path / "c_*.rox", column, "--force") == 1
+
+    assert "a file of the corpus" in capsys.readouterr().err
+    assert corpus.column("mask")[:].tolist() == [0, 1]
+
+
+def test_export_to_a_folder_or_a_broken_link_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "a.rox"
+    Roxxel(target).write([[1, 2]], dtype="uint8")
+    folder, link = tmp_path / "f.npy", tmp_path / "l.npy"
+    folder.mkdir()
+    link.symlink_to("missing.npy")
+
+    assert run("export", target, folder, "--force") == 1
+    assert run("export", target, link) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel-format: {folder}: is a folder; name a file in it\n"
+        f"roxxel-format: {link}: exists already; add --force to replace it, or write "
+        "elsewhere\n"
+    )
+    assert link.is_symlink()
+
+
 def test_a_missing_input_and_a_separator_of_text_are_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -504,12 +559,13 @@ def test_info_shows_versions_and_columns(
         {"fingerprint": first, "shards": 1},
         {"fingerprint": corpus.fingerprint, "shards": 2},
     ]
-    mask = {"name": "mask", "per": "token", "dtype": "uint8", "shards": 1}
-    assert facts["columns"] == [mask]
+    mask = {"name": "mask", "per": "token", "dtype": "uint8"}
+    assert facts["columns"] == [mask | {"shards": 1, "missing_shards": 1}]
     assert run("info", tmp_path / "c_*.rox") == 0
     printed = capsys.readouterr().out
     assert f"versions     fingerprint {first}, shards 1\n" in printed
-    assert "columns      name mask, per token, dtype uint8, shards 1\n" in printed
+    row = "columns      name mask, per token, dtype uint8, shards 1, missing shards 1\n"
+    assert row in printed
 
 
 def test_other_inputs_are_another_corpus(
@@ -521,7 +577,9 @@ def test_other_inputs_are_another_corpus(
 
     assert run("write", target, text) == 1
 
-    assert "made with other arguments (inputs=" in capsys.readouterr().err
+    assert (
+        f"made from other inputs ({text} has 18 bytes, and" in capsys.readouterr().err
+    )
 
 
 def test_info_draws_the_lengths_of_documents(
@@ -617,6 +675,20 @@ def test_clean_says_what_it_did(
     assert capsys.readouterr().out == f"removed {tmp_path / 'c_00007.rox'}\n"
     assert run("clean", tmp_path / "c_*.rox") == 0
     assert capsys.readouterr().out == f"{tmp_path / 'c_*.rox'}: nothing to remove\n"
+
+
+@pytest.mark.parametrize("name", ["x", "x.rox", "x_*.rox", "x/y_*.rox"])
+def test_clean_of_a_path_that_does_not_exist_is_an_error(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Roxxel(tmp_path / "c_*.rox").write([[1]])
+    before = sorted(tmp_path.iterdir())
+
+    assert run("clean", tmp_path / name) == 1
+
+    expected = f"roxxel-format: {tmp_path / name}: no such corpus; check the path\n"
+    assert capsys.readouterr().err == expected
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_token_beyond_the_vocabulary_names_the_vocabulary(tmp_path: Path) -> None:

@@ -97,7 +97,9 @@ def test_damaged_and_missing_files_of_columns_are_named(corpus: Roxxel) -> None:
     with pytest.raises(ShardError, match="values of uint8 need"):
         _ = mask[:]
     path.unlink()
-    with pytest.raises(ShardError, match="the file of a column is gone"):
+    with pytest.raises(
+        ShardError, match="the file is gone, so the column was replaced"
+    ):
         _ = mask[:]
     path.write_bytes(data)
     assert np.array_equal(mask[:], MASK)
@@ -106,7 +108,6 @@ def test_damaged_and_missing_files_of_columns_are_named(corpus: Roxxel) -> None:
 def test_a_column_of_pointers_is_refused(tmp_path: Path) -> None:
     written = corpus_of(tmp_path, documents_of(10))
     table = column_of(tmp_path, "token", [np.zeros(10)])
-    hostile = type(table)(table.per, "O", table.names, table.num_bytes, table.digests)
 
     with pytest.raises(ShardError, match="column 'x' has dtype 'O', which this reader"):
-        with_manifest(written, columns={"x": hostile}).column("x")
+        with_manifest(written, columns={"x": table | {"dtype": "O"}}).column("x")

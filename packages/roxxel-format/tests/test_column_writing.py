@@ -10,20 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
-from roxxel_format._spec.manifest_gate import parse_manifest
 
-from .helpers import corpus_of, documents_of, names_in
+from .helpers import corpus_of, documents_of, listed, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from roxxel_format._spec.manifest import ColumnTable
 
-
-def table_of(folder: Path, column: str) -> ColumnTable:
-    path = folder / "c_manifest.json"
-    return parse_manifest(path.read_bytes(), str(path)).columns[column]
+def table_of(folder: Path, column: str) -> dict[str, Any]:
+    return listed(folder)["columns"][column]
 
 
 def items_of(folder: Path, column: str) -> list[Any]:
@@ -31,7 +27,7 @@ def items_of(folder: Path, column: str) -> list[Any]:
     table = table_of(folder, column)
     items: list[Any] = []
     for name, size, digest in zip(
-        table.names, table.num_bytes, table.digests, strict=True
+        table["names"], table["bytes"], table["digests"], strict=True
     ):
         if name is None:
             items.append(None)
@@ -39,7 +35,7 @@ def items_of(folder: Path, column: str) -> list[Any]:
         data = (folder / name).read_bytes()
         assert len(data) == size
         assert blake2b(data, digest_size=32).hexdigest() == digest
-        items += np.frombuffer(data, table.dtype).tolist()
+        items += np.frombuffer(data, table["dtype"]).tolist()
     return items
 
 
@@ -66,7 +62,7 @@ def test_columns_hold_one_item_for_each_token_or_document(
     corpus.write_column("mask", parts, per, "uint8")
 
     assert items_of(folder, "mask") == values.tolist()
-    assert table_of(folder, "mask").per == per
+    assert table_of(folder, "mask")["per"] == per
 
 
 def test_column_is_listed_under_a_name_of_its_own(tmp_path: Path) -> None:
@@ -75,9 +71,9 @@ def test_column_is_listed_under_a_name_of_its_own(tmp_path: Path) -> None:
     corpus.write_column("loss_mask", [True, False, True])
 
     table = table_of(tmp_path, "loss_mask")
-    assert (table.per, table.dtype) == ("token", "bool")
+    assert (table["per"], table["dtype"]) == ("token", "bool")
     (name,) = [name for name in names_in(tmp_path) if name.endswith(".bin")]
-    assert table.names == [name]
+    assert table["names"] == [name]
     assert name.startswith("c_00000.loss_mask.")
     assert corpus.leftovers() == []
 
@@ -100,7 +96,7 @@ def test_values_are_stored_as_their_dtype(
 
     corpus.write_column("id", values, "document", dtype)
 
-    assert table_of(tmp_path, "id").dtype == stored
+    assert table_of(tmp_path, "id")["dtype"] == stored
     assert items_of(tmp_path, "id") == items
 
 
@@ -173,6 +169,16 @@ def test_column_of_a_corpus_that_is_replaced_meanwhile_is_an_error(
         corpus.write_column("id", values(), "document")
 
     assert names_in(tmp_path) == ["c_00001.rox", "c_manifest.json"]
+
+
+def test_a_list_of_large_integers_is_exact(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path, [[1, 2]])
+
+    corpus.write_column("id", [2**63 + 1, 1])
+
+    assert corpus.column("id")[:].tolist() == [2**63 + 1, 1]
+    with pytest.raises(ValueError, match="and no dtype stores both exactly"):
+        corpus.write_column("other", [2**64 - 1, -1])
 
 
 def test_replaced_corpus_has_no_columns(tmp_path: Path) -> None:

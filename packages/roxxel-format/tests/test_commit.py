@@ -17,18 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, Shard, ShardError, ShardWriter
-from roxxel_format._spec.manifest_gate import parse_manifest
 
-from .helpers import corpus_of, documents_of, line_of, names_in
+from .helpers import corpus_of, documents_of, line_of, listed, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from roxxel_format._spec.manifest import Manifest
-
-
-def manifest_of(folder: Path, name: str = "c_manifest.json") -> Manifest:
-    return parse_manifest((folder / name).read_bytes(), name)
 
 
 def tokens_of(folder: Path) -> list[int]:
@@ -80,30 +73,30 @@ def version_1_corpus(
 def test_manifest_lists_what_the_feet_of_the_shards_say(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path, documents_of(*[1000] * 40), separator=b"\1")
 
-    manifest = manifest_of(tmp_path)
+    manifest = listed(tmp_path)
 
     shards = [Shard(path) for path in corpus.paths]
     layouts = [shard.layout for shard in shards]
     assert len(shards) > 4
-    table = manifest.shards
-    assert list(table.names) == [Path(path).name for path in corpus.paths]
-    assert list(table.num_bytes) == [Path(p).stat().st_size for p in corpus.paths]
-    assert list(table.num_tokens) == [layout.num_tokens for layout in layouts]
-    assert list(table.min_values) == [layout.min_value for layout in layouts]
-    assert list(table.digests) == [layout.digest.hex() for layout in layouts]
-    assert (manifest.dtype_name, manifest.block_size) == ("uint16", 512)
-    assert tuple(manifest.separator) == (1,)
-    assert manifest.fingerprint == corpus.fingerprint
-    assert manifest.versions[0].arguments["separator"] == {"bytes": "01"}
+    table = manifest["shards"]
+    assert table["names"] == [Path(path).name for path in corpus.paths]
+    assert table["bytes"] == [Path(p).stat().st_size for p in corpus.paths]
+    assert table["tokens"] == [layout.num_tokens for layout in layouts]
+    assert table["least"] == [layout.min_value for layout in layouts]
+    assert table["digests"] == [layout.digest.hex() for layout in layouts]
+    assert (manifest["dtype"], manifest["block_size"]) == ("uint16", 512)
+    assert manifest["separator"] == [1]
+    assert manifest["versions"][-1]["fingerprint"] == corpus.fingerprint
+    assert manifest["versions"][0]["arguments"]["separator"] == {"bytes": "01"}
 
 
 def test_append_makes_a_version_of_the_corpus(tmp_path: Path) -> None:
     first = corpus_of(tmp_path, [[1, 2]], vocab_size=9).fingerprint
     second = corpus_of(tmp_path, [[3]], vocab_size=9, exist="append").fingerprint
 
-    versions = manifest_of(tmp_path).versions
+    versions = listed(tmp_path)["versions"]
 
-    assert [(v.num_shards, v.fingerprint) for v in versions] == [
+    assert [(v["num_shards"], v["fingerprint"]) for v in versions] == [
         (1, first),
         (2, second),
     ]
@@ -117,8 +110,14 @@ def test_append_makes_a_version_of_the_corpus(tmp_path: Path) -> None:
             {"dtype": "uint32"},
             "holds uint16, so uint32 cannot be appended; leave d",
         ),
-        ({"separator": 3}, r"end with the separator \[7\], and these with \[3\]; app"),
-        ({"separator": None}, r"end with the separator \[7\], and these with \[\]; ap"),
+        (
+            {"separator": 3},
+            r"end with the separator \[7\], and these with the separator \[3",
+        ),
+        (
+            {"separator": None},
+            r"end with the separator \[7\], and these with no separator; a",
+        ),
     ],
 )
 def test_append_of_other_kinds_is_refused(
@@ -218,8 +217,8 @@ def test_killed_write_leaves_the_old_corpus_or_the_new_one(
     if not is_committed:
         corpus_of(tmp_path, new, exist=exist, dtype="uint32")
     assert tokens_of(tmp_path) == expected
-    listed = [*manifest_of(tmp_path).shards.names, "c_manifest.json"]
-    assert is_committed or names_in(tmp_path) == sorted(listed)
+    names = [*listed(tmp_path)["shards"]["names"], "c_manifest.json"]
+    assert is_committed or names_in(tmp_path) == sorted(names)
 
 
 def test_interrupted_first_write_is_not_a_corpus(
@@ -254,6 +253,32 @@ def test_clean_removes_an_interrupted_first_write_whole(tmp_path: Path) -> None:
     removed = Roxxel(tmp_path / "c_*.rox").remove_leftovers()
 
     assert str(tmp_path / "c_manifest.json") in removed
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(("written", "cleaned"), [("*.rox", ""), ("", "*.rox")])
+def test_clean_by_another_spelling_leaves_an_interrupted_write_marked(
+    tmp_path: Path, written: str, cleaned: str
+) -> None:
+    """The folder `d` and `d/*.rox` have one manifest, and shards of other names."""
+
+    def killed() -> Iterator[object]:
+        yield from documents_of(*[3000] * 4)
+        kill_self()
+
+    def write() -> None:
+        Roxxel(tmp_path / written).write(
+            killed(), dtype="uint16", max_shard_bytes=20_000, separator=None
+        )
+
+    assert fork(write) == -signal.SIGKILL
+
+    Roxxel(tmp_path / cleaned).remove_leftovers()
+
+    for spelling in (written, cleaned):
+        with pytest.raises(ShardError, match="no version is committed"):
+            _ = Roxxel(tmp_path / spelling).num_tokens
+    assert Roxxel(tmp_path / written).remove_leftovers()
     assert names_in(tmp_path) == []
 
 
@@ -314,7 +339,7 @@ def test_two_processes_append_at_once_and_lose_nothing(tmp_path: Path) -> None:
 
     assert [each for each in tokens if each < 100] == list(range(20))
     assert [each for each in tokens if each >= 100] == list(range(100, 120))
-    assert len(manifest_of(tmp_path).versions) == 40
+    assert len(listed(tmp_path)["versions"]) == 40
 
 
 def test_append_that_loses_commits_on_the_newer_manifest(tmp_path: Path) -> None:
@@ -326,7 +351,7 @@ def test_append_that_loses_commits_on_the_newer_manifest(tmp_path: Path) -> None
     corpus_of(tmp_path, nested(), exist="append")
 
     assert tokens_of(tmp_path) == [1, 3, 2]
-    assert manifest_of(tmp_path).shards.names == [
+    assert listed(tmp_path)["shards"]["names"] == [
         "c_00000.rox",
         "c_00002.rox",
         "c_00001.rox",
@@ -503,10 +528,10 @@ def test_shards_of_version_1_get_a_manifest_when_they_are_appended_to(
     corpus_of(tmp_path, [[4]], exist="append")
 
     assert tokens_of(tmp_path) == [1, 2, 3, 4]
-    first, second = manifest_of(tmp_path).versions
-    assert (first.num_shards, first.fingerprint) == (2, before)
-    assert first.arguments["max_shard_bytes"] == 12_000
-    assert second.num_shards == 3
+    first, second = listed(tmp_path)["versions"]
+    assert (first["num_shards"], first["fingerprint"]) == (2, before)
+    assert first["arguments"]["max_shard_bytes"] == 12_000
+    assert second["num_shards"] == 3
 
 
 @pytest.mark.parametrize(
@@ -656,7 +681,7 @@ def test_sync_on_macos_without_full_sync_is_a_plain_one(
     Roxxel(tmp_path / "a.rox").write([[1]])
     assert Roxxel(tmp_path / "a.rox").num_tokens == 1
     code = errno.EIO
-    with pytest.raises(OSError, match="the shard was discarded"):
+    with pytest.raises(OSError, match="the new file was discarded"):
         Roxxel(tmp_path / "b.rox").write([[1]])
 
 
@@ -685,12 +710,13 @@ def test_every_version_is_the_documents_that_were_written_until_then(
         corpus = corpus_of(folder, documents, dtype="uint16", exist=exist)
         assert np.array_equal(corpus.tokens[:], line_of(line))
 
-    manifest = manifest_of(folder)
-    assert names_in(folder) == [*manifest.shards.names, "c_manifest.json"]
-    for version, expected in zip(manifest.versions, lines, strict=True):
-        paths = [folder / name for name in manifest.shards.names[: version.num_shards]]
+    manifest = listed(folder)
+    names = manifest["shards"]["names"]
+    assert names_in(folder) == [*names, "c_manifest.json"]
+    for version, expected in zip(manifest["versions"], lines, strict=True):
+        paths = [folder / name for name in names[: version["num_shards"]]]
         assert np.array_equal(Roxxel(paths).tokens[:], line_of(expected))
-        assert Roxxel(paths).fingerprint == version.fingerprint
+        assert Roxxel(paths).fingerprint == version["fingerprint"]
 
 
 @pytest.mark.parametrize(

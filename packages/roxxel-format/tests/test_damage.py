@@ -7,6 +7,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -166,7 +167,7 @@ def test_a_file_of_the_same_size_in_place_of_the_opened_one_is_an_error(
         corpus.read([0], 5)
     path.unlink()
     path.mkdir()
-    with pytest.raises(ShardError, match="not a file, so not a shard"):
+    with pytest.raises(ShardError, match="is a folder, not a regular file"):
         corpus.read([0], 5)
 
 
@@ -205,7 +206,7 @@ def test_a_pipe_is_not_a_shard(tmp_path: Path) -> None:
     path = tmp_path / "a.rox"
     os.mkfifo(path)
 
-    with pytest.raises(ShardError, match="not a file, so not a shard"):
+    with pytest.raises(ShardError, match="is a named pipe, not a regular file"):
         _ = Roxxel(path).num_tokens
 
 
@@ -353,3 +354,33 @@ def test_verify_reports_progress_and_all_damage(tmp_path: Path) -> None:
     ] * 2
     assert seen[-1] == (report.num_bytes, report.num_bytes)
     assert report.num_shards == corpus.num_shards
+
+
+def test_verify_finds_padding_that_is_not_zero_though_its_checksum_holds(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a.rox"
+    Roxxel(path).write(documents_of(1000), block_size=512)
+    layout = Shard(path).layout
+    at = layout.sections
+    data = bytearray(path.read_bytes())
+    data[at.documents - 48] = 1
+    last_block = zlib.crc32(data[at.documents - 512 : at.documents])
+    struct.pack_into("<I", data, at.checksums + 4 * 3, last_block)
+    foot = data[-256:]
+    struct.pack_into("<I", foot, 120, zlib.crc32(data[at.checksums : at.metadata]))
+    sections = data[at.documents : at.metadata]
+    content = blake2b(data[16:44] + foot[8:44] + sections, digest_size=32).digest()
+    covered = data[:4096] + data[at.documents : at.foot] + foot[:128] + content
+    foot[128:192] = content + blake2b(covered, digest_size=32).digest()
+    struct.pack_into("<I", foot, 244, zlib.crc32(foot[:244]))
+    path.write_bytes(data[:-256] + foot)
+    corpus = Roxxel(path, check="blocks")
+    assert corpus.read([0], 1000)[0].tolist() == documents_of(1000)[0].tolist()
+
+    (error,) = corpus.verify().errors
+
+    assert str(error) == (
+        f"{path}: the last 48 bytes of its tokens are padding and must be zero, but "
+        "are not; fetch or write this shard again"
+    )

@@ -14,6 +14,7 @@ from roxxel_format.foreign import FlatTokens, MegatronTokens
 from .helpers import documents_of, line_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -213,3 +214,120 @@ def test_foreign_files_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     (tmp_path / "d.npy").write_bytes(b"no")
     with pytest.raises(ShardError, match=r"not a \.npy file"):
         FlatTokens(tmp_path / "d.npy")
+
+
+def changed_bytes(data: bytes, stop: int) -> Iterator[bytes]:
+    """Yield the data with one of its first `stop` bytes changed, in many ways."""
+    for position in range(stop):
+        old = data[position]
+        others = {old ^ (1 << bit) for bit in range(8)}
+        others |= {0, 255, *b"-+19L'\"\\([{,:<>\n "}
+        for byte in sorted(others - {old}):
+            yield data[:position] + bytes([byte]) + data[position + 1 :]
+
+
+def is_sentence(message: str, path: Path) -> bool:
+    return message.startswith(f"{path}: ") and "; " in message and "\n" not in message
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
+def test_a_changed_byte_in_a_npy_header_is_an_error_or_changes_no_item(
+    version: tuple[int, int], tmp_path: Path
+) -> None:
+    path = tmp_path / "a.npy"
+    [tokens] = documents_of(50)
+    with path.open("wb") as file:
+        np.lib.format.write_array(file, tokens, (1, 0) if version == (1, 0) else (2, 0))
+    data = bytearray(path.read_bytes())
+    data[6:8] = version
+    stop = len(data) - tokens.nbytes
+    assert FlatTokens(path).tokens[:].tolist() == tokens.tolist()
+
+    for changed in changed_bytes(bytes(data), stop):
+        path.write_bytes(changed)
+        try:
+            reader = FlatTokens(path)
+        except ShardError as error:
+            assert is_sentence(str(error), path)  # noqa: PT017 - not every change is one
+        else:
+            # The item type is all that another valid header can change.
+            assert reader.tokens[:].tobytes() == tokens.tobytes()
+            assert reader.num_tokens * reader.dtype.itemsize == tokens.nbytes
+
+
+def test_a_changed_byte_in_a_megatron_index_is_an_error_or_changes_no_item(
+    tmp_path: Path,
+) -> None:
+    documents = documents_of(7, 0, 20, 3)
+    write_megatron(tmp_path / "m", documents, 2)
+    path = tmp_path / "m.idx"
+    data = path.read_bytes()
+    line = line_of(documents).tobytes()
+
+    for changed in changed_bytes(data, len(data)):
+        path.write_bytes(changed)
+        try:
+            reader = MegatronTokens(tmp_path / "m")
+        except ShardError as error:
+            named = path.with_suffix(".bin") if ".bin: " in str(error) else path
+            assert is_sentence(str(error), named)  # noqa: PT017 - as above
+        else:
+            assert reader.tokens[:].tobytes() == line
+            assert reader.dtype.itemsize == 2
+
+
+@pytest.mark.parametrize("suffix", ["npy", "idx", "bin"])
+def test_a_truncated_foreign_file_is_an_error(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{suffix}"
+    write_megatron(tmp_path / "a", documents_of(7, 20))
+    np.save(tmp_path / "a.npy", documents_of(27)[0])
+    data = path.read_bytes()
+
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(ShardError) as caught:
+            _ = FlatTokens(path) if suffix == "npy" else MegatronTokens(path)
+        assert str(tmp_path / "a.") in str(caught.value)
+        assert "; " in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("(-5,)", "not a .npy file (its header is "),
+        ("(4,)", "has 138 bytes, but 4 items of uint16 end at byte 136; the file goes"),
+        ("(6,)", "has 138 bytes, but 6 items of uint16 end at byte 140; the file is"),
+        ("(5, 1)", "holds an array of shape (5, 1); save a flat array"),
+    ],
+)
+def test_a_npy_file_of_another_shape_than_its_items_is_refused(
+    shape: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(5, dtype=np.uint16))
+    header = f"{{'descr': '<u2', 'fortran_order': False, 'shape': {shape}, }}"
+    data = path.read_bytes()
+    path.write_bytes(data[:10] + header.encode().ljust(117) + data[127:])
+
+    with pytest.raises(ShardError) as caught:
+        FlatTokens(path)
+
+    assert str(caught.value).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize("descr", ["<V2", "|O", "<U4", "<c8", "<M8[s]", "<f16", "<i3"])
+def test_npy_items_that_are_no_tokens_are_refused_by_their_type(
+    descr: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(5, dtype=np.uint16))
+    data = path.read_bytes()
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': (5,), }}"
+    path.write_bytes(data[:10] + header.encode().ljust(117) + data[127:])
+
+    with pytest.raises(ShardError) as caught:
+        FlatTokens(path)
+
+    assert str(caught.value) == (
+        f"{path}: holds items of type {descr!r}; save integers, floats or bools"
+    )

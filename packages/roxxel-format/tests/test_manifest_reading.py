@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
-from roxxel_format._spec.manifest import Manifest, ShardTable, Version
-from roxxel_format._spec.manifest_gate import parse_manifest
 
-from .helpers import corpus_of, documents_of, line_of, manifest_of, with_manifest
+from .conformance.reader import seal
+from .helpers import (
+    corpus_of,
+    documents_of,
+    line_of,
+    listed,
+    manifest_of,
+    manifest_with,
+    with_manifest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,13 +71,13 @@ def test_only_shards_in_the_manifest_are_read(tmp_path: Path) -> None:
     documents = documents_of(900, 900, 900)
     corpus = corpus_of(tmp_path, documents, max_shard_bytes=9000)
     paths = corpus.paths
-    (tmp_path / "c_manifest.json").write_bytes(manifest_of(paths[:2]).pack())
+    (tmp_path / "c_manifest.json").write_bytes(manifest_of(paths[:2]))
 
     for name in ("c_*.rox", "c_[0-9]*.rox", "."):
-        listed = Roxxel(tmp_path / name)
-        assert listed.paths == paths[:2]
-        assert np.array_equal(listed.tokens[:], line_of(documents[:2]))
-        assert listed.verify().ok
+        corpus = Roxxel(tmp_path / name)
+        assert corpus.paths == paths[:2]
+        assert np.array_equal(corpus.tokens[:], line_of(documents[:2]))
+        assert corpus.verify().ok
     both = Roxxel([tmp_path / "c_*.rox", paths[2]])
     assert np.array_equal(both.tokens[:], line_of(documents))
     assert both.versions == [both.fingerprint]
@@ -95,7 +101,7 @@ def test_opening_reads_no_shard_and_reading_only_what_it_needs(tmp_path: Path) -
 
 def test_a_folder_of_two_corpora_is_an_error_that_names_them(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        (tmp_path / f"{name}_manifest.json").write_bytes(Manifest().pack())
+        (tmp_path / f"{name}_manifest.json").write_bytes(manifest_with([]))
 
     with pytest.raises(ShardError, match=r"2 corpora \(a_manifest\.json, b_manif"):
         _ = Roxxel(tmp_path).num_tokens
@@ -104,7 +110,7 @@ def test_a_folder_of_two_corpora_is_an_error_that_names_them(tmp_path: Path) -> 
 def test_a_corpus_whose_first_write_has_not_committed_is_an_error(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "c_manifest.json").write_bytes(Manifest().pack())
+    (tmp_path / "c_manifest.json").write_bytes(manifest_with([]))
 
     with pytest.raises(ShardError, match="no version is committed; the first write"):
         _ = Roxxel(tmp_path / "c_*.rox").num_tokens
@@ -147,29 +153,17 @@ def test_a_shard_that_differs_from_its_entry_is_an_error_at_its_first_use(
 
 def test_many_shards_are_opened_by_one_file(tmp_path: Path) -> None:
     digests = [f"{number:064x}" for number in range(20_000)]
-    ones = [1] * len(digests)
-    table = ShardTable(
-        [f"c_{number:05d}.rox" for number in range(len(digests))],
-        [8192] * len(digests),
-        ones,
-        ones,
-        ones,
-        ones,
-        [0] * len(digests),
-        digests,
-        digests,
-    )
-    (fingerprint,) = table.fingerprints([len(digests)])
-    manifest = Manifest("uint16", 4096, shards=table)
-    versions = (Version(len(digests), fingerprint),)
-    data = Manifest("uint16", 4096, shards=table, versions=versions).pack()
-    assert len(manifest.pack()) < len(data)
+    rows = [
+        (f"c_{number:05d}.rox", 8192, 1, 1, 1, 1, 0, digest, digest)
+        for number, digest in enumerate(digests)
+    ]
+    data = manifest_with(rows, [len(rows)], dtype="uint16", block_size=4096)
     (tmp_path / "c_manifest.json").write_bytes(data)
 
     corpus = Roxxel(tmp_path / "c_*.rox")
 
     assert corpus.num_tokens == corpus.num_documents == len(digests)
-    assert corpus.fingerprint == fingerprint
+    assert corpus.versions == [corpus.fingerprint]
 
 
 @pytest.mark.parametrize("check", ["headers", "blocks"])
@@ -209,16 +203,13 @@ def test_a_folder_of_a_manifest_and_another_corpus_is_an_error(tmp_path: Path) -
     assert Roxxel(tmp_path / "c_*.rox").fingerprint == first.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("dtype_name", "uint8"), ("block_size", 1024)]
-)
+@pytest.mark.parametrize(("field", "value"), [("dtype", "uint8"), ("block_size", 1024)])
 def test_a_manifest_that_belies_the_head_of_a_shard_is_refused(
     field: str, value: Any, tmp_path: Path
 ) -> None:
     corpus = corpus_of(tmp_path, documents_of(500))
     path = tmp_path / "c_manifest.json"
-    manifest = parse_manifest(path.read_bytes(), str(path))
-    path.write_bytes(replace(manifest, **{field: value}).pack())
+    path.write_bytes(seal(listed(tmp_path) | {field: value}))
 
     with pytest.raises(ShardError, match="this file is not the one that its manifest"):
         _ = Roxxel(corpus.filepath).tokens[:]
@@ -241,3 +232,48 @@ def test_a_pattern_does_not_match_what_no_version_lists(tmp_path: Path) -> None:
     with pytest.raises(ShardError, match=r"which c_manifest\.json does not"):
         _ = Roxxel(tmp_path / "c_0000?.rox").num_tokens
     assert Roxxel(left).num_tokens == 500
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_a_corpus_that_was_written_as_a_star_is_the_corpus_of_its_folder(
+    tmp_path: Path, *, columns: bool
+) -> None:
+    written = Roxxel(tmp_path / "*.rox")
+    written.write([[1, 2], [3]])
+    assert Path(written.paths[0]).name == "00000.rox"
+    if columns:
+        written.write_column("mask", [1, 0, 1], dtype="uint8")
+    folder = Roxxel(tmp_path)
+    assert folder.fingerprint == written.fingerprint
+
+    folder.write([[4]], exist="append")
+
+    for path in (tmp_path, tmp_path / "*.rox", tmp_path / "shard_*.rox"):
+        corpus = Roxxel(path)
+        assert corpus.tokens[:].tolist() == [1, 2, 3, 4]
+        assert len(corpus.versions) == 2
+        assert corpus.verify().ok
+
+
+def test_leftovers_of_a_corpus_that_was_written_as_a_star_are_found_by_its_folder(
+    tmp_path: Path,
+) -> None:
+    Roxxel(tmp_path / "*.rox").write([[1, 2], [3]])
+    left = tmp_path / "00007.rox"
+    left.write_bytes(b"not committed")
+
+    assert Roxxel(tmp_path).tokens[:].tolist() == [1, 2, 3]
+    assert Roxxel(tmp_path).remove_leftovers() == [str(left)]
+    assert Roxxel(tmp_path).tokens[:].tolist() == [1, 2, 3]
+
+
+def test_a_shard_without_a_prefix_beside_the_shards_of_a_folder_is_an_error(
+    tmp_path: Path,
+) -> None:
+    Roxxel(tmp_path).write([[1, 2], [3]])
+    other = Roxxel(tmp_path / "00000.rox")
+    other.write([[4]])
+
+    with pytest.raises(ShardError, match=r"holds 00000\.rox and 0 more shards that do"):
+        _ = Roxxel(tmp_path).num_tokens
+    assert Roxxel(tmp_path).leftovers() == []

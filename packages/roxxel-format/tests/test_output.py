@@ -48,7 +48,7 @@ def test_sync_that_fails_names_the_shard(
         raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match=r"the shard was discarded.*a\.rox"):
+    with pytest.raises(OSError, match=r"the new file was discarded.*a\.rox"):
         append_and_close(ShardWriter(tmp_path / "a.rox", "uint16"), 1)
 
     assert list(tmp_path.iterdir()) == []

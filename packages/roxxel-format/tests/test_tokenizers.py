@@ -1,14 +1,13 @@
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
-from roxxel_format import Roxxel
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from roxxel_format import Roxxel, ShardError
 
 
 class Letters:
@@ -50,7 +49,7 @@ def test_a_tokenizer_gives_ids_dtype_and_identity(tmp_path: Path) -> None:
     assert corpus.tokenizer.startswith("letters@")
     assert corpus.metadata["tokenizer"]["vocab_size"] == 27
     other = Roxxel(tmp_path / "b.rox")
-    other.write(["a"], tokenizer=Wrapped())
+    other.write(["a"], separator=None, tokenizer=Wrapped())
     assert other.documents[0].tolist() == [0]
     assert other.tokenizer == corpus.tokenizer
 
@@ -63,7 +62,7 @@ def test_what_a_tokenizer_cannot_do_is_an_error(
     with pytest.raises(TypeError, match="must return a flat list of ids"):
         corpus.write(["a"], tokenizer=Broken())
     with pytest.raises(TypeError, match="document 1 is bytes, which a tokenizer cann"):
-        corpus.write(["a", b"a"], tokenizer=Letters())
+        corpus.write(["a", b"a"], separator=None, tokenizer=Letters())
     with pytest.raises(TypeError, match="tokenizer is a int without encode"):
         corpus.write(["a"], tokenizer=3)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
@@ -73,7 +72,7 @@ def test_what_a_tokenizer_cannot_do_is_an_error(
 
 
 def test_corpora_of_different_tokenizers_do_not_mix(tmp_path: Path) -> None:
-    Roxxel(tmp_path / "c_*.rox").write(["a"], tokenizer=Letters())
+    Roxxel(tmp_path / "c_*.rox").write(["a"], separator=None, tokenizer=Letters())
 
     with pytest.raises(ValueError, match="was written with another tokenizer"):
         Roxxel(tmp_path / "c_*.rox").write([[1]], dtype="uint16", exist="append")
@@ -91,7 +90,9 @@ class Library:
 
         @classmethod
         def from_pretrained(cls, name: str) -> Letters:
-            return cls.from_file(name)
+            if name != "someone/letters":
+                raise AssertionError("this queries the hub")
+            return cls()
 
 
 def test_a_tokenizer_is_loaded_by_its_path_or_name(
@@ -103,13 +104,83 @@ def test_a_tokenizer_is_loaded_by_its_path_or_name(
     (tmp_path / "bad.json").touch()
     corpus = Roxxel(tmp_path / "a.rox")
 
-    corpus.write(["abc"], tokenizer=path)
+    corpus.write(["abc"], separator=None, tokenizer=path)
     assert corpus.metadata["tokenizer"]["name"] == "tokenizer.json"
-    corpus.write(["abc"], tokenizer="someone/letters", exist="replace")
+    corpus.write(["abc"], separator=None, tokenizer="someone/letters", exist="replace")
     assert corpus.metadata["tokenizer"]["name"] == "someone/letters"
-    with pytest.raises(FileNotFoundError, match="no such tokenizer file"):
-        corpus.write(["a"], tokenizer="none.json", exist="replace")
     with pytest.raises(
         ValueError, match=r"cannot be loaded as a tokenizer \(expected value"
     ):
         corpus.write(["a"], tokenizer=tmp_path / "bad.json", exist="replace")
+
+
+@pytest.mark.parametrize("spelling", ["{}", "{}/"])
+def test_a_folder_that_holds_a_tokenizer_is_loaded(
+    spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
+    folder = tmp_path / "someone"
+    folder.mkdir()
+    (folder / "tokenizer.json").touch()
+    by_file, by_folder = Roxxel(tmp_path / "a.rox"), Roxxel(tmp_path / "b.rox")
+
+    by_file.write(["abc"], separator=None, tokenizer=folder / "tokenizer.json")
+    by_folder.write(["abc"], separator=None, tokenizer=spelling.format(folder))
+
+    assert by_folder.documents[0].tolist() == [0, 1, 2]
+    assert by_folder.metadata["tokenizer"] == by_file.metadata["tokenizer"]
+
+
+def test_a_pipe_is_not_a_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "tokenizer.json"
+    os.mkfifo(pipe)
+    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
+
+    for name in (pipe, tmp_path):
+        with pytest.raises(ShardError, match=f"^{pipe}: is a named pipe, not a regul"):
+            Roxxel(tmp_path / "a.rox").write(["a"], tokenizer=name)
+
+
+def test_a_folder_without_a_tokenizer_is_never_a_name_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "someone" / "letters").mkdir(parents=True)
+
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"^someone/letters: the folder holds no tokenizer\.json; pass a folder "
+        r"with this file, or the path of a tokenizer\.json$",
+    ):
+        Roxxel("a.rox").write(["abc"], tokenizer="someone/letters")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "none.json",
+        "./letters",
+        "../letters",
+        "/none/letters",
+        "~/letters",
+        "letters/",
+        "a/b/letters",
+        "two words",
+        Path("letters"),
+    ],
+)
+def test_a_path_that_is_missing_is_never_a_name_on_the_hub(
+    name: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", Library)  # pyright: ignore[reportArgumentType] - any object will do
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(FileNotFoundError) as caught:
+        Roxxel(tmp_path / "a.rox").write(["a"], tokenizer=name)
+
+    assert str(caught.value) == (
+        f"{name}: no such tokenizer file or folder; check the path"
+    )

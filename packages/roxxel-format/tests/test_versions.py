@@ -69,7 +69,7 @@ def test_an_unknown_version_is_an_error_that_names_the_current_one(
 
 def test_an_open_reader_keeps_its_version_when_the_corpus_grows(grown: Roxxel) -> None:
     folder = Path(grown.paths[0]).parent
-    data = manifest_of(grown.paths[:2]).pack()
+    data = manifest_of(grown.paths[:2])
     (folder / "c_manifest.json").write_bytes(data)
     reader = Roxxel(grown.filepath)
     before = pickle.dumps(reader)
@@ -120,6 +120,33 @@ def test_a_pickled_or_copied_subclass_stays_the_subclass(tmp_path: Path) -> None
         assert type(other) is Shifted
         assert other.shift == 5
         assert np.array_equal(other.read([7], 20, np.int64), expected)
+
+
+class Slotted(Shifted):
+    __slots__ = ("__secret", "unset", "word")
+
+    def reveal(self) -> str:
+        return self.__secret
+
+    def keep(self, secret: str) -> None:
+        self.__secret = secret
+
+
+def test_a_pickled_or_copied_subclass_keeps_its_slots(tmp_path: Path) -> None:
+    corpus_of(tmp_path, DOCUMENTS)
+    slotted = Slotted(tmp_path)
+    slotted.shift, slotted.word = 5, "kept"
+    slotted.keep("kept too")
+
+    for other in (
+        unpickled(slotted),
+        copy.copy(slotted),
+        copy.deepcopy(slotted),
+        slotted.with_check("blocks"),
+        slotted.with_version(slotted.fingerprint),
+    ):
+        assert (other.shift, other.word, other.reveal()) == (5, "kept", "kept too")
+        assert not hasattr(other, "unset")
 
 
 def test_the_writer_of_a_corpus_reads_what_it_wrote_last(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_format import Roxxel, ShardWriter
+from roxxel_format import Roxxel, ShardError, ShardWriter
 
 from .helpers import corpus_of, documents_of, line_of, names_in
 
@@ -189,7 +190,7 @@ def test_documents_of_other_kinds_are_refused(tmp_path: Path) -> None:
         ),
         ([[1], np.array([0.5])], "document 1: dtype float64 cannot be stored as"),
         ([[1], [[1, 2]]], ""),
-        ([["a"]], "document 0 is a list of str"),
+        ([["a"]], "document 0 holds 'a' at index 0; pass a flat list of ints"),
         ([[[1], [1, 2]]], "document 0 is a list but not of numbers"),
         ([3], "document 0 is a int"),
         ([np.array([1j])], "a shard cannot hold items of dtype complex128"),
@@ -201,6 +202,7 @@ def test_documents_of_other_kinds_are_refused(tmp_path: Path) -> None:
     for wrong, message in (
         (["\ud800"], "document 0 cannot be encoded as UTF-8 .surrogates not allowed"),
         ([[1], [2**70]], "document 1 holds an integer of more than 64 bits"),
+        ([[np.int64(1), 2**70]], "document 0 holds an integer of more than 64 bits"),
         (np.arange(3), r"document 0 has shape \(\)"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -223,6 +225,32 @@ def test_integers_of_several_dtypes_make_one_corpus(tmp_path: Path) -> None:
     )
 
     assert corpus.tokens[:].tolist() == [1, 60_000]
+
+
+def test_lists_of_large_integers_are_exact(tmp_path: Path) -> None:
+    large = 2**63 + 1
+
+    corpus = corpus_of(tmp_path, [[large, 1], [1, large]], dtype="uint64")
+
+    assert corpus.tokens[:].tolist() == [large, 1, 1, large]
+    with pytest.raises(ValueError, match=rf"document 0: value {large} is outside"):
+        Roxxel(tmp_path / "a.rox").write([[large, 1]])
+
+
+@pytest.mark.parametrize(
+    ("document", "other"), [([2**64 - 1, -1], "-1"), ([2**53 + 1, 0.5], "floats")]
+)
+def test_lists_that_a_float_would_round_are_refused(
+    document: list[float], other: str, tmp_path: Path
+) -> None:
+    for dtype in (None, "float64"):
+        with pytest.raises(
+            ValueError,
+            match=rf"document 0 holds {document[0]} beside {other}, and no dtype "
+            "stores both exactly; correct the document",
+        ):
+            Roxxel(tmp_path / "a.rox").write([document], dtype=dtype)
+    assert names_in(tmp_path) == []
 
 
 def test_floats_are_widened_and_never_overflow(tmp_path: Path) -> None:
@@ -267,8 +295,6 @@ def test_an_empty_iterator_is_an_error_and_empty_documents_are_not(
 
 def test_arguments_that_cannot_be_met_are_refused_at_once(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("a.rox", {"max_shard_bytes": 10**6}, "one file holds one shard"),
-        ("a.rox", {"exist": "append"}, "one file holds one shard"),
         ("a_*_*.rox", {}, "only one \\* in the last part"),
         ("a_*.rox", {"block_size": 5000}, "block_size must be a power of two"),
         ("a_*.rox", {"max_shard_bytes": 5000}, "max_shard_bytes=5000 is too small"),
@@ -316,7 +342,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
     old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
     try:
-        with pytest.raises(OSError, match="the shard was discarded, so make room"):
+        with pytest.raises(OSError, match="the new file was discarded, so make room"):
             Roxxel(tmp_path / "a.rox").write(documents_of(10**6))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -394,7 +420,8 @@ def test_a_corpus_leaves_one_whose_name_is_longer_alone(
 def test_a_shard_writer_writes_one_shard(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "a.rox", "uint8", separator=(9,)) as writer:
         writer.append(np.array([1, 2]))
-        assert names_in(tmp_path) == [".a.rox.partial"]
+        (draft,) = names_in(tmp_path)
+        assert re.fullmatch(r"\.a\.rox~[0-9a-f]{8}\.partial", draft)
 
     assert names_in(tmp_path) == ["a.rox"]
     assert Roxxel(tmp_path / "a.rox").tokens[:].tolist() == [1, 2, 9]
@@ -493,8 +520,15 @@ def test_an_end_of_iteration_in_a_tokenizer_is_not_that_of_the_documents(
 ) -> None:
     corpus = Roxxel(tmp_path / "c_*.rox")
 
-    with pytest.raises(RuntimeError, match="StopIteration"):
-        corpus.write(["a", "bad", "b"], tokenizer=Stopping(), max_shard_bytes=limit)
+    with pytest.raises(
+        ValueError, match=r"document 1 cannot be encoded by the tokenizer \(StopIter"
+    ):
+        corpus.write(
+            ["a", "bad", "b"],
+            separator=None,
+            tokenizer=Stopping(),
+            max_shard_bytes=limit,
+        )
 
     assert names_in(tmp_path) == []
 
@@ -518,3 +552,21 @@ threading.Thread(target=write).start()
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
 
     assert Roxxel(path).num_tokens == 24 * 500_000
+
+
+@pytest.mark.parametrize(
+    ("name", "exist"),
+    [("a.rox", "keep"), ("a_00000.rox", "keep"), ("a_00000.rox", "append")],
+)
+def test_a_file_that_is_no_shard_is_written_over_only_on_request(
+    tmp_path: Path, name: str, exist: Any
+) -> None:
+    (tmp_path / name).write_bytes(b"hello")
+    corpus = Roxxel(tmp_path / name.replace("00000", "*"))
+
+    with pytest.raises(
+        ShardError, match=rf"{name}: not a Roxxel shard, .* pass exist=\"replace\" to"
+    ):
+        corpus.write([[1, 2]], separator=None, exist=exist)
+    assert (tmp_path / name).read_bytes() == b"hello"
+    assert corpus.write([[1, 2]], separator=None, exist="replace").num_tokens == 2

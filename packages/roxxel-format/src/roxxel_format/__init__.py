@@ -1,15 +1,15 @@
 """Sharded, memory-mapped token files for language model training.
 
-A corpus is a set of `.rox` shards: dense tokens, an index of documents, a checksum for
-every block. `Roxxel` writes one from any iterator of documents and reads it as one
-line of tokens, without copying what it does not have to. Needs numpy, nothing else.
+A corpus is a set of `.rox` shards. A shard holds tokens, an index of documents, and a
+checksum for every block. `Roxxel` writes a corpus from any iterator of documents, and
+reads a corpus as one line of tokens. The package needs numpy alone.
 """
 
 from roxxel_format._read.shard import Shard
 from roxxel_format._read.verify import VerifyReport
 from roxxel_format._version import __version__
+from roxxel_format._write.options import WriteSummary
 from roxxel_format._write.shard_writer import ShardWriter
-from roxxel_format._write.summary import WriteSummary
 from roxxel_format.corpus import Roxxel
 from roxxel_format.errors import ChecksumError, ShardError
 from roxxel_format.protocol import TokenReader

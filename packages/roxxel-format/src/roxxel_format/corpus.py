@@ -2,58 +2,56 @@
 
 from __future__ import annotations
 
-import threading
+import copy
+from dataclasses import replace
 from operator import index as as_index
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
-from roxxel_format._read.columns import Column
-from roxxel_format._read.contents import open_contents
-from roxxel_format._read.lengths import Lengths
-from roxxel_format._read.maps import with_room
-from roxxel_format._read.reader import CorpusReader
+from roxxel_format._read.line import each_at
+from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
-from roxxel_format._read.views import Documents, TokenLine
-from roxxel_format._read.windows import parse_index
+from roxxel_format._read.views import Documents, Lengths, TokenLine
+from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._write.columns import write_column
+from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.leftovers import leftovers, remove_leftovers
-from roxxel_format._write.options import name_to_write, parse_options
+from roxxel_format._write.options import Separator, WriteOptions, name_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from types import TracebackType
 
     import numpy as np
     import numpy.typing as npt
 
+    from roxxel_format._read.columns import Column
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.summary import WriteSummary
-
-Check = Literal["headers", "blocks"]
+    from roxxel_format._write.options import WriteSummary
 
 
 class Roxxel:
     """A corpus: the shards that a path names, as one line of tokens.
 
-    The constructor touches no file. The first use opens the corpus: it reads the
+    The constructor opens no file. The first use opens the corpus: it reads the
     manifest, or else the head and foot of every shard, and fixes the version. From then
-    on this object, and every copy and pickle of it, reads that version: shards that are
-    appended later are not seen, and a corpus that was replaced is a ShardError. Shards
-    are opened and mapped when they are first read. All methods may be called from many
-    threads.
+    on this object, and every copy and pickle of it, reads that version. It ignores
+    shards that are appended later, and raises ShardError if the corpus was replaced.
+    Each shard is opened and mapped at its first read. All methods may be called from
+    many threads.
 
     Args:
-        filepath: A shard, a folder, a glob pattern, or a list of these. A folder or a
-            pattern with a manifest is what its manifest lists; without one, it is the
-            matching `*.rox` files in natural order of their names, and an error if
-            their write was interrupted.
-        check: `"blocks"` verifies the checksum of every block that is read, each time
-            it is read, and returns copies. `"headers"` verifies heads, feet and indexes
-            only; `verify()` then checks the tokens.
-        max_maps: Shards to keep mapped. Default: as many as take an eighth of the
-            descriptors that the process may have, fewer if many corpora are open.
+        filepath: A shard, a folder, a glob pattern, or a list of these. `t` and `t.rox`
+            mean `t_*.rox` if nothing has that name. With a manifest, a folder or a
+            pattern means the shards that the manifest lists. Without a manifest, it
+            means the matching `*.rox` files in natural order of their names. If a write
+            of these files was interrupted, opening raises.
+        check: With `"blocks"`, every read verifies the checksums of its blocks and
+            returns copies. With `"headers"`, reads verify heads, feet and indexes
+            alone; `verify()` checks the tokens.
+        max_maps: Most shards to keep mapped, and most files of each column. Default: as
+            many as an eighth of the process's descriptors allows; fewer if many corpora
+            are open.
         version: Fingerprint of the version to read. Default: the current one.
 
     Example:
@@ -71,16 +69,7 @@ class Roxxel:
         max_maps: int | None = None,
         version: str | None = None,
     ) -> None:
-        if max_maps is not None and max_maps < 1:
-            raise ValueError(f"max_maps must be at least 1, got {max_maps}")
-        self._filepath = absolute(filepath)
-        self._check = _parse_check(check)
-        self._max_maps = max_maps
-        self._version = version
-        # The version to read: the given one, or the one that the first use found.
-        self._pinned = version
-        self._reader: CorpusReader | None = None
-        self._lock = threading.Lock()
+        self._lazy = LazyReader(absolute(filepath), check, max_maps, version)
 
     def with_check(self, check: Check) -> Self:
         """Return the same corpus and version, read with another check.
@@ -89,9 +78,9 @@ class Roxxel:
             check: As for the constructor.
 
         Raises:
-            ValueError: The check is neither of the two.
+            ValueError: `check` is neither `"headers"` nor `"blocks"`.
         """
-        return self._copy(_check=_parse_check(check))
+        return self._copy(check=check, opened=None)
 
     def with_version(self, fingerprint: str) -> Self:
         """Return the same corpus as it was at another version.
@@ -102,20 +91,16 @@ class Roxxel:
         Raises:
             ShardError: The corpus has no such version, or it was replaced.
         """
-        pinned = {"_version": fingerprint, "_pinned": fingerprint}
-        reader = self._reader
-        if reader is not None and reader.contents.fingerprint == fingerprint:
-            return self._copy(**pinned, _reader=reader)
-        other = self._copy(**pinned)
-        other._open()  # noqa: SLF001 - a copy of this object
+        lazy = self._lazy
+        opened = lazy.opened if lazy.pinned == fingerprint else None
+        other = self._copy(version=fingerprint, pinned=None, opened=opened)
+        other._open()  # noqa: SLF001 - a copy
         return other
-
-    # What the corpus is.
 
     @property
     def filepath(self) -> str | tuple[str, ...]:
         """The absolute path, pattern or paths that name this corpus."""
-        return self._filepath
+        return self._lazy.filepath
 
     @property
     def paths(self) -> list[str]:
@@ -144,7 +129,7 @@ class Roxxel:
 
     @property
     def dtype_name(self) -> str:
-        """Name of the stored item type; `bfloat16` whether numpy knows it or not."""
+        """Name of the item type; `bfloat16` also where numpy lacks that dtype."""
         return self._open().contents.dtype_name
 
     @property
@@ -161,22 +146,28 @@ class Roxxel:
     def fingerprint(self) -> str:
         """Hex digest of the content of this version: 32 digits.
 
-        Equal wherever the files are and whatever they are called; different when a
-        token, a document's end, the order or the division into shards differs.
+        The fingerprint depends on the tokens, the ends of the documents, and the order
+        and sizes of the shards. It does not depend on the paths.
         """
         return self._open().contents.fingerprint
 
     @property
     def versions(self) -> list[str]:
-        """Fingerprints of the versions, oldest first, as of the opening.
+        """Fingerprints of the versions when the corpus was opened, oldest first.
 
-        Each append adds one. Without a manifest there is one version.
+        Each append adds a version. A corpus without a manifest has one version.
         """
         return self._open().contents.versions
 
     @property
+    def columns(self) -> list[str]:
+        """Names of the columns that every shard of this version has, sorted."""
+        columns = self._open().contents.columns
+        return sorted(name for name, table in columns.items() if all(table.names))
+
+    @property
     def tokenizer(self) -> str | None:
-        """Name and hash of the tokenizer as recorded in the corpus, else None.
+        """Name and hash of the tokenizer that the corpus records; None without one.
 
         Raises:
             ShardError: The shards were written with different tokenizers.
@@ -187,8 +178,6 @@ class Roxxel:
     def metadata(self) -> dict[str, Any]:
         """Metadata of the first shard: tokenizer, separator, source, free fields."""
         return self._open().metadata(0)
-
-    # Reading.
 
     @property
     def tokens(self) -> TokenLine:
@@ -203,20 +192,29 @@ class Roxxel:
     def column(self, name: str) -> Column:
         """Return a column: one value for each token or each document.
 
+        A version keeps its columns: replacing a column changes the current version
+        alone. The first opening of a column's file verifies the file's digest.
+
         Raises:
             ShardError: A shard has no such column; the message names it.
         """
-        return Column(name, self._open().contents)
+        return self._open().column(name)
 
     def __len__(self) -> int:
-        """Return the number of blocks; the last may be short."""
-        per_block = self._tokens_per_block
-        return (self.num_tokens + per_block - 1) // per_block
+        """Return the number of blocks of `block_size` bytes; the last may be short."""
+        size = self._open().contents.tokens_per_block
+        return (self.num_tokens + size - 1) // size
 
-    def __getitem__(self, block: int) -> Tokens:
-        """Return the tokens of one block of `block_size` bytes."""
-        start = parse_index(block, len(self), "block") * self._tokens_per_block
-        return self.tokens[start : start + self._tokens_per_block]
+    @overload
+    def __getitem__(self, block: SupportsIndex) -> Tokens: ...
+    @overload
+    def __getitem__(self, block: slice) -> list[Tokens]: ...
+    def __getitem__(self, block: SupportsIndex | slice) -> Tokens | list[Tokens]:
+        """Return the tokens of a block, or a list of the blocks of a slice."""
+        size = self._open().contents.tokens_per_block
+        return each_at(
+            block, len(self), lambda n: self.tokens[n * size : (n + 1) * size], "block"
+        )
 
     def read(
         self,
@@ -229,26 +227,26 @@ class Roxxel:
 
         Args:
             starts: First token of each window; integers, shape `(n,)`. Windows may
-                overlap and may cross from shard to shard.
+                overlap, and may cross the ends of shards.
             length: Tokens of each window, at least 0.
-            dtype: Type of the result. Default: `out`'s, else the stored one.
-            out: Shape `(n, length)`; filled and returned.
+            dtype: Type of the result. Default: the dtype of `out`, else the stored one.
+            out: Array of shape `(n, length)`, which this method fills and returns.
 
         Returns:
-            Shape `(n, length)`, C-contiguous unless `out` is not; owned by the caller.
+            Shape `(n, length)`, owned by the caller. C-contiguous unless `out` is not.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
             TypeError: Tokens of this corpus do not fit the dtype.
             ValueError: `out` has another shape or dtype.
             ShardError: The corpus was replaced; a file was truncated; with
-                `check="blocks"`, a block is damaged; or a token does not fit the dtype,
-                though the shards declare that all do.
+                `check="blocks"`, a block is damaged; or a token is outside the range
+                that its shard declares, and does not fit the dtype.
         """
         return self._open().read(starts, length, dtype, out)
 
     def token_range(self, start: int, stop: int) -> Tokens:
-        """Return tokens `[start, stop)`: a read-only view inside one shard.
+        """Return tokens `[start, stop)`: a read-only view of one shard, else a copy.
 
         Raises:
             IndexError: The range leaves `[0, num_tokens]`.
@@ -256,7 +254,7 @@ class Roxxel:
         return self._open().token_range(start, stop)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
-        """Return first token, one past the last, and length of the separator.
+        """Return `(first token, one past the last token, separator length)`.
 
         Raises:
             IndexError: There is no such document.
@@ -267,9 +265,9 @@ class Roxxel:
         """Return the documents that have tokens in `[start, stop)`.
 
         Returns:
-            Rows of document, first token and one past the last, clipped to
-            `[start, stop)` and in order; int64, shape `(n, 3)`. A separator belongs
-            to the document before it; a document without tokens has no row.
+            Rows `(document, first token, one past the last token)`, in order and
+            clipped to `[start, stop)`; int64, shape `(n, 3)`. A separator belongs to
+            the document before it. A document without tokens has no row.
 
         Raises:
             IndexError: The range leaves `[0, num_tokens]`.
@@ -279,8 +277,9 @@ class Roxxel:
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         """Prefetch windows: advise the system to read their pages into its cache.
 
-        Returns at once. Windows near each other are merged, so pass many in one call,
-        some batches ahead, from a thread that may wait a millisecond.
+        Does not wait for the disk. Windows near each other become one request, so pass
+        the windows of several batches in one call. A call may take a millisecond, so
+        call from a thread that may wait.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -312,88 +311,95 @@ class Roxxel:
     ) -> VerifyReport:
         """Compare every block of every shard with its checksum.
 
-        With a manifest, also compare each shard with its entry, and each file of a
-        column with its digest.
+        With a manifest, also compare each shard with its entry in the manifest, and
+        each file of a column with its digest.
 
         Args:
             threads: Number of threads. Default: one per processor, up to 16.
-            progress: Called with bytes done and bytes in all.
+            progress: Called with the checked bytes and the bytes of all shards.
 
         Returns:
-            What was checked, and every damage found; `report.ok` when there is none.
+            The number and size of the shards, and an error for each damaged part.
         """
         return verify_corpus(self._open().contents, threads=threads, progress=progress)
-
-    # Writing.
 
     def write(
         self,
         data: Iterable[object],
-        separator: float | bytes | None = None,
+        separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER,
         block_size: int = 4096,
         max_shard_bytes: int | None = None,
         dtype: npt.DTypeLike | None = None,
         *,
         vocab_size: int | None = None,
         tokenizer: object | None = None,
+        special_tokens: bool = False,
         exist: Literal["keep", "replace", "append", "error"] = "keep",
         metadata: Mapping[str, Any] | None = None,
     ) -> WriteSummary:
         """Write documents into new shards, then commit them as the corpus.
 
-        Until the commit, readers see the corpus as it was before; a write that fails
-        removes its shards, and one that is killed leaves them for `remove_leftovers`.
-        Run it from one process of a program, or with `exist="append"` from several.
+        Until the commit, readers see the old corpus. A write that fails removes its
+        shards. After a killed write, `remove_leftovers` removes them. Call `write` from
+        one process of a program; with `exist="append"`, several may call it.
 
         Args:
             data: Documents: flat arrays, lists of ints, `str` or `bytes`.
-            separator: Appended to each document: a token, or bytes, which are read
-                as little-endian tokens (a shorter byte string is filled with zeros).
-            block_size: Bytes that one checksum covers: a power of two in
-                [512, 2**24].
-            max_shard_bytes: Largest size of a shard. Needs a pattern or a folder.
-                Documents are kept whole unless one is larger than a shard.
-            dtype: Item type. Default: uint16 or uint32 by `vocab_size` or the
-                tokenizer's, else that of the first array, uint32 for lists of ints,
-                uint8 for bytes and for `str` without a tokenizer (UTF-8).
-            vocab_size: Tokens must be below it.
-            tokenizer: For `str` documents: an object with `encode`, the path of a
-                `tokenizer.json`, or a name on the Hugging Face hub (the last two by the
-                extra `tokenizers`). Special tokens are added where its `encode` does.
-            exist: What to do if there is a corpus already. `"keep"` keeps the corpus
-                if its last write had the same arguments, without touching `data`, and
-                prints one line; other arguments are an error. `"replace"` commits
-                the new shards alone, then deletes the old ones. `"append"` commits
-                them behind the old ones, as a new version; dtype, tokenizer and
-                separator must be the same. `"error"` raises FileExistsError. A write
-                that was interrupted is not a corpus.
+            separator: Appended to each document: a token; the name of one of the
+                tokenizer's tokens; bytes of little-endian tokens, padded with zeros to
+                a whole token; or None for no separator. Default: the tokenizer's
+                end-of-text token, unless the tokenizer appends it to each text; none
+                without a tokenizer.
+            block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
+            max_shard_bytes: Largest size of a shard. The path `t.rox` then means
+                `t_*.rox`. Only a document that is larger than a shard is split.
+            dtype: Item type. Default: uint16 or uint32, whichever holds `vocab_size` or
+                the tokenizer's vocabulary; without these, the dtype of the first array,
+                uint32 for lists of ints, uint8 for bytes and for `str` (UTF-8).
+            vocab_size: Tokens must be below `vocab_size`.
+            tokenizer: Encodes `str` documents: an object with `encode`; or, with the
+                extra `tokenizers`, the path of a `tokenizer.json`, the path of a folder
+                with this file, or a name on the Hugging Face hub. An existing path is
+                never read as a name. Special tokens are added if `encode` adds them.
+            special_tokens: Encode the name of a special token, such as
+                `<|endoftext|>`, as this token, not as ordinary text. Works for
+                tokenizers of `tokenizers`, `transformers` and `tiktoken`; does not
+                affect others.
+            exist: What to do if the corpus exists. `"keep"` keeps the corpus and prints
+                one line if its last write had the same arguments; `data` is not read.
+                Other arguments raise FileExistsError. `"replace"` commits the new
+                shards alone, then deletes the old shards. `"append"` commits the new
+                shards after the old ones, as a new version; dtype, tokenizer and
+                separator must be the same. `"error"` raises FileExistsError. The shards
+                of an interrupted write are not a corpus.
             metadata: JSON-able values to store, for example `{"source": "..."}`.
 
         Returns:
-            What was written or kept.
+            The shards that were written or kept, and their counts.
 
         Raises:
-            FileExistsError: `exist` does not allow changing the corpus; or this is not
-                an append, and another write was committed during this one.
+            FileExistsError: `exist` does not allow changing the corpus; or `exist` is
+                not `"append"`, and another write was committed during this one.
             BlockingIOError: Another process is writing the same file, or the first
                 version of this corpus.
-            TypeError: A document is of the wrong type, or text among ready-made tokens.
-            ValueError: A value is out of range, there are no documents, or they do not
-                fit the corpus that they are appended to.
-            OSError: The files cannot be written, or the file system has no working
-                `flock`.
+            TypeError: A document has the wrong type, or texts and arrays are mixed.
+            ValueError: A value is out of range; there are no documents; the documents
+                do not fit the corpus; the tokenizer does not have the separator; or the
+                tokenizer's end-of-text token is unknown.
+            OSError: The files cannot be written, or the disk has no working `flock`.
         """
-        options = parse_options(
+        options = WriteOptions(
             separator=separator,
             block_size=block_size,
             max_shard_bytes=max_shard_bytes,
-            dtype=dtype,
+            dtype=None if dtype is None else stored_name(dtype),
             vocab_size=vocab_size,
             tokenizer=tokenizer,
-            metadata=metadata,
+            special_tokens=special_tokens,
+            metadata=dict(metadata or {}),
         )
         try:
-            return write_corpus(self._filepath, data, options, exist)
+            return write_corpus(self._lazy.filepath, data, options, exist)
         finally:
             self._use_current_version()
 
@@ -404,26 +410,30 @@ class Roxxel:
         per: Literal["token", "document"] = "token",
         dtype: npt.DTypeLike | None = None,
         *,
-        exist: Literal["error", "replace"] = "error",
+        exist: Literal["error", "replace", "append"] = "error",
     ) -> None:
         """Write a column: one item for each token, or for each document.
 
-        The column covers the corpus as it is when the write begins. Shards that are
-        appended later have no items of it.
+        The column covers the shards that exist when the write begins. Shards that are
+        appended later lack the column until `exist="append"` writes it for them.
 
         Args:
             name: A letter or `_`, then letters, digits and `_` (ASCII).
-            values: A flat array or list; or flat arrays (an iterable of them), one
-                after the other. Strings are stored as UTF-8 of fixed width.
-            per: What an item belongs to. Tokens include separators; a document that
-                was split over shards counts once.
-            dtype: Item type, such as `uint8` or `S36`. Default: that of the values;
-                for strings from an iterable it must be given.
-            exist: What to do if the column exists. The files of a replaced column are
-                deleted after the commit.
+            values: A flat array or list; or an iterable of flat arrays, which are
+                joined. Strings are stored as UTF-8 of fixed width.
+            per: What an item belongs to. Tokens include separators. A document that was
+                split over shards counts once.
+            dtype: Item type, such as `uint8` or `S36`. Default: the dtype of the
+                values. An iterable of arrays of strings needs `dtype`.
+            exist: What to do if the column exists. `"append"` writes the column for the
+                shards that lack it: `values` are the items of these shards, in order,
+                and `per` and `dtype` must equal the column's. `"replace"` writes the
+                column for all shards; earlier versions keep the old column, and files
+                that no version needs are deleted. `"error"` raises FileExistsError.
 
         Raises:
-            FileExistsError: The column exists.
+            FileExistsError: The column exists; or another write of this column was
+                committed during this one.
             FileNotFoundError: There is no corpus.
             TypeError: The values cannot be stored as `dtype`.
             ValueError: The name is wrong, a value is out of range, there are more or
@@ -431,101 +441,56 @@ class Roxxel:
             ShardError: The corpus was replaced while its column was written.
             OSError: The files cannot be written.
         """
-        write_column(
-            name_to_write(self._filepath),
-            name,
-            values,
-            per,
-            dtype,
-            replace_old=exist == "replace",
-        )
+        corpus = name_to_write(self.filepath)
+        write_column(corpus, name, values, per, dtype, exist)
         self._use_current_version()
 
     def leftovers(self) -> list[str]:
         """Return the files that interrupted writes of this corpus left.
 
-        Files that a write in progress has not committed yet are listed too.
+        The list includes uncommitted files of writes in progress.
         """
-        return [str(path) for path in leftovers(name_to_write(self._filepath))]
+        return [str(path) for path in leftovers(name_to_write(self.filepath))]
 
     def remove_leftovers(self) -> list[str]:
         """Remove the files that interrupted writes left, and return their paths.
 
-        In a folder with a manifest, files named like its shards and columns belong to
-        the corpus: those that the manifest does not list are removed.
+        The hidden drafts of the corpus are removed. If the corpus has a manifest, every
+        file with the name of a shard or column of the corpus is removed too, unless
+        the manifest lists the file.
 
         Raises:
             BlockingIOError: A write is in progress.
+            FileNotFoundError: The corpus has no files.
         """
-        return [str(path) for path in remove_leftovers(name_to_write(self._filepath))]
-
-    # Opening and closing.
+        name = name_to_write(self.filepath)
+        if not has_files(name):
+            raise FileNotFoundError(f"{self.filepath}: no such corpus; check the path")
+        return [str(path) for path in remove_leftovers(name)]
 
     def close(self) -> None:
         """Close all files; the next use opens the same version again."""
-        with self._lock:
-            if self._reader is not None:
-                self._reader.release()
-                self._reader = None
+        self._lazy.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return the attributes, those of a subclass included, without open files."""
-        return vars(self) | {"_reader": None, "_lock": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._lock = threading.Lock()
-
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._filepath!r})"
-
-    @property
-    def _tokens_per_block(self) -> int:
-        contents = self._open().contents
-        return contents.block_size // contents.dtype.itemsize
+        return f"{type(self).__name__}({self._lazy.filepath!r})"
 
     def _open(self) -> CorpusReader:
-        reader = self._reader
-        if reader is not None:
-            return reader
-        with self._lock:
-            if self._reader is None:
-                contents = with_room(
-                    lambda: open_contents(self._filepath, self._pinned)
-                )
-                self._pinned = contents.fingerprint
-                self._reader = CorpusReader(
-                    contents, checked=self._check == "blocks", max_maps=self._max_maps
-                )
-            return self._reader
+        return self._lazy.open()
 
     def _copy(self, **changed: Any) -> Self:
-        """Return a copy of the same class, with some attributes changed.
-
-        The copy opens the corpus itself, unless it is given an open reader.
-        """
-        other = object.__new__(type(self))
-        other.__setstate__(self.__getstate__() | changed)
+        """Return a copy whose reader has other arguments."""
+        other = copy.copy(self)
+        other._lazy = replace(self._lazy, **changed)  # noqa: SLF001 - a copy
         return other
 
     def _use_current_version(self) -> None:
-        """Close; the next use opens the given version, else the current one."""
+        """Close. The next use opens the constructor's `version`, or the current one."""
         self.close()
-        self._pinned = self._version
-
-
-def _parse_check(check: Check) -> Check:
-    if check not in ("headers", "blocks"):
-        raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
-    return check
+        self._lazy = replace(self._lazy, pinned=None)

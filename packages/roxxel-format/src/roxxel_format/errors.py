@@ -6,14 +6,29 @@ from __future__ import annotations
 class ShardError(ValueError):
     """A shard is invalid, or a corpus is incomplete or was replaced.
 
-    The message names the file, what is wrong with it, and what to do.
+    The message names the file, the fault, and the remedy.
+
+    Example:
+        >>> np.frombuffer(b"some text", np.uint8).tofile("text.rox")
+        >>> try:
+        ...     Roxxel("text.rox").num_tokens
+        ... except ShardError as error:
+        ...     print(str(error).split("; ")[1])
+        check the path, or write the shard again
+    """
+
+
+class NotAShardError(ShardError):
+    """A file has another format than a shard's.
+
+    The message names the file, the fault, and the remedy.
     """
 
 
 class ManifestError(ShardError):
-    """A manifest is damaged, of an unknown version, or not a manifest at all.
+    """A manifest is damaged, has an unknown format version, or is another file.
 
-    The message names the file, what is wrong with it, and what to do.
+    The message names the file, the fault, and the remedy.
     """
 
 
@@ -23,8 +38,17 @@ class ChecksumError(ShardError):
     Attributes:
         path: Path of the shard.
         section: `"tokens"`, `"documents"`, `"checksums"` or `"metadata"`.
-        block: Block of the section, from 0; None where the section has no blocks.
+        block: Index of the block in the section; None if the section has no blocks.
         byte_offset: Offset of the damaged block or section in the file.
+
+    Example:
+        >>> written = Roxxel("damaged.rox").write([[5, 6, 7]], vocab_size=100)
+        >>> data = np.fromfile("damaged.rox", np.uint8)
+        >>> data[4096] = 255
+        >>> data.tofile("damaged.rox")
+        >>> (error,) = Roxxel("damaged.rox").verify().errors
+        >>> error.section, error.block, error.byte_offset
+        ('tokens', 0, 4096)
     """
 
     def __init__(

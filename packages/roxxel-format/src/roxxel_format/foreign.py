@@ -1,38 +1,42 @@
 """Read corpora of other formats in place, each as a `TokenReader`.
 
-Megatron's `.bin` with its `.idx`, and flat `.npy` or `.bin` files, are mapped and read
-where they are, so a curriculum can be tried without tokenizing again. These formats
-have no checksums: damage goes undetected, and a fingerprint covers a sample of the
-content. A pickled reader opens its files again by path, and refuses files with another
-fingerprint.
+The readers map Megatron's `.bin` with its `.idx`, flat `.npy` or `.bin` files, and the
+shards of the first Roxxel, which end with `ROXXEL02`. So a curriculum can read an
+existing corpus without tokenizing again. These formats have no checksums: damage of
+tokens is not detected, and a fingerprint covers a sample of the content. A pickled
+reader opens its files again by path, and raises if their fingerprint changed.
 """
 
 from __future__ import annotations
 
+import contextlib
 from functools import cached_property
 from hashlib import blake2b
+from itertools import accumulate
 from operator import index as as_index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roxxel_format._read.documents import span_rows
 from roxxel_format._read.foreign_files import (
+    BlockFile,
     little_endian,
     map_items,
     map_npy,
     read_megatron_index,
 )
-from roxxel_format._read.line import ArrayPiece, Line
-from roxxel_format._read.views import Documents, TokenLine
-from roxxel_format._read.windows import (
+from roxxel_format._read.line import (
+    Line,
     check_range,
     parse_index,
     parse_windows,
     result_dtype,
 )
+from roxxel_format._read.maps import with_room
+from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
+from roxxel_format._store.corpus_name import absolute, matching_files, resolved
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -41,41 +45,60 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from roxxel_format._read.line import Piece
-    from roxxel_format._read.mapped_file import MappedFile
+    from roxxel_format._read.maps import MappedFile
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._store.corpus_name import Filepath
 
+_SEARCHED_ITEMS = 1 << 22
 _SAMPLED_BLOCKS = 1024
 _SAMPLE_SIZE = 4096
 
 
+class DocumentEnds(NamedTuple):
+    """The documents of a line of tokens, each from the end of the one before.
+
+    `stops` ascend to the number of tokens. `separators` are the tokens of each document
+    that separate it from the next: an array of the same shape, or 0 for all.
+
+    Example:
+        >>> DocumentEnds(np.array([3, 5])).stops.tolist()
+        [3, 5]
+    """
+
+    stops: npt.NDArray[np.int64]
+    separators: npt.NDArray[np.int64] | int = 0
+
+
 class MappedTokens:
-    """Tokens and documents of one mapped file: the base of the readers below.
+    """Tokens and documents of mapped files: the base of the readers below.
 
     Args:
-        file: The file that holds the tokens.
-        tokens: The items, an array over `file`, shape `(num_tokens,)`.
-        ends: End of each document, in tokens and in order; the last is the number of
-            tokens. Shape `(num_documents,)`.
+        line: The items of the files, in order.
+        documents: Returns the documents; called when they are first needed.
+        key: Bytes that determine the documents of given tokens, for the fingerprint.
         tokenizer: Name and hash of the tokenizer, if it is known.
+
+    Example:
+        >>> np.save("flat.npy", np.arange(50))
+        >>> isinstance(FlatTokens("flat.npy"), MappedTokens)
+        True
     """
 
     def __init__(
         self,
-        file: MappedFile,
-        tokens: Tokens,
-        ends: npt.NDArray[np.int64],
+        line: Line[Any],
+        documents: Callable[[], DocumentEnds],
+        key: bytes | memoryview,
         tokenizer: str | None,
     ) -> None:
-        whole = ArrayPiece(tokens)
-
-        def piece(_: int) -> Piece:
-            file.check_size()
-            return whole
-
-        self._ends = ends
+        self._line = line
+        self._find_documents = documents
+        self._key = key
         self._tokenizer = tokenizer
-        self._line = Line((0, tokens.size), tokens.dtype, piece, lambda: 1)
+
+    @cached_property
+    def _documents(self) -> DocumentEnds:
+        return self._find_documents()
 
     @property
     def num_tokens(self) -> int:
@@ -85,7 +108,7 @@ class MappedTokens:
     @property
     def num_documents(self) -> int:
         """Number of documents."""
-        return self._ends.size
+        return self._documents.stops.size
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -94,7 +117,7 @@ class MappedTokens:
 
     @property
     def tokenizer(self) -> str | None:
-        """Name and hash of the tokenizer as given at construction."""
+        """Name and hash of the tokenizer, as passed to the constructor."""
         return self._tokenizer
 
     @property
@@ -106,13 +129,12 @@ class MappedTokens:
     def _fingerprint(self) -> str:
         digest = blake2b(b"roxxel foreign 1", digest_size=16)
         digest.update(f"{self.dtype.str} {self.num_tokens}".encode())
-        for start in range(0, self._ends.size, 1 << 16):
-            digest.update(self._ends[start : start + (1 << 16)].astype("<i8").tobytes())
-        step = max(_SAMPLE_SIZE, self.num_tokens // _SAMPLED_BLOCKS)
-        tokens = self._line.range(0, self.num_tokens)
-        for start in range(0, self.num_tokens, step):
-            digest.update(tokens[start : start + _SAMPLE_SIZE].tobytes())
-        digest.update(tokens[-_SAMPLE_SIZE:].tobytes())
+        digest.update(self._key)
+        stop = self.num_tokens
+        step = max(_SAMPLE_SIZE, stop // _SAMPLED_BLOCKS)
+        for start in [*range(0, stop, step), max(0, stop - _SAMPLE_SIZE)]:
+            tokens = self._line.range(start, min(start + _SAMPLE_SIZE, stop))
+            digest.update(tokens.tobytes())
         return digest.hexdigest()
 
     @property
@@ -122,7 +144,7 @@ class MappedTokens:
 
     @property
     def documents(self) -> Documents:
-        """The documents: `documents[i]`, including whatever separates them."""
+        """The documents: `documents[i]`, without separators that are known."""
         return Documents(self)
 
     def token_range(self, start: int, stop: int) -> Tokens:
@@ -131,10 +153,12 @@ class MappedTokens:
         return self._line.range(start, stop)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
-        """Return first token, one past the last, and 0: no separator is known."""
+        """Return `(first token, one past the last token, separator length)`."""
         number = parse_index(document, self.num_documents, "document")
-        start = int(self._ends[number - 1]) if number else 0
-        return start, int(self._ends[number]), 0
+        stops, separators = self._documents
+        start = int(stops[number - 1]) if number else 0
+        length = separators if isinstance(separators, int) else int(separators[number])
+        return start, int(stops[number]), length
 
     def read(
         self,
@@ -145,8 +169,8 @@ class MappedTokens:
     ) -> Tokens:
         """Return the windows of `length` tokens that begin at `starts`.
 
-        Args, result and errors are those of `Roxxel.read`. The format does not say
-        which tokens occur, so a narrower dtype is checked against the tokens read.
+        Arguments, result and errors are those of `Roxxel.read`. The file does not
+        declare its range of tokens, so each read checks whether its tokens fit `dtype`.
         """
         begins, length = parse_windows(starts, length, self.num_tokens)
         wanted = result_dtype((len(begins), length), dtype, out, self.dtype)
@@ -162,31 +186,37 @@ class MappedTokens:
         return self._line.read(begins, length, wanted, out, check)
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return rows of document, first token and one past the last, clipped."""
+        """Return rows `(document, start, stop)`, clipped to tokens `[start, stop)`."""
         start, stop = as_index(start), as_index(stop)
         check_range(start, stop, self.num_tokens)
         if start == stop:
             return np.empty((0, 3), np.int64)
-        low = int(np.searchsorted(self._ends, start, "right"))
-        high = int(np.searchsorted(self._ends, stop, "left")) + 1
-        return span_rows(low, self._ends[low:high], start, stop)
+        stops = self._documents.stops
+        low = int(np.searchsorted(stops, start, "right"))
+        high = int(np.searchsorted(stops, stop, "left")) + 1
+        return span_rows(low, stops[low:high], start, stop)
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
-        """Do nothing: a hint may be ignored."""
+        """Check that the windows lie inside the corpus; do not prefetch them."""
         parse_windows(starts, length, self.num_tokens)
 
 
 class FlatTokens(MappedTokens):
-    """A flat `.npy` or `.bin` file of tokens; it counts as one document.
+    """A flat `.npy` or `.bin` file of tokens, read as one document.
 
     Args:
         path: The file. A `.npy` file holds one flat array.
         dtype: Item type of a file without a header, such as `.bin`. Items are
-            little-endian on every machine; spell others as in `">u2"`.
+            little-endian on every machine; for big-endian items, pass such as `">u2"`.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
         ShardError: The file does not hold whole items of a known type.
+
+    Example:
+        >>> np.arange(50, dtype=np.uint16).tofile("flat.bin")
+        >>> FlatTokens("flat.bin", "uint16").read([0, 30], 3).tolist()
+        [[0, 1, 2], [30, 31, 32]]
     """
 
     def __init__(
@@ -205,7 +235,7 @@ class FlatTokens(MappedTokens):
             )
         else:
             file, tokens = map_items(path, little_endian(dtype))
-        super().__init__(file, tokens, np.array([tokens.size], np.int64), tokenizer)
+        super().__init__(*_of_one_file(file, tokens), tokenizer)
         self._arguments = str(path.absolute()), dtype
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -218,11 +248,22 @@ class MegatronTokens(MappedTokens):
     """A Megatron `.bin` file with its `.idx`, as `indexed_dataset.py` writes them.
 
     Args:
-        path: Either file, or their path without the suffix.
+        path: The `.bin` file, the `.idx` file, or their path without the suffix.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
         ShardError: The index is of another version, or does not fit the tokens.
+
+    Example:
+        >>> import struct
+        >>> np.arange(5, dtype=np.uint16).tofile("text.bin")
+        >>> parts = [np.int32([3, 2]), np.int64([0, 6]), np.int64([0, 1, 2])]
+        >>> head = b"MMIDIDX" + bytes(2) + struct.pack("<QBQQ", 1, 8, 2, 3)
+        >>> index = head + b"".join(part.tobytes() for part in parts)
+        >>> with open("text.idx", "wb") as file:
+        ...     written = file.write(index)
+        >>> MegatronTokens("text").documents[1].tolist()
+        [3, 4]
     """
 
     def __init__(
@@ -239,7 +280,7 @@ class MegatronTokens(MappedTokens):
                 f"{index_path}: describes {last} tokens, but the .bin file holds "
                 f"{tokens.size}; the two do not belong together"
             )
-        super().__init__(file, tokens, ends, tokenizer)
+        super().__init__(*_of_one_file(file, tokens, ends), tokenizer)
         self._path = str(stem.absolute())
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -247,17 +288,172 @@ class MegatronTokens(MappedTokens):
         return _opened_again, (type(self), self._path, keywords, self.fingerprint)
 
 
+class Roxxel02Tokens(MappedTokens):
+    """Shards of the first Roxxel, which end with `ROXXEL02` or `ROXXEL01`.
+
+    The shards hold one line of items in blocks, and no documents. The items that pad
+    the last block of each write, zeros or separators, are tokens of the line.
+
+    Args:
+        filepath: A shard, a folder, a glob pattern, or a list of these. The shards are
+            read in natural order of their names.
+        dtype: Item type. Default: the type that the shards record. Those of `ROXXEL01`
+            record none. Items are little-endian, unless the type is such as `">u2"`.
+        separator: The token or the bytes that the writer appended to each document. If
+            given, a document ends behind each separator, or behind several in a row:
+            documents without tokens cannot be told from padding. The first use of the
+            documents searches all tokens. Default: the line is one document.
+        tokenizer: Name and hash of the tokenizer, if it is known.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ShardError: A file is not such a shard or is damaged, the shards hold items of
+            different types, or a read meets a negative integer.
+        ValueError: `separator` is not whole items.
+
+    Example:
+        >>> tokens = np.array([5, 6, 0, 7, 0], np.int32)
+        >>> foot = np.array([20, 1, 20], np.int64).tobytes() + b"int32"
+        >>> with open("old_0000.rox", "wb") as file:
+        ...     written = file.write(tokens.tobytes() + foot + bytes(3) + b"ROXXEL02")
+        >>> old = Roxxel02Tokens("old_*.rox", separator=0)
+        >>> [document.tolist() for document in old.documents]
+        [[5, 6], [7]]
+    """
+
+    def __init__(
+        self,
+        filepath: Filepath,
+        dtype: npt.DTypeLike | None = None,
+        *,
+        separator: int | bytes | None = None,
+        tokenizer: str | None = None,
+    ) -> None:
+        filepath = absolute(filepath)
+        named = (filepath,) if isinstance(filepath, str) else filepath
+        paths = [path for each in named for path in matching_files(resolved(each))]
+        if not paths:
+            raise FileNotFoundError("the list of shards is empty; name at least one")
+
+        def opened(path: str) -> BlockFile:
+            return with_room(lambda: BlockFile(path, dtype))
+
+        identities = [opened(path).identity for path in paths]
+        stored = identities[0].dtype
+        for path, identity in zip(paths, identities, strict=True):
+            if identity.dtype != stored:
+                raise ShardError(
+                    f"{path}: holds {identity.dtype}, but {paths[0]} holds {stored}; "
+                    "open them as two corpora, or pass dtype"
+                )
+        end = None if separator is None else _items_of(separator, stored)
+
+        def again(number: int) -> BlockFile:
+            file = opened(paths[number])
+            if file.identity != identities[number]:
+                raise ShardError(
+                    f"{paths[number]}: the file was replaced after it was opened; open "
+                    "the corpus again"
+                )
+            return file
+
+        sizes = [identity.num_items for identity in identities]
+        bounds = list(accumulate(sizes, initial=0))
+        line = Line(bounds, stored, again, BlockFile.piece, None)
+
+        def documents() -> DocumentEnds:
+            if end is None:
+                return DocumentEnds(np.array([len(line)], np.int64))
+            return _separated(line, end)
+
+        super().__init__(
+            line, documents, b"" if end is None else end.tobytes(), tokenizer
+        )
+        self._arguments = filepath, dtype, separator
+
+    def __reduce__(self) -> tuple[object, ...]:
+        filepath, dtype, separator = self._arguments
+        keywords = {
+            "dtype": dtype,
+            "separator": separator,
+            "tokenizer": self._tokenizer,
+        }
+        return _opened_again, (type(self), filepath, keywords, self.fingerprint)
+
+
+def _of_one_file(
+    file: MappedFile, tokens: Tokens, stops: npt.NDArray[np.int64] | None = None
+) -> tuple[Line[MappedFile], Callable[[], DocumentEnds], memoryview]:
+    """Return the line, the documents and the key of a file; default: one document."""
+
+    def piece(opened: MappedFile) -> Tokens:
+        opened.check_size()
+        return tokens
+
+    if stops is None:
+        stops = np.array([tokens.size], np.int64)
+    line = Line((0, tokens.size), tokens.dtype, lambda _: file, piece, 1)
+    return line, lambda: DocumentEnds(stops), stops.data
+
+
+def _items_of(separator: float | bytes, dtype: np.dtype[Any]) -> Tokens:
+    if isinstance(separator, bytes):
+        if not separator or len(separator) % dtype.itemsize:
+            raise ValueError(
+                f"separator has {len(separator)} bytes, but an item of {dtype} has "
+                f"{dtype.itemsize}; a separator that is not whole items shifted every "
+                "item behind it, so write such a corpus again from its texts"
+            )
+        return np.frombuffer(separator, dtype)
+    with contextlib.suppress(OverflowError, TypeError, ValueError):
+        items = np.array([separator]).astype(dtype)
+        if items[0] == separator:
+            return items
+    raise ValueError(
+        f"separator={separator!r} is not a value of {dtype}; pass a token or its bytes"
+    )
+
+
+def _separated(line: Line[Any], separator: Tokens) -> DocumentEnds:
+    """Find the documents of a line by the separators behind them.
+
+    A part of a separator at the very end of the line is padding.
+    """
+    size, stop = separator.size, len(line)
+    begins: list[int] = []  # of separators or rows of them
+    stops: list[int] = []
+    for start in range(0, stop, _SEARCHED_ITEMS):
+        items = line.range(start, min(start + _SEARCHED_ITEMS + size - 1, stop))
+        is_found = np.ones(max(0, items.size - size + 1), np.bool_)
+        for at, item in enumerate(separator):
+            is_found &= items[at : at + is_found.size] == item
+        for begin in (np.flatnonzero(is_found) + start).tolist():
+            if stops and begin < stops[-1]:  # It overlaps the one before.
+                continue
+            if stops and begin == stops[-1]:
+                stops[-1] += size
+            else:
+                begins.append(begin)
+                stops.append(begin + size)
+    rest = stop - (stops[-1] if stops else 0)
+    if rest:
+        tail = line.range(stop - rest, stop)
+        if stops and rest < size and np.array_equal(tail, separator[:rest]):
+            stops[-1] = stop
+        else:
+            begins.append(stop)
+            stops.append(stop)
+    ends = np.array(stops, np.int64)
+    return DocumentEnds(ends, ends - np.array(begins, np.int64))
+
+
 def _opened_again(
     kind: Callable[..., MappedTokens],
-    path: str,
+    path: str | tuple[str, ...],
     keywords: dict[str, Any],
     fingerprint: str,
 ) -> MappedTokens:
-    """Return a pickled reader.
-
-    Raises:
-        ShardError: The files hold other tokens than when the reader was pickled.
-    """
+    """Unpickle a reader; raise ShardError if its files hold other tokens now."""
     reader = kind(path, **keywords)
     if reader.fingerprint != fingerprint:
         raise ShardError(

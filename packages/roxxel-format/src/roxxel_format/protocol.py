@@ -1,15 +1,15 @@
 """The interface between a corpus and a curriculum.
 
-`TokenReader` is all that a curriculum needs. A reader may have these members as well;
-a curriculum looks them up with `getattr(reader, name, None)`:
+`TokenReader` is all that a curriculum needs. A curriculum also uses these members if
+the reader's class defines them:
 
 - `token_range_seen -> tuple[int, int] | None`: least and greatest token; None for
-  floats. It lets a curriculum check dtypes and vocabularies before the first batch.
+  floats. A curriculum checks dtypes and vocabularies with it before the first batch.
 - `with_version(fingerprint) -> TokenReader`: the same corpus as it was at a version;
-  `ShardError` if it has no such version. It lets a run resume on a corpus that grew.
-- `with_check("blocks") -> TokenReader`: the same corpus, every block verified.
-- `column(name) -> Column`: one value for each token or document, with `per`, `dtype`,
-  `digest`, `len()`, `[a:b]` and, per token, `read(starts, length, out=None)`.
+  `ShardError` if the corpus has no such version. A run on a corpus that grew needs it
+  to resume.
+- `with_check("blocks") -> TokenReader`: the same corpus, but every read verifies the
+  checksums of its blocks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 
 class DocumentSequence(Protocol):
-    """The documents of a corpus, in order, such as a list of arrays."""
+    """The documents of a corpus, in order, such as a list of arrays.
+
+    Example:
+        >>> documents: DocumentSequence = [np.arange(3), np.arange(2)]
+        >>> len(documents), documents[1].tolist()
+        (2, [0, 1])
+    """
 
     def __len__(self) -> int:
         """Return the number of documents."""
@@ -39,8 +45,14 @@ class DocumentSequence(Protocol):
 class TokenReader(Protocol):
     """A corpus as one line of tokens, such as `Roxxel`.
 
-    Methods may be called from many threads at once. Equal calls return equal tokens,
-    in every process: a corpus that changes while it is open is an error.
+    Methods may be called from many threads at once. Equal calls return equal tokens in
+    every process. A reader raises if its corpus changes while it is open.
+
+    Example:
+        >>> corpus = Roxxel("read_*.rox")
+        >>> written = corpus.write([[5, 6, 7]], vocab_size=100)
+        >>> isinstance(corpus, TokenReader)
+        True
     """
 
     @property
@@ -55,7 +67,7 @@ class TokenReader(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of the content: the same on every host, whatever the paths."""
+        """Hex digest of the content; the paths of the files do not change it."""
         ...
 
     @property
@@ -80,7 +92,7 @@ class TokenReader(Protocol):
         Args:
             starts: First token of each window; integers, shape `(n,)`.
             length: Tokens of each window.
-            dtype: Type of the result. Default: `out`'s, else the stored one.
+            dtype: Type of the result. Default: the dtype of `out`, else the stored one.
             out: Shape `(n, length)`; filled and returned.
 
         Returns:
@@ -96,8 +108,8 @@ class TokenReader(Protocol):
         """Return the documents that have tokens in `[start, stop)`.
 
         Returns:
-            Rows of document, first token and one past the last, clipped to
-            `[start, stop)` and in order; shape `(n, 3)`. A separator belongs to the
+            Rows `(document, first token, one past the last token)`, in order and
+            clipped to `[start, stop)`; shape `(n, 3)`. A separator belongs to the
             document before it.
 
         Raises:
@@ -106,5 +118,5 @@ class TokenReader(Protocol):
         ...
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
-        """Hint that these windows will be read soon; may do nothing."""
+        """Hint that the caller will read these windows soon; may do nothing."""
         ...

@@ -32,7 +32,7 @@ def documents(
     """Return a strategy for lists of one or more documents.
 
     Hypothesis chooses the lengths, which decide where shards, blocks and windows
-    end. The tokens follow from a seed, so long documents have few choices to make.
+    end. A seed determines the tokens, so a long document does not need many choices.
 
     Args:
         vocab_size: Tokens are below `vocab_size`.

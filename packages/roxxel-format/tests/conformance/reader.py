@@ -112,18 +112,37 @@ def read_corpus(path: Path, version: int) -> tuple[np.ndarray[Any, Any], list[An
     return np.concatenate(items), documents
 
 
-def read_column(path: Path, name: str) -> np.ndarray[Any, Any]:
-    """Return all items of a column that every shard has."""
-    column = _manifest(path)["columns"][name]
+def read_column(
+    path: Path, name: str, version: int | None = None
+) -> np.ndarray[Any, Any]:
+    """Return all items of a column; of the last version, if no other is given."""
+    table = _manifest(path)
+    count = table["versions"][-1 if version is None else version]["num_shards"]
+    # Of the earlier columns, the one of the fewest shards that has all of this version.
+    earlier = [
+        each
+        for each in table.get("earlier_columns", [])
+        if each["name"] == name and len(each["names"]) >= count
+    ]
+    column = min(
+        earlier, key=lambda each: len(each["names"]), default=table["columns"][name]
+    )
     parts: list[np.ndarray[Any, Any]] = []
-    for file, size, digest in zip(
-        column["names"], column["bytes"], column["digests"], strict=True
-    ):
-        data = path.with_name(file).read_bytes()
-        assert (len(data), blake2b(data, digest_size=32).hexdigest()) == (size, digest)
+    for number in range(count):
+        data = path.with_name(column["names"][number]).read_bytes()
+        digest = blake2b(data, digest_size=32).hexdigest()
+        assert digest == column["digests"][number]
+        assert len(data) == column["bytes"][number]
         code = CODES.get(column["dtype"], column["dtype"])
         parts.append(np.frombuffer(data, code))
     return np.concatenate(parts)
+
+
+def seal(table: dict[str, Any]) -> bytes:
+    """Return the bytes of a manifest, with the right checksum."""
+    members = {key: value for key, value in table.items() if key != "crc32"}
+    body = json.dumps(members, separators=(",", ":")).encode()[:-1]
+    return body + b',"crc32":"%08x"}\n' % zlib.crc32(body)
 
 
 def _manifest(path: Path) -> dict[str, Any]:

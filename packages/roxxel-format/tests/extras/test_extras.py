@@ -38,7 +38,7 @@ def test_a_tokenizer_file_is_loaded_and_described(
 ) -> None:
     corpus = Roxxel(tmp_path / "a.rox")
 
-    corpus.write(["a b a", "x"], tokenizer=tokenizer)
+    corpus.write(["a b a", "x"], tokenizer=tokenizer, separator=None)
 
     assert [each.tolist() for each in corpus.documents] == [[0, 1, 0], [2]]
     recorded = corpus.metadata["tokenizer"]
@@ -68,9 +68,9 @@ def test_a_tokenizer_is_found_by_its_name_on_the_hub(
     (cached / "refs").mkdir()
     (cached / "refs" / "main").write_text("0" * 40, encoding="ascii")
     (tmp_path / "a.txt").write_text("b a", encoding="utf-8")
-    write = "write", tmp_path / "a.rox", tmp_path / "a.txt", "--tokenizer"
+    write = "write", tmp_path / "a.rox", tmp_path / "a.txt", "--separator", "none"
 
-    done = offline(tmp_path, *write, "someone/words")
+    done = offline(tmp_path, *write, "--tokenizer", "someone/words")
 
     assert (done.returncode, done.stderr) == (0, "")
     corpus = Roxxel(tmp_path / "a.rox")
@@ -102,14 +102,15 @@ def test_units_that_another_tokenizer_wrote_are_written_again(
     (tmp_path / "1.txt").write_bytes(b"\xff")
     inputs = tmp_path / "0.txt", tmp_path / "1.txt"
     corpus = tmp_path / "a_*.rox"
-    assert run("write", corpus, *inputs, "--tokenizer", tokenizer) == 1
+    options = "--tokenizer", tokenizer, "--separator", "none"
+    assert run("write", corpus, *inputs, *options) == 1
 
     other = tokenizer.read_text(encoding="utf-8").replace('"a": 0', '"c": 0')
     tokenizer.write_text(other.replace('"a":0', '"c":0'), encoding="utf-8")
     stamp = inputs[1].stat()
     inputs[1].write_bytes(b"b")
     os.utime(inputs[1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-    assert run("write", corpus, *inputs, "--tokenizer", tokenizer) == 0
+    assert run("write", corpus, *inputs, *options) == 0
 
     documents = [each.tolist() for each in Roxxel(corpus).documents]
     assert documents == [[2, 1], [1]]
@@ -122,7 +123,8 @@ def test_tokens_are_printed_as_text(
     text.write_text("a b", encoding="utf-8")
     corpus = tmp_path / "a.rox"
 
-    assert run("write", corpus, text, "--tokenizer", tokenizer) == 0
+    options = "--tokenizer", tokenizer, "--separator", "none"
+    assert run("write", corpus, text, *options) == 0
     capfdbinary.readouterr()
     assert run("cat", corpus, "--tokenizer", tokenizer) == 0
 
@@ -133,7 +135,7 @@ def test_tokens_are_printed_as_text_by_the_tokenizer_that_is_recorded(
     tmp_path: Path, tokenizer: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     corpus = tmp_path / "a.rox"
-    Roxxel(corpus).write(["a b"], tokenizer=tokenizer)
+    Roxxel(corpus).write(["a b"], tokenizer=tokenizer, separator=None)
 
     assert run("cat", corpus) == 0
     assert run("cat", corpus, "--ids") == 0
@@ -210,3 +212,118 @@ def test_zstandard_files_are_decompressed(tmp_path: Path) -> None:
 
     documents = Roxxel(tmp_path / "a.rox").documents
     assert [each.tobytes() for each in documents] == [b"one", b"two"]
+
+
+END = "<|endoftext|>"
+
+
+@pytest.fixture
+def bytewise(tmp_path: Path) -> Path:
+    """Return the file of a tokenizer of bytes that has an end-of-text token."""
+    names: Any = import_module("tokenizers")
+    alphabet = sorted(names.pre_tokenizers.ByteLevel.alphabet())
+    model = names.models.BPE({each: i for i, each in enumerate(alphabet)}, [])
+    built = names.Tokenizer(model)
+    built.pre_tokenizer = names.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    built.decoder = names.decoders.ByteLevel()
+    built.add_special_tokens(["<|pad|>", END])
+    path = tmp_path / "tokenizer.json"
+    built.save(str(path))
+    return path
+
+
+def test_the_command_says_how_documents_end(
+    tmp_path: Path, bytewise: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, target = tmp_path / "a.txt", tmp_path / "c.rox"
+    text.write_text("ab", encoding="utf-8")
+    write = "write", target, text, "--tokenizer", bytewise, "--exist", "replace"
+
+    assert run(*write) == 0
+    assert Roxxel(target).tokens[2:].tolist() == [257]
+    assert capsys.readouterr().err == (
+        "each document ends with <|endoftext|> (257), the end-of-text token of "
+        "tokenizer.json; --separator none leaves it out\n"
+    )
+    for separator, tokens in (("none", []), ("<|pad|>", [256]), ("0", [0])):
+        assert run(*write, "--separator", separator) == 0
+        assert Roxxel(target).tokens[2:].tolist() == tokens
+        assert capsys.readouterr().err == ""
+    assert run(*write, "--separator", "<|eos|>") == 1
+    assert capsys.readouterr().err == (
+        "roxxel-format: tokenizer.json: has no token '<|eos|>'; name another one, such "
+        "as its special tokens <|pad|>, <|endoftext|>\n"
+    )
+
+
+def test_a_special_token_that_a_text_spells_is_text_unless_it_is_allowed(
+    tmp_path: Path, bytewise: Path
+) -> None:
+    text, target = tmp_path / "a.txt", tmp_path / "c.rox"
+    text.write_text(f"a{END}b", encoding="utf-8")
+    write = "write", target, text, "--tokenizer", bytewise, "--exist", "replace"
+
+    assert run(*write) == 0
+    assert Roxxel(target).num_tokens == 2 + len(END) + 1
+    assert 257 not in Roxxel(target).documents[0]
+    assert run(*write, "--special-tokens") == 0
+    assert Roxxel(target).tokens[1:2].tolist() == [257]
+    assert Roxxel(target).num_tokens == 4
+
+
+def test_a_tokenizer_of_the_caller_is_not_changed(
+    tmp_path: Path, bytewise: Path
+) -> None:
+    names: Any = import_module("tokenizers")
+    given = names.Tokenizer.from_file(str(bytewise))
+    given.enable_truncation(2)
+
+    Roxxel(tmp_path / "c.rox").write([f"a{END}b"], tokenizer=given)
+
+    assert Roxxel(tmp_path / "c.rox").num_tokens == 2 + len(END) + 1
+    assert given.encode(f"a{END}b").ids == [*given.encode("a").ids, 257]
+
+
+@pytest.mark.parametrize("by_path", [True, False])
+def test_no_document_is_truncated_or_padded(
+    by_path: bool, tmp_path: Path, bytewise: Path
+) -> None:
+    names: Any = import_module("tokenizers")
+    limited = names.Tokenizer.from_file(str(bytewise))
+    limited.enable_truncation(2)
+    limited.enable_padding(length=4)
+    limited.save(str(bytewise))
+
+    corpus = Roxxel(tmp_path / "c.rox")
+    corpus.write(["abc", "d"], tokenizer=bytewise if by_path else limited)
+
+    assert [each.size for each in corpus.documents] == [3, 1]
+
+
+def test_a_text_with_a_lone_surrogate_names_file_and_document(
+    tmp_path: Path, bytewise: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "a.jsonl"
+    rows.write_text('"a"\n"\\ud800"\n', encoding="utf-8")
+
+    assert run("write", tmp_path / "c.rox", rows, "--tokenizer", bytewise) == 1
+
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(
+        f"roxxel-format: {rows}: document 1 cannot be encoded by the tokenizer ("
+    )
+
+
+def test_a_name_of_a_separator_and_special_tokens_need_a_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = tmp_path / "a.txt"
+    text.touch()
+    for options, message in (
+        (("--separator", "x"), "or name the --tokenizer of this token\n"),
+        (("--special-tokens",), "argument --special-tokens: needs --tokenizer\n"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            run("write", tmp_path / "c.rox", text, *options)
+        assert caught.value.code == 2
+        assert capsys.readouterr().err.endswith(message)

@@ -1,13 +1,18 @@
 """The contents of a corpus: its shards, as its manifest or their feet describe them.
 
-A corpus with a manifest is opened by reading that one file. Each shard is opened when
-it is first needed, and compared with its row in the manifest or in the feet.
+Opening a corpus reads its manifest, or without one the feet of its shards. A shard is
+opened when it is first needed, and then compared with what its manifest or foot said.
+
+Earlier writers of numbered shards made no manifest. They recorded the write in the
+metadata (`write`), left a lock file if several writers could append, and kept a marker
+file during a replacement.
 """
 
 from __future__ import annotations
 
 import glob
 import os
+import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,23 +20,22 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.discovery import (
-    check_only_corpus,
-    check_writes,
-    find_shards,
-)
-from roxxel_format._read.opening import open_file, read_layout, read_metadata
-from roxxel_format._read.shard_map import ShardMap
+from roxxel_format._read.shard import ShardMap, check_same_type, layouts_of
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.manifest import (
-    ColumnTable,
-    Manifest,
-    ShardTable,
-    row_of,
+from roxxel_format._spec.layout import shard_table
+from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
+from roxxel_format._spec.tables import ColumnTable, ShardTable, are_complete, as_table
+from roxxel_format._store.corpus_name import (
+    SUFFIX,
+    CorpusName,
+    corpora_in,
+    corpus_name,
+    matching_files,
+    resolved,
+    spellings,
+    visible,
 )
-from roxxel_format._spec.manifest_gate import parse_manifest
-from roxxel_format._spec.metadata import as_table
-from roxxel_format._store.corpus_name import corpus_name
+from roxxel_format._store.reading import read_file
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -39,21 +43,16 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from roxxel_format._spec.layout import Layout
+_NUMBERED = re.compile(r"(.*?)([0-9]{5,})([^0-9]*)")
 
 
 @dataclass(frozen=True)
 class Contents:
-    """One version of a corpus.
+    """One version of a corpus: its shards in order, by the manifest or the feet.
 
-    Attributes:
-        filepath: The path or paths that name the corpus.
-        manifest: The manifest; None for files without one, and for a list of paths.
-        paths: The shards of this version, in order.
-        shards: One row for each shard, from the manifest or else from its foot.
-        dtype_name: Stored name of the item type of all shards.
-        block_size: Bytes of a checksum block of the first shard.
-        fingerprint: Fingerprint of these shards, 32 hexadecimal digits.
+    `manifest` is None for files without a manifest, and for a list of paths.
+    `block_size` is that of the first shard. `fingerprint` covers the shards of this
+    version.
     """
 
     filepath: str | tuple[str, ...]
@@ -90,6 +89,11 @@ class Contents:
         return self.first_own[-1]
 
     @property
+    def tokens_per_block(self) -> int:
+        """Tokens of each block; the last block of the corpus may have fewer."""
+        return self.block_size // dtypes.item_size(self.dtype_name)
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Type of a stored token, little-endian."""
         return dtypes.stored_dtype(self.dtype_name)
@@ -104,10 +108,12 @@ class Contents:
         high = [v for v, n in zip(table.max_values, table.num_tokens, strict=True) if n]
         return min(low, default=0), max(high, default=0)
 
-    @property
+    @cached_property
     def columns(self) -> Mapping[str, ColumnTable]:
-        """Columns by name; none without a manifest."""
-        return self.manifest.columns if self.manifest else {}
+        """Columns of this version by name; empty without a manifest."""
+        if self.manifest is None:
+            return {}
+        return self.manifest.columns_of(len(self.paths))
 
     @property
     def versions(self) -> list[str]:
@@ -121,71 +127,33 @@ class Contents:
         return bisect_right(self.bounds, token) - 1
 
     def open_shard(self, number: int) -> ShardMap:
-        """Open and map a shard.
-
-        Raises:
-            ShardError: The corpus was replaced: the file is gone, or is not the shard
-                that it was when the corpus was opened. Or the file is damaged.
-            OSError: The file cannot be read or mapped.
-        """
+        """Open a shard; raise ShardError if the file is not this version's shard."""
         path = self.paths[number]
         try:
-            fd = open_file(path)
+            shard = ShardMap(path)
         except FileNotFoundError as error:
             raise ShardError(
                 f"{path}: the file is gone, so the corpus was replaced or the file was "
                 "removed; open the corpus again, or restore the file"
             ) from error
-        try:
-            layout = read_layout(fd, path)
-            self._check_shard(number, layout)
-        except BaseException:
-            os.close(fd)
-            raise
-        return ShardMap(path, layout, fd)
-
-    def check_empty_shards(self) -> None:
-        """Check the shards without tokens, which no later read would open.
-
-        Raises:
-            ShardError: The corpus was replaced, or its manifest is wrong.
-        """
-        for number, num_tokens in enumerate(self.shards.num_tokens):
-            if not num_tokens:
-                self.open_shard(number)
-
-    def _check_shard(self, number: int, layout: Layout) -> None:
-        """Check that an opened file is the shard that the opening described.
-
-        Raises:
-            ShardError: The corpus was replaced, or its manifest is wrong.
-        """
-        path, head = self.paths[number], layout.head
-        is_same = row_of(_file_name(path), layout) == self.shards.row(number)
-        is_same = is_same and head.dtype_name == self.dtype_name
+        layout = shard.layout
+        is_same = layout.row(_file_name(path)) == self.shards.row(number)
+        is_same = is_same and layout.head.dtype_name == self.dtype_name
         if number == 0:
-            is_same = is_same and head.block_size == self.block_size
+            is_same = is_same and layout.head.block_size == self.block_size
         if not is_same:
             known = "was opened" if self.manifest is None else "its manifest lists"
             raise ShardError(
                 f"{path}: the corpus was replaced: this file is not the one that "
                 f"{known}; open the corpus again"
             )
+        return shard
 
 
 def open_contents(
     filepath: str | tuple[str, ...], version: str | None = None
 ) -> Contents:
-    """Open a corpus.
-
-    Args:
-        filepath: A file, a folder, a pattern, or several of these; absolute.
-        version: Fingerprint of the version to open. Default: the current one.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        ShardError: The corpus has no such version; or its files are not a corpus.
-    """
+    """Open a corpus by absolute paths; without `version`, the current version."""
     if isinstance(filepath, str):
         contents = _open_one(filepath, version)
     else:
@@ -195,43 +163,16 @@ def open_contents(
     return contents
 
 
-def tokenizer_identity(recorded: object) -> str | None:
-    """Return name and hash of a tokenizer as metadata or a manifest records it."""
-    table = as_table(recorded)
-    name, digest = table.get("name"), table.get("hash")
-    if not isinstance(name, str):
-        return None
-    return name if digest is None else f"{name}@{digest}"
-
-
-def layouts_of(paths: Sequence[str]) -> list[Layout]:
-    """Return the layouts of shards, which have one item type.
-
-    Raises:
-        ShardError: A file is not a shard, or their item types differ.
-    """
-    layouts = [_layout_of(path) for path in paths]
-    first = layouts[0].head.dtype_name
-    for path, layout in zip(paths, layouts, strict=True):
-        if layout.head.dtype_name != first:
-            raise ShardError(
-                f"{path}: holds {layout.head.dtype_name}, but {paths[0]} holds "
-                f"{first}; open them as two corpora"
-            )
-    return layouts
-
-
 def _open_one(filepath: str, version: str | None) -> Contents:
+    filepath = resolved(filepath)
     found = _read_manifest(filepath)
     if found is None:
         contents = _open_files(filepath)
-        # A first write commits its manifest before its first shard. So if there is a
-        # manifest now, the files may be a part of a corpus.
+        # A first write commits its manifest before its first shard. So if a manifest
+        # exists now, the files may be a part of a new corpus.
         is_settled = _read_manifest(filepath) is None
         return contents if is_settled else _open_one(filepath, version)
     path, data = found
-    if Path(filepath).is_dir():
-        check_only_corpus(Path(filepath), corpus_name(filepath))
     manifest = parse_manifest(data, str(path))
     name = manifest.dtype_name
     if name is None or not manifest.versions:
@@ -239,11 +180,13 @@ def _open_one(filepath: str, version: str | None) -> Contents:
             f"{path}: no version is committed; the first write is still in progress or "
             "was interrupted, so wait for it, or write the corpus again"
         )
+    if Path(filepath).is_dir():
+        _check_only_corpus(corpus_name(filepath), manifest.shards.names)
     chosen = manifest.versions[-1]
     if version is not None:
         chosen = manifest.version(version) or chosen
     shards = manifest.shards.first(chosen.num_shards)
-    # For 100 000 names `os.path.join` takes 60 ms, and this 13 ms.
+    # For 100 000 names `os.path.join` takes 60 ms, and this addition 13 ms.
     folder = str(path.with_name("_"))[:-1]
     contents = Contents(
         filepath=filepath,
@@ -254,76 +197,63 @@ def _open_one(filepath: str, version: str | None) -> Contents:
         block_size=manifest.block_size,
         fingerprint=chosen.fingerprint,
     )
-    contents.check_empty_shards()
+    for number, num_tokens in enumerate(shards.num_tokens):
+        if not num_tokens:  # No later read would open this shard.
+            contents.open_shard(number)
     return contents
 
 
 def _read_manifest(filepath: str) -> tuple[Path, bytes] | None:
-    """Return the manifest of a corpus and its bytes, None if it has none."""
-    path = _manifest_path(filepath)
+    """Return path and bytes of the manifest of a corpus; None without a manifest."""
+    is_pattern = glob.has_magic(filepath) and not Path(filepath).exists()
+    try:
+        path = corpus_name(filepath).manifest
+    except ValueError as error:
+        if is_pattern:
+            return None
+        raise ShardError(str(error)) from error
     if path is None:
         return None
     try:
-        return path, path.read_bytes()
+        return path, read_file(path, MAX_MANIFEST_SIZE)
     except (FileNotFoundError, NotADirectoryError):
         return None
 
 
 def _open_files(filepath: str) -> Contents:
-    paths = find_shards(filepath)
+    paths = _find_shards(filepath)
     layouts = layouts_of(paths)
-    first = layouts[0]
-    shards = ShardTable.of([*map(_file_name, paths)], layouts)
-    check_writes(filepath, paths, _write_of)
-    return Contents(
-        filepath=filepath,
-        manifest=None,
-        paths=tuple(paths),
-        shards=shards,
-        dtype_name=first.head.dtype_name,
-        block_size=first.head.block_size,
-        fingerprint=shards.fingerprints([len(shards)])[0],
-    )
+    _check_writes(filepath, paths)
+    head, shards = layouts[0].head, shard_table([*map(_file_name, paths)], layouts)
+    return _without_manifest(filepath, paths, shards, head.dtype_name, head.block_size)
 
 
 def _joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
-    """Return several corpora as one."""
+    """Return several corpora as one corpus without a manifest."""
     if not parts:
         raise FileNotFoundError("the list of shards is empty; name at least one")
-    first = parts[0]
+    check_same_type([(part.paths[0], part.dtype_name) for part in parts])
+    paths = [path for part in parts for path in part.paths]
     shards = ShardTable()
     for part in parts:
-        if part.dtype_name != first.dtype_name:
-            raise ShardError(
-                f"{part.paths[0]}: holds {part.dtype_name}, but {first.paths[0]} holds "
-                f"{first.dtype_name}; open them as two corpora"
-            )
-    for part in parts:
         shards += part.shards
-    return Contents(
-        filepath=filepath,
-        manifest=None,
-        paths=tuple(path for part in parts for path in part.paths),
-        shards=shards,
-        dtype_name=first.dtype_name,
-        block_size=first.block_size,
-        fingerprint=shards.fingerprints([len(shards)])[0],
+    first = parts[0]
+    return _without_manifest(
+        filepath, paths, shards, first.dtype_name, first.block_size
     )
 
 
-def _manifest_path(filepath: str) -> Path | None:
-    """Return where the manifest of a corpus would be, None if it can have none.
-
-    Raises:
-        ShardError: A folder holds several manifests.
-    """
-    is_pattern = glob.has_magic(filepath) and not Path(filepath).exists()
-    try:
-        return corpus_name(filepath).manifest
-    except ValueError as error:
-        if is_pattern:
-            return None
-        raise ShardError(str(error)) from error
+def _without_manifest(
+    filepath: str | tuple[str, ...],
+    paths: list[str],
+    shards: ShardTable,
+    dtype_name: str,
+    block_size: int,
+) -> Contents:
+    (fingerprint,) = shards.fingerprints([len(shards)])
+    return Contents(
+        filepath, None, tuple(paths), shards, dtype_name, block_size, fingerprint
+    )
 
 
 def _no_version(contents: Contents, version: str) -> ShardError:
@@ -342,26 +272,145 @@ def _no_version(contents: Contents, version: str) -> ShardError:
     )
 
 
+def _find_shards(filepath: str) -> list[str]:
+    """Return the shards that a file, folder or pattern names, in natural order."""
+    found = matching_files(filepath)
+    if found == [filepath]:
+        return found
+    _check_one_corpus(filepath, found)
+    _check_manifests(filepath, found)
+    return found
+
+
+def _check_only_corpus(name: CorpusName, listed: Sequence[str]) -> None:
+    """Check that every shard in the folder belongs to the corpus `name`."""
+    found = visible(name.folder.glob("*" + SUFFIX))
+    own = spellings(name, listed)
+    others = [
+        path for path in found if not any(each.is_own(Path(path).name) for each in own)
+    ]
+    if others:
+        raise ShardError(
+            f"{name.folder}: holds {Path(others[0]).name} and {len(others) - 1} more "
+            f'shards that do not belong to "{Path(name.pattern).name}", the corpus of '
+            "its manifest; open each corpus by its pattern, or keep each in a folder "
+            "of its own"
+        )
+
+
+def _check_writes(filepath: str, paths: Sequence[str]) -> None:
+    """Check that no write of shards without a manifest was interrupted."""
+    named = _numbered_name(filepath)
+    if paths[0] == filepath or named is None:
+        return
+    # The path of a folder names all corpora in the folder.
+    prefix = "" if str(named.folder) == filepath else named.prefix
+    corpora: dict[CorpusName, list[str]] = {}
+    for path in paths:
+        name = _name_of(path)
+        if name is not None and name.prefix.startswith(prefix):
+            corpora.setdefault(name, []).append(path)
+    for name, group in corpora.items():
+        marker = name.replacement_marker
+        if marker.exists():
+            raise ShardError(
+                f"{name.pattern}: a replacement of this corpus is in progress or was "
+                "interrupted, so its shards belong to two corpora; wait for it, or "
+                "write the corpus again"
+            )
+        # If a lock file exists, several writers may have appended at once and left
+        # gaps, so check every shard. Otherwise check the last shard.
+        if marker.with_suffix(".lock").exists():
+            is_complete = are_complete([w for w in map(_write_of, group) if w])
+        else:
+            is_complete = _write_of(group[-1]).get("last") is not False
+        if not is_complete:
+            raise ShardError(
+                f"{name.pattern}: a write of its {len(group)} shards was interrupted "
+                "or is still in progress; write it again, or pass a list of the "
+                "shards to read them as they are"
+            )
+
+
+def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
+    """Check that a path matches the shards of one corpus only.
+
+    `wiki_*.rox` also matches `wiki_en_00000.rox`, and a folder matches all its shards.
+    """
+    named = _numbered_name(filepath)
+    if named is None:
+        return
+    names = [Path(path).name for path in found]
+    ours = [name for name in names if named.number(name) is not None]
+    others = [name for name in names if named.number(name) is None]
+    if ours and others and "[0-9]*" not in filepath:
+        raise ShardError(
+            f"{filepath}: matches {len(ours)} shards of this corpus (such as "
+            f"{ours[0]}) and {len(others)} shards of others (such as {others[0]}); "
+            f'pass "{named.prefix}[0-9]*{named.suffix}" for this corpus alone, a '
+            "list of patterns for both, or keep each corpus in a folder of its own"
+        )
+
+
+def _check_manifests(filepath: str, found: Sequence[str]) -> None:
+    """Check that the shards are of one corpus, and that its manifest lists each."""
+    corpora = {folder: corpora_in(folder) for folder in {Path(p).parent for p in found}}
+    owners: dict[CorpusName | None, list[str]] = {}
+    for path in map(Path, found):
+        owner = next((c for c in corpora[path.parent] if c.is_own(path.name)), None)
+        owners.setdefault(owner, []).append(path.name)
+    manifests = {name: each for name, each in owners.items() if name is not None}
+    if len(owners) > 1 and manifests:
+        known = ", ".join(sorted(name.pattern for name in manifests))
+        raise ShardError(
+            f"{filepath}: matches shards of several corpora ({known}); open each by "
+            "its own pattern, or pass a list of patterns"
+        )
+    named = _numbered_name(filepath)
+    for name, shards in manifests.items():
+        path = name.manifest
+        if path is None or name == named:  # committed since: the caller opens again
+            continue
+        listed = parse_manifest(
+            read_file(path, MAX_MANIFEST_SIZE), str(path)
+        ).shards.names
+        unlisted = sorted(set(shards).difference(listed))
+        if unlisted:
+            raise ShardError(
+                f"{filepath}: matches {unlisted[0]}, which {path.name} does not list: "
+                "its write was interrupted, is in progress, or was replaced; open the "
+                f'corpus by its pattern, "{Path(name.pattern).name}"'
+            )
+
+
+def _numbered_name(filepath: str) -> CorpusName | None:
+    """Return the corpus of numbered shards that a path names, None for other paths."""
+    try:
+        name = corpus_name(filepath)
+    except ValueError:
+        return None
+    return None if name.manifest is None else name
+
+
+def _name_of(path: str) -> CorpusName | None:
+    """Return the corpus that a numbered shard belongs to, None for other names."""
+    folder, file_name = os.path.split(path)
+    match = _NUMBERED.fullmatch(file_name)
+    if match is None:
+        return None
+    name = CorpusName(Path(folder), match[1], match[3], Path(folder))
+    return None if name.number(file_name) is None else name
+
+
 def _file_name(path: str) -> str:
-    # For 100 000 paths pathlib takes 380 ms, and this 46 ms.
+    # For 100 000 paths pathlib takes 380 ms, and `os.path` 46 ms.
     return os.path.basename(path)  # noqa: PTH119
 
 
-def _layout_of(path: str) -> Layout:
-    fd = open_file(path)
-    try:
-        return read_layout(fd, path)
-    finally:
-        os.close(fd)
-
-
 def _write_of(path: str) -> dict[str, Any]:
-    """Return the `write` field of a shard's metadata, {} if it has none."""
-    fd = open_file(path)
+    """Return the `write` field of a shard's metadata; {} without this field."""
     try:
-        metadata = read_metadata(fd, read_layout(fd, path), path)
+        metadata = ShardMap(path).metadata()
     except ShardError:
         return {}  # `verify` reports damaged metadata.
-    finally:
-        os.close(fd)
     return as_table(metadata.get("write"))

@@ -1,25 +1,45 @@
-"""Files of other formats: flat `.npy` and `.bin`, and Megatron's `.idx`."""
+"""Files of other formats: `.npy`, `.bin`, Megatron's `.idx`, shards of `ROXXEL02`."""
 
 from __future__ import annotations
 
-import os
+import contextlib
+import re
 import struct
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roxxel_format._read.mapped_file import MappedFile
-from roxxel_format._read.opening import open_file
+from roxxel_format._read.maps import MappedFile
 from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import ROXXEL02_MAGICS
+from roxxel_format._store.reading import open_file
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import numpy.typing as npt
 
     from roxxel_format._spec.dtypes import Tokens
 
+_NPY_MAGIC = b"\x93NUMPY"
+_NPY_LENGTHS = {
+    _NPY_MAGIC + b"\1\0": struct.Struct("<H"),
+    _NPY_MAGIC + b"\2\0": struct.Struct("<I"),
+    _NPY_MAGIC + b"\3\0": struct.Struct("<I"),
+}
+"""The first bytes for each version of `.npy`, and the struct of the header's length."""
+
+# The header is the text of a Python dict. Python 2 wrote lengths as `3L`.
+_NPY_MEMBER = re.compile(
+    r"""['"]descr['"]\s*:\s*['"](?P<descr>[^'"]*)['"]\s*,?"""
+    r"""|['"]fortran_order['"]\s*:\s*(?P<order>True|False)\s*,?"""
+    r"""|['"]shape['"]\s*:\s*\("""
+    r"""(?P<shape>(?:\s*[0-9]{1,18}L?\s*,)*(?:\s*[0-9]{1,18}L?)?\s*)\)\s*,?"""
+)
+_NPY_ITEMS = re.compile("[<>=|](b1|[iu][1248]|f[248])")
+_DIGITS = re.compile("[0-9]+")
+_MAX_NPY_HEADER = 1 << 16
+_MEGATRON_HEAD_SIZE = 34
 _MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
 _MEGATRON_DTYPES = {
     1: "|u1",
@@ -31,24 +51,18 @@ _MEGATRON_DTYPES = {
     7: "<f4",
     8: "<u2",
 }
+_ROXXEL02_FOOT = struct.Struct("<qq8s8s")
+_ROXXEL01_FOOT = struct.Struct("<qq8s")
+_ROXXEL02_DTYPE = re.compile("[<>=|]?[biuf][1248]")
 
 
 def read_megatron_index(
     path: Path,
 ) -> tuple[np.dtype[Any], npt.NDArray[np.int64]]:
-    """Return the item type, and the end of each document in tokens.
-
-    Args:
-        path: The `.idx` file.
-
-    Raises:
-        ShardError: The file is not a Megatron index of version 1, or contradicts
-            itself.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        head = file.read(34)
-    if not head.startswith(_MEGATRON_MAGIC) or len(head) < 34:
+    """Return an `.idx` file's dtype, and the end of each document in tokens."""
+    file = _map_file(path)
+    head = file.read(0, min(_MEGATRON_HEAD_SIZE, file.num_bytes))
+    if not head.startswith(_MEGATRON_MAGIC) or len(head) < _MEGATRON_HEAD_SIZE:
         raise ShardError(
             f"{path}: not a Megatron index, it begins with {head[:9]!r}; check the path"
         )
@@ -59,24 +73,29 @@ def read_megatron_index(
             "convert the corpus to index version 1"
         )
     # Some writers append a mode (one byte) for each sequence.
-    needed = 34 + 12 * num_sequences + 8 * num_bounds
-    if size not in (needed, needed + num_sequences):
+    needed = _MEGATRON_HEAD_SIZE + 12 * num_sequences + 8 * num_bounds
+    if file.num_bytes not in (needed, needed + num_sequences):
         raise ShardError(
-            f"{path}: has {size} bytes, but {num_sequences} sequences and {num_bounds} "
-            f"document bounds need {needed}; the file is truncated or damaged, "
+            f"{path}: has {file.num_bytes} bytes, but {num_sequences} sequences and "
+            f"{num_bounds} document bounds need {needed}; the file is truncated or "
+            "damaged, so copy it again"
+        )
+    at = _MEGATRON_HEAD_SIZE
+    lengths = file.array(np.dtype("<i4"), num_sequences, at)
+    at += lengths.nbytes
+    pointers = file.array(np.dtype("<i8"), num_sequences, at)
+    at += pointers.nbytes
+    bounds = file.array(np.dtype("<i8"), num_bounds, at)
+    if num_bounds == 0 or bounds[0] != 0 or bounds[-1] != num_sequences:
+        raise ShardError(
+            f"{path}: its documents do not cover its sequences; the file is damaged, "
             "so copy it again"
         )
-    data = np.memmap(path, np.uint8, "r")
-    at = 34
-    lengths = np.asarray(data[at : at + 4 * num_sequences]).view("<i4")
-    at += 4 * num_sequences
-    pointers = np.asarray(data[at : at + 8 * num_sequences]).view("<i8")
-    at += 8 * num_sequences
-    bounds = np.asarray(data[at : at + 8 * num_bounds]).view("<i8")
-    if num_bounds == 0 or bounds[0] != 0 or bounds[-1] != num_sequences:
-        raise ShardError(f"{path}: its documents do not cover its sequences")
     if (lengths < 0).any() or (bounds[1:] < bounds[:-1]).any():
-        raise ShardError(f"{path}: its lengths or bounds are out of order")
+        raise ShardError(
+            f"{path}: its lengths or bounds are out of order; the file is damaged, so "
+            "copy it again"
+        )
     ends = np.zeros(num_sequences + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
     dtype = np.dtype(_MEGATRON_DTYPES[code])
@@ -88,19 +107,124 @@ def read_megatron_index(
     return dtype, ends[bounds[1:]]
 
 
+def parse_roxxel02(
+    path: str, data: memoryview, dtype: npt.DTypeLike | None = None
+) -> Tokens:
+    """Return the items of a shard of `ROXXEL02` or `ROXXEL01`, a view of its bytes.
+
+    Such a shard holds blocks of any sizes, the end of each block in bytes (int64), and
+    a foot: the number of blocks, their bytes, the name of the item type (`ROXXEL02`
+    alone), and the magic. All numbers are little-endian. `data` is the whole file;
+    `dtype` replaces the item type that the foot names.
+
+    Raises:
+        ShardError: The file is another one, is damaged, or names no item type.
+    """
+    size, magic = len(data), bytes(data[-8:])
+    layout = _ROXXEL02_FOOT if magic == b"ROXXEL02" else _ROXXEL01_FOOT
+    if magic not in ROXXEL02_MAGICS or size < layout.size:
+        raise ShardError(
+            f"{path}: does not end with ROXXEL02 or ROXXEL01, but with {magic!r}; the "
+            "file was truncated or has another format, so copy it again or check the "
+            "path"
+        )
+    num_blocks, num_bytes, *names, _ = layout.unpack(data[size - layout.size :])
+    if min(num_blocks, num_bytes) < 0 or (
+        size != num_bytes + 8 * num_blocks + layout.size
+    ):
+        raise ShardError(
+            f"{path}: has {size} bytes, but its foot declares {num_blocks} blocks of "
+            f"{num_bytes} bytes together; the file is truncated or damaged, so copy it "
+            "again"
+        )
+    ends = np.frombuffer(data, "<i8", num_blocks, num_bytes)
+    last = int(ends[-1]) if num_blocks else 0
+    is_ascending = bool((ends[:1] > 0).all() and (ends[1:] > ends[:-1]).all())
+    if last != num_bytes or not is_ascending:
+        raise ShardError(
+            f"{path}: the ends of its {num_blocks} blocks do not ascend to {num_bytes}"
+            "; the file is damaged, so copy it again"
+        )
+    if dtype is None:
+        dtype = _roxxel02_dtype(path, *names)
+    items = little_endian(dtype)
+    dtypes.stored_name(items)
+    count, rest = divmod(num_bytes, items.itemsize)
+    if rest:
+        raise ShardError(
+            f"{path}: its blocks hold {num_bytes} bytes, which is not a whole number "
+            f"of {items} items; check the dtype"
+        )
+    return np.frombuffer(data, items, count)
+
+
+def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
+    text = name.rstrip(b"\0").decode("latin-1")
+    if not text:
+        raise ShardError(
+            f'{path}: records no item type; pass dtype, which is "uint8" for text'
+        )
+    if text in dtypes.NAMES and text != dtypes.BFLOAT16:
+        return text
+    if _ROXXEL02_DTYPE.fullmatch(text):
+        with contextlib.suppress(TypeError):
+            return np.dtype(text).str
+    raise ShardError(
+        f"{path}: its items have the unknown type {text!r}; pass dtype to read them as "
+        "items of another type"
+    )
+
+
+class Identity(NamedTuple):
+    """The items of a shard, and facts that differ if its file was replaced."""
+
+    dtype: np.dtype[Any]
+    num_items: int
+    inode: int
+    mtime_ns: int
+
+
+class BlockFile:
+    """An open shard of `ROXXEL02` or `ROXXEL01`; see `parse_roxxel02`."""
+
+    def __init__(self, path: str, dtype: npt.DTypeLike | None) -> None:
+        self._file = _map_file(Path(path))
+        view = self._file.view(0, self._file.num_bytes)
+        self.items = parse_roxxel02(path, view, dtype)
+
+    @property
+    def identity(self) -> Identity:
+        """The identity of the file when it was opened."""
+        status, items = self._file.status, self.items
+        return Identity(items.dtype, items.size, status.st_ino, status.st_mtime_ns)
+
+    def piece(self) -> BlockFile:
+        """Return this object after checking the size of the file."""
+        self._file.check_size()
+        return self
+
+    def __getitem__(self, items: slice[int, int, None], /) -> Tokens:
+        """Return items; raise ShardError for a negative integer."""
+        found = self.items[items]
+        if found.dtype.kind == "i" and found.size and int(found.min()) < 0:
+            at = items.start + int(np.argmax(found < 0))
+            raise ShardError(
+                f"{self._file.path}: holds the token {self.items[at]} (byte "
+                f"{at * found.itemsize} on); tokens are not negative, so check the "
+                "dtype, or copy the file again"
+            )
+        return found
+
+
 def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return a dtype, little-endian unless it is spelled as big-endian."""
+    """Return a dtype, little-endian unless its spelling says big-endian."""
     is_big = isinstance(dtype, str) and dtype.startswith(">")
     found = np.dtype(dtype)
     return found if is_big or found.byteorder == ">" else found.newbyteorder("<")
 
 
 def map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
-    """Map a file of bare items.
-
-    Raises:
-        ShardError: The file does not hold whole items of a known type.
-    """
+    """Map a file of items without a header."""
     file = _map_file(path)
     if file.num_bytes % dtype.itemsize:
         raise ShardError(
@@ -111,37 +235,67 @@ def map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
 
 
 def map_npy(path: Path) -> tuple[MappedFile, Tokens]:
-    """Map a `.npy` file of one flat array.
-
-    Raises:
-        ShardError: The file is not one, or is truncated.
-    """
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }
-    with path.open("rb") as stream:
-        try:
-            shape, _, dtype = readers[np.lib.format.read_magic(stream)](stream)
-        except (ValueError, KeyError) as error:
-            raise ShardError(
-                f"{path}: not a .npy file ({error}); check the path"
-            ) from error
-        offset = stream.tell()
+    """Map a `.npy` file of one flat array."""
+    file = _map_file(path)
+    try:
+        dtype, shape, offset = _parse_npy_header(file)
+    except _BadHeaderError as error:
+        raise ShardError(f"{path}: not a .npy file ({error}); check the path") from None
     if len(shape) != 1:
         raise ShardError(f"{path}: holds an array of shape {shape}; save a flat array")
-    file = _map_file(path)
-    if file.num_bytes < offset + shape[0] * dtype.itemsize:
+    stop = offset + shape[0] * dtype.itemsize
+    if file.num_bytes != stop:
+        fault = "is truncated" if file.num_bytes < stop else "goes on behind its array"
         raise ShardError(
-            f"{path}: has {file.num_bytes} bytes, but {shape[0]} items of {dtype} need "
-            f"{offset + shape[0] * dtype.itemsize}; the file is truncated"
+            f"{path}: has {file.num_bytes} bytes, but {shape[0]} items of {dtype} end "
+            f"at byte {stop}; the file {fault}, so save the array again"
         )
     return file, _array(file, dtype, shape[0], offset)
 
 
+class _BadHeaderError(Exception):
+    """The header of a `.npy` file is wrong; the text says how."""
+
+
+def _parse_npy_header(
+    file: MappedFile,
+) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Return the dtype, the shape, and the offset of the first item.
+
+    numpy's own parser evaluates the header as Python. So a damaged header could raise
+    any error.
+    """
+    head = file.read(0, min(12, file.num_bytes))
+    length = _NPY_LENGTHS.get(head[:8])
+    if length is None or len(head) < 12:
+        raise _BadHeaderError(f"it begins with {head[:8]!r}")
+    (num_bytes,) = length.unpack_from(head, 8)
+    start = 8 + length.size
+    if num_bytes > min(_MAX_NPY_HEADER, file.num_bytes - start):
+        raise _BadHeaderError(
+            f"its header declares {num_bytes} bytes, and the file has {file.num_bytes}"
+        )
+    text = file.read(start, start + num_bytes).decode("latin-1")
+    # Each match sets one group, so every group is set in exactly one match.
+    found = [match.groupdict() for match in _NPY_MEMBER.finditer(text)]
+    descr, order, shape = (
+        [each[name] for each in found if each[name] is not None]
+        for name in ("descr", "order", "shape")
+    )
+    around = "".join(_NPY_MEMBER.sub("", text).split())
+    if around != "{}" or not len(descr) == len(order) == len(shape) == 1:
+        raise _BadHeaderError(f"its header is {text.strip()!r:.100}")
+    if not _NPY_ITEMS.fullmatch(descr[0]):
+        raise ShardError(
+            f"{file.path}: holds items of type {descr[0]!r:.100}; save integers, "
+            "floats or bools"
+        )
+    lengths = tuple(map(int, _DIGITS.findall(shape[0])))
+    return little_endian(descr[0]), lengths, start + num_bytes
+
+
 def _map_file(path: Path) -> MappedFile:
-    fd = open_file(str(path))
-    return MappedFile(str(path), fd, os.fstat(fd).st_size)
+    return MappedFile(str(path), open_file(str(path)))
 
 
 def _array(

@@ -1,108 +1,82 @@
-"""One line of items in several pieces, such as the tokens of many shards.
+"""One line of items in several files, such as the tokens of many shards.
 
-This is the only route from windows to bytes. Each window is one row of a sliding view
-of its piece, and one casting `numpy.concatenate` copies all rows into the batch. A
-check of a file's size counts for 10 ms, so the views of one length are kept for 10 ms.
+All reads of windows use this module. A window inside one piece is a slice; a window
+across pieces is copied first. `numpy.concatenate` then casts and copies the windows
+into the batch. For windows inside pieces, a line checks a file's size at most once in
+10 ms, and keeps its pieces for that time.
 """
 
 from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from operator import index as as_index
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    NamedTuple,
+    Protocol,
+    SupportsIndex,
+    TypeVar,
+    cast,
+)
 
 import numpy as np
 
+from roxxel_format._read.maps import MapCache, map_limit, register
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
 
     from roxxel_format._spec.dtypes import Tokens
 
 _SIZE_CHECK_S = 0.01
 
-
-class Windows(Protocol):
-    """All windows of one length of a piece, by their first item."""
-
-    def __getitem__(self, start: int, /) -> Tokens:
-        """Return a window.
-
-        Raises:
-            IndexError: The window leaves the piece.
-        """
-        ...
+_T = TypeVar("_T")
 
 
 class Piece(Protocol):
-    """Consecutive items of a line."""
+    """Consecutive items of a line, such as an array of shape `(n,)`."""
 
-    def span(self, start: int, stop: int) -> Tokens:
+    def __getitem__(self, items: slice[int, int, None], /) -> Tokens:
         """Return the items `[start, stop)`, read-only."""
         ...
 
-    def windows(self, length: int) -> Windows:
-        """Return all windows of `length` items, at least 1."""
-        ...
 
+class _KeptPieces(NamedTuple):
+    """Pieces by number. Until the time `until`, their files need no new size check."""
 
-class ArrayPiece:
-    """A piece that is one array.
-
-    Args:
-        items: Shape `(n,)`, contiguous.
-    """
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Tokens) -> None:
-        self._items = items
-
-    def span(self, start: int, stop: int) -> Tokens:
-        """Return the items `[start, stop)`: a view."""
-        return self._items[start:stop]
-
-    def windows(self, length: int) -> Windows:
-        """Return all windows: overlapping rows of one view."""
-        items = self._items
-        shape = max(0, items.size - length + 1), length
-        strides = items.itemsize, items.itemsize
-        # `sliding_window_view` takes 13 us for the same view and this 0.4 us; a batch
-        # from many shards needs a view of each.
-        return np.ndarray(shape, items.dtype, items, 0, strides)
-
-
-class _KeptWindows(NamedTuple):
-    """Windows of one length, by piece; until `until`, file sizes count as checked."""
-
-    length: int
     until: float
-    by_piece: dict[int, Windows]
+    pieces: dict[int, Piece]
 
 
-class Line:
-    """Items in pieces, read as one line. Safe to use from many threads.
+class Line(Generic[_T]):
+    """Items in pieces, each in a file, read as one line. Safe to use from many threads.
 
-    Args:
-        bounds: First item of each piece, then the number of items.
-        dtype: Type of an item.
-        piece: Returns a piece by its number, after checking the size of its file.
-        max_pieces: Returns how many pieces may be held at a time.
+    `bounds[i]` is the index of the first item of piece i; the last entry is the number
+    of all items. `open_file` opens a file by its number. `piece` checks the size of an
+    open file and returns its items. Up to `max_maps` files stay open; None means this
+    line's share of the process's descriptors.
     """
-
-    __slots__ = ("_bounds", "_kept", "_max_pieces", "_piece", "dtype")
 
     def __init__(
         self,
         bounds: Sequence[int],
         dtype: np.dtype[Any],
-        piece: Callable[[int], Piece],
-        max_pieces: Callable[[], int],
+        open_file: Callable[[int], _T],
+        piece: Callable[[_T], Piece],
+        max_maps: int | None,
     ) -> None:
         self.dtype = dtype
         self._bounds = bounds
         self._piece = piece
-        self._max_pieces = max_pieces
-        self._kept = _KeptWindows(0, 0.0, {})
+        self._limit = map_limit(max_maps)
+        self._files = MapCache(open_file, self._limit)
+        self._kept = _KeptPieces(0.0, {})
+        register(self)
 
     def __len__(self) -> int:
         return self._bounds[-1]
@@ -117,15 +91,8 @@ class Line:
     ) -> Tokens:
         """Return the windows of `length` items that begin at `starts`.
 
-        Args:
-            starts: First item of each window, inside the line; n of them.
-            length: Items of each window.
-            dtype: Type of the result.
-            out: Shape `(n, length)`, of that type; filled and returned.
-            check: Called with the windows as stored, before they are cast.
-
-        Returns:
-            Shape `(n, length)`.
+        Windows must lie inside the line. `out` has shape `(n, length)`; the line fills
+        and returns it. `check` gets the windows in the stored dtype, before the cast.
         """
         shape = len(starts), length
         if check is None and (out is None or out.flags.c_contiguous):
@@ -142,61 +109,161 @@ class Line:
         return out
 
     def range(self, start: int, stop: int) -> Tokens:
-        """Return the items `[start, stop)`: a view in one piece, else a copy."""
+        """Return the items `[start, stop)`: a view of one piece, else a copy."""
         if start == stop:
             return np.empty(0, self.dtype)
-        number = bisect_right(self._bounds, start) - 1
-        first = self._bounds[number]
-        if stop <= self._bounds[number + 1]:
-            return self._piece(number).span(start - first, stop - first)
-        # Open every piece, which compares its file with the manifest, before allocating
-        # memory for all items. Dropping each piece keeps one map open at a time.
-        last = bisect_right(self._bounds, stop - 1)
-        for each in range(number, last):
-            self._piece(each)
+        parts = list(self.parts(start, stop))
+        if len(parts) == 1:
+            ((number, first, last),) = parts
+            return self._piece(self.file(number))[first:last]
+        # Opening a file compares it with the manifest. Open all files before allocating
+        # memory for all items. No piece is kept, so one map is open at a time.
+        for number, _, _ in parts:
+            self.file(number)
         items = np.empty(stop - start, self.dtype)
-        at = start
-        while at < stop:
-            first, until = self._bounds[number], min(stop, self._bounds[number + 1])
-            if at < until:
-                part = self._piece(number).span(at - first, until - first)
-                items[at - start : until - start] = part
-            at, number = until, number + 1
+        at = 0
+        for number, first, last in parts:
+            items[at : at + last - first] = self._piece(self.file(number))[first:last]
+            at += last - first
         return items
 
-    def forget(self) -> None:
-        """Drop the kept views, and with them the maps that they keep open."""
-        self._kept = _KeptWindows(0, 0.0, {})
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """Yield `(piece, first item, one past the last)` for each piece of a range.
+
+        Items are counted from the first item of the piece. Empty pieces are left out.
+        """
+        number = bisect_right(self._bounds, start) - 1
+        while start < stop:
+            first, until = self._bounds[number], min(stop, self._bounds[number + 1])
+            if start < until:
+                yield number, start - first, until - first
+            start, number = until, number + 1
+
+    def file(self, number: int) -> _T:
+        """Return a file; open it unless it is open."""
+        return self._files[number]
+
+    def release(self) -> None:
+        """Release all maps; the next read opens the files again."""
+        self._kept = _KeptPieces(0.0, {})  # Pieces keep their maps open.
+        self._files.clear()
 
     def _fill(self, starts: list[int], length: int, flat: Tokens) -> None:
         if not flat.size:
             return
         bounds = self._bounds
-        # Rows keep the maps of their shards open, so a batch from more shards than may
-        # be open is filled in several turns.
+        # Slices keep the maps of their files open. If a batch needs more files than may
+        # be open, each turn fills a part of the batch.
         num_pieces = len(bounds) - 1
-        most = max(1, self._max_pieces()) if num_pieces > 1 else 1
+        most = max(1, self._limit()) if num_pieces > 1 else 1
         turn = most if most < num_pieces else len(starts)
         for first in range(0, len(starts), turn):
-            kept = self._kept_windows(length, min(most, num_pieces))
+            kept = self._kept_pieces(min(most, num_pieces))
             parts: list[Tokens] = []
             for start in starts[first : first + turn]:
                 number = bisect_right(bounds, start) - 1
-                windows = kept.get(number)
-                if windows is None:
-                    windows = kept[number] = self._piece(number).windows(length)
-                try:
-                    parts.append(windows[start - bounds[number]])
-                except IndexError:
+                if start + length > bounds[number + 1]:
                     parts.append(self.range(start, start + length))
+                    continue
+                piece = kept.get(number)
+                if piece is None:
+                    piece = kept[number] = self._piece(self.file(number))
+                at = start - bounds[number]
+                parts.append(piece[at : at + length])
             target = flat[first * length : (first + len(parts)) * length]
             np.concatenate(parts, out=target, casting="unsafe")
 
-    def _kept_windows(self, length: int, most: int) -> dict[int, Windows]:
+    def _kept_pieces(self, most: int) -> dict[int, Piece]:
         now = time.monotonic()
         kept = self._kept
-        # Replaced, not changed: other threads may still use the old views.
-        is_full = len(kept.by_piece) > most
-        if kept.length != length or now > kept.until or is_full:
-            kept = self._kept = _KeptWindows(length, now + _SIZE_CHECK_S, {})
-        return kept.by_piece
+        # Replaced, not changed: other threads may still use the old pieces.
+        if now > kept.until or len(kept.pieces) > most:
+            kept = self._kept = _KeptPieces(now + _SIZE_CHECK_S, {})
+        return kept.pieces
+
+
+def parse_windows(
+    starts: npt.ArrayLike, length: int, num_tokens: int
+) -> tuple[list[int], int]:
+    """Return the starts and the length of windows, which must lie inside the corpus."""
+    length = as_index(length)
+    array = np.asarray(starts)
+    if array.ndim != 1:
+        raise ValueError(
+            f"starts has shape {array.shape}; pass a flat array of first tokens"
+        )
+    if array.dtype.kind not in "iu" and array.size:
+        raise TypeError(f"starts has dtype {array.dtype}; pass integers")
+    if length < 0:
+        raise ValueError(f"length must not be negative, got {length}")
+    begins: list[int] = array.tolist()
+    low, high = min(begins, default=0), max(begins, default=0)
+    if begins and not 0 <= low <= high <= num_tokens - length:
+        wrong = low if low < 0 else high
+        raise IndexError(
+            f"window [{wrong}, {wrong + length}) leaves the corpus of "
+            f"{num_tokens} tokens"
+        )
+    return begins, length
+
+
+def result_dtype(
+    shape: tuple[int, int],
+    dtype: npt.DTypeLike | None,
+    out: Tokens | None,
+    stored: np.dtype[Any],
+) -> np.dtype[Any]:
+    """Return `dtype`, or the dtype of `out`, or `stored`; checks `out`."""
+    if out is None:
+        return stored if dtype is None else np.dtype(dtype)
+    if not isinstance(cast("object", out), np.ndarray):
+        raise TypeError(f"out is a {type(out).__name__}; pass a numpy array")
+    if out.shape != shape:
+        raise ValueError(f"out has shape {out.shape}; these windows need {shape}")
+    if dtype is not None and np.dtype(dtype) != out.dtype:
+        raise ValueError(f"out has dtype {out.dtype}, but dtype={dtype}")
+    return out.dtype
+
+
+def check_range(start: int, stop: int, num_tokens: int) -> None:
+    """Raise IndexError unless `[start, stop)` lies inside the corpus."""
+    if not 0 <= start <= stop <= num_tokens:
+        raise IndexError(
+            f"range [{start}, {stop}) leaves the corpus of {num_tokens} tokens"
+        )
+
+
+def parse_index(index: SupportsIndex, length: int, what: str) -> int:
+    """Return an index from 0; a negative index counts from the end."""
+    number = as_index(index)
+    if not -length <= number < length:
+        raise IndexError(f"{what} {number} is out of range; there are {length}")
+    return number % length
+
+
+def each_at(
+    key: SupportsIndex | slice, length: int, item: Callable[[int], Tokens], what: str
+) -> Tokens | list[Tokens]:
+    """Return the item at an index, or a list of the items of a slice."""
+    if isinstance(key, slice):
+        return [item(number) for number in range(*key.indices(length))]
+    return item(parse_index(key, length, what))
+
+
+def items_at(
+    key: SupportsIndex | slice,
+    length: int,
+    read: Callable[[int, int], Tokens],
+    what: str,
+) -> Any:
+    """Return what `key` selects of a list of `length` items; errors name `what`."""
+    if not isinstance(key, slice):
+        number = parse_index(key, length, what)
+        return read(number, number + 1)[0]
+    start, stop, step = key.indices(length)
+    if step == 1:
+        return read(start, max(start, stop))
+    span = range(start, stop, step)
+    if not span:
+        return read(0, 0)
+    return read(min(span[0], span[-1]), max(span[0], span[-1]) + 1)[::step]

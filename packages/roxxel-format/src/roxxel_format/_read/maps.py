@@ -1,20 +1,40 @@
-"""A cache of open files, shared fairly between the corpora of a process.
+"""Files mapped into memory, and for each corpus a cache of its open files.
 
-Descriptors belong to the process, so each open corpus may use a share of them; a corpus
-closes its least recently used file first.
+If a process reads a page behind the end of a truncated file, the system ends the
+process (SIGBUS). So every reader of a map calls `check_size` first. A truncation
+between the check and the read still ends the process.
+
+Each cache is limited to a fair share of the process's descriptors. A full cache closes
+its least recently used file.
+
+This module takes no lock: a lock that another thread holds during a fork stays locked
+in the child. Each operation on a shared dict or set is atomic instead.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import mmap
+import os
 import resource
-import threading
+import sys
 import weakref
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from os import SEEK_END, lseek
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import numpy as np
+
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy.typing as npt
+
+# From Python 3.13 on a map does not keep a second descriptor open.
+_OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 _MOST_MAPS = 4096
 _DESCRIPTORS_PER_MAP = 2
@@ -23,103 +43,169 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
+class MappedFile:
+    """A read-only map of a file, and a descriptor to check the size of the file.
+
+    The object owns and closes `fd`. It maps the file when a caller first needs the map.
+    Arrays over the map stay valid after the object is deleted.
+    """
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._fd = fd
+        self.path = path
+        self.status = os.fstat(fd)
+        self.num_bytes = num_bytes = self.status.st_size
+        # None until the first use. An empty file cannot be mapped.
+        self._map: mmap.mmap | bytes | None = None if num_bytes else b""
+
+    # `close` is bound here because Python may delete `os` first when a program ends.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._fd)
+
+    def check_size(self) -> None:
+        """Raise ShardError if the file's size changed after it was opened."""
+        # By descriptor, because the file may have been renamed or removed.
+        if lseek(self._fd, 0, SEEK_END) != self.num_bytes:
+            raise self.changed()
+
+    def changed(self) -> ShardError:
+        """Return the error for a file that changed while it was open."""
+        return ShardError(
+            f"{self.path}: the file was changed after it was opened; restore it, and "
+            "open the corpus again"
+        )
+
+    def array(
+        self, dtype: np.dtype[Any], count: int, byte_offset: int
+    ) -> npt.NDArray[Any]:
+        """Return a read-only view of items of the file, shape `(count,)`."""
+        return np.frombuffer(self._mapped(), dtype, count, byte_offset)
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Return the bytes `[start, stop)` without a copy; checks the file's size."""
+        self.check_size()
+        return memoryview(self._mapped())[start:stop]
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return a copy of the bytes `[start, stop)`, read through the descriptor."""
+        self.check_size()
+        data = os.pread(self._fd, stop - start, start)
+        while len(data) < stop - start:
+            more = os.pread(self._fd, stop - start - len(data), start + len(data))
+            if not more:
+                raise self.changed()
+            data += more
+        return data
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Advise the system that the bytes `[start, stop)` will be read soon."""
+        self._advise(mmap.MADV_WILLNEED, start, stop)
+
+    def read_at_random(self, start: int, stop: int) -> None:
+        """Advise the system not to read ahead in the bytes `[start, stop)`.
+
+        Without the advice, the system reads far more pages of a cold file than a
+        window has (`tests-integration/benchmarks/format_cold.py`).
+        """
+        self._advise(mmap.MADV_RANDOM, start, stop - stop % mmap.PAGESIZE)
+
+    def _advise(self, advice: int, start: int, stop: int) -> None:
+        start -= start % mmap.PAGESIZE
+        mapped = self._mapped()
+        if isinstance(mapped, mmap.mmap) and start < stop:
+            # A file system may refuse the advice; every read still works.
+            with contextlib.suppress(OSError):
+                mapped.madvise(advice, start, stop - start)
+
+    def _mapped(self) -> mmap.mmap | bytes:
+        found = self._map
+        if found is None:
+            size, access = self.num_bytes, mmap.ACCESS_READ
+            found = with_room(
+                lambda: mmap.mmap(self._fd, size, access=access, **_OPTIONS)
+            )
+            self._map = found
+        return found
+
+
 class Holder(Protocol):
-    """An open corpus, which holds maps."""
+    """An object that keeps maps open: the line of a corpus or a column."""
 
     def release(self) -> None:
         """Release all maps; the next read opens them again."""
         ...
 
 
-_HOLDERS: weakref.WeakSet[Holder] = weakref.WeakSet()
-_LOCK = threading.Lock()
+_HOLDERS: set[weakref.ref[Holder]] = set()
 
 
 def register(holder: Holder) -> None:
-    """Add a corpus to those that share the descriptors of the process.
+    """Give a holder its share of the process's descriptors.
 
-    The others release their maps, because each share becomes smaller.
+    The shares of the other holders become smaller. Each closes files at its next use.
     """
-    with _LOCK:
-        others = list(_HOLDERS)
-        _HOLDERS.add(holder)
-    for other in others:
-        other.release()
+    _HOLDERS.add(weakref.ref(holder, _HOLDERS.discard))
 
 
-def shared_max_maps() -> int:
-    """Return how many maps each open corpus may keep.
+def map_limit(max_maps: int | None) -> Callable[[], int]:
+    """Return a function that returns how many maps to keep; None: a fair share."""
+    return _shared_max_maps if max_maps is None else lambda: max_maps
 
-    One corpus may use an eighth of the process's descriptors, and all corpora together
-    a quarter; the rest is left to the program.
+
+def _shared_max_maps() -> int:
+    """Return how many maps each holder may keep.
+
+    One holder may use an eighth of the process's descriptors, and all holders together
+    a quarter. The rest is for other code.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return _MOST_MAPS
     num_maps = soft // _DESCRIPTORS_PER_MAP
-    return max(
-        2, min(_MOST_MAPS, num_maps // 8, num_maps // 4 // max(1, len(_HOLDERS)))
-    )
+    share = num_maps // 4 // max(1, len(_HOLDERS))
+    return max(2, min(_MOST_MAPS, num_maps // 8, share))
 
 
 def with_room(make: Callable[[], _R]) -> _R:
-    """Return what `make` returns, after releasing all maps if it finds no room.
-
-    Raises:
-        OSError: `make` still finds no room, or failed for another reason.
-    """
+    """Return `make()`; if descriptors or memory are short, release maps and retry."""
     try:
         return make()
     except OSError as error:
         if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOMEM}:
             raise
-    with _LOCK:
-        holders = list(_HOLDERS)
-    for holder in holders:
-        holder.release()
+    for reference in list(_HOLDERS):
+        holder = reference()
+        if holder is not None:
+            holder.release()
     return make()
 
 
 class MapCache(Generic[_T]):
-    """The open files of a corpus, by their number. Safe to use from many threads.
+    """The open files of a corpus, by number. Safe to use from many threads.
 
-    A dropped file stays mapped until the last array over it is gone.
-
-    Args:
-        make: Opens a file.
-        max_maps: Returns how many files to keep.
+    The cache keeps the `max_maps()` most recently used files. A dropped file stays
+    mapped until the last array over its map is deleted.
     """
 
-    def __init__(
-        self, make: Callable[[int], _T], max_maps: Callable[[], int] = shared_max_maps
-    ) -> None:
+    def __init__(self, make: Callable[[int], _T], max_maps: Callable[[], int]) -> None:
         self._make = make
         self._max_maps = max_maps
         self._maps: OrderedDict[int, _T] = OrderedDict()
-        self._lock = threading.Lock()
 
     def __getitem__(self, number: int) -> _T:
-        """Return a file; open it if it is not in the cache.
-
-        Raises:
-            OSError: The file cannot be opened.
-        """
-        with self._lock:
-            found = self._maps.get(number)
-            if found is not None:
-                self._maps.move_to_end(number)
-                return found
-        # Opened without the lock, so that a slow disk delays only the threads that need
-        # this file. If two threads open it at once, one of the maps is dropped.
-        found = with_room(lambda: self._make(number))
-        with self._lock:
-            self._maps[number] = found
-            most = self._max_maps()
-            while len(self._maps) > most:
-                self._maps.popitem(last=False)
+        """Return a file; open it if it is not in the cache."""
+        maps = self._maps
+        found = maps.get(number)
+        if found is None:
+            # If two threads open a file at once, the second replaces the first.
+            found = with_room(lambda: self._make(number))
+            maps[number] = found
+        with contextlib.suppress(KeyError):  # Another thread may have dropped the file.
+            maps.move_to_end(number)
+            while len(maps) > self._max_maps():
+                maps.popitem(last=False)
         return found
 
     def clear(self) -> None:
         """Drop all files."""
-        with self._lock:
-            self._maps.clear()
+        self._maps.clear()

@@ -1,76 +1,148 @@
 """The reader of an open corpus: windows, ranges, documents and hints.
 
-All tokens come from `Line`. This module adds what a corpus knows beyond a line of
-items: which dtypes hold its tokens, its documents, and its open files.
+`Line` reads the tokens. This module checks dtypes, finds documents, opens and closes
+the corpus, and computes prefetch hints.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
+import threading
 from bisect import bisect_right
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from roxxel_format._read.contents import tokenizer_identity
-from roxxel_format._read.documents import DocumentIndex
-from roxxel_format._read.line import Line
-from roxxel_format._read.maps import MapCache, register, shared_max_maps
-from roxxel_format._read.prefetch import stretches
-from roxxel_format._read.windows import (
+from roxxel_format._read.columns import Column
+from roxxel_format._read.contents import open_contents
+from roxxel_format._read.line import (
+    Line,
     check_range,
     parse_index,
     parse_windows,
     result_dtype,
 )
+from roxxel_format._read.maps import with_room
+from roxxel_format._read.views import span_rows
 from roxxel_format._spec import dtypes
+from roxxel_format._spec.tables import tokenizer_identity
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     import numpy.typing as npt
 
     from roxxel_format._read.contents import Contents
-    from roxxel_format._read.line import Piece
     from roxxel_format._spec.dtypes import Tokens
+
+Check = Literal["headers", "blocks"]
+
+_GAP_BYTES = 32 << 10
+"""Largest gap between windows that become one request."""
+
+_CALL_BYTES = (128 << 10) - mmap.PAGESIZE
+"""Bytes of one prefetch call: one page less than Linux reads ahead, because a call may
+begin inside a page."""
+
+
+@dataclass
+class LazyReader:
+    """A corpus that is opened at its first use, and that then stays at one version.
+
+    An unpickled object or a copy is closed, and opens the same version. `version` is
+    the fingerprint to open; None means the current version. `pinned` is the fingerprint
+    of the opened version.
+    """
+
+    filepath: str | tuple[str, ...]
+    check: Check
+    max_maps: int | None
+    version: str | None
+    pinned: str | None = None
+    opened: CorpusReader | None = None
+    # Locks for opening and closing, one for each process: a lock that another thread
+    # holds during a fork stays locked in the child.
+    _locks: dict[int, threading.Lock] = field(
+        default_factory=dict[int, threading.Lock], init=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.max_maps is not None and self.max_maps < 1:
+            raise ValueError(f"max_maps must be at least 1, got {self.max_maps}")
+        if self.check not in ("headers", "blocks"):
+            raise ValueError(f'check must be "headers" or "blocks", got {self.check!r}')
+
+    def open(self) -> CorpusReader:
+        """Open the corpus if it is closed, and return its reader."""
+        opened = self.opened
+        if opened is not None:
+            return opened
+        with self._lock():
+            if self.opened is None:
+                version = self.pinned or self.version
+                contents = with_room(lambda: open_contents(self.filepath, version))
+                self.pinned = contents.fingerprint
+                is_checked = self.check == "blocks"
+                self.opened = CorpusReader(
+                    contents, checked=is_checked, max_maps=self.max_maps
+                )
+            return self.opened
+
+    def close(self) -> None:
+        """Close all files; the next use opens the same version again."""
+        with self._lock():
+            if self.opened is not None:
+                self.opened.release()
+                self.opened = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"opened": None, "_locks": {}}
+
+    def _lock(self) -> threading.Lock:
+        return self._locks.setdefault(os.getpid(), threading.Lock())
 
 
 class CorpusReader:
     """Reads one version of a corpus. Safe to use from many threads.
 
-    Args:
-        contents: The version.
-        checked: Whether to verify the checksum of every block that is read.
-        max_maps: Number of shards to keep mapped. Default: this corpus's share of the
-            process's descriptors.
-
-    Attributes:
-        contents: As given.
-        documents: Where the documents begin and end.
+    If `checked`, every read verifies the checksums of its blocks. Up to `max_maps`
+    shards stay mapped; None means this corpus's share of the process's descriptors.
     """
 
     def __init__(
         self, contents: Contents, *, checked: bool, max_maps: int | None
     ) -> None:
-        def limit() -> int:
-            return shared_max_maps() if max_maps is None else max_maps
-
-        shards = MapCache(contents.open_shard, limit)
-
-        def piece(number: int) -> Piece:
-            return shards[number].piece(checked=checked)
-
         self.contents = contents
-        self.documents = DocumentIndex(contents, shards, checked=checked)
-        self._shards = shards
-        self._line = Line(contents.bounds, contents.dtype, piece, limit)
-        # For each dtype read so far: the limits to compare tokens with.
+        self._line = Line(
+            contents.bounds,
+            contents.dtype,
+            contents.open_shard,
+            lambda shard: shard.piece(checked=checked),
+            max_maps,
+        )
+        self._checked = checked
+        self._max_maps = max_maps
+        self._columns: dict[str, Column] = {}
+        # The results of `_limits_of`, by dtype.
         self._limits: dict[np.dtype[Any], tuple[int, int] | None] = {}
-        register(self)
 
     def release(self) -> None:
         """Release all maps; the next read opens them again."""
-        self._line.forget()
-        self._shards.clear()
+        self._line.release()
+        for column in list(self._columns.values()):
+            column.release()
+
+    def column(self, name: str) -> Column:
+        """Return a column; every call returns the same object. See `Roxxel.column`."""
+        column = self._columns.get(name)
+        if column is None:
+            column = Column(name, self.contents, self._max_maps)
+            column = self._columns.setdefault(name, column)
+        return column
 
     def read(
         self,
@@ -92,45 +164,65 @@ class CorpusReader:
         return self._line.read(begins, length, wanted, out, check)
 
     def token_range(self, start: int, stop: int) -> Tokens:
-        """Return tokens `[start, stop)`: a view inside one shard, else a copy."""
+        """Return tokens `[start, stop)`: a view of one shard, or a copy of several."""
         check_range(start, stop, len(self._line))
         return self._line.range(start, stop)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
-        """Return first token, one past the last, and length of the separator."""
+        """Return start, stop and separator length; see `Roxxel.document_range`."""
         if document < 0:
             raise IndexError(f"document {document} is out of range; count from 0")
         parse_index(document, self.contents.num_documents, "document")
-        return self.documents.range(document)
+        contents = self.contents
+        number = bisect_right(contents.first_own, document) - 1
+        local = document - contents.first_own[number] + contents.joined[number]
+        shard, first = self._line.file(number), contents.bounds[number]
+        ends = shard.ends(max(0, local - 1), local + 1, checked=self._checked)
+        start = first + (int(ends[0]) if local else 0)
+        stop = first + int(ends[-1])
+        while self._continues(number, local):
+            number, local = number + 1, 0
+            shard = self._line.file(number)
+            (end,) = shard.ends(0, 1, checked=self._checked).tolist()
+            stop = contents.bounds[number] + end
+        layout = shard.layout
+        is_cut_off = layout.last_continues and local == layout.num_documents - 1
+        return start, stop, 0 if is_cut_off else layout.head.separator_length
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the documents of a range; see `Roxxel.document_spans`."""
         check_range(start, stop, len(self._line))
-        return self.documents.spans(start, stop)
+        contents = self.contents
+        parts: list[npt.NDArray[np.int64]] = []
+        for number, at, until in self._line.parts(start, stop):
+            low, ends = self._line.file(number).ends_around(
+                at, until, checked=self._checked
+            )
+            low += contents.first_own[number] - contents.joined[number]
+            rows = span_rows(low, ends, at, until)
+            rows[:, 1:] += contents.bounds[number]
+            is_joined = contents.joined[number]
+            if parts and is_joined and rows[0, 0] == parts[-1][-1, 0]:
+                parts[-1][-1, 2] = rows[0, 2]
+                rows = rows[1:]
+            if len(rows):
+                parts.append(rows)
+        return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         """Prefetch windows; see `Roxxel.will_need`."""
         begins, length = parse_windows(starts, length, len(self._line))
-        bounds = self.contents.bounds
-        for start, stop in stretches(begins, length, self._line.dtype.itemsize):
-            at, number = start, bisect_right(bounds, start) - 1
-            while at < stop:
-                first, until = bounds[number], min(stop, bounds[number + 1])
-                if at < until:
-                    self._shards[number].will_need(at - first, until - first)
-                at, number = until, number + 1
+        for span in _stretches(begins, length, self._line.dtype.itemsize):
+            for number, start, stop in self._line.parts(*span):
+                self._line.file(number).will_need(start, stop)
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""
-        return self._shards[number].metadata()
+        return self._line.file(number).metadata()
 
     @cached_property
     def tokenizer(self) -> str | None:
-        """Name and hash of the tokenizer, None if none is recorded.
-
-        Raises:
-            ShardError: The shards were written with different tokenizers.
-        """
+        """Name and hash of the tokenizer, None if none is recorded."""
         contents = self.contents
         if contents.manifest is not None:
             return tokenizer_identity(contents.manifest.tokenizer)
@@ -146,14 +238,18 @@ class CorpusReader:
             )
         return next(iter(found))
 
+    def _continues(self, number: int, local: int) -> bool:
+        """Return whether a document of a shard continues in the next shard."""
+        contents = self.contents
+        is_last = local == contents.shards.num_documents[number] - 1
+        has_next = number + 1 < len(contents.paths)
+        return is_last and has_next and contents.joined[number + 1]
+
     def _limits_of(self, wanted: np.dtype[Any]) -> tuple[int, int] | None:
         """Return the limits to check tokens against when they are read as a dtype.
 
-        Decided once for each dtype, from the range that the shards declare. Limits are
-        None where the dtype holds every value of the stored type.
-
-        Raises:
-            TypeError: The declared tokens do not fit.
+        None if the dtype holds every value of the item type. Raises TypeError if the
+        dtype does not hold the range of tokens that the shards declare.
         """
         if wanted not in self._limits:
             name, values = self.contents.dtype_name, self.contents.token_range
@@ -165,11 +261,7 @@ class CorpusReader:
     def _check_values(
         self, rows: Tokens, starts: list[int], limits: tuple[int, int]
     ) -> None:
-        """Check that tokens are inside the limits.
-
-        Raises:
-            ShardError: A token is outside the range that its shard declares.
-        """
+        """Raise ShardError for the first token that is outside the limits."""
         low, high = limits
         if not rows.size or (low <= int(rows.min()) and int(rows.max()) <= high):
             return
@@ -183,3 +275,25 @@ class CorpusReader:
             f"{table.max_values[number]}; the bytes are damaged, so fetch or write "
             "this shard again"
         )
+
+
+def _stretches(
+    starts: Sequence[int], length: int, item_size: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the token ranges `(start, stop)` to prefetch, ascending.
+
+    Windows near each other are merged, because a disk serves few large requests faster
+    than many small requests. Long ranges are divided, because for one `MADV_WILLNEED`
+    Linux reads at most its read-ahead setting (128 KiB by default).
+    """
+    if not (len(starts) and length):
+        return
+    begins = np.sort(np.array(starts, np.int64))
+    is_far = begins[1:] - begins[:-1] > length + _GAP_BYTES // item_size
+    (cuts,) = np.nonzero(is_far)
+    firsts = begins[np.concatenate(([0], cuts + 1))].tolist()
+    stops = (begins[np.concatenate((cuts, [begins.size - 1]))] + length).tolist()
+    size = max(1, _CALL_BYTES // item_size)
+    for first, stop in zip(firsts, stops, strict=True):
+        for start in range(first, stop, size):
+            yield start, min(start + size, stop)

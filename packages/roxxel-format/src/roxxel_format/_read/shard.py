@@ -1,49 +1,59 @@
-"""One shard, read by itself."""
+"""A shard file. Its head, foot and sections are checked before they are used."""
 
 from __future__ import annotations
 
+import json
 import os
-from typing import TYPE_CHECKING, Any
+import zlib
+from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_format._read.opening import open_file, read_layout, read_metadata
-from roxxel_format._read.shard_map import ShardMap
-from roxxel_format.errors import ShardError
+import numpy as np
+
+from roxxel_format._read.maps import MappedFile
+from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, Layout, parse_layout
+from roxxel_format._store.reading import open_file
+from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._spec.layout import Layout
+
+_DOCUMENTS_AT_ONCE = 1 << 16
 
 
 class Shard:
     """One file of documents.
 
-    The constructor reads the head and the foot, checks them against the size of the
-    file, and closes the file again; `map()` opens it for reading.
+    The constructor reads the head and the foot, and checks them against the size of the
+    file. It does not keep the file open; `map()` opens the file for reading.
 
     Args:
         path: The file.
 
     Attributes:
         path: The file.
-        layout: What the head and foot say.
+        layout: The fields of the head and foot.
 
     Raises:
-        ShardError: The file is not a shard, is damaged, or of an unknown version.
+        ShardError: The file is not a shard, is damaged, or has an unknown format
+            version.
         OSError: The file cannot be read.
+
+    Example:
+        >>> written = Roxxel("shard.rox").write([[5, 6, 7], [8]], vocab_size=100)
+        >>> shard = Shard("shard.rox")
+        >>> shard.num_documents, shard.tokens.tolist()
+        (2, [5, 6, 7, 8])
     """
 
     __slots__ = ("layout", "path")
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        fd = open_file(self.path)
-        try:
-            self.layout = read_layout(fd, self.path)
-        finally:
-            os.close(fd)
+        self.layout = ShardMap(self.path).layout
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -67,7 +77,7 @@ class Shard:
 
     @property
     def document_ends(self) -> npt.NDArray[np.int64]:
-        """End of each document in items, separator included; checked, read-only."""
+        """End of each document in items, separator included; verified, read-only."""
         return self.map().document_ends
 
     def map(self) -> ShardMap:
@@ -76,8 +86,12 @@ class Shard:
         Raises:
             ShardError: The file is not the one that the constructor read.
         """
-        fd = self._open()
-        return ShardMap(self.path, self.layout, fd)
+        shard = ShardMap(self.path)
+        if shard.layout != self.layout:
+            raise ShardError(
+                f"{self.path}: the file was replaced after it was opened; open it again"
+            )
+        return shard
 
     def read_metadata(self) -> dict[str, Any]:
         """Return the metadata.
@@ -87,23 +101,294 @@ class Shard:
                 replaced.
             OSError: The file cannot be opened.
         """
-        fd = self._open()
-        try:
-            return read_metadata(fd, self.layout, self.path)
-        finally:
-            os.close(fd)
+        return self.map().metadata()
 
-    def _open(self) -> int:
-        fd = open_file(self.path)
-        try:
-            self._check_same(read_layout(fd, self.path))
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
 
-    def _check_same(self, layout: Layout) -> None:
-        if layout != self.layout:
-            raise ShardError(
-                f"{self.path}: the file was replaced after it was opened; open it again"
+class ShardMap:
+    """An open shard. Its head, foot and sections are checked before they are used.
+
+    Only this class opens shards. The object keeps a descriptor, and maps the file at
+    the first use of a section.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._file = MappedFile(path, open_file(path))
+        self.layout = _layout_of(self._file)
+        self._tokens: Tokens | None = None
+        self._ends: npt.NDArray[np.int64] | None = None
+        self._checksums: npt.NDArray[np.uint32] | None = None
+
+    @property
+    def path(self) -> str:
+        """Path of the file, as given."""
+        return self._file.path
+
+    @property
+    def tokens(self) -> Tokens:
+        """All items: a read-only view, shape `(num_tokens,)`."""
+        self._file.check_size()
+        if self._tokens is None:
+            at = self.layout.sections
+            self._file.read_at_random(at.tokens, at.documents)
+            self._tokens = self._file.array(
+                self.layout.dtype, self.layout.num_tokens, at.tokens
             )
+        return self._tokens
+
+    def piece(self, *, checked: bool) -> Tokens | CheckedTokens:
+        """Return the tokens; if `checked`, each read verifies the blocks it covers."""
+        return CheckedTokens(self) if checked else self.tokens
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the metadata after verifying its checksum."""
+        at = self.layout.sections
+        data = self._file.read(at.metadata, at.foot)
+        if zlib.crc32(data) != self.layout.metadata_crc:
+            raise ChecksumError(
+                f"{self.path}: the metadata (byte {at.metadata} on) does not match its "
+                "checksum; fetch or write this shard again",
+                path=self.path,
+                section="metadata",
+                block=None,
+                byte_offset=at.metadata,
+            )
+        try:
+            metadata = json.loads(data)
+        except (ValueError, RecursionError) as error:
+            raise ShardError(
+                f"{self.path}: the metadata is not JSON ({error}); write this shard "
+                "again"
+            ) from error
+        if not isinstance(metadata, dict):
+            raise ShardError(
+                f"{self.path}: the metadata is not a JSON object; write this shard "
+                "again"
+            )
+        return cast("dict[str, Any]", metadata)
+
+    def will_need(self, start: int, stop: int) -> None:
+        """Advise the system that the tokens `[start, stop)` will be read soon."""
+        self._file.check_size()
+        item_size, offset = self.layout.head.item_size, self.layout.sections.tokens
+        self._file.will_need(offset + start * item_size, offset + stop * item_size)
+
+    # Blocks and checksums.
+
+    @property
+    def checksums(self) -> npt.NDArray[np.uint32]:
+        """CRC-32 of each token block, then of each document block."""
+        self._file.check_size()
+        if self._checksums is None:
+            at = self.layout.sections
+            data = self._file.view(at.checksums, at.metadata)
+            if zlib.crc32(data) != self.layout.checksums_crc:
+                raise self._damaged("checksums", None, at.checksums)
+            self._checksums = np.frombuffer(data, "<u4")
+        return self._checksums
+
+    def check_block(self, index: int, data: bytes | memoryview) -> None:
+        """Raise ChecksumError if the bytes of a block do not match its checksum.
+
+        `index` counts the token blocks, then the document blocks.
+        """
+        if zlib.crc32(data) == int(self.checksums[index]):
+            return
+        start, _ = self._block_span(index)
+        num_token_blocks = self.layout.num_token_blocks
+        if index < num_token_blocks:
+            raise self._damaged("tokens", index, start)
+        raise self._damaged("documents", index - num_token_blocks, start)
+
+    def read_blocks(self, first: int, last: int) -> bytes:
+        """Return a copy of the bytes of token blocks `[first, last)`, unchecked."""
+        start, _ = self._block_span(first)
+        return self._file.read(start, start + (last - first) * self._block_size)
+
+    def read_checked(self, start: int, stop: int) -> Tokens:
+        """Return a copy of tokens `[start, stop)` after verifying their blocks.
+
+        The bytes are read by the descriptor: bytes of the map could change between the
+        check and the copy.
+        """
+        layout, block_size = self.layout, self._block_size
+        if start >= stop:
+            return np.empty(0, layout.dtype)
+        item_size = layout.head.item_size
+        first = start * item_size // block_size
+        last = -(-stop * item_size // block_size)
+        data = self.read_blocks(first, last)
+        self._check_blocks(first, data)
+        skipped = start * item_size - first * block_size
+        return np.frombuffer(data, layout.dtype, stop - start, skipped)
+
+    def section(self, start: int, stop: int) -> memoryview:
+        """Return the bytes `[start, stop)` of the file, without a copy."""
+        return self._file.view(start, stop)
+
+    # Documents.
+
+    @property
+    def document_ends(self) -> npt.NDArray[np.int64]:
+        """End of each document in items; checked at the first use, read-only."""
+        self._file.check_size()
+        if self._ends is None:
+            layout, at = self.layout, self.layout.sections
+            data = self._file.view(at.documents, at.checksums)
+            self._check_blocks(layout.num_token_blocks, data)
+            # Signed: numpy compares uint64 with other integers as floats.
+            ends = np.frombuffer(data, "<i8")
+            self._check_order(ends)
+            self._ends = ends
+        return self._ends
+
+    def ends(self, first: int, last: int, *, checked: bool) -> npt.NDArray[np.int64]:
+        """Return the ends of documents `[first, last)`; verify them if `checked`."""
+        ends = self.document_ends
+        if not checked or first >= last:
+            return ends[first:last]
+        layout, at, size = self.layout, self.layout.sections, self._block_size
+        blocks = range(first * 8 // size, -(-last * 8 // size))
+        start = at.documents + blocks.start * size
+        stop = min(at.documents + blocks.stop * size, at.checksums)
+        data = self._file.read(start, stop)
+        self._check_blocks(layout.num_token_blocks + blocks.start, data)
+        skipped = first * 8 - blocks.start * size
+        return np.frombuffer(data, "<i8", last - first, skipped)
+
+    def ends_around(
+        self, start: int, stop: int, *, checked: bool
+    ) -> tuple[int, npt.NDArray[np.int64]]:
+        """Return the first document with items in `[start, stop)`, and document ends.
+
+        The ends are those of this document and the following ones, up to the first end
+        that is at least `stop`. `start` is an item of the shard; `start < stop`.
+        """
+        ends = self.document_ends
+        low = int(np.searchsorted(ends, start, "right"))
+        high = int(np.searchsorted(ends, stop, "left")) + 1
+        if not checked:
+            return low, ends[low:high]
+        # The search read unverified bytes of the map, so repeat it in verified ends.
+        first = max(0, low - 1)
+        part = self.ends(first, min(high, self.layout.num_documents), checked=True)
+        again = np.searchsorted(part, start, "right"), np.searchsorted(part, stop)
+        if again != (low - first, high - 1 - first):
+            raise self._file.changed()
+        return low, part[low - first :]
+
+    @property
+    def _block_size(self) -> int:
+        return self.layout.head.block_size
+
+    def _block_span(self, index: int) -> tuple[int, int]:
+        """Return the bytes `[start, stop)` that one checksum covers."""
+        at, size = self.layout.sections, self._block_size
+        if index < self.layout.num_token_blocks:
+            start = at.tokens + index * size
+            return start, start + size
+        start = at.documents + (index - self.layout.num_token_blocks) * size
+        return start, min(start + size, at.checksums)
+
+    def _check_blocks(self, first: int, data: bytes | memoryview) -> None:
+        """Check consecutive blocks from `first` on; the last block may be short."""
+        view, size = memoryview(data), self._block_size
+        for number in range(-(-len(view) // size)):
+            at = number * size
+            self.check_block(first + number, view[at : at + size])
+
+    def _check_order(self, ends: npt.NDArray[np.int64]) -> None:
+        """Check that ends ascend to `num_tokens`, by at least a separator's length."""
+        layout = self.layout
+        before = 0
+        for at in range(0, len(ends), _DOCUMENTS_AT_ONCE):
+            part = ends[at : at + _DOCUMENTS_AT_ONCE]
+            starts = np.concatenate((np.array([before], np.int64), part[:-1]))
+            in_order = bool((part >= starts).all())
+            lengths = part - starts
+            if layout.last_continues and at + len(part) == len(ends):
+                lengths = lengths[:-1]
+            if not in_order or bool((lengths < layout.head.separator_length).any()):
+                before = -1
+                break
+            before = int(part[-1])
+        if before != layout.num_tokens:
+            raise ShardError(
+                f"{self.path}: the ends of its documents are out of order; "
+                "write this shard again"
+            )
+
+    def _damaged(self, section: str, block: int | None, offset: int) -> ChecksumError:
+        which = section if block is None else f"block {block} of the {section}"
+        documents = ""
+        if section == "tokens" and block is not None:
+            documents = self._documents_in(block)
+        return ChecksumError(
+            f"{self.path}: {which} (byte {offset} on{documents}) does not match its "
+            "checksum; the bytes are damaged, so fetch or write this shard again",
+            path=self.path,
+            section=section,
+            block=block,
+            byte_offset=offset,
+        )
+
+    def _documents_in(self, block: int) -> str:
+        per_block = self._block_size // self.layout.head.item_size
+        start = block * per_block
+        stop = min(start + per_block, self.layout.num_tokens)
+        try:
+            ends = self.document_ends
+        except ShardError:
+            return ""
+        first = int(np.searchsorted(ends, start, "right"))
+        last = int(np.searchsorted(ends, stop - 1, "right"))
+        if first == last:
+            return f", document {first} of the shard"
+        return f", documents {first} to {last} of the shard"
+
+
+class CheckedTokens:
+    """The tokens of a shard; every read verifies the blocks that it reads."""
+
+    def __init__(self, shard: ShardMap) -> None:
+        self._shard = shard
+
+    def __getitem__(self, items: slice[int, int, None], /) -> Tokens:
+        return self._shard.read_checked(items.start, items.stop)
+
+
+def layouts_of(paths: Sequence[str]) -> list[Layout]:
+    """Return the layouts of shards, after checking that their item types are equal."""
+    layouts = [ShardMap(path).layout for path in paths]
+    names = [layout.head.dtype_name for layout in layouts]
+    check_same_type([*zip(paths, names, strict=True)])
+    return layouts
+
+
+def check_same_type(holding: Sequence[tuple[str, str]]) -> None:
+    """Check that all item types are equal; `holding` has pairs of path and type."""
+    first_path, first = holding[0]
+    for path, name in holding:
+        if name != first:
+            raise ShardError(
+                f"{path}: holds {name}, but {first_path} holds {first}; open them as "
+                "two corpora"
+            )
+
+
+def _layout_of(file: MappedFile) -> Layout:
+    """Return the layout of an open shard, checked against the file's size."""
+    size = file.num_bytes
+    head = file.read(0, min(size, HEAD_SIZE))
+    foot = file.read(max(0, size - FOOT_SIZE), size)
+    layout = parse_layout(head, foot, size, file.path)
+    # The last block is padded, so the size of the file does not determine the number of
+    # tokens. Compare the number of tokens with the end of the last document.
+    stop = layout.sections.checksums
+    last = file.read(stop - 8, stop) if layout.num_documents else b""
+    end = int.from_bytes(last, "little")
+    if end != layout.num_tokens:
+        raise ShardError(
+            f"{file.path}: its last document ends at token {end}, but its foot "
+            f"declares {layout.num_tokens} tokens; write this shard again"
+        )
+    return layout

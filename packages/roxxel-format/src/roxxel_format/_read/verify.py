@@ -1,9 +1,9 @@
-"""Check every block of every shard, many at a time.
+"""Verify every block of every shard, many blocks at a time.
 
-zlib releases Python's lock only for more than 5 KiB, so with one block per call one
-thread would run at a time. Instead, one call sums a run of blocks, and the result is
-compared with the combination of their stored checksums. Only if these differ is each
-block of the run checked.
+zlib releases the interpreter lock only for more than 5 KiB. With one block per call,
+one thread would run at a time. So one call computes the CRC-32 of many consecutive
+blocks, which must equal the combination of their stored checksums. If the two differ,
+each of these blocks is checked.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import os
 import threading
 import zlib
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from roxxel_format._read.columns import damage_of_column
-from roxxel_format._spec.crc import combined_crc
 from roxxel_format._spec.layout import digests
 from roxxel_format.errors import ShardError
 
@@ -26,20 +25,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from concurrent.futures import ThreadPoolExecutor
 
+    import numpy.typing as npt
+
     from roxxel_format._read.contents import Contents
-    from roxxel_format._read.shard_map import ShardMap
+    from roxxel_format._read.shard import ShardMap
 
 _RUN_SIZE = 1 << 22
+_CRC_POLYNOMIAL = 0xEDB88320
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyReport:
-    """What a verification found.
+    """The result of a verification.
 
     Attributes:
         num_shards: Number of shards checked.
         num_bytes: Total size of these shards.
-        errors: One for each damaged block or section, in the order of the corpus.
+        errors: An error for each damaged block, section or column file; shards first,
+            in order.
+
+    Example:
+        >>> written = Roxxel("whole.rox").write([[5, 6, 7]], vocab_size=100)
+        >>> report = Roxxel("whole.rox").verify()
+        >>> report.ok, report.num_shards
+        (True, 1)
     """
 
     num_shards: int
@@ -87,7 +96,8 @@ def verify_corpus(
                 shard = contents.open_shard(number)
                 errors.extend(_verify_shard(shard, pool, advance))
             except ShardError as error:
-                errors.append(error)
+                # A traceback would keep the file open.
+                errors.append(error.with_traceback(None))
     for name in contents.columns:
         errors.extend(damage_of_column(name, contents))
     return VerifyReport(len(contents.paths), total, tuple(errors))
@@ -96,7 +106,7 @@ def verify_corpus(
 def _verify_shard(
     shard: ShardMap, pool: ThreadPoolExecutor, advance: Callable[[int], None]
 ) -> list[ShardError]:
-    """Return the errors of a shard; raise one that makes other checks impossible."""
+    """Return the errors of a shard; raise an error that prevents other checks."""
     layout = shard.layout
     _ = shard.checksums
     step = max(1, _RUN_SIZE // layout.head.block_size)
@@ -121,12 +131,12 @@ def _verify_shard(
 def _verify_run(
     shard: ShardMap, advance: Callable[[int], None], first: int, last: int
 ) -> tuple[list[ShardError], tuple[int, int]]:
-    """Check blocks `[first, last)`; return the damage and the range of the tokens."""
+    """Check blocks `[first, last)`; return their errors and the range of tokens."""
     layout = shard.layout
     size = layout.head.block_size
     data = shard.read_blocks(first, last)
     errors: list[ShardError] = []
-    if zlib.crc32(data) != combined_crc(shard.checksums[first:last], size):
+    if zlib.crc32(data) != _combined_crc(shard.checksums[first:last], size):
         view = memoryview(data)
         for block in range(first, last):
             at = (block - first) * size
@@ -134,6 +144,15 @@ def _verify_run(
                 shard.check_block(block, view[at : at + size])
             except ShardError as error:
                 errors.append(error)
+    num_items = last * size // layout.head.item_size
+    padding = max(0, num_items - layout.num_tokens) * layout.head.item_size
+    if not errors and data[len(data) - padding :].strip(b"\0"):
+        errors.append(
+            ShardError(
+                f"{shard.path}: the last {padding} bytes of its tokens are padding and "
+                "must be zero, but are not; fetch or write this shard again"
+            )
+        )
     values = 0, 0
     if layout.value_range is not None:
         per_block = size // layout.head.item_size
@@ -145,11 +164,7 @@ def _verify_run(
 
 
 def _check_against_foot(shard: ShardMap, seen: list[tuple[int, int]]) -> None:
-    """Compare the sections with the digests and the token range of the foot.
-
-    Raises:
-        ShardError: The digests or the range in the foot differ.
-    """
+    """Compare the sections with the digests and the token range of the foot."""
     layout, at = shard.layout, shard.layout.sections
     found = digests(
         layout,
@@ -168,3 +183,39 @@ def _check_against_foot(shard: ShardMap, seen: list[tuple[int, int]]) -> None:
             f"{shard.path}: its sections do not match the digests in its foot; "
             "fetch or write this shard again"
         )
+
+
+def _combined_crc(checksums: npt.NDArray[np.uint32], block_size: int) -> int:
+    """Return the CRC-32 of consecutive blocks from the CRC-32 of each, shape `(n,)`.
+
+    n is at least 1. All blocks have `block_size` bytes, a power of two. A CRC is
+    linear: to get the CRC of A followed by B, advance the CRC of A over as many zero
+    bytes as B has, and xor the CRC of B. This is `crc32_combine` of zlib (Mark Adler),
+    applied to pairs, pairs of pairs, and so on.
+    """
+    exponent = (8 * block_size).bit_length() - 1
+    count = 1 << (len(checksums) - 1).bit_length()
+    # A CRC of 0 stays 0 over zero bytes, so padding in front changes nothing.
+    level = np.zeros(count, np.uint32)
+    level[count - len(checksums) :] = checksums
+    while len(level) > 1:
+        level = _advanced(level[0::2], _crc_of_bits(exponent)) ^ level[1::2]
+        exponent += 1
+    return int(level[0])
+
+
+def _advanced(
+    checksums: npt.NDArray[np.uint32], of_bits: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.uint32]:
+    """Return the xor of `of_bits` for the bits that are set in each checksum."""
+    bits = checksums[:, None] >> np.arange(32, dtype=np.uint32) & 1
+    return np.bitwise_xor.reduce(bits * of_bits, axis=1)
+
+
+@cache
+def _crc_of_bits(exponent: int) -> npt.NDArray[np.uint32]:
+    """Return the CRC of each bit, advanced over `2**exponent` zero bits."""
+    if exponent == 0:
+        return np.array([_CRC_POLYNOMIAL, *(1 << bit for bit in range(31))], np.uint32)
+    half = _crc_of_bits(exponent - 1)
+    return _advanced(half, half)

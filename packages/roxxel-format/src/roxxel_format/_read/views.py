@@ -1,21 +1,26 @@
-"""Sequences over a corpus: its tokens and its documents."""
+"""The public views of a corpus: tokens, documents, and lengths of documents."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, overload
 
 import numpy as np
 
-from roxxel_format._read.windows import parse_index
+from roxxel_format._read.line import each_at, items_at
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from roxxel_format._read.contents import Contents
     from roxxel_format._spec.dtypes import Tokens
 
 _HINT_TOKENS = 1 << 20
 """Tokens that an iteration over documents prefetches at a time."""
+
+_WIDTH = 40
+"""Characters of the longest bar of a histogram."""
 
 
 class _Corpus(Protocol):
@@ -30,37 +35,11 @@ class _Corpus(Protocol):
     def will_need(self, starts: npt.ArrayLike, length: int) -> None: ...
 
 
-def items_at(
-    key: int | slice, length: int, read: Callable[[int, int], Tokens], what: str
-) -> Any:
-    """Return what a list of `length` items has at an index or a slice.
-
-    Args:
-        key: The index or the slice.
-        length: Number of items.
-        read: Returns the items `[start, stop)`.
-        what: Names an item in errors.
-
-    Raises:
-        IndexError: The index is out of range.
-    """
-    if not isinstance(key, slice):
-        number = parse_index(key, length, what)
-        return read(number, number + 1)[0]
-    start, stop, step = key.indices(length)
-    if step == 1:
-        return read(start, max(start, stop))
-    span = range(start, stop, step)
-    if not span:
-        return read(0, 0)
-    return read(min(span[0], span[-1]), max(span[0], span[-1]) + 1)[::step]
-
-
 class TokenLine:
     """All tokens of a corpus, in order: `tokens[a:b]`, `tokens[i]`, `len(tokens)`.
 
     A slice inside one shard is a read-only view of the file; a slice across shards is
-    a copy. Slices and negative indices mean what they mean for a list.
+    a copy. Slices and negative indices work as for a list.
     """
 
     __slots__ = ("_corpus",)
@@ -82,10 +61,10 @@ class TokenLine:
         return self._corpus.num_tokens
 
     @overload
-    def __getitem__(self, key: int) -> Any: ...
+    def __getitem__(self, key: SupportsIndex) -> Any: ...
     @overload
     def __getitem__(self, key: slice) -> Tokens: ...
-    def __getitem__(self, key: int | slice) -> Any:
+    def __getitem__(self, key: SupportsIndex | slice) -> Any:
         corpus = self._corpus
         return items_at(key, corpus.num_tokens, corpus.token_range, "token")
 
@@ -102,9 +81,9 @@ class TokenLine:
 class Documents(Sequence["Tokens"]):
     """The documents of a corpus: `documents[i]`, `len(documents)`, iteration.
 
-    `documents[i]` is the document as it was written;
-    `documents.with_separator[i]` includes what the writer appended. `in`, `index` and
-    `count` compare whole documents, by shape and tokens.
+    `documents[i]` excludes the separator that the writer appended;
+    `documents.with_separator[i]` includes it. `in`, `index` and `count` compare whole
+    documents, by shape and tokens.
     """
 
     __slots__ = ("_corpus", "_with_separator")
@@ -122,13 +101,11 @@ class Documents(Sequence["Tokens"]):
         return self._corpus.num_documents
 
     @overload
-    def __getitem__(self, index: int) -> Tokens: ...
+    def __getitem__(self, index: SupportsIndex) -> Tokens: ...
     @overload
     def __getitem__(self, index: slice) -> list[Tokens]: ...
-    def __getitem__(self, index: int | slice) -> Tokens | list[Tokens]:
-        if isinstance(index, slice):
-            return [self._document(i) for i in range(*index.indices(len(self)))]
-        return self._document(parse_index(index, len(self), "document"))
+    def __getitem__(self, index: SupportsIndex | slice) -> Tokens | list[Tokens]:
+        return each_at(index, len(self), self._document, "document")
 
     def __iter__(self) -> Iterator[Tokens]:
         return self._from(0, len(self))
@@ -137,16 +114,7 @@ class Documents(Sequence["Tokens"]):
         return any(_are_equal(document, value) for document in self)
 
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
-        """Return the number of the first document that equals `value`.
-
-        Args:
-            value: Tokens: an array or a list.
-            start: First document to compare.
-            stop: One past the last document to compare. Default: all.
-
-        Raises:
-            ValueError: No document equals `value`.
-        """
+        """Return the first document in `[start, stop)` that equals `value`."""
         first, last, _ = slice(start, stop).indices(len(self))
         for number, document in enumerate(self._from(first, last), first):
             if _are_equal(document, value):
@@ -186,3 +154,95 @@ def _are_equal(document: Tokens, value: object) -> bool:
     except ValueError:  # A nested list of unequal lengths is not a document.
         return False
     return np.array_equal(document, other)
+
+
+def span_rows(
+    first: int, ends: npt.NDArray[np.int64], start: int, stop: int
+) -> npt.NDArray[np.int64]:
+    """Return rows `(document, start, stop)`, clipped to tokens `[start, stop)`.
+
+    The document `first` holds token `start`. `ends` are the ends of the documents from
+    `first` to the document that holds token `stop - 1`. `start < stop`. The rows have
+    shape `(n, 3)`; documents without tokens have no row.
+    """
+    rows = np.empty((ends.size, 3), np.int64)
+    rows[:, 0] = np.arange(first, first + ends.size)
+    rows[:, 2] = ends
+    rows[-1, 2] = stop
+    rows[1:, 1] = rows[:-1, 2]
+    rows[0, 1] = start
+    return rows[rows[:, 1] < rows[:, 2]]
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Lengths of documents in tokens, separators included; 0 without documents.
+
+    `counts` are the numbers of documents of length 0, 1, 2 to 3, 4 to 7, and so on.
+    """
+
+    least: int
+    greatest: int
+    mean: float
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, contents: Contents) -> Lengths:
+        """Count the documents of a corpus by length; reads the whole document index."""
+        counts = np.zeros(65, np.int64)
+        least, greatest = None, 0
+        for lengths in _lengths(contents):
+            # The number of binary digits: frexp is exact below 2**53.
+            _, digits = np.frexp(lengths.astype(np.float64))
+            counts += np.bincount(digits, minlength=65)
+            low = int(lengths.min())
+            least = low if least is None else min(low, least)
+            greatest = max(greatest, int(lengths.max()))
+        mean = contents.num_tokens / max(1, contents.num_documents)
+        used = int(np.flatnonzero(counts).max(initial=0)) + 1
+        return cls(least or 0, greatest, mean, tuple(counts[:used].tolist()))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures for JSON; histogram rows are `[first, last, count]`."""
+        rows = [
+            [*_span(digits), count] for digits, count in enumerate(self.counts) if count
+        ]
+        return {
+            "min": self.least,
+            "max": self.greatest,
+            "mean": self.mean,
+            "histogram": rows,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """Yield the histogram as text, one line for each doubling of the length."""
+        first = next((d for d, count in enumerate(self.counts) if count), 0)
+        most = max(self.counts, default=0)
+        for digits in range(first, len(self.counts)):
+            low, high = _span(digits)
+            bar = "#" * -(-self.counts[digits] * _WIDTH // max(1, most))
+            span = f"{low}" if low == high else f"{low} to {high}"
+            yield f"{span:>24} {self.counts[digits]:>12} {bar}".rstrip()
+
+
+def _lengths(contents: Contents) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield arrays of document lengths; a document in several shards counts once."""
+    open_length = 0
+    joined = [*contents.joined, False]
+    for number in range(len(contents.paths)):
+        ends = contents.open_shard(number).document_ends
+        if not ends.size:
+            continue
+        lengths = np.diff(ends, prepend=0)
+        if joined[number]:
+            lengths[0] += open_length
+        open_length = 0
+        if joined[number + 1]:
+            open_length = int(lengths[-1])
+            lengths = lengths[:-1]
+        if lengths.size:
+            yield lengths
+
+
+def _span(digits: int) -> tuple[int, int]:
+    return (0, 0) if digits == 0 else (1 << (digits - 1), (1 << digits) - 1)

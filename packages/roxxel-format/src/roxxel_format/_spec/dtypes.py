@@ -1,8 +1,9 @@
-"""The item types a shard can hold, by the names that are stored in its head."""
+"""The item types of shards. The head of a shard stores the name of its item type."""
 
 from __future__ import annotations
 
 import importlib
+import re
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -31,17 +32,15 @@ _CODES = {
 _ITEM_SIZES = {name: np.dtype(code).itemsize for name, code in _CODES.items()}
 _ITEM_SIZES[BFLOAT16] = 2
 NAMES = (*_CODES, BFLOAT16)
+_STRINGS = re.compile(r"S[1-9][0-9]{0,8}")
 
 
 @cache
 def stored_dtype(name: str) -> np.dtype[Any]:
-    """Return the little-endian dtype of a stored name.
+    """Return the little-endian dtype of an item type, by its name.
 
     `bfloat16` is `ml_dtypes.bfloat16` if that package is installed, else `uint16`
     holding the bits.
-
-    Raises:
-        KeyError: The format has no item type of that name.
     """
     if name == BFLOAT16:
         try:
@@ -52,20 +51,20 @@ def stored_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(_CODES[name])
 
 
+def column_dtype(name: str) -> np.dtype[Any] | None:
+    """Return the dtype of an item type, or of bytes such as `S36`; else None."""
+    if name in NAMES:
+        return stored_dtype(name)
+    return np.dtype(name) if _STRINGS.fullmatch(name) else None
+
+
 def item_size(name: str) -> int:
-    """Return the bytes of one item of a stored name."""
+    """Return the bytes of one item of a type."""
     return _ITEM_SIZES[name]
 
 
 def stored_name(dtype: Any) -> str:
-    """Return the name under which items of `dtype` are stored.
-
-    Args:
-        dtype: Anything that `numpy.dtype` accepts, or the string `"bfloat16"`.
-
-    Raises:
-        TypeError: The dtype has no fixed width, or is not an integer, float or bool.
-    """
+    """Return the item type of a dtype; raise TypeError if a shard cannot hold it."""
     if isinstance(dtype, str) and dtype == BFLOAT16:
         return BFLOAT16
     try:
@@ -83,20 +82,14 @@ def stored_name(dtype: Any) -> str:
 
 @cache
 def value_range(name: str) -> tuple[int, int] | None:
-    """Return the least and greatest value of an integer or bool dtype, else None."""
+    """Return the least and greatest value of an integer or bool type, else None."""
     if name == "bool":
         return 0, 1
-    if name.startswith(("int", "uint")):
-        return _integer_range(_ITEM_SIZES[name], signed=name.startswith("int"))
-    return None
+    return None if name == BFLOAT16 else _integer_range(np.dtype(name))
 
 
 def vocabulary_name(vocab_size: int) -> str:
-    """Return the smaller of uint16 and uint32 that holds ids below `vocab_size`.
-
-    Raises:
-        ValueError: `vocab_size` is not in [1, 2**32].
-    """
+    """Return the smaller of uint16 and uint32 that holds ids below `vocab_size`."""
     if not 1 <= vocab_size <= 2**32:
         raise ValueError(f"vocab_size must be in [1, 2**32], got {vocab_size}")
     return "uint16" if vocab_size <= 2**16 else "uint32"
@@ -106,24 +99,22 @@ def vocabulary_name(vocab_size: int) -> str:
 def exact_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """Return the widest range of integers that a dtype represents without rounding.
 
-    None for dtypes that hold no integers, and for those that numpy does not define.
+    None for bool, for dtypes that are not numeric, and for those of ml_dtypes.
     """
-    if dtype.kind in "iu":
-        return _integer_range(dtype.itemsize, signed=dtype.kind == "i")
     if dtype.kind in "fc":
         exact = 2 ** (np.finfo(dtype).nmant + 1)
         return -exact, exact
-    return None
+    return _integer_range(dtype)
 
 
 def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype holds every value that items of a stored name can have."""
+    """Return whether a dtype holds every value of the item type `stored`."""
     source = stored_dtype(stored)
     values, limits = value_range(stored), exact_range(dtype)
     if source == dtype:
         return True
     if values is None or limits is None:
-        # Only for floats: numpy also calls int64 to float64 safe, which rounds.
+        # Not for two known ranges: numpy calls int64 to float64 safe, but it rounds.
         return _is_number(dtype) and np.can_cast(source, dtype, "safe")
     return limits[0] <= values[0] and values[1] <= limits[1]
 
@@ -131,20 +122,14 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
 def check_readable_as(
     stored: str, values: tuple[int, int] | None, dtype: np.dtype[Any]
 ) -> None:
-    """Check that no item would change if it were read as `dtype`.
+    """Raise TypeError if `dtype` cannot hold the values; rounding floats is allowed.
 
-    Args:
-        stored: Name of the stored dtype.
-        values: Least and greatest stored value of an integer dtype, else None.
-        dtype: Type of the result.
-
-    Raises:
-        TypeError: A stored value would not survive the conversion.
+    `values` are the least and greatest stored value of an integer type, else None.
     """
     if holds_all(stored, dtype):
         return
     if values is None:
-        # Floats may be rounded to other floats, but bits of bfloat16 are not floats.
+        # Without ml_dtypes, bfloat16 items are raw bits in uint16, not numbers.
         source = stored_dtype(stored)
         fits = source.kind != "u" and dtype.kind in "fV" and _is_number(dtype)
         fits = fits and np.can_cast(source, dtype, "same_kind")
@@ -159,11 +144,12 @@ def check_readable_as(
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:
-    # The dtypes of ml_dtypes have kind V, like bare bytes and structures.
+    # The dtypes of ml_dtypes have kind V, as raw bytes and structured dtypes do.
     return dtype.kind in "iufcV" and dtype.type is not np.void
 
 
-def _integer_range(item_size: int, *, signed: bool) -> tuple[int, int]:
-    """Return the least and greatest integer of `item_size` bytes."""
-    values = 1 << 8 * item_size
-    return (-values // 2, values // 2 - 1) if signed else (0, values - 1)
+def _integer_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
+    if dtype.kind not in "iu":
+        return None
+    limits = np.iinfo(dtype)
+    return int(limits.min), int(limits.max)

@@ -2,6 +2,10 @@
 
 docs/format.md is the specification. Five numbers determine all offsets: items, item
 size, block size, documents, and bytes of metadata.
+
+`parse_layout` checks the head and foot before any other part of the file is used. Every
+offset and section size must equal the value computed from these five numbers. So no
+section can overlap another, or leave the file.
 """
 
 from __future__ import annotations
@@ -13,45 +17,48 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format._spec import dtypes
+from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES, ShardTable
+from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
 
-FORMAT_VERSION = 1
-HEAD_MAGIC = b"\x89ROX\r\n\x1a\n"
-FOOT_MAGIC = b"ROXfoot\n"
+_FORMAT_VERSION = 1
+_HEAD_MAGIC = b"\x89ROX\r\n\x1a\n"
+_FOOT_MAGIC = b"ROXfoot\n"
+ROXXEL02_MAGICS = b"ROXXEL02", b"ROXXEL01"
+"""The last 8 bytes of a shard of the first Roxxel, which had another format."""
+
 HEAD_SIZE = 4096
 FOOT_SIZE = 256
 DEFAULT_BLOCK_SIZE = 4096
-MIN_BLOCK_SIZE = 512
-MAX_BLOCK_SIZE = 1 << 24
+_MIN_BLOCK_SIZE = 512
+_MAX_BLOCK_SIZE = 1 << 24
 MAX_METADATA_SIZE = 1 << 20
 MAX_SEPARATOR_LENGTH = 1 << 10
 
-FIRST_IS_CONTINUED = 1
-LAST_CONTINUES = 2
-
-# The fields of head and foot, and the offsets of what follows them in the foot.
-HEAD = struct.Struct("<8sII16sIII")
-FOOT = struct.Struct("<II4QII9QII")
-CRC = struct.Struct("<I")
+# Structs of the fields of head and foot. `_FOOT_CONTENT`, `_FOOT_DIGEST`, `_FOOT_ZEROS`
+# and `_FOOT_CRC` are offsets in the foot: of its digests, its padding and its CRC-32.
+_HEAD = struct.Struct("<8sII16sIII")
+_FOOT = struct.Struct("<II4QII9QII")
+_CRC = struct.Struct("<I")
 _DIGEST_SIZE = 32
-FOOT_CONTENT = FOOT.size
-FOOT_DIGEST = FOOT_CONTENT + _DIGEST_SIZE
-FOOT_ZEROS = FOOT_DIGEST + _DIGEST_SIZE
-FOOT_CRC = FOOT_SIZE - len(FOOT_MAGIC) - CRC.size
+_FOOT_CONTENT = _FOOT.size
+_FOOT_DIGEST = _FOOT_CONTENT + _DIGEST_SIZE
+_FOOT_ZEROS = _FOOT_DIGEST + _DIGEST_SIZE
+_FOOT_CRC = FOOT_SIZE - len(_FOOT_MAGIC) - _CRC.size
+_HEAD_PADDING = bytes(HEAD_SIZE - _HEAD.size - _CRC.size)
+_FOOT_PADDING = bytes(_FOOT_CRC - _FOOT_ZEROS)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
     """The fields at the beginning of a shard.
 
-    Attributes:
-        dtype_name: Name of the item type, one of `dtypes.NAMES`.
-        block_size: Bytes that one checksum covers; a power of two.
-        separator_length: Items at the end of each document that the writer added.
+    Each checksum covers a block of `block_size` bytes, a power of two. The writer
+    appended `separator_length` items to each document.
     """
 
     dtype_name: str
@@ -65,17 +72,17 @@ class Head:
 
     def pack(self) -> bytes:
         """Return the 4096 bytes of the head."""
-        fields = HEAD.pack(
-            HEAD_MAGIC,
-            FORMAT_VERSION,
+        fields = _HEAD.pack(
+            _HEAD_MAGIC,
+            _FORMAT_VERSION,
             HEAD_SIZE,
             self.dtype_name.encode("ascii"),
             self.item_size,
             self.block_size,
             self.separator_length,
         )
-        body = fields.ljust(HEAD_SIZE - CRC.size, b"\0")
-        return body + CRC.pack(zlib.crc32(body))
+        body = fields.ljust(HEAD_SIZE - _CRC.size, b"\0")
+        return body + _CRC.pack(zlib.crc32(body))
 
 
 class Sections(NamedTuple):
@@ -91,21 +98,13 @@ class Sections(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A shard as its head and foot describe it.
+    """A shard as its head and foot describe it; see docs/format.md.
 
-    Attributes:
-        head: The head's fields.
-        num_tokens: Items, padding not counted.
-        num_documents: Documents, parts of documents included.
-        min_value: Least item of an integer dtype; 0 for other dtypes and no items.
-        max_value: Greatest item, likewise.
-        flags: `FIRST_IS_CONTINUED`, `LAST_CONTINUES`.
-        metadata_size: Bytes of the metadata.
-        checksums_crc: CRC-32 of the checksum section.
-        metadata_crc: CRC-32 of the metadata section.
-        content_digest: BLAKE2b over tokens and documents, by their checksums; 32 bytes.
-        digest: BLAKE2b of everything but the tokens; 32 bytes.
-        sections: Offsets of the sections, computed from the other fields.
+    `num_tokens` excludes padding. If a document continues from or in another shard,
+    `num_documents` counts its part in this shard as a document.
+    `min_value` and `max_value` are 0 for item types that are not integers, and for a
+    shard without items. The digests are BLAKE2b, 32 bytes; docs/format.md, section 8,
+    says what each covers. `sections` is computed from the other fields.
     """
 
     head: Head
@@ -155,21 +154,35 @@ class Layout:
 
     @property
     def last_continues(self) -> bool:
-        """Whether the last document goes on in the next shard."""
+        """Whether the last document continues in the next shard."""
         return bool(self.flags & LAST_CONTINUES)
 
     @property
     def value_range(self) -> tuple[int, int] | None:
-        """Least and greatest item of an integer dtype, None for other dtypes."""
+        """Least and greatest item of an integer type, None for other types."""
         if dtypes.value_range(self.head.dtype_name) is None:
             return None
         return self.min_value, self.max_value
 
+    def row(self, name: str) -> tuple[Any, ...]:
+        """Return the shard's row in a `ShardTable`; `name` is its file name."""
+        return (
+            name,
+            self.sections.stop,
+            self.num_tokens,
+            self.num_documents,
+            self.min_value,
+            self.max_value,
+            self.flags,
+            self.content_digest.hex(),
+            self.digest.hex(),
+        )
+
     def fields(self, head_crc: int) -> bytes:
         """Return the first part of the foot, up to the digests."""
         at = self.sections
-        return FOOT.pack(
-            FORMAT_VERSION,
+        return _FOOT.pack(
+            _FORMAT_VERSION,
             head_crc,
             self.num_tokens,
             self.num_documents,
@@ -191,10 +204,16 @@ class Layout:
         )
 
     def pack_foot(self, head: bytes) -> bytes:
-        """Return the 256 bytes of the foot that closes a shard with this head."""
-        body = self.fields(crc_of_head(head)) + self.content_digest + self.digest
-        body = body.ljust(FOOT_CRC, b"\0")
-        return body + CRC.pack(zlib.crc32(body)) + FOOT_MAGIC
+        """Return the 256 bytes of the foot; `head` is the head of the same shard."""
+        body = self.fields(_crc_of_head(head)) + self.content_digest + self.digest
+        body = body.ljust(_FOOT_CRC, b"\0")
+        return body + _CRC.pack(zlib.crc32(body)) + _FOOT_MAGIC
+
+
+def shard_table(names: Sequence[str], layouts: Sequence[Layout]) -> ShardTable:
+    """Return the table of shards, from their file names and layouts."""
+    rows = [layout.row(name) for name, layout in zip(names, layouts, strict=True)]
+    return ShardTable(*map(list, zip(*rows, strict=True))) if rows else ShardTable()
 
 
 def digests(
@@ -206,15 +225,11 @@ def digests(
 ) -> tuple[bytes, bytes]:
     """Return the content digest and the digest of a shard (docs/format.md, section 8).
 
-    Args:
-        layout: The shard's fields; its two digests are not read.
-        head: The head, 4096 bytes.
-        documents: The document section, in pieces.
-        checksums: The checksum section.
-        metadata: The metadata section.
+    The digests in `layout` are not used. `documents` is the document section, in
+    pieces.
     """
-    fields = layout.fields(crc_of_head(head))
-    content = hashlib.blake2b(head[16 : HEAD.size], digest_size=_DIGEST_SIZE)
+    fields = layout.fields(_crc_of_head(head))
+    content = hashlib.blake2b(head[16 : _HEAD.size], digest_size=_DIGEST_SIZE)
     content.update(fields[8:44])
     whole = hashlib.blake2b(head, digest_size=_DIGEST_SIZE)
     for piece in documents:
@@ -229,20 +244,150 @@ def digests(
 
 
 def check_block_size(block_size: int) -> None:
-    """Check that the format allows a block size.
-
-    Raises:
-        ValueError: It is not a power of two in [512, 2**24].
-    """
-    in_range = MIN_BLOCK_SIZE <= block_size <= MAX_BLOCK_SIZE
+    """Raise ValueError unless a block size is a power of two in [512, 2**24]."""
+    in_range = _MIN_BLOCK_SIZE <= block_size <= _MAX_BLOCK_SIZE
     if not in_range or block_size & (block_size - 1):
         raise ValueError(
-            f"block_size must be a power of two in [{MIN_BLOCK_SIZE}, "
-            f"{MAX_BLOCK_SIZE}] bytes, got {block_size}"
+            f"block_size must be a power of two in [{_MIN_BLOCK_SIZE}, "
+            f"{_MAX_BLOCK_SIZE}] bytes, got {block_size}"
         )
 
 
-def crc_of_head(head: bytes) -> int:
+def _crc_of_head(head: bytes) -> int:
     """Return the checksum in a head's last bytes."""
-    (crc,) = CRC.unpack_from(head, HEAD_SIZE - CRC.size)
+    (crc,) = _CRC.unpack_from(head, HEAD_SIZE - _CRC.size)
     return crc
+
+
+def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
+    """Return the layout of a file, after checking its head and foot against its size.
+
+    `head` is the first 4096 bytes of the file and `foot` the last 256; of a smaller
+    file, each is the whole file.
+    """
+    if foot[-8:] in ROXXEL02_MAGICS:
+        raise NotAShardError(
+            f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}); read it "
+            "with roxxel_format.foreign.Roxxel02Tokens, or convert it with "
+            '`roxxel-format write "new_*.rox" FILES`'
+        )
+    if not _HEAD_MAGIC.startswith(head[: len(_HEAD_MAGIC)]) or not head:
+        raise NotAShardError(
+            f"{path}: not a Roxxel shard, it begins with {head[:8]!r}; "
+            "check the path, or write the shard again"
+        )
+    if file_size < HEAD_SIZE + FOOT_SIZE:
+        raise ShardError(
+            f"{path}: file has {file_size} bytes, fewer than the smallest shard "
+            f"({HEAD_SIZE + FOOT_SIZE}); it was truncated, so write this shard again"
+        )
+    return _parse_foot(_parse_head(head, path), head, foot, file_size, path)
+
+
+def _parse_head(head: bytes, path: str) -> Head:
+    if zlib.crc32(head[: -_CRC.size]) != _crc_of_head(head):
+        raise ShardError(
+            f"{path}: the head (bytes 0 to {HEAD_SIZE}) does not match its checksum; "
+            "the file is damaged, so fetch or write this shard again"
+        )
+    _, version, size, raw_name, item_size, block_size, separator = _HEAD.unpack_from(
+        head
+    )
+    if version != _FORMAT_VERSION:
+        raise ShardError(
+            f"{path}: format version {version}, but this reader knows version "
+            f"{_FORMAT_VERSION}; install a newer roxxel-format"
+        )
+    name = raw_name.rstrip(b"\0").decode("ascii", "replace")
+    if name not in dtypes.NAMES:
+        raise ShardError(
+            f"{path}: unknown item type {name!r}; install a newer roxxel-format"
+        )
+    if (
+        size != HEAD_SIZE
+        or item_size != dtypes.item_size(name)
+        or not _MIN_BLOCK_SIZE <= block_size <= _MAX_BLOCK_SIZE
+        or block_size & (block_size - 1)
+        or separator > MAX_SEPARATOR_LENGTH
+        or head[_HEAD.size : -_CRC.size] != _HEAD_PADDING
+        or raw_name != name.encode("ascii").ljust(16, b"\0")
+    ):
+        raise ShardError(
+            f"{path}: the head contradicts itself (head size {size}, item size "
+            f"{item_size} of {name}, block size {block_size}, separator length "
+            f"{separator}); write this shard again"
+        )
+    return Head(name, block_size, separator)
+
+
+def _parse_foot(
+    head: Head, head_bytes: bytes, foot: bytes, file_size: int, path: str
+) -> Layout:
+    if foot[-len(_FOOT_MAGIC) :] != _FOOT_MAGIC:
+        raise ShardError(
+            f"{path}: the foot is missing from the end of the file ({file_size} "
+            "bytes); it was truncated or overwritten, so write this shard again"
+        )
+    (crc,) = _CRC.unpack_from(foot, _FOOT_CRC)
+    if zlib.crc32(foot[:_FOOT_CRC]) != crc:
+        raise ShardError(
+            f"{path}: the foot (bytes {file_size - FOOT_SIZE} to {file_size}) does not "
+            "match its checksum; the file is damaged, so fetch or write it again"
+        )
+    fields = _FOOT.unpack_from(foot)
+    _, _, num_tokens, num_documents, low, high, flags, _, *rest = fields
+    *_, metadata_size, declared_size, checksums_crc, metadata_crc = rest
+    if declared_size != file_size:
+        raise ShardError(
+            f"{path}: file has {file_size} bytes but its foot declares "
+            f"{declared_size}; bytes were lost or added, so write this shard again"
+        )
+    signed = head.dtype_name.startswith("int")
+    layout = Layout(
+        head=head,
+        num_tokens=num_tokens,
+        num_documents=num_documents,
+        min_value=_as_signed(low) if signed else low,
+        max_value=_as_signed(high) if signed else high,
+        flags=flags,
+        metadata_size=metadata_size,
+        checksums_crc=checksums_crc,
+        metadata_crc=metadata_crc,
+        content_digest=foot[_FOOT_CONTENT:_FOOT_DIGEST],
+        digest=foot[_FOOT_DIGEST:_FOOT_ZEROS],
+    )
+    # Check the counts first: `layout.fields` raises struct.error if one is too large.
+    if (
+        num_tokens * head.item_size + num_documents * 8 + metadata_size > file_size
+        or layout.fields(_crc_of_head(head_bytes)) != foot[:_FOOT_CONTENT]
+        or layout.sections.stop != file_size
+        or foot[_FOOT_ZEROS:_FOOT_CRC] != _FOOT_PADDING
+        or metadata_size > MAX_METADATA_SIZE
+        or not _is_consistent(layout)
+    ):
+        raise ShardError(
+            f"{path}: the foot contradicts the head or the size of the file "
+            f"({num_tokens} tokens, {num_documents} documents, {metadata_size} bytes "
+            f"of metadata, {file_size} bytes); write this shard again"
+        )
+    return layout
+
+
+def _is_consistent(layout: Layout) -> bool:
+    limits = dtypes.value_range(layout.head.dtype_name)
+    low, high = layout.min_value, layout.max_value
+    if limits is None or not layout.num_tokens:
+        in_range = low == high == 0
+    else:
+        in_range = limits[0] <= low <= high <= limits[1]
+    known_flags = not layout.flags & ~(FIRST_IS_CONTINUED | LAST_CONTINUES)
+    no_documents = layout.num_documents == 0
+    return (
+        in_range
+        and known_flags
+        and not (no_documents and (layout.num_tokens or layout.flags))
+    )
+
+
+def _as_signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits

@@ -1,182 +1,73 @@
 """The manifest: the one file that says which shards are a corpus.
 
-docs/format.md, section 10, is the specification. A manifest is one JSON object, by
-columns: a list for each field of a shard. Its last member is a CRC-32 of the bytes
-before it. `manifest_gate` reads the bytes back. Nothing here touches a file.
+docs/format.md, section 10, is the specification. A manifest is one JSON object, with a
+list for each field of the shards. The last member is a CRC-32 of the bytes before it.
+
+`parse_manifest` checks a manifest before any part of the manifest is used. The CRC-32
+detects damage. The other checks detect a faulty or hostile writer: every field has its
+type and range, no file name leads out of the folder, the tokens of a shard fit into its
+file, and the fingerprints match the digests.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import re
 import zlib
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_format._spec.layout import FIRST_IS_CONTINUED, LAST_CONTINUES
+from roxxel_format._spec import dtypes
+from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, check_block_size
+from roxxel_format._spec.tables import (
+    FIRST_IS_CONTINUED,
+    LAST_CONTINUES,
+    SHARD_COLUMNS,
+    ColumnTable,
+    ShardTable,
+)
+from roxxel_format.errors import ManifestError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from roxxel_format._spec.layout import Layout
+MAX_MANIFEST_SIZE = 1 << 28
+"""Greatest size of a manifest in bytes. For 100 000 shards, it has 19 million."""
 
-MANIFEST_VERSION = 1
-FORMAT_NAME = "roxxel manifest"
-_FINGERPRINT_SIZE = 16
-
-
-@dataclass(frozen=True, slots=True)
-class ShardTable:
-    """The shards of a manifest, by columns: lists of the same length, in order.
-
-    Attributes:
-        names: File names, without a folder.
-        num_bytes: Size of each file.
-        num_tokens: Tokens, separators included.
-        num_documents: Documents, parts of documents included.
-        min_values: Least item of integer types; 0 for other types and no items.
-        max_values: Greatest item, likewise.
-        flags: `FIRST_IS_CONTINUED`, `LAST_CONTINUES`, as in the foot.
-        content_digests: As in the foot, 64 hexadecimal digits.
-        digests: As in the foot, 64 hexadecimal digits.
-    """
-
-    names: Sequence[str] = ()
-    num_bytes: Sequence[int] = ()
-    num_tokens: Sequence[int] = ()
-    num_documents: Sequence[int] = ()
-    min_values: Sequence[int] = ()
-    max_values: Sequence[int] = ()
-    flags: Sequence[int] = ()
-    content_digests: Sequence[str] = ()
-    digests: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, names: Sequence[str], layouts: Sequence[Layout]) -> ShardTable:
-        """Return the table of shards whose heads and feet are known.
-
-        Args:
-            names: File names, in order.
-            layouts: What the head and foot of each say.
-        """
-        rows = [row_of(*each) for each in zip(names, layouts, strict=True)]
-        return cls(*map(list, zip(*rows, strict=True))) if rows else cls()
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def own_documents(self) -> list[int]:
-        """Return for each shard how many documents begin in it."""
-        pairs = zip(self.num_documents, self.joined(), strict=True)
-        return [count - is_joined for count, is_joined in pairs]
-
-    def joined(self) -> list[bool]:
-        """Return for each shard whether its first document began in an earlier one."""
-        continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
-        return [
-            before and bool(flags & FIRST_IS_CONTINUED)
-            for before, flags in zip(continues, self.flags, strict=False)
-        ]
-
-    def __add__(self, other: ShardTable) -> ShardTable:
-        """Return these shards, then those of another table."""
-        return ShardTable(
-            *([*a, *b] for a, b in zip(self._all, other._all, strict=True))
-        )
-
-    def first(self, num_shards: int) -> ShardTable:
-        """Return the first `num_shards` shards."""
-        return ShardTable(*(column[:num_shards] for column in self._all))
-
-    def row(self, number: int) -> tuple[Any, ...]:
-        """Return one shard's item of each column."""
-        return tuple(column[number] for column in self._all)
-
-    def fingerprints(self, counts: Iterable[int]) -> list[str]:
-        """Return the fingerprints (docs/format.md, section 8) of leading shards.
-
-        Args:
-            counts: Number of leading shards that each fingerprint covers; ascending.
-        """
-        digest = blake2b(b"roxxel corpus 1", digest_size=_FINGERPRINT_SIZE)
-        found: list[str] = []
-        before = 0
-        for count in counts:
-            digest.update(bytes.fromhex("".join(self.content_digests[before:count])))
-            found.append(digest.hexdigest())
-            before = count
-        return found
-
-    @property
-    def _all(self) -> tuple[Sequence[Any], ...]:
-        return tuple(getattr(self, name) for name in SHARD_COLUMNS)
-
-
-def row_of(name: str, layout: Layout) -> tuple[Any, ...]:
-    """Return a shard's row of a `ShardTable`, from its head and foot."""
-    return (
-        name,
-        layout.sections.stop,
-        layout.num_tokens,
-        layout.num_documents,
-        layout.min_value,
-        layout.max_value,
-        layout.flags,
-        layout.content_digest.hex(),
-        layout.digest.hex(),
-    )
-
-
-SHARD_COLUMNS = {
-    "names": "names",
-    "num_bytes": "bytes",
-    "num_tokens": "tokens",
-    "num_documents": "documents",
-    "min_values": "least",
-    "max_values": "greatest",
-    "flags": "flags",
-    "content_digests": "content_digests",
-    "digests": "digests",
-}
-"""Attributes of `ShardTable`, in order, and their names in the JSON."""
+_VERSION = 1
+_FORMAT_NAME = "roxxel manifest"
+_DIGEST_DIGITS = 64
+_MOST_CONTAINERS = 1 << 20
+_BYTES_PER_CONTAINER = 32
+_TAIL = re.compile(rb',"crc32":"([0-9a-f]{8})"\}\n')
+_TAIL_SIZE = len(b',"crc32":"00000000"}\n')
+_HEX = re.compile(r"[0-9a-f]*")
+_NOT_IN_NAMES = r"/\\:\x00-\x1f\x7f\ud800-\udfff"
+_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MAX_NAME_SIZE = 255
+_FILE_NAME = re.compile(rf"[^.{_NOT_IN_NAMES}][^{_NOT_IN_NAMES}]*")
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnTable:
-    """The files of one column, one for each shard.
+class EarlierColumn:
+    """A replaced column. Readers of an earlier version still use its files.
 
-    Attributes:
-        per: `"token"` or `"document"`: what an item of the column belongs to.
-        dtype: numpy's name of the item type, such as `uint8` or `S36`.
-        names: File names; None for a shard that has no such column.
-        num_bytes: Sizes of the files; 0 where there is none.
-        digests: BLAKE2b of each file, 64 hexadecimal digits; "" where there is none.
+    A version of n shards uses the shortest earlier table of this name that covers at
+    least n shards. Without such a table, the version uses the current column.
     """
 
-    per: str
-    dtype: str
-    names: Sequence[str | None]
-    num_bytes: Sequence[int]
-    digests: Sequence[str]
-
-    def followed_by(self, num_shards: int) -> ColumnTable:
-        """Return this column in a corpus with more shards, which have no file of it."""
-        return replace(
-            self,
-            names=[*self.names, *[None] * num_shards],
-            num_bytes=[*self.num_bytes, *[0] * num_shards],
-            digests=[*self.digests, *[""] * num_shards],
-        )
+    name: str
+    table: ColumnTable
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One committed state of a corpus: its first shards.
+    """One committed state of a corpus: its first `num_shards` shards.
 
-    Attributes:
-        num_shards: Shards of this version, from the first on.
-        fingerprint: Of these shards, 32 hexadecimal digits.
-        arguments: The arguments of the write that made this version.
+    `fingerprint` covers these shards; it has 32 hexadecimal digits. `arguments` are the
+    arguments of the write that committed this version.
     """
 
     num_shards: int
@@ -188,18 +79,12 @@ class Version:
 class Manifest:
     """A corpus: its shards, and the versions in which they were committed.
 
-    Attributes:
-        dtype_name: Item type of all shards; None before the first commit of shards.
-        block_size: Bytes of a checksum block of the first shard; 0 before the first
-            commit of shards.
-        separator: Items that end each document.
-        tokenizer: As in the metadata of the shards, None if unknown.
-        kind: `"text"` if the documents were text when they were written, `"tokens"` if
-            they were ready-made tokens; None if unknown.
-        shards: All shards, in order.
-        columns: Columns by name.
-        versions: Oldest first; the last one is the current corpus, of all shards.
-            Empty while the first write has not committed.
+    The oldest version is first; the last version has all shards. Before the first
+    commit there are no versions, `dtype_name` is None and `block_size` is 0. After it,
+    `block_size` is that of the first shard. `separator` ends each document. `kind` is
+    `"text"` if the writer encoded text, and `"tokens"` if the caller passed tokens.
+    `kind` and `tokenizer` are None if unknown. `columns` are the columns of the last
+    version, and `earlier_columns` the replaced columns.
     """
 
     dtype_name: str | None = None
@@ -209,6 +94,7 @@ class Manifest:
     kind: str | None = None
     shards: ShardTable = field(default_factory=ShardTable)
     columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
+    earlier_columns: tuple[EarlierColumn, ...] = ()
     versions: tuple[Version, ...] = ()
 
     @property
@@ -217,17 +103,58 @@ class Manifest:
         return self.versions[-1].fingerprint if self.versions else None
 
     def version(self, fingerprint: str) -> Version | None:
-        """Return the version with a fingerprint, None if there is none."""
+        """Return the version with a fingerprint; None if no version has it."""
         for version in reversed(self.versions):
             if version.fingerprint == fingerprint:
                 return version
         return None
 
+    def columns_of(self, num_shards: int) -> dict[str, ColumnTable]:
+        """Return the columns, by name, of the version that has `num_shards` shards."""
+        tables = dict(self.columns)
+        # The longest table first, so that the shortest replaces the others.
+        for each in sorted(self.earlier_columns, key=lambda each: -len(each.table)):
+            if len(each.table) >= num_shards:
+                tables[each.name] = each.table
+        firsts = {name: table.first(num_shards) for name, table in tables.items()}
+        return {name: table for name, table in firsts.items() if any(table.names)}
+
+    def with_column(self, name: str, table: ColumnTable) -> Manifest:
+        """Return this manifest with a new or replaced column.
+
+        Earlier versions keep the files that they have for this column. `table` covers
+        the shards of one version.
+        """
+        earlier = list(self.earlier_columns)
+        counts = [version.num_shards for version in self.versions]
+        before = max((count for count in counts if count < len(table)), default=0)
+        old = self.columns_of(before).get(name)
+        is_kept = any(
+            each.name == name and len(each.table) >= before for each in earlier
+        )
+        if old is not None and not is_kept and {*old.names} - {None, *table.names}:
+            earlier.append(EarlierColumn(name, old))
+        table = table.followed_by(len(self.shards) - len(table))
+        return replace(
+            self,
+            columns={**self.columns, name: table},
+            earlier_columns=tuple(earlier),
+        )
+
+    def file_names(self) -> set[str]:
+        """Return the names of all files that the manifest lists."""
+        return {*self.shards.names, *self.column_files()}
+
+    def column_files(self) -> list[str]:
+        """Return the names of all files of columns, earlier columns included."""
+        tables = [*self.columns.values(), *(e.table for e in self.earlier_columns)]
+        return [name for table in tables for name in table.names if name is not None]
+
     def pack(self) -> bytes:
-        """Return the bytes of the file."""
+        """Return the bytes of the manifest's file."""
         table = {
-            "format": FORMAT_NAME,
-            "version": MANIFEST_VERSION,
+            "format": _FORMAT_NAME,
+            "version": _VERSION,
             "dtype": self.dtype_name,
             "block_size": self.block_size,
             "separator": list(self.separator),
@@ -246,16 +173,277 @@ class Manifest:
                 for name, key in SHARD_COLUMNS.items()
             },
             "columns": {
-                name: {
-                    "per": column.per,
-                    "dtype": column.dtype,
-                    "names": list(column.names),
-                    "bytes": list(column.num_bytes),
-                    "digests": list(column.digests),
-                }
-                for name, column in self.columns.items()
+                name: _column_members(column) for name, column in self.columns.items()
             },
         }
+        if self.earlier_columns:
+            table["earlier_columns"] = [
+                {"name": each.name, **_column_members(each.table)}
+                for each in self.earlier_columns
+            ]
         text = json.dumps(table, ensure_ascii=False, separators=(",", ":"))
         body = text[:-1].encode()
         return body + b',"crc32":"%08x"}\n' % zlib.crc32(body)
+
+
+def parse_manifest(data: bytes, path: str) -> Manifest:
+    """Parse a manifest; raise ManifestError if any field is wrong."""
+    tail = _TAIL.fullmatch(data[-_TAIL_SIZE:])
+    body = memoryview(data)[:-_TAIL_SIZE]
+    if tail is None or zlib.crc32(body) != int(tail[1], 16):
+        raise _unusable(data, path)
+    try:
+        _check_containers(data)
+        table = _object(json.loads(data))
+        version = table.get("version")
+        if type(version) is not int or version != _VERSION:
+            raise ManifestError(
+                f"{path}: manifest of version {version!r:.100}, but this reader knows "
+                f"version {_VERSION}; install a newer roxxel-format"
+            )
+        _check(table.get("format") == _FORMAT_NAME, "the format is missing")
+        return _parsed(table)
+    except _BadFieldError as error:
+        raise ManifestError(
+            f"{path}: the manifest contradicts itself ({error}); restore it, or write "
+            "the corpus again"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, ManifestError):
+            raise
+        raise ManifestError(
+            f"{path}: the manifest is not JSON ({error}); restore it, or write the "
+            "corpus again"
+        ) from error
+
+
+def _check_containers(data: bytes) -> None:
+    """Limit the number of lists and objects, and so the memory that parsing needs.
+
+    An empty list has 3 bytes in the file, but takes 64 bytes of memory. A manifest that
+    a writer made takes 5 bytes of memory for each byte of the file.
+    """
+    num_containers = data.count(b"{") + data.count(b"[")
+    _check(
+        num_containers <= _MOST_CONTAINERS + len(data) // _BYTES_PER_CONTAINER,
+        f"{num_containers} lists and objects in {len(data)} bytes",
+    )
+
+
+class _BadFieldError(Exception):
+    """A field of a manifest is wrong; the text says which and how."""
+
+
+def _unusable(data: bytes, path: str) -> ManifestError:
+    if f'"format":"{_FORMAT_NAME}"'.encode() in data[:100]:
+        return ManifestError(
+            f"{path}: the manifest does not match its checksum; it was damaged or "
+            "edited, so restore it, or write the corpus again"
+        )
+    return ManifestError(
+        f"{path}: not a manifest of a Roxxel corpus; move the file elsewhere, or name "
+        'the corpus by its pattern, such as "wiki_*.rox"'
+    )
+
+
+def _parsed(table: dict[str, Any]) -> Manifest:
+    shards = _shard_table(_object(table.get("shards")))
+    name = table.get("dtype")
+    block_size = _integer(table.get("block_size"), "block_size")
+    if name is None:
+        _check(not len(shards) and not block_size, "shards without a dtype")
+    else:
+        _check(type(name) is str and name in dtypes.NAMES, f"dtype {name!r:.100}")
+        check_block_size(block_size)
+        _check_sizes(shards, dtypes.item_size(name))
+    tokenizer = table.get("tokenizer")
+    kind = table.get("kind")
+    _check(kind is None or kind in ("text", "tokens"), f"kind {kind!r:.100}")
+    versions = _versions(table.get("versions"), shards)
+    manifest = Manifest(
+        dtype_name=name,
+        block_size=block_size,
+        separator=_separator(table.get("separator")),
+        tokenizer=None if tokenizer is None else _object(tokenizer),
+        kind=kind,
+        shards=shards,
+        columns={
+            name: _column(name, _object(column), len(shards))
+            for name, column in _object(table.get("columns")).items()
+        },
+        earlier_columns=_earlier_columns(table.get("earlier_columns", []), versions),
+        versions=versions,
+    )
+    _check_names(manifest)
+    return manifest
+
+
+def _shard_table(table: dict[str, Any]) -> ShardTable:
+    columns = {name: _list(table.get(key), key) for name, key in SHARD_COLUMNS.items()}
+    lengths = {len(column) for column in columns.values()}
+    _check(len(lengths) == 1, f"lists of {sorted(lengths)} shards")
+    for name in ("num_bytes", "num_tokens", "num_documents", "flags"):
+        _check_integers(columns[name], name, 0)
+    for name in ("min_values", "max_values"):
+        _check_integers(columns[name], name, -(2**63))
+    known = FIRST_IS_CONTINUED | LAST_CONTINUES
+    _check(max(columns["flags"], default=0) <= known, "unknown flags")
+    # Readers compute offsets in int64, so sums must stay below 2**63.
+    for name in ("num_bytes", "num_tokens", "num_documents"):
+        _check(sum(columns[name]) < 2**63, f"{name} of more than 2**63 in all")
+    for name in ("content_digests", "digests"):
+        _check_digests(columns[name], name)
+    return ShardTable(**columns)
+
+
+def _check_sizes(shards: ShardTable, item_size: int) -> None:
+    """Check that the counts of each shard agree, and fit the size of its file."""
+    fixed = HEAD_SIZE + FOOT_SIZE
+    counts = zip(
+        shards.num_bytes,
+        shards.num_tokens,
+        shards.num_documents,
+        shards.flags,
+        strict=True,
+    )
+    for num_bytes, num_tokens, num_documents, flags in counts:
+        least = fixed + num_tokens * item_size + num_documents * 8
+        if num_bytes < least or (not num_documents and (num_tokens or flags)):
+            raise _BadFieldError(
+                f"{num_tokens} tokens in {num_documents} documents and {num_bytes} "
+                "bytes"
+            )
+
+
+def _versions(value: object, shards: ShardTable) -> tuple[Version, ...]:
+    tables = [_object(item) for item in _list(value, "versions")]
+    counts = [_integer(table.get("num_shards"), "num_shards") for table in tables]
+    _check(
+        all(one < other for one, other in pairwise([0, *counts])),
+        f"versions of {counts!r:.100} shards",
+    )
+    covered = counts[-1] if counts else 0
+    _check(covered == len(shards), f"{len(shards)} shards, {covered} in versions")
+    versions: list[Version] = []
+    expected = shards.fingerprints(counts)
+    for table, count, fingerprint in zip(tables, counts, expected, strict=True):
+        _check(
+            table.get("fingerprint") == fingerprint,
+            f"the fingerprint of the version of {count} shards",
+        )
+        arguments = _object(table.get("arguments"))
+        versions.append(Version(count, fingerprint, arguments))
+    return tuple(versions)
+
+
+def _earlier_columns(
+    value: object, versions: Sequence[Version]
+) -> tuple[EarlierColumn, ...]:
+    found: dict[tuple[str, int], EarlierColumn] = {}
+    counts = {version.num_shards for version in versions[:-1]}
+    for item in _list(value, "earlier_columns"):
+        table = _object(item)
+        name, num_shards = table.get("name"), len(_list(table.get("names"), "names"))
+        _check(type(name) is str, f"an earlier column of the name {name!r:.100}")
+        name = cast("str", name)
+        _check(
+            num_shards in counts,
+            f"an earlier column of {num_shards} shards, which no earlier version has",
+        )
+        key = name, num_shards
+        _check(key not in found, "an earlier column that is listed twice")
+        found[key] = EarlierColumn(name, _column(name, table, num_shards))
+    return tuple(found.values())
+
+
+def _column(name: str, table: dict[str, Any], num_shards: int) -> ColumnTable:
+    _check(is_column_name(name), f"the column name {name!r:.100}")
+    per, dtype = table.get("per"), table.get("dtype")
+    is_known = type(per) is str and per in {"token", "document"}
+    _check(is_known, f"column {name!r:.100} per {per!r:.100}")
+    _check(type(dtype) is str, f"column {name!r:.100} of dtype {dtype!r:.100}")
+    names = _list(table.get("names"), "names")
+    sizes = _list(table.get("bytes"), "bytes")
+    digests = _list(table.get("digests"), "digests")
+    _check(
+        {len(names), len(sizes), len(digests)} == {num_shards},
+        f"column {name!r:.100} for other shards",
+    )
+    _check_integers(sizes, "bytes", 0)
+    present = [digest for each, digest in zip(names, digests, strict=True) if each]
+    _check_digests(present, "digests")
+    return ColumnTable(cast("str", per), cast("str", dtype), names, sizes, digests)
+
+
+def _check_names(manifest: Manifest) -> None:
+    """Check that every file is in the manifest's folder and is listed once."""
+    names: list[Any] = [*manifest.shards.names, *manifest.column_files()]
+    _check({*map(type, names)} <= {str}, "a file name that is not a string")
+    _check(len(set(names)) == len(names), "a file that is listed twice")
+    for name in names:
+        if not is_file_name(name):
+            raise _BadFieldError(f"the file name {name!r:.100}")
+
+
+def is_column_name(name: str) -> bool:
+    """Return whether a text can name a column."""
+    return _COLUMN_NAME.fullmatch(name) is not None
+
+
+def is_file_name(name: str) -> bool:
+    """Return whether a text is the name of a visible file, without a folder."""
+    is_name = _FILE_NAME.fullmatch(name) is not None
+    return is_name and len(name.encode()) <= _MAX_NAME_SIZE
+
+
+def _check(is_right: bool, what: str) -> None:
+    if not is_right:
+        raise _BadFieldError(what)
+
+
+def _check_integers(values: Sequence[Any], name: str, least: int) -> None:
+    _check({*map(type, values)} <= {int}, f"{name} that are not integers")
+    low, high = min(values, default=0), max(values, default=0)
+    _check(least <= low and high < 2**64, f"{name} from {low!r:.30} to {high!r:.30}")
+
+
+def _check_digests(values: Sequence[Any], name: str) -> None:
+    """Check that each value is a digest in hexadecimal digits."""
+    _check({*map(type, values)} <= {str}, f"{name} that are not strings")
+    _check({*map(len, values)} <= {_DIGEST_DIGITS}, f"{name} of a wrong length")
+    _check(_HEX.fullmatch("".join(values)) is not None, f"{name} that are not hex")
+
+
+def _integer(value: Any, name: str) -> int:
+    _check_integers([value], name, 0)
+    return value
+
+
+def _list(value: Any, name: str) -> list[Any]:
+    _check(isinstance(value, list), f"{name} is not a list")
+    return cast("list[Any]", value)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _BadFieldError(f"{value!r:.100} is not an object")
+    return cast("dict[str, Any]", value)
+
+
+def _separator(value: Any) -> tuple[int | float, ...]:
+    items = _list(value, "separator")
+    for item in items:
+        is_item = type(item) is int and abs(item) < 2**64
+        is_item = is_item or (type(item) is float and math.isfinite(item))
+        _check(is_item or type(item) is bool, f"separator {item!r:.100}")
+    return tuple(items)
+
+
+def _column_members(column: ColumnTable) -> dict[str, Any]:
+    return {
+        "per": column.per,
+        "dtype": column.dtype,
+        "names": list(column.names),
+        "bytes": list(column.num_bytes),
+        "digests": list(column.digests),
+    }

@@ -1,1 +1,1 @@
-"""Where the bytes of a corpus live: names, files, locks, atomic commits."""
+"""Names, files and locks of a corpus, and atomic replacement of files."""

@@ -1,9 +1,10 @@
 """The names of a corpus on a disk: its path, its manifest, and its shards.
 
-`dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`; the star of
-a new shard becomes a number. A folder uses the one manifest in it, whatever its name;
-a new corpus in a folder has `manifest.json` and shards `shard_00000.rox` and so on.
-`dir/corpus.rox` is one file, which needs no manifest.
+`dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
+has a number in place of the star. The path of a folder names the corpus of the one
+manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
+the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest,
+or else means `dir/corpus_*.rox` (`resolved`).
 """
 
 from __future__ import annotations
@@ -11,14 +12,15 @@ from __future__ import annotations
 import glob
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_format._store.local import drafted_name, names_in
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 OnePath: TypeAlias = "str | os.PathLike[str]"
 Filepath: TypeAlias = "OnePath | Sequence[OnePath]"
@@ -29,19 +31,19 @@ _MANIFEST_SUFFIX = ".json"
 _FOLDER_PREFIX = "shard_"
 _UNIT_SHARD = re.compile(r"[0-9a-f]{12}_[0-9]{5,}_[0-9]{3,}")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
+_DIGITS = re.compile(r"([0-9]+)")
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
+# The possible starts and ends of the text in place of a star.
+_STAR_START = re.compile(r"[0-9]*|[0-9a-f]{12}_[0-9]{5,}_[0-9]*")
+_STAR_END = re.compile(r"[0-9]*|[0-9a-f]{0,11}_[0-9]{5,}_[0-9]{3,}")
 
 
 @dataclass(frozen=True, slots=True)
 class CorpusName:
     """The file names of one corpus in one folder.
 
-    Attributes:
-        folder: Holds the shards and the manifest.
-        prefix: Text before the number in each shard's name.
-        suffix: Text after the number in each shard's name.
-        manifest: The manifest; None for a corpus of one file without a number,
-            `prefix + suffix`.
+    A shard's name is `prefix`, a number and `suffix`. `manifest` is None for a corpus
+    of one file without a number, `prefix + suffix`.
     """
 
     folder: Path
@@ -51,7 +53,7 @@ class CorpusName:
 
     @property
     def pattern(self) -> str:
-        """The corpus as messages name it."""
+        """The path of the corpus, for messages."""
         star = "*" if self.manifest else ""
         return str(self.folder / f"{self.prefix}{star}{self.suffix}")
 
@@ -67,25 +69,24 @@ class CorpusName:
 
     @property
     def write_lock(self) -> Path:
-        """The file that every write locks shared, and `clean` locks exclusively."""
+        """The lock file that writes lock shared, and `clean` locks exclusively."""
         return self._beside("writers")
+
+    @property
+    def replacement_marker(self) -> Path:
+        """The file by which earlier writers marked a replacement in progress."""
+        return self.folder / f".{self.prefix}%{self.suffix}.replacing"
 
     def _beside(self, ending: str) -> Path:
         """Return the path of a hidden file beside the manifest or the single file."""
         return self.folder / f".{(self.manifest or self.single).name}.{ending}"
 
     def column(self, shard: str, column: str, unique: str) -> Path:
-        """Return the path of a column's file.
-
-        Args:
-            shard: File name of the shard.
-            column: Name of the column.
-            unique: Eight hexadecimal digits, different for every write.
-        """
+        """Return the path of a column's file; `unique` is 8 hexadecimal digits."""
         return self.folder / f"{shard.removesuffix(SUFFIX)}.{column}.{unique}.bin"
 
     def is_own(self, name: str) -> bool:
-        """Return whether a file name is that of a new shard or of its column."""
+        """Return whether this corpus could give this name to a shard or column file."""
         match = _COLUMN_FILE.fullmatch(name)
         shards = (match[1] + SUFFIX, match[1]) if match else (name,)
         return any(
@@ -99,39 +100,64 @@ class CorpusName:
         return self.folder / f"{self.prefix}{number:05d}{self.suffix}"
 
     def unit_shard(self, job: str, unit: int, piece: int) -> Path:
-        """Return the path of a shard that a unit of a preparation writes.
+        """Return the path of shard `piece` of one unit of a preparation.
 
-        Args:
-            job: Digest of the job, 12 hexadecimal digits.
-            unit: Number of the unit in its job.
-            piece: Number of the shard in its unit.
+        `job` is the digest of the job, 12 hexadecimal digits.
         """
         star = f"{job}_{unit:05d}_{piece:03d}"
         return self.folder / f"{self.prefix}{star}{self.suffix}"
 
     def number(self, name: str) -> int | None:
-        """Return the number in a shard's file name, None for other names."""
+        """Return the number in the file name of a shard; None for other names."""
         digits = self._starred(name)
         if digits is None or not re.fullmatch("[0-9]{5,}", digits):
             return None
         return int(digits) if self.shard(int(digits)).name == name else None
 
     def _starred(self, name: str) -> str | None:
-        """Return the part of a file name that stands for the star, None if it lacks."""
+        """Return the text in place of the star; None for names that do not match."""
         if not (name.startswith(self.prefix) and name.endswith(self.suffix)):
             return None
         return name[len(self.prefix) : len(name) - len(self.suffix)]
 
 
-def corpus_name(filepath: str) -> CorpusName:
-    """Return the file names of the corpus that a path names.
+def resolved(filepath: str, *, sharded: bool = False) -> str:
+    """Return the path or pattern that the path of a corpus means.
 
-    Args:
-        filepath: A file, a folder, or a pattern with one `*` in its last part.
+    A pattern, and a file or folder that exists, mean themselves. Another path `t` or
+    `t.rox` means the shards `t_*.rox`, or for `t` also the file `t.rox`, if they exist.
+    Else it means itself, but `t.rox` means `t_*.rox` for a `sharded` write, whose
+    shards may be several.
 
     Raises:
-        ValueError: The path names several corpora: a pattern with other wildcards, or
-            a folder of several manifests.
+        ShardError: Both exist.
+    """
+    path = Path(filepath)
+    if glob.has_magic(filepath) or os.path.lexists(path):
+        return filepath
+    base = path.name.removesuffix(SUFFIX)
+    single, several = path.with_name(base + SUFFIX), path.with_name(f"{base}_*{SUFFIX}")
+    # The first Roxxel wrote `t_base_0000.rox` for `t_*.rox`.
+    shard = re.compile(rf"{re.escape(base)}_(base_)?[0-9]+{re.escape(SUFFIX)}")
+    names = names_in(path.parent) if path.parent.is_dir() else []
+    has_several = f"{base}_{_MANIFEST}{_MANIFEST_SUFFIX}" in names
+    has_several = has_several or any(map(shard.fullmatch, names))
+    if has_several and single.name in names:
+        raise ShardError(
+            f'{filepath}: may mean the file "{single.name}" or the shards '
+            f'"{several.name}"; pass one of these names'
+        )
+    if single.name in names:
+        return str(single)
+    return str(several) if has_several or (sharded and path == single) else filepath
+
+
+def corpus_name(filepath: str) -> CorpusName:
+    """Return the file names of the corpus that a file, folder or pattern names.
+
+    Raises:
+        ValueError: The path names several corpora: a pattern with other wildcards than
+            one `*` in its last part, or a folder of several manifests.
     """
     path = Path(filepath)
     if glob.has_magic(filepath) and not path.exists():
@@ -150,7 +176,7 @@ def corpus_name(filepath: str) -> CorpusName:
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> CorpusName:
     ending = suffix.removesuffix(SUFFIX) + _MANIFEST_SUFFIX
-    # A folder and the pattern of the shards that are written there are one corpus.
+    # The folder and the pattern `shard_*.rox` in it name the same corpus.
     start = "" if prefix == _FOLDER_PREFIX else prefix
     return CorpusName(folder, prefix, suffix, folder / f"{start}{_MANIFEST}{ending}")
 
@@ -174,22 +200,72 @@ def _of_manifest(path: Path) -> CorpusName:
     return CorpusName(path.parent, prefix or _FOLDER_PREFIX, suffix, path)
 
 
-def own_names(name: CorpusName) -> list[str]:
+def share_files(one: CorpusName, other: CorpusName) -> bool:
+    """Return whether a write of one corpus could replace or delete files of the other.
+
+    Symbolic links and `..` are resolved.
+    """
+    if _is_same_file(one.manifest or one.single, other.manifest or other.single):
+        return True
+    if not _is_same_file(one.folder, other.folder):
+        return False
+    if one.manifest is None or other.manifest is None:
+        return any(
+            numbered.manifest is not None and numbered.is_own(file.single.name)
+            for numbered, file in ((one, other), (other, one))
+        )
+    short, long = sorted((one.prefix, other.prefix), key=len)
+    if not (long.startswith(short) and _STAR_START.fullmatch(long[len(short) :])):
+        return False
+    short, long = sorted((one.suffix, other.suffix), key=len)
+    end = long.removesuffix(short)
+    return long.endswith(short) and _STAR_END.fullmatch(end) is not None
+
+
+def _is_same_file(one: Path, other: Path) -> bool:
+    if os.path.realpath(one) == os.path.realpath(other):
+        return True
+    try:
+        return one.samefile(other)
+    except OSError:  # One of the two does not exist.
+        return False
+
+
+def spellings(name: CorpusName, listed: Iterable[str]) -> list[CorpusName]:
+    """Return the names under which a corpus has shards, `name` first.
+
+    `*.rox` and `shard_*.rox` are the same corpus of a folder, because both have
+    `manifest.json`. Shards of the other spelling belong to the corpus if its manifest
+    lists one; `listed` are the files that it lists.
+    """
+    if name.prefix not in {"", _FOLDER_PREFIX}:
+        return [name]
+    other = replace(name, prefix="" if name.prefix else _FOLDER_PREFIX)
+    # `startswith` excludes most names without the slower `is_own`.
+    candidates = (
+        each for each in listed if each.startswith(_FOLDER_PREFIX) == bool(other.prefix)
+    )
+    return [name, other] if any(map(other.is_own, candidates)) else [name]
+
+
+def own_names(name: CorpusName, listed: Iterable[str] = ()) -> list[str]:
     """Return the names of a corpus's shards, columns and their drafts, sorted.
 
-    `wiki_202400000.rox` fits `wiki_*.rox` and `wiki_2024*.rox`. It belongs to the
-    corpus with the longer name, if that has a manifest.
+    `wiki_202400000.rox` matches `wiki_*.rox` and `wiki_2024*.rox`. The shard belongs to
+    the corpus with the longer name, if this corpus has a manifest. `listed` are the
+    files that the manifest of `name` lists.
     """
-    size = len(name.prefix) + len(name.suffix)
     others = corpora_in(name.folder)
-    longer = [each for each in others if len(each.prefix) + len(each.suffix) > size]
-    owned: list[str] = []
-    for each in names_in(name.folder):
-        file_name = drafted_name(each) or each
-        is_own = name.is_own(file_name)
-        if is_own and not any(other.is_own(file_name) for other in longer):
-            owned.append(each)
-    return owned
+    owned: set[str] = set()
+    for own in spellings(name, listed):
+        size = len(own.prefix) + len(own.suffix)
+        longer = [each for each in others if len(each.prefix) + len(each.suffix) > size]
+        for each in names_in(name.folder):
+            file_name = drafted_name(each) or each
+            is_own = own.is_own(file_name)
+            if is_own and not any(other.is_own(file_name) for other in longer):
+                owned.add(each)
+    return sorted(owned)
 
 
 def corpora_in(folder: Path) -> list[CorpusName]:
@@ -206,13 +282,57 @@ def manifests_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob(pattern) if path.name[0] != ".")
 
 
-def absolute(filepath: Filepath) -> str | tuple[str, ...]:
-    """Return a path or paths as absolute paths, without touching any file.
+def matching_files(filepath: str) -> list[str]:
+    """Return the files that a file, folder or pattern names, in natural order.
+
+    The files of a folder are its visible `*.rox` files.
 
     Raises:
-        TypeError: `filepath` is neither a path nor a list of paths.
-        ValueError: A path is empty.
+        FileNotFoundError: There is no such file.
     """
+    path = Path(filepath)
+    if path.is_dir():
+        found = visible(path.glob("*" + SUFFIX))
+        if not found:
+            raise FileNotFoundError(
+                f"{path}: the folder holds no {SUFFIX} file; write a corpus there, "
+                "or check the path"
+            )
+        return found
+    if path.exists():
+        return [filepath]
+    if not glob.has_magic(filepath):
+        raise FileNotFoundError(
+            f"{path}: no such file or folder; write the corpus first, or check the path"
+        )
+    # Brackets in the name of a folder that exists are not a pattern.
+    base = path.parent
+    while not base.is_dir():
+        base = base.parent
+    found = visible(base.glob(str(path.relative_to(base))))
+    if not found:
+        raise FileNotFoundError(
+            f"{path}: no file matches the pattern; write the corpus first, or "
+            "check the path"
+        )
+    return found
+
+
+def visible(paths: Iterable[Path]) -> list[str]:
+    """Return the visible paths, sorted; digits in names compare as numbers."""
+
+    def key(path: str) -> tuple[list[int | str], str]:
+        # Every second part is a run of digits.
+        parts = enumerate(_DIGITS.split(path))
+        return [int(part) if index % 2 else part for index, part in parts], path
+
+    return sorted(
+        (str(path) for path in paths if not path.name.startswith(".")), key=key
+    )
+
+
+def absolute(filepath: Filepath) -> str | tuple[str, ...]:
+    """Return a path or paths as absolute paths; opens no file."""
     if isinstance(filepath, (str, os.PathLike)):
         return _absolute_path(filepath)
     try:

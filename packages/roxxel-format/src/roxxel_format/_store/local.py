@@ -1,7 +1,7 @@
-"""The file operations that writing on a local disk needs.
+"""File operations for writing on a local disk.
 
 Every file is written under a hidden draft name beside its own, flushed to the disk, and
-then renamed. So a visible file is complete.
+then renamed (`output`). So a visible file is complete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DRAFT = re.compile(rf"\.(.*?)(?:~[0-9a-f]{{8}})?{re.escape(DRAFT_SUFFIX)}", re.
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names in a folder, sorted; none for a folder that is missing."""
+    """Return the names in a folder, sorted; [] if the folder does not exist."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 - names are wanted, not paths
     except FileNotFoundError:
@@ -31,10 +31,8 @@ def names_in(folder: Path) -> list[str]:
 def draft_path(path: Path, writer: str = "") -> Path:
     """Return the hidden path under which a file is written.
 
-    Args:
-        path: The file.
-        writer: Eight hexadecimal digits of one of several writers of the same file;
-            empty for a file that has one writer at a time.
+    `writer` is eight hexadecimal digits if the file has several writers; empty for the
+    draft that claims or locks the file's name.
     """
     mark = f"~{writer}" if writer else ""
     return path.with_name(f".{path.name}{mark}{DRAFT_SUFFIX}")
@@ -49,11 +47,8 @@ def drafted_name(name: str) -> str | None:
 def sync_file(fd: int) -> None:
     """Flush a file or folder to the disk.
 
-    On macOS, fsync leaves the bytes in the cache of the drive, and F_FULLFSYNC flushes
-    that too. File systems without F_FULLFSYNC (network shares) get an fsync.
-
-    Raises:
-        OSError: The flush failed.
+    On macOS, fsync leaves the bytes in the cache of the drive; F_FULLFSYNC flushes this
+    cache too. On file systems without F_FULLFSYNC (network shares), use fsync.
     """
     if sys.platform == "darwin":
         try:
@@ -67,11 +62,7 @@ def sync_file(fd: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush the names in a folder to the disk.
-
-    Raises:
-        OSError: The flush failed.
-    """
+    """Flush the names in a folder to the disk."""
     fd = os.open(folder, os.O_RDONLY)
     try:
         sync_file(fd)
@@ -79,32 +70,8 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Replace a small file atomically, and flush it to the disk.
-
-    Only one process at a time may replace a file: drafts of the same file share a name.
-
-    Raises:
-        OSError: The file cannot be written; the old file or the new one remains.
-    """
-    draft = draft_path(path)
-    try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            sync_file(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
 def claim(path: Path) -> bool:
-    """Create an empty file; return False if the name is taken.
-
-    If several processes claim a name, one succeeds.
-    """
+    """Create an empty file atomically; return False if the name is taken."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except FileExistsError:

@@ -1,8 +1,9 @@
 """Locks between processes: `flock` on files beside the manifest.
 
-The system releases a lock when its process ends, however it ends. The lock files of a
+The system releases a lock when its process ends or is killed. The lock files of a
 corpus are never removed: a process that waited for a removed file would get a lock that
-no other process sees. (A draft is renamed or removed, so its lock is checked for that.)
+no other process sees. A draft is renamed or removed, so after locking a file, `_locked`
+checks that the file still has its name.
 """
 
 from __future__ import annotations
@@ -26,12 +27,7 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def committing(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock for comparing and replacing the manifest; waits for it.
-
-    Raises:
-        OSError: The file system has no working `flock`, or the lock file cannot be
-            opened; the other locks of this module raise it too.
-    """
+    """Hold the lock for comparing and replacing the manifest; waits for the lock."""
     return _held(name.commit_lock, fcntl.LOCK_EX)
 
 
@@ -43,10 +39,8 @@ def writing(name: CorpusName) -> AbstractContextManager[None]:
 def alone(name: CorpusName) -> AbstractContextManager[None]:
     """Hold the lock that excludes all other writes of a corpus; waits for `clean`.
 
-    A corpus of one file is locked by its draft.
-
-    Raises:
-        BlockingIOError: Another write is in progress.
+    A corpus of one file is locked by its draft. Raises BlockingIOError if another write
+    is in progress.
     """
     busy = f"{name.pattern}: a write of this corpus is in progress; wait for it"
     operation = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -67,14 +61,12 @@ def _held(
 
 
 def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) -> int:
-    """Return a descriptor that holds a lock.
+    """Lock a file, and return its descriptor; `operation` is the argument of `flock`.
 
-    Args:
-        path: The lock file.
-        operation: Operation of `flock`.
-        busy: Message of the error if the lock is held.
-        wait_for_exclusive: Whether to wait for an exclusive holder. Writers share the
-            lock for long; only `clean` holds it exclusively, for a moment.
+    With LOCK_NB, raises BlockingIOError with the text `busy` if the lock is held. The
+    exception is an exclusive holder if `wait_for_exclusive` is set: only `clean` holds
+    the lock exclusively, for a short time, so this function waits for `clean`. Writers
+    share the lock for a long time.
     """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

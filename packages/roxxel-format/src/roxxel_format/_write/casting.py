@@ -1,19 +1,21 @@
-"""Cast items to the dtype of a shard; a value that would change is an error."""
+"""Cast items to the dtype of a shard; raise if a value would change."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from roxxel_format._spec import dtypes
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roxxel_format._spec.dtypes import Tokens
 
 
 class OutOfRangeError(ValueError):
-    """An item is out of range: `index` in its array, and `value`."""
+    """An item of an array is out of range: `value`, at `index`."""
 
     def __init__(self, index: int, value: object) -> None:
         super().__init__(f"item {index} is {value}")
@@ -21,13 +23,42 @@ class OutOfRangeError(ValueError):
         self.value = value
 
 
-class DocumentError(ValueError):
-    """A document cannot be stored.
+class InexactError(ValueError):
+    """No dtype stores all numbers of a list exactly."""
 
-    Attributes:
-        document: Its number.
-        problem: The text that follows the number in the message.
+
+def number_array(numbers: Sequence[object]) -> np.ndarray[Any, Any]:
+    """Return a list as an array, like `np.array`, but never round an integer.
+
+    numpy makes an array of float64, exact up to 2**53, from a list that has integers
+    and floats, or integers above and below 2**63.
+
+    Raises:
+        InexactError: No dtype stores all numbers exactly.
+        ValueError: The list is ragged.
+        OverflowError: An integer is too large for a float.
     """
+    array = np.array(numbers)
+    if array.dtype.kind != "f" or array.ndim != 1:
+        return array
+    whole = int, np.integer
+    integers = [int(cast("int", each)) for each in numbers if isinstance(each, whole)]
+    if len(integers) == len(array) > 0:
+        if min(integers) >= 0:
+            return np.array(numbers, np.uint64)
+        wrong, other = max(integers), str(min(integers))
+    else:
+        wrong = next((each for each in integers if int(float(each)) != each), None)
+        if wrong is None:
+            return array
+        other = "floats"
+    raise InexactError(
+        f" holds {wrong} beside {other}, and no dtype stores both exactly"
+    )
+
+
+class _OfDocumentError(Exception):
+    """Base of errors about a document; the message is the number, then `problem`."""
 
     def __init__(self, document: int, problem: str) -> None:
         super().__init__(f"document {document}{problem}")
@@ -35,22 +66,16 @@ class DocumentError(ValueError):
         self.problem = problem
 
 
-class DocumentTypeError(TypeError):
-    """A document is of a wrong type; attributes as those of `DocumentError`."""
+class DocumentError(_OfDocumentError, ValueError):
+    """A document cannot be stored."""
 
-    def __init__(self, document: int, problem: str) -> None:
-        super().__init__(f"document {document}{problem}")
-        self.document = document
-        self.problem = problem
+
+class DocumentTypeError(_OfDocumentError, TypeError):
+    """A document has the wrong type."""
 
 
 class Caster:
-    """Check and cast items, and record the least and the greatest.
-
-    Args:
-        name: Stored name of the dtype to cast to.
-        vocab_size: Integers must be below it. Default: the range of the dtype.
-    """
+    """Checks items against `vocab_size` and dtype, casts them, records their range."""
 
     def __init__(self, name: str, vocab_size: int | None = None) -> None:
         self._name = name
@@ -68,7 +93,7 @@ class Caster:
 
     @property
     def seen(self) -> tuple[int, int]:
-        """Least and greatest integer cast so far; zeros for other dtypes and none."""
+        """Least and greatest integer cast so far; (0, 0) before the first."""
         return self._seen or (0, 0)
 
     @property
@@ -80,17 +105,13 @@ class Caster:
 
     @property
     def remedy(self) -> str:
-        """What makes a value fit, for a message."""
+        """The remedy for a value out of range, for a message."""
         return (
             "choose a wider dtype" if self._is_limited_by_dtype else "raise vocab_size"
         )
 
     def separator(self, separator: tuple[int | float, ...]) -> Tokens:
-        """Return a separator in the shard's dtype.
-
-        Raises:
-            ValueError: An item is out of range.
-        """
+        """Return a separator in the shard's dtype."""
         if not separator:
             return np.empty(0, self._dtype)
         try:
@@ -109,13 +130,10 @@ class Caster:
     def check_source(
         self, dtype: np.dtype[Any], separator: Tokens, document: int
     ) -> Tokens | None:
-        """Check that items of a dtype can be cast at all.
+        """Check that items of `dtype` can be stored in the shard.
 
         Returns:
-            The separator in that dtype, None if the dtype cannot hold it.
-
-        Raises:
-            DocumentTypeError: Items of that dtype cannot be stored.
+            The separator in `dtype`; None if `dtype` cannot hold it exactly.
         """
         integers = dtype.kind in "biu"
         if self._name == dtypes.BFLOAT16:
@@ -136,11 +154,7 @@ class Caster:
         return converted if np.array_equal(back, separator) else None
 
     def cast(self, tokens: Tokens) -> Tokens:
-        """Return contiguous items in the shard's dtype, and record their range.
-
-        Raises:
-            OutOfRangeError: An item does not fit.
-        """
+        """Return contiguous items in the shard's dtype, or raise OutOfRangeError."""
         if self._limits is not None and tokens.size:
             low, high = _check_range(tokens, self._limits)
             if self._seen is not None:
@@ -168,7 +182,7 @@ class Caster:
 
 
 def _check_range(items: Tokens, limits: tuple[int, int]) -> tuple[int, int]:
-    """Return the least and greatest of some integers, or raise OutOfRangeError."""
+    """Return the least and greatest of `items`, or raise OutOfRangeError."""
     low, high = items.min(), items.max()
     if low < limits[0] or high > limits[1]:
         wrong = (items < limits[0]) | (items > limits[1])

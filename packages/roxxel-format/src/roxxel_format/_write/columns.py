@@ -1,35 +1,47 @@
-"""Write a column: one plain array file beside each shard, then one commit."""
+"""Write a column: one array file beside each shard, then one commit."""
 
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
-from dataclasses import replace
 from hashlib import blake2b
 from itertools import chain
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.manifest import ColumnTable
-from roxxel_format._store.local import draft_path, sync_file, sync_folder
+from roxxel_format._spec.manifest import is_column_name
+from roxxel_format._spec.tables import ColumnTable
+from roxxel_format._store.local import sync_folder
 from roxxel_format._store.locks import writing
-from roxxel_format._write.casting import Caster, OutOfRangeError
-from roxxel_format._write.commit import Committed, commit, read_committed
-from roxxel_format._write.existing import find_manifest
+from roxxel_format._store.output import Output
+from roxxel_format._write.casting import (
+    Caster,
+    InexactError,
+    OutOfRangeError,
+    number_array,
+)
+from roxxel_format._write.commit import (
+    Committed,
+    commit,
+    discard,
+    find_committed,
+    read_committed,
+)
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
-    from roxxel_format._spec.manifest import Manifest, ShardTable
+    from roxxel_format._spec.manifest import Manifest
+    from roxxel_format._spec.tables import ShardTable
     from roxxel_format._store.corpus_name import CorpusName
 
-_COLUMN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+ColumnExist = Literal["error", "replace", "append"]
+
 _DIGEST_SIZE = 32
 
 
@@ -39,16 +51,19 @@ def write_column(
     values: Iterable[object],
     per: str,
     dtype: npt.DTypeLike | None,
-    *,
-    replace_old: bool,
+    exist: ColumnExist,
 ) -> None:
     """Write a column of a corpus; see `Roxxel.write_column`."""
-    if not _COLUMN_NAME.fullmatch(column):
+    if not is_column_name(column):
         raise ValueError(
             f"{column!r} cannot name a column; use ASCII letters, digits and _"
         )
     if per not in ("token", "document"):
         raise ValueError(f'per must be "token" or "document", got {per!r}')
+    if exist not in ("error", "replace", "append"):
+        raise ValueError(
+            f'exist must be "error", "replace" or "append" for a column, got {exist!r}'
+        )
     if name.manifest is None:
         raise ValueError(
             f"{name.single}: a corpus of one file has no columns; write the corpus to "
@@ -56,50 +71,60 @@ def write_column(
         )
     with writing(name):
         found = _committed(name)
-        _check_free(name, found.manifest, column, replace_old=replace_old)
-        files = _Files(name, column, per, found.manifest.shards)
+        before = found.manifest
+        old = before.columns.get(column)
+        if old is not None and exist == "error":
+            raise FileExistsError(
+                f"{name.pattern}: the column {column!r} exists already; use "
+                'exist="append" for the shards that lack it, exist="replace", or '
+                "another name"
+            )
+        if old is not None and exist == "append":
+            dtype = _dtype_to_append(name, column, old, per, dtype)
+        else:
+            old = None
+        files = _Files(name, column, per, before.shards, old)
         try:
             table = files.write_all(*_arrays(values, dtype))
-            while not commit(name, found, _with_column(found.manifest, column, table)):
-                found = _grown(name, found.manifest)
-                _check_free(name, found.manifest, column, replace_old=replace_old)
+            while not commit(name, found, found.manifest.with_column(column, table)):
+                found = read_committed(name)
+                _check_unchanged(name, before, found.manifest, column)
         except BaseException:
             with contextlib.suppress(OSError, ShardError):
-                files.remove_unless(read_committed(name).file_names())
+                files.remove_unless(read_committed(name).manifest.file_names())
             raise
-        old = found.manifest.columns.get(column)
-        for each in old.names if old is not None else ():
-            if each is not None:
-                with contextlib.suppress(OSError):
-                    (name.folder / each).unlink()
+        kept = found.manifest.with_column(column, table).file_names()
+        discard(name, found.manifest.file_names() - kept)
 
 
 class _Files:
-    """The files of one column, one for each shard.
-
-    Args:
-        name: The corpus.
-        column: Name of the column.
-        per: `"token"` or `"document"`.
-        shards: Shards of the corpus.
-    """
+    """The new files of a column: for the shards that `old` lacks, or for all shards."""
 
     def __init__(
-        self, name: CorpusName, column: str, per: str, shards: ShardTable
+        self,
+        name: CorpusName,
+        column: str,
+        per: str,
+        shards: ShardTable,
+        old: ColumnTable | None,
     ) -> None:
-        self._what = f"column {column!r} per {per}"
+        self._what = f"{name.pattern}: column {column!r} per {per}"
         self._per = per
-        self._counts = shards.num_tokens if per == "token" else shards.own_documents()
+        wider = "use a wider dtype"
+        self._remedy = wider if old is None else f'{wider} with exist="replace"'
+        self._old = old or ColumnTable(per, "", (), (), ()).followed_by(len(shards))
+        # Indices of the shards that get a file.
+        self._numbers = [n for n, each in enumerate(self._old.names) if each is None]
+        counts = shards.num_tokens if per == "token" else shards.own_documents()
+        self._counts = [counts[number] for number in self._numbers]
         unique = secrets.token_hex(4)
-        self._paths = [name.column(shard, column, unique) for shard in shards.names]
+        self._paths = [
+            name.column(shards.names[number], column, unique)
+            for number in self._numbers
+        ]
 
     def write_all(self, arrays: Iterator[Any], dtype: np.dtype[Any]) -> ColumnTable:
-        """Write arrays one after the other; return the column's manifest entry.
-
-        Raises:
-            ValueError: They hold more or fewer items than the shards, or a value is out
-                of range.
-        """
+        """Write the values of all arrays, in order; return the column of all shards."""
         rest = np.empty(0, dtype)
         sizes: list[int] = []
         digests: list[str] = []
@@ -107,48 +132,66 @@ class _Files:
         for path, count in zip(self._paths, self._counts, strict=True):
             digest = blake2b(digest_size=_DIGEST_SIZE)
             missing = count
-            draft = draft_path(path)
-            with draft.open("xb") as file:
+            with Output(path) as file:
                 while missing:
                     if not rest.size:
                         values = next(arrays, None)
                         if values is None:
                             raise self._wrong_number(f"only {num_written}")
-                        rest = _cast(values, dtype, num_written)
+                        rest = _cast(values, dtype, num_written, self._remedy)
                     part = rest[:missing]
                     rest = rest[missing:]
                     digest.update(part.view(np.uint8).data)
                     file.write(part.view(np.uint8).data)
                     missing -= part.size
                     num_written += part.size
-                file.flush()
-                sync_file(file.fileno())
-            draft.replace(path)
+                file.rename()
             sizes.append(count * dtype.itemsize)
             digests.append(digest.hexdigest())
         if rest.size or any(values.size for values in arrays):
             raise self._wrong_number("more")
         for folder in {path.parent for path in self._paths}:
             sync_folder(folder)
-        names = [path.name for path in self._paths]
-        return ColumnTable(self._per, _name_of(dtype), names, sizes, digests)
+        return self._with_files(_name_of(dtype), sizes, digests)
 
     def remove_unless(self, listed: set[str]) -> None:
-        """Remove the files that a manifest does not list."""
+        """Remove the new files that a manifest does not list."""
         for path in self._paths:
             if path.name not in listed:
                 path.unlink(missing_ok=True)
-                draft_path(path).unlink(missing_ok=True)
+
+    def _with_files(
+        self, dtype: str, sizes: list[int], digests: list[str]
+    ) -> ColumnTable:
+        """Return the column with the new files."""
+        names, all_sizes = list(self._old.names), list(self._old.num_bytes)
+        all_digests = list(self._old.digests)
+        rows = zip(self._numbers, self._paths, sizes, digests, strict=True)
+        for number, path, size, digest in rows:
+            names[number] = path.name
+            all_sizes[number] = size
+            all_digests[number] = digest
+        return ColumnTable(self._per, dtype, names, all_sizes, all_digests)
 
     def _wrong_number(self, given: str) -> ValueError:
+        if not self._numbers:
+            return ValueError(
+                f"{self._what}: every shard of the corpus has it already; to change "
+                'its values, use exist="replace"'
+            )
+        whose = f"the {len(self._numbers)} shards that lack it have"
+        if len(self._numbers) == len(self._old):
+            whose = "the corpus has"
+        elif len(self._numbers) == 1:
+            whose = "the shard that lacks it has"
         return ValueError(
-            f"{self._what}: the corpus has {sum(self._counts)} {self._per}s, but there "
-            f"are {given} values; pass one for each {self._per}"
+            f"{self._what}: {whose} {sum(self._counts)} {self._per}s, but there are "
+            f"{given} values; pass one for each {self._per}"
         )
 
 
 def _committed(name: CorpusName) -> Committed:
-    found = find_manifest(name, "append")
+    found = find_committed(name, appends=True)
     if found.manifest.versions:
         return found
     if found.data is None:
@@ -162,42 +205,58 @@ def _committed(name: CorpusName) -> Committed:
     )
 
 
-def _check_free(
-    name: CorpusName, manifest: Manifest, column: str, *, replace_old: bool
-) -> None:
-    if column in manifest.columns and not replace_old:
-        raise FileExistsError(
-            f"{name.pattern}: the column {column!r} exists already; use "
-            'exist="replace", or another name'
+def _dtype_to_append(
+    name: CorpusName,
+    column: str,
+    old: ColumnTable,
+    per: str,
+    dtype: npt.DTypeLike | None,
+) -> np.dtype[Any]:
+    """Return the dtype of a column; check that `per` and `dtype` equal the column's."""
+    if per != old.per:
+        raise ValueError(
+            f"{name.pattern}: column {column!r} is per {old.per}, so values per {per} "
+            f'cannot be appended; pass per="{old.per}"'
         )
+    stored = dtypes.column_dtype(old.dtype)
+    if stored is None:
+        raise ShardError(
+            f"{name.pattern}: column {column!r} has dtype {old.dtype!r:.100}, which "
+            "this writer does not know; install a newer roxxel-format"
+        )
+    if dtype is not None and _name_of(_stored(dtype)) != old.dtype:
+        raise ValueError(
+            f"{name.pattern}: column {column!r} holds {old.dtype}, so "
+            f"{_name_of(_stored(dtype))} cannot be appended; leave dtype out, or use "
+            'exist="replace"'
+        )
+    return stored
 
 
-def _grown(name: CorpusName, before: Manifest) -> Committed:
-    """Return the manifest that another write committed, if that only appended."""
-    found = read_committed(name)
-    if found.manifest.shards.first(len(before.shards)) != before.shards:
+def _check_unchanged(
+    name: CorpusName, before: Manifest, now: Manifest, column: str
+) -> None:
+    """Check that other writes only appended shards or changed other columns."""
+    num_shards = len(before.shards)
+    if now.shards.first(num_shards) != before.shards:
         raise ShardError(
             f"{name.pattern}: the corpus was replaced while its column was written; "
             "write the column again"
         )
-    return found
-
-
-def _with_column(manifest: Manifest, column: str, table: ColumnTable) -> Manifest:
-    num_later = len(manifest.shards) - len(table.names)
-    columns = {**manifest.columns, column: table.followed_by(num_later)}
-    return replace(manifest, columns=columns)
+    old, new = before.columns.get(column), now.columns.get(column)
+    if old is not None:
+        old = old.followed_by(len(now.shards) - num_shards)
+    if old != new:
+        raise FileExistsError(
+            f"{name.pattern}: another write of the column {column!r} was committed "
+            "during this one, so this one was discarded; write the column again"
+        )
 
 
 def _arrays(
     values: Iterable[object], dtype: npt.DTypeLike | None
 ) -> tuple[Iterator[Any], np.dtype[Any]]:
-    """Return flat arrays of values, and the dtype to store them in.
-
-    Raises:
-        TypeError: The dtype cannot be stored, or must be given.
-        ValueError: An array is not flat.
-    """
+    """Return flat arrays of values, and the dtype to store them in."""
     is_whole = isinstance(values, np.ndarray)
     if isinstance(values, list | tuple):
         is_whole = not isinstance(next(iter(values), None), np.ndarray | list | tuple)
@@ -205,9 +264,7 @@ def _arrays(
     arrays = map(_flat, parts)
     first = next((each for each in arrays if each.size), np.empty(0, np.uint8))
     if dtype is not None:
-        stored = np.dtype(dtype)
-        if stored.kind != "S":
-            stored = dtypes.stored_dtype(dtypes.stored_name(stored))
+        stored = _stored(dtype)
     elif first.dtype.kind in "SU":
         if not is_whole:
             raise TypeError(
@@ -222,8 +279,26 @@ def _arrays(
     return chain([first], arrays), stored
 
 
+def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return the dtype in which a column stores `dtype`."""
+    wanted = np.dtype(dtype)
+    if wanted.kind == "S":
+        return wanted
+    return dtypes.stored_dtype(dtypes.stored_name(wanted))
+
+
+def _array_of(values: Sequence[object]) -> np.ndarray[Any, Any]:
+    try:
+        return number_array(values)
+    except InexactError as error:
+        raise ValueError(f"a list of values{error}; correct the values") from None
+
+
 def _flat(values: object) -> np.ndarray[Any, Any]:
-    array = np.asarray(values)
+    if isinstance(values, list | tuple):
+        array = _array_of(cast("Sequence[object]", values))
+    else:
+        array = np.asarray(values)
     if array.ndim != 1:
         raise ValueError(
             f"values have shape {array.shape}; pass flat arrays, one item for each "
@@ -238,19 +313,9 @@ def _encoded(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _cast(
-    values: np.ndarray[Any, Any], dtype: np.dtype[Any], first: int
+    values: np.ndarray[Any, Any], dtype: np.dtype[Any], first: int, remedy: str
 ) -> np.ndarray[Any, Any]:
-    """Return values as the dtype stores them, contiguous.
-
-    Args:
-        values: Shape `(n,)`.
-        dtype: Item type of the column.
-        first: Index of the first value, for errors.
-
-    Raises:
-        TypeError: The values are of a kind that the dtype cannot store.
-        ValueError: A value is out of range, or a string too long.
-    """
+    """Return contiguous values of `dtype`; `first` is the index of the first value."""
     if values.dtype.kind not in ("SU" if dtype.kind == "S" else "biuf"):
         raise TypeError(f"values of dtype {values.dtype} cannot be stored as {dtype}")
     if dtype.kind == "S":
@@ -260,7 +325,7 @@ def _cast(
             index = int(np.argmax(lengths > dtype.itemsize))
             raise ValueError(
                 f"value {first + index} has {lengths[index]} bytes, more than {dtype} "
-                "holds; use a wider dtype"
+                f"holds; {remedy}"
             )
         return np.ascontiguousarray(encoded.astype(dtype))
     caster = Caster(dtypes.stored_name(dtype))
@@ -271,7 +336,7 @@ def _cast(
     except OutOfRangeError as error:
         raise ValueError(
             f"value {first + error.index} is {error.value}, outside "
-            f"{caster.limits_text}; use a wider dtype"
+            f"{caster.limits_text}; {remedy}"
         ) from None
 
 

@@ -1,23 +1,38 @@
-"""Commit a manifest: compare it with the one that the write began from, then replace.
+"""Read and replace the manifest of a corpus, and remove files that it does not list.
 
-Committing is what makes shards a corpus (docs/format.md, section 10). The comparison
-and the replacement happen under the commit lock. So if two writes began from the same
+A commit makes shards a corpus (docs/format.md, section 10). `commit` holds the commit
+lock while it compares and replaces the manifest. If two writes began from the same
 manifest, one commits, and `commit` returns False to the other.
+
+Numbered shards of earlier writers have no manifest. The `write` field in their metadata
+says whether their write was interrupted (section 10.6).
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from roxxel_format._spec.manifest import Manifest
-from roxxel_format._spec.manifest_gate import parse_manifest
-from roxxel_format._store.local import replace_file, sync_folder
-from roxxel_format._store.locks import committing
-from roxxel_format.errors import ManifestError
+from roxxel_format._read.shard import Shard, layouts_of
+from roxxel_format._spec.layout import shard_table
+from roxxel_format._spec.manifest import (
+    MAX_MANIFEST_SIZE,
+    Manifest,
+    Version,
+    parse_manifest,
+)
+from roxxel_format._spec.tables import are_complete, as_table
+from roxxel_format._store.corpus_name import own_names, spellings
+from roxxel_format._store.local import draft_path, drafted_name, names_in, sync_folder
+from roxxel_format._store.locks import alone, committing
+from roxxel_format._store.output import replace_file
+from roxxel_format._store.reading import read_file
+from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
@@ -25,12 +40,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The manifest that a write found.
+    """A manifest and its bytes.
 
-    Attributes:
-        manifest: The parsed manifest; without versions if there is no file.
-        data: Bytes of the file, compared when the write commits; None if there is no
-            file.
+    If the manifest has no file, `data` is None and `manifest` has no versions.
     """
 
     manifest: Manifest
@@ -41,29 +53,17 @@ class Committed:
         """Whether a first write is in progress, or was interrupted."""
         return self.data == BEGUN.data
 
-    def file_names(self) -> set[str]:
-        """Return the names of all files that the manifest lists."""
-        names = set(self.manifest.shards.names)
-        for column in self.manifest.columns.values():
-            names.update(name for name in column.names if name is not None)
-        return names
-
 
 BEGUN = Committed(Manifest(), Manifest().pack())
 """The manifest that a first write commits before its first shard."""
 
 
 def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
-    """Return the manifest of a corpus as it is now.
+    """Read the current manifest of a corpus.
 
-    Args:
-        name: The corpus.
-        replaces: Whether the write replaces the corpus. A damaged manifest then counts
-            as one without versions.
-
-    Raises:
-        ManifestError: The file is damaged, or not a manifest. A file of other JSON is
-            never replaced: somebody else's `manifest.json` may lie in the folder.
+    If the write `replaces` the corpus, a damaged manifest counts as a manifest without
+    versions. A file of other JSON always raises: it may be another program's
+    `manifest.json`.
     """
     data = _read(_manifest_path(name))
     if data is None:
@@ -77,26 +77,32 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
 
 
 def commit(name: CorpusName, found: Committed, manifest: Manifest) -> bool:
-    """Replace the manifest, unless another write committed since it was read.
+    """Replace the manifest; return False if another write committed since `found`.
 
-    Args:
-        name: The corpus.
-        found: What `read_committed` returned; the new manifest is built on it.
-        manifest: The new manifest. All files that it lists are flushed to the disk.
-
-    Returns:
-        Whether the manifest was replaced. If so, it is flushed to the disk.
-
-    Raises:
-        OSError: The replacement failed. The file is the old manifest or the new one;
-            `read_committed` returns which.
+    The caller flushes every file that `manifest` lists to the disk before this call;
+    this call flushes the manifest. After an OSError, the file is the old or the new
+    manifest; call `read_committed` to find out.
     """
     path = _manifest_path(name)
+    data = manifest.pack()
+    if len(data) > MAX_MANIFEST_SIZE:
+        raise ValueError(
+            f"{path}: the manifest of {len(manifest.shards)} shards would have "
+            f"{len(data)} bytes, but readers accept {MAX_MANIFEST_SIZE}; write fewer "
+            "and larger shards (max_shard_bytes)"
+        )
     with committing(name):
         if _read(path) != found.data:
             return False
-        replace_file(path, manifest.pack())
+        replace_file(path, data)
     return True
+
+
+def discard(name: CorpusName, file_names: Iterable[str]) -> None:
+    """Remove files of a corpus; `clean` removes files that cannot be removed now."""
+    for each in file_names:
+        with contextlib.suppress(OSError):
+            (name.folder / each).unlink(missing_ok=True)
 
 
 def withdraw(name: CorpusName) -> None:
@@ -106,6 +112,142 @@ def withdraw(name: CorpusName) -> None:
         if _read(path) == BEGUN.data:
             path.unlink()
             sync_folder(path.parent)
+
+
+def find_committed(
+    name: CorpusName, *, replaces: bool = False, appends: bool = False
+) -> Committed:
+    """Return the manifest that a write begins from.
+
+    Commits a manifest for numbered shards that lack one. Raises ShardError for a
+    damaged corpus, unless the write `replaces` the corpus. Also raises ShardError for
+    an append to shards without a manifest whose write was interrupted.
+    """
+    found = read_committed(name, replaces=replaces)
+    if found.data is not None:
+        return found
+    try:
+        manifest = _manifest_of_numbered(name)
+    except ShardError:
+        if not replaces:
+            raise
+        manifest = Manifest()
+    if manifest is None:
+        return found
+    if not manifest.versions and appends:
+        raise ShardError(
+            f"{name.pattern}: a write of its shards was interrupted; write the corpus "
+            'again with exist="replace"'
+        )
+    commit(name, found, manifest)
+    return read_committed(name, replaces=replaces)
+
+
+def existing_manifest(name: CorpusName) -> Manifest | None:
+    """Return the manifest of a corpus, or a manifest made from the feet of its shards.
+
+    None if the corpus has neither. A result without versions means that a write is in
+    progress or was interrupted.
+    """
+    if name.manifest is not None:
+        found = read_committed(name)
+        return _manifest_of_numbered(name) if found.data is None else found.manifest
+    if not name.single.exists():
+        return None
+    metadata = Shard(name.single).read_metadata()
+    arguments = metadata.get("arguments")
+    if arguments is None:  # of an earlier writer
+        arguments = as_table(metadata.get("write")).get("arguments")
+    return _manifest_of([name.single], metadata, as_table(arguments))
+
+
+def leftovers(name: CorpusName) -> list[Path]:
+    """Return the files of a corpus that its manifest does not list.
+
+    They are drafts, uncommitted shards and columns, and a manifest without versions.
+    Some may belong to writes in progress, or to an interrupted preparation that the
+    same command would continue.
+    """
+    names = names_in(name.folder)
+    if name.manifest is None:
+        drafts = (each for each in names if drafted_name(each) == name.single.name)
+        return [name.folder / each for each in drafts]
+    found = read_committed(name)
+    own = set(own_names(name, found.manifest.shards.names))
+    own |= {n for n in names if (drafted_name(n) or n) == name.manifest.name}
+    if found.data is None:  # Without a manifest, the shards are a corpus.
+        own = {each for each in own if drafted_name(each) is not None}
+    listed = found.manifest.file_names()
+    # Without the manifest, shards of the other spelling would become a corpus.
+    if found.manifest.versions or len(spellings(name, names)) > 1:
+        listed.add(name.manifest.name)
+    return [name.folder / each for each in sorted(own - listed)]
+
+
+def has_files(name: CorpusName) -> bool:
+    """Return whether a corpus exists, or a write left a file such as a lock."""
+    if name.manifest is None:
+        return name.single.exists() or bool(leftovers(name))
+    beside = name.manifest, name.write_lock
+    return any(path.exists() for path in beside) or bool(own_names(name))
+
+
+def remove_leftovers(name: CorpusName) -> list[Path]:
+    """Remove and return leftovers; raise BlockingIOError if a write is in progress."""
+    before = leftovers(name)
+    if not before:
+        return []
+    lock = draft_path(name.single)  # For a corpus of one file; `alone` may create it.
+    with alone(name):
+        found = [each for each in leftovers(name) if each in before or each != lock]
+        for path in found:
+            if path == name.manifest:
+                continue
+            path.unlink()
+        if name.manifest in found:
+            withdraw(name)
+        lock.unlink(missing_ok=True)
+    return found
+
+
+def _manifest_of_numbered(name: CorpusName) -> Manifest | None:
+    """Return a manifest for numbered shards; None if there are no such shards.
+
+    The manifest has one version, or none if a write of the shards was interrupted.
+    Raises ShardError if a file is not a complete shard, or if item types differ.
+    """
+    numbers = [(name.number(each), each) for each in own_names(name)]
+    numbered = sorted((number, each) for number, each in numbers if number is not None)
+    if not numbered:
+        return None
+    paths = [name.folder / each for _, each in numbered]
+    metadata = [Shard(path).read_metadata() for path in paths]
+    writes = [as_table(each.get("write")) for each in metadata]
+    is_complete = are_complete([write for write in writes if write])
+    if name.replacement_marker.exists() or not is_complete:
+        return Manifest()
+    arguments = as_table(writes[-1].get("arguments"))
+    return _manifest_of(paths, metadata[0], arguments)
+
+
+def _manifest_of(
+    paths: Sequence[Path],
+    metadata: Mapping[str, Any],
+    arguments: Mapping[str, Any],
+) -> Manifest:
+    """Return a manifest of one version, made from the feet of the shards."""
+    layouts = layouts_of([str(path) for path in paths])
+    table = shard_table([path.name for path in paths], layouts)
+    head = layouts[0].head
+    (fingerprint,) = table.fingerprints([len(table)])
+    return Manifest(
+        dtype_name=head.dtype_name,
+        block_size=head.block_size,
+        separator=tuple(metadata.get("separator") or ()),
+        tokenizer=as_table(metadata.get("tokenizer")) or None,
+        shards=table,
+        versions=(Version(len(table), fingerprint, arguments),),
+    )
 
 
 def _manifest_path(name: CorpusName) -> Path:
@@ -123,6 +265,6 @@ def _is_other_json(data: bytes) -> bool:
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return read_file(path, MAX_MANIFEST_SIZE)
     except FileNotFoundError:
         return None

@@ -1,50 +1,76 @@
 """Write a corpus: new shards under new names, then one commit.
 
-Until the commit, no committed file changes. So a write that fails or is killed leaves
-the old corpus; after the commit, the new one.
+A write changes no committed file before its commit. So a write that fails or is killed
+leaves the old corpus unchanged.
 """
 
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import count
+from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_format._spec.layout import check_block_size
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._store.corpus_name import own_names
-from roxxel_format._store.local import claim, draft_path, drafted_name
+from roxxel_format._store.local import claim, draft_path, drafted_name, names_in
 from roxxel_format._store.locks import alone, writing
 from roxxel_format._write.commit import (
     BEGUN,
     Committed,
     commit,
+    discard,
+    existing_manifest,
+    find_committed,
     read_committed,
+    remove_leftovers,
     withdraw,
 )
-from roxxel_format._write.existing import (
-    check_appendable,
-    find_manifest,
-    keep,
-    print_notice,
+from roxxel_format._write.intake import load_intake, separator_items
+from roxxel_format._write.options import (
+    Separator,
+    WriteSummary,
+    difference,
+    name_to_write,
 )
-from roxxel_format._write.intake import separator_items
-from roxxel_format._write.leftovers import remove_leftovers
-from roxxel_format._write.options import check_arguments, name_to_write
 from roxxel_format._write.series import ShardSeries
-from roxxel_format._write.summary import summary_of
-from roxxel_format._write.units import Units
-from roxxel_format.errors import ShardError
+from roxxel_format._write.shard_writer import shard_size_bound
+from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Generator, Iterable, Sequence
     from pathlib import Path
 
-    from roxxel_format._spec.manifest import ShardTable
+    from roxxel_format._spec.tables import ShardTable
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.options import Exist, WriteOptions
-    from roxxel_format._write.summary import WriteSummary
+
+
+class Units(ABC):
+    """Documents in groups, the units. Each unit is written into shards of its own.
+
+    Several processes may write units of one corpus at the same time.
+    """
+
+    @abstractmethod
+    def begin(
+        self,
+        name: CorpusName,
+        options: WriteOptions,
+        intake: Intake,
+        arguments: Mapping[str, Any],
+        base: str | None,
+    ) -> Callable[[], ShardTable]:
+        """Set dtype and kind of the intake; return a function that writes the shards.
+
+        `base` is the fingerprint of the corpus before the write.
+        """
 
 
 def write_corpus(
@@ -52,31 +78,141 @@ def write_corpus(
     data: Iterable[object] | Units,
     options: WriteOptions,
     exist: Exist,
+    *,
+    says_ending: bool = False,
 ) -> WriteSummary:
-    """Write documents, or units of them, as the corpus that a path names.
+    """Write documents as a corpus; see `Roxxel.write`.
 
-    See `Roxxel.write`. Units need a corpus with a manifest.
+    `data` is an iterable of documents, or a `Units`, which needs a corpus with a
+    manifest. If `says_ending`, and the separator is the tokenizer's, print a line that
+    says how documents end.
     """
     started = time.perf_counter()
-    name = name_to_write(filepath)
-    check_arguments(options, name, exist, data)
-    intake = options.intake()
-    arguments = options.recorded(intake.info)
+    name = name_to_write(filepath, sharded=options.may_make_several(exist))
+    _check_arguments(options, name, exist, data)
+    is_default = options.separator is Separator.OF_TOKENIZER
+    options, intake = load_intake(options)
+    if is_default and says_ending and intake.tokenizer is not None:
+        _print_notice(intake.tokenizer.ending())
+    arguments = options.recorded(intake.tokenizer_identity)
     name.folder.mkdir(parents=True, exist_ok=True)
-    kept = keep(name, arguments, started) if exist == "keep" else None
-    if kept is not None:
-        return kept
+    if exist == "keep":
+        with _or_replace():
+            kept = _kept(name, options, arguments, started)
+        if kept is not None:
+            return kept
     if name.manifest is None:
         assert not isinstance(data, Units)  # noqa: S101 - they write several shards
         table, sync_s = _write_file(name, data, options, intake, arguments, exist)
     else:
-        write = _Write(name, options, intake, arguments, exist)
-        table, sync_s = write.run(data)
-    return summary_of(
-        table,
-        str(intake.dtype),
-        name.folder,
-        kept=False,
+        table, sync_s = _Write(name, options, intake, arguments, exist).run(data)
+    return _summary(name, table, str(intake.dtype), started, sync_s=sync_s)
+
+
+@contextlib.contextmanager
+def _or_replace() -> Generator[None]:
+    """Say in the error of a file that is not a shard how to write in its place."""
+    try:
+        yield
+    except NotAShardError as error:
+        problem, _, _ = str(error).partition("; ")
+        raise NotAShardError(
+            f'{problem}; pass exist="replace" to write the corpus in its place, or '
+            "write elsewhere"
+        ) from error
+
+
+def _check_arguments(
+    options: WriteOptions, name: CorpusName, exist: str, data: object
+) -> None:
+    """Check the arguments of a write before any file changes."""
+    if exist not in ("keep", "replace", "append", "error"):
+        raise ValueError(
+            f'exist must be "keep", "replace", "append" or "error", got {exist!r}'
+        )
+    if isinstance(data, (str, bytes, bytearray, Mapping)):
+        kind = type(cast("object", data)).__name__
+        raise TypeError(
+            f"data is one {kind}; pass an iterable of documents, such as a list with it"
+        )
+    check_block_size(options.block_size)
+    limit = options.max_shard_bytes
+    if limit is not None:
+        least = shard_size_bound(8, options.block_size) + 2 * options.block_size
+        if limit < least:
+            raise ValueError(
+                f"max_shard_bytes={limit} is too small for one document; use at "
+                f"least {least}"
+            )
+    if name.manifest is None and options.may_make_several(exist):
+        raise ValueError(
+            f'{name.single}: is one file, but max_shard_bytes or exist="append" make '
+            f'shards such as "{name.prefix}_00000.rox"; delete the file first, or use '
+            f'a pattern such as "{name.prefix}_*.rox"'
+        )
+
+
+def _kept(
+    name: CorpusName, options: WriteOptions, arguments: dict[str, Any], started: float
+) -> WriteSummary | None:
+    """Return the summary of the existing corpus; None if no corpus exists.
+
+    Takes no lock, so it works in a read-only folder. Raises FileExistsError if the
+    corpus was made with other arguments or lacks a file.
+    """
+    manifest = existing_manifest(name)
+    if manifest is None or not manifest.versions:
+        return None
+    inputs = None if isinstance(options.inputs, str) else options.inputs
+    if inputs is not None and inputs.stream is not None:
+        raise FileExistsError(
+            f"{name.pattern}: the corpus exists already, and {inputs.stream} cannot "
+            'be compared with what it was made from; use exist="append" or '
+            'exist="replace", or write elsewhere'
+        )
+    recorded = manifest.versions[-1].arguments
+    limits = ""
+    if inputs is not None and recorded.get("inputs") == inputs.older:
+        arguments = arguments | {"inputs": inputs.older}
+        limits = (
+            "; its inputs were compared by name, size and time alone, because the "
+            "corpus does not record more"
+        )
+    if recorded != arguments:
+        raise FileExistsError(
+            f"{name.pattern}: {difference(recorded, arguments, inputs)}; use "
+            'exist="replace" or exist="append", or write elsewhere'
+        )
+    missing = set(manifest.shards.names) - set(names_in(name.folder))
+    if missing:
+        raise FileExistsError(
+            f"{name.folder / min(missing)}: a shard of the corpus is missing; restore "
+            'it, or use exist="replace"'
+        )
+    dtype = str(manifest.dtype_name)
+    summary = _summary(name, manifest.shards, dtype, started, kept=True)
+    _print_notice(f"{name.folder}: {summary}{limits}")
+    return summary
+
+
+def _summary(
+    name: CorpusName,
+    shards: ShardTable,
+    dtype: str,
+    started: float,
+    *,
+    kept: bool = False,
+    sync_s: float = 0.0,
+) -> WriteSummary:
+    (fingerprint,) = shards.fingerprints([len(shards)])
+    return WriteSummary(
+        paths=tuple(str(name.folder / each) for each in shards.names),
+        num_documents=sum(shards.own_documents()),
+        num_tokens=sum(shards.num_tokens),
+        num_bytes=sum(shards.num_bytes),
+        dtype=dtype,
+        fingerprint=fingerprint,
+        kept=kept,
         duration_s=time.perf_counter() - started,
         sync_s=sync_s,
     )
@@ -90,18 +226,15 @@ def _write_file(
     arguments: dict[str, Any],
     exist: Exist,
 ) -> tuple[ShardTable, float]:
-    """Write a corpus of one file, which needs no manifest.
-
-    The lock on the draft lasts until the draft takes its name.
-    """
-    draft = draft_path(name.single)
-    with alone(name):
+    """Write a corpus of one file, which needs no manifest."""
+    path, draft = name.single, draft_path(name.single)
+    with alone(name):  # Locks the draft until it is renamed.
         metadata = {"arguments": arguments}
         series = ShardSeries(
-            name.pattern, lambda: name.single, options, intake, metadata
+            name.pattern, lambda: (path, draft), options, intake, metadata
         )
         try:
-            _check_free(name, exist)
+            _check_free(name, is_taken=exist == "error" and path.exists())
             series.write_all(data)
         except BaseException:
             series.abort()
@@ -128,85 +261,82 @@ class _Write:
         self._arguments = arguments
         self._exist: Exist = exist
         self._found = Committed(Manifest(), None)
-        self._next_number: int | None = None
+        self._numbers: Iterator[int] | None = None
         self._began = False
         self._claimed: Path | None = None
         self._series = ShardSeries(name.pattern, self._new_path, options, intake, {})
 
     def run(self, data: Iterable[object] | Units) -> tuple[ShardTable, float]:
-        """Write shards and commit them; return their table, and seconds of syncing."""
-        if self._exist != "append":
-            self._check_alone()
+        """Write and commit shards; return their table and the seconds of flushing."""
+        appends, replaces = self._exist == "append", self._exist == "replace"
+        if not appends and read_committed(self._name, replaces=replaces).is_begun:
+            with alone(self._name):  # Raises if the first write is in progress.
+                _print_notice(
+                    f"{self._name.folder}: an earlier write was interrupted; writing "
+                    "it again, or the rest of it"
+                )
         with writing(self._name):
-            self._found = find_manifest(self._name, self._exist)
-            if self._exist == "append":
+            with _or_replace():
+                self._found = find_committed(
+                    self._name, replaces=replaces, appends=appends
+                )
+            if appends:
                 self._check_appendable(self._found.manifest)
-            elif self._exist != "replace" and self._found.manifest.versions:
-                raise _already_there(self._name)
+            else:
+                is_taken = not replaces and bool(self._found.manifest.versions)
+                _check_free(self._name, is_taken=is_taken)
             try:
-                table, sync_s = self._shards(data)
+                table = self._shards(data)
                 self._commit(table)
             except BaseException:
                 self._undo()
                 raise
-        if self._exist != "append":
-            # `clean` removes later what cannot be removed now.
+        if not appends:
+            # The command `clean` removes files that cannot be removed now.
             with contextlib.suppress(OSError):
                 remove_leftovers(self._name)
-        return table, sync_s
+        return table, self._series.sync_s
 
-    def _shards(self, data: Iterable[object] | Units) -> tuple[ShardTable, float]:
+    def _shards(self, data: Iterable[object] | Units) -> ShardTable:
         if not isinstance(data, Units):
             self._series.write_all(data)
-            return self._series.table, self._series.sync_s
+            return self._series.table
         base = self._found.manifest.fingerprint
-        job = data.job(self._name, self._options, self._intake, self._arguments, base)
+        write = data.begin(
+            self._name, self._options, self._intake, self._arguments, base
+        )
         self._begin()
-        return data.write(job), 0.0
+        return write()
 
-    def _check_alone(self) -> None:
-        """Check that no first write is in progress.
-
-        Raises:
-            BlockingIOError: A first write is in progress.
-        """
-        if not read_committed(self._name, replaces=self._exist == "replace").is_begun:
-            return
-        with alone(self._name):
-            print_notice(
-                f"{self._name.folder}: an earlier write was interrupted; writing it "
-                "again, or the rest of it"
-            )
-
-    def _new_path(self) -> Path:
-        """Claim the next free number, by creating its draft."""
-        if self._next_number is None:
-            self._begin()
-        number = self._next_number or 0
+    def _new_path(self) -> tuple[Path, Path]:
+        """Create the draft of the next shard; return the shard's path and the draft."""
+        numbers = self._numbers or self._begin()
         while True:
-            path = self._name.shard(number)
-            number += 1
-            if not claim(draft_path(path)):
+            path = self._name.shard(next(numbers))
+            draft = draft_path(path)
+            if not claim(draft):
                 continue
             if path.exists():
-                draft_path(path).unlink()
+                draft.unlink()
                 continue
-            self._next_number = number
-            self._claimed = draft_path(path)
-            return path
+            self._claimed = draft
+            return path, draft
 
-    def _begin(self) -> None:
-        """Commit an empty manifest, so that new shards alone are not a corpus."""
+    def _begin(self) -> Iterator[int]:
+        """Commit an empty manifest if none exists; return the free numbers."""
+        # Readers treat numbered shards without a manifest as a corpus.
         if self._found.data is None:
             self._began = commit(self._name, self._found, Manifest())
             if not self._began and self._exist != "append":
                 raise self._lost()
-            # Another write made the manifest; only an append may build on it.
+            # Another write made the manifest; only an append may extend it.
             self._found = BEGUN if self._began else read_committed(self._name)
-        # Never the number of a listed shard, even if its file is gone.
+        # The number of a listed shard is not free, even if its file is gone.
         names = [*self._found.manifest.shards.names, *own_names(self._name)]
         numbers = [self._name.number(drafted_name(each) or each) for each in names]
-        self._next_number = max((n + 1 for n in numbers if n is not None), default=0)
+        first = max((n + 1 for n in numbers if n is not None), default=0)
+        self._numbers = count(first)
+        return self._numbers
 
     def _commit(self, shards: ShardTable) -> None:
         while True:
@@ -217,9 +347,8 @@ class _Write:
                 raise self._lost()
             self._found = read_committed(self._name)
         if self._exist == "replace":
-            self._remove(
-                self._found.file_names() - Committed(manifest, None).file_names()
-            )
+            old = self._found.manifest.file_names()
+            discard(self._name, old - manifest.file_names())
 
     def _extended(self, manifest: Manifest, shards: ShardTable) -> Manifest:
         """Return the manifest that makes the new shards part of the corpus."""
@@ -228,12 +357,12 @@ class _Write:
         else:
             manifest = Manifest()
         if not manifest.versions:
-            info = self._intake.info
+            assert self._intake.dtype is not None  # noqa: S101 - it has seen a document
             manifest = Manifest(
                 dtype_name=self._intake.dtype,
                 block_size=self._options.block_size,
-                separator=self._separator() or (),
-                tokenizer=info.to_dict() if info else None,
+                separator=separator_items(self._options.separator, self._intake.dtype),
+                tokenizer=self._intake.recorded_tokenizer,
                 kind=self._intake.kind,
             )
         twice = set(manifest.shards.names) & set(shards.names)
@@ -256,13 +385,36 @@ class _Write:
         )
 
     def _check_appendable(self, manifest: Manifest) -> None:
-        # The first call sets the intake's dtype, which the separator depends on.
-        check_appendable(self._name, manifest, self._intake, None)
-        check_appendable(self._name, manifest, self._intake, self._separator())
-
-    def _separator(self) -> tuple[int | float, ...] | None:
-        name = self._intake.dtype
-        return None if name is None else separator_items(self._options.separator, name)
+        """Check that the documents fit the corpus; set the intake's dtype and kind."""
+        intake, what = self._intake, self._name.pattern
+        stored, kind = manifest.dtype_name, manifest.kind
+        if stored is None:  # Nothing is committed yet.
+            return
+        if intake.dtype not in {None, stored}:
+            raise ValueError(
+                f"{what}: holds {stored}, so {intake.dtype} cannot be appended; "
+                "leave dtype and vocab_size out, or write another corpus"
+            )
+        intake.dtype = stored
+        if kind is not None:
+            if intake.kind not in {None, kind}:
+                raise ValueError(
+                    f"{what}: holds {kind}, so {intake.kind} cannot be "
+                    "appended; write text and ready-made tokens into different corpora"
+                )
+            intake.kind = kind
+        if manifest.tokenizer != intake.recorded_tokenizer:
+            raise ValueError(
+                f"{what}: was written with another tokenizer; append with the same "
+                "tokenizer, or write another corpus"
+            )
+        separator = separator_items(self._options.separator, stored)
+        if separator != tuple(manifest.separator):
+            raise ValueError(
+                f"{what}: its documents end with {_ending(manifest.separator)}, "
+                f"and these with {_ending(separator)}; append with the same separator, "
+                "or write another corpus"
+            )
 
     def _lost(self) -> FileExistsError:
         return FileExistsError(
@@ -274,30 +426,29 @@ class _Write:
     def _undo(self) -> None:
         """Remove the new shards, unless the commit made them part of the corpus."""
         self._series.abort()
-        # `clean` removes later what cannot be removed now.
+        # The command `clean` removes files that cannot be removed now.
         with contextlib.suppress(OSError, ShardError):
             if self._claimed is not None:
                 self._claimed.unlink(missing_ok=True)
             names = {path.name for path in self._series.paths}
-            self._remove(names - read_committed(self._name).file_names())
-            # Shards of units stay for the same command, which continues with them.
+            committed = read_committed(self._name).manifest
+            discard(self._name, names - committed.file_names())
+            # Shards of units stay: the same command, run again, continues with them.
             if self._began and not own_names(self._name):
                 withdraw(self._name)
 
-    def _remove(self, names: Iterable[str]) -> None:
-        """Remove files; `clean` removes later what cannot be removed now."""
-        for name in names:
-            with contextlib.suppress(OSError):
-                (self._name.folder / name).unlink()
+
+def _ending(separator: Sequence[int | float]) -> str:
+    return f"the separator {list(separator)}" if separator else "no separator"
 
 
-def _check_free(name: CorpusName, exist: Exist) -> None:
-    if exist == "error" and name.single.exists():
-        raise _already_there(name)
+def _check_free(name: CorpusName, *, is_taken: bool) -> None:
+    if is_taken:
+        raise FileExistsError(
+            f'{name.pattern}: the corpus exists already; use exist="keep", '
+            'exist="replace" or exist="append"'
+        )
 
 
-def _already_there(name: CorpusName) -> FileExistsError:
-    return FileExistsError(
-        f'{name.pattern}: the corpus exists already; use exist="keep", "replace" or '
-        '"append"'
-    )
+def _print_notice(line: str) -> None:
+    sys.stderr.write(line + "\n")

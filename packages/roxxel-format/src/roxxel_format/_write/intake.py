@@ -1,36 +1,64 @@
-"""Convert documents from users to flat arrays of one kind."""
+"""Convert the documents of a user to flat arrays."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from roxxel_format._spec import dtypes
-from roxxel_format._write.casting import DocumentError, DocumentTypeError
-from roxxel_format._write.tokenizers import Tokenizer, TokenizerInfo, encoded_ids
+from roxxel_format._write.casting import (
+    DocumentError,
+    DocumentTypeError,
+    InexactError,
+    number_array,
+)
+from roxxel_format._write.options import Separator
+from roxxel_format._write.tokenizers import encoded_ids, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.options import WriteOptions
+    from roxxel_format._write.tokenizers import Tokenizer
+
+
+def load_intake(options: WriteOptions) -> tuple[WriteOptions, Intake]:
+    """Load the tokenizer of a write; make the separator a token, bytes or None."""
+    tokenizer = load_tokenizer(options)
+    separator = options.separator
+    if tokenizer is None:
+        if options.special_tokens:
+            raise ValueError("special_tokens needs a tokenizer; pass one")
+        if separator is Separator.OF_TOKENIZER:
+            separator = None
+    elif separator is Separator.OF_TOKENIZER:
+        end = tokenizer.end_of_text()
+        separator = None if end is None else end[0]
+    elif isinstance(separator, str):
+        separator = tokenizer.token(separator)
+    if options.dtype is not None:
+        separator_items(separator, options.dtype)
+    intake = Intake(options.dtype, options.vocab_size, tokenizer)
+    return replace(options, separator=separator), intake
+
+
+def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
+    """Load the tokenizer of a write; return None without one."""
+    if options.tokenizer is None:
+        return None
+    return load(options.tokenizer, special_tokens=options.special_tokens)
 
 
 def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
-    """Return the items that end each document.
+    """Return the items that end each document; empty if `separator` is None.
 
-    Args:
-        separator: One item; or bytes, read as little-endian items and padded with
-            zeros to a whole item; or None for no separator.
-        name: Stored name of the corpus's dtype.
-
-    Raises:
-        TypeError: The separator is neither a number nor bytes.
-        ValueError: The separator is empty, not finite, or longer than one item and not
-            a whole number of items.
+    Bytes are read as little-endian items of dtype `name`, and padded with zeros to a
+    whole item.
     """
     if separator is None:
         return ()
@@ -70,24 +98,16 @@ def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...
 
 @dataclass(slots=True)
 class Intake:
-    """Turn documents into arrays, all of one kind: text, or ready-made tokens.
+    """Converts documents to arrays. All must be of one kind: `"text"` or `"tokens"`.
 
-    Args:
-        dtype: Stored name of the items. None: decided by `vocab_size`, or by the first
-            document that has items.
-        vocab_size: Ids are below this.
-        tokenizer: Encodes `str` documents.
-        info: Describes the tokenizer.
-
-    Attributes:
-        kind: `"text"` or `"tokens"`: what the corpus holds; None before the first
-            document of a new corpus.
+    `dtype` names an item type. It is None until `vocab_size` or the first document with
+    items determines it. `kind` is None until the first document determines it. Without
+    a `tokenizer`, `str` documents are encoded as UTF-8.
     """
 
     dtype: str | None = None
     vocab_size: int | None = None
     tokenizer: Tokenizer | None = None
-    info: TokenizerInfo | None = None
     kind: str | None = None
     _dtype_if_empty: str | None = None
 
@@ -95,22 +115,25 @@ class Intake:
         if self.dtype is None and self.vocab_size is not None:
             self.dtype = dtypes.vocabulary_name(self.vocab_size)
 
+    @property
+    def tokenizer_identity(self) -> str | None:
+        """Name and hash of the tokenizer."""
+        return None if self.tokenizer is None else self.tokenizer.identity
+
+    @property
+    def recorded_tokenizer(self) -> dict[str, Any] | None:
+        """The tokenizer as a corpus records it."""
+        return None if self.tokenizer is None else self.tokenizer.to_dict()
+
     def arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
         """Yield the items of each document, once `dtype` is known.
 
-        Raises:
-            TypeError: As for `array`.
-            ValueError: As for `array`.
-        """
-        return self.with_dtype(self._arrays(documents))
-
-    def with_dtype(self, arrays: Iterator[Tokens]) -> Iterator[Tokens]:
-        """Yield what `array` returned, once `dtype` is known.
-
-        Documents without items are held back until one with items decides the dtype. If
-        there is none, the first empty array of integers decides, else it is uint32.
+        Empty documents are held back until a document with items determines the dtype.
+        If all documents are empty, the first array of integers determines the dtype;
+        without such an array, it is uint32.
         """
         num_waiting = 0
+        arrays = (self._array(each, number) for number, each in enumerate(documents))
         for items in arrays:
             if self.dtype is None:
                 num_waiting += 1
@@ -123,27 +146,10 @@ class Intake:
             self.dtype = self._dtype_if_empty or "uint32"
             yield from [np.empty(0, np.uint8)] * num_waiting
 
-    def _arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
-        for number, document in enumerate(documents):
-            # The same result as `array`, without its cost, for arrays after the first.
-            if (
-                type(document) is np.ndarray
-                and document.ndim == 1
-                and self.dtype is not None
-                and self.kind == "tokens"
-            ):
-                yield document
-            else:
-                yield self.array(document, number)
+    def _array(self, document: object, number: int) -> Tokens:
+        """Return the items of a document, shape `(n,)`; set `kind` and `dtype` if None.
 
-    def array(self, document: object, number: int) -> Tokens:
-        """Return the items of a document, shape `(n,)`.
-
-        Raises:
-            DocumentTypeError: The document is of a wrong type, or not of the kind of
-                the corpus.
-            DocumentError: The document is an array that is not flat, or a text that is
-                not UTF-8.
+        Raises DocumentError or DocumentTypeError with `number`.
         """
         if type(document) is np.ndarray:
             kind, items = "tokens", document
@@ -203,11 +209,20 @@ class Intake:
                     f" cannot be encoded as UTF-8 ({error.reason} at character "
                     f"{error.start}); correct the text",
                 ) from error
-        return encoded_ids(self.tokenizer.encode(text))
+        try:
+            encoded = self.tokenizer.encode(text)
+        except Exception as error:  # the libraries raise exceptions of many types
+            reason = " ".join(str(error).split()).rstrip(".")
+            raise DocumentError(
+                number,
+                " cannot be encoded by the tokenizer "
+                f"({reason or type(error).__name__}); correct the text",
+            ) from error
+        return encoded_ids(encoded)
 
     def _first_dtype(self, document: object, items: Tokens) -> str:
         if isinstance(document, str) and self.tokenizer is not None:
-            size = self.info.vocab_size if self.info else None
+            size = self.tokenizer.vocab_size
             return dtypes.vocabulary_name(size) if size else "uint32"
         if isinstance(document, (list, tuple)) and items.dtype.kind in "iu":
             return "uint32"
@@ -218,19 +233,21 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
     if not document:
         return np.empty(0, np.uint8)
     try:
-        items = np.array(document)
+        items = number_array(document)
+    except InexactError as error:
+        raise DocumentError(number, f"{error}; correct the document") from None
     except (ValueError, OverflowError) as error:
         raise DocumentTypeError(
             number,
             f" is a list but not of numbers ({error}); pass a flat list of ints",
         ) from error
-    if items.dtype.kind == "O" and all(isinstance(each, int) for each in document):
-        raise DocumentError(
-            number, " holds an integer of more than 64 bits; correct it"
-        )
-    if items.dtype.kind not in "biuf":
-        raise DocumentTypeError(
-            number,
-            f" is a list of {type(document[0]).__name__}; pass a flat list of ints",
-        )
-    return items
+    if items.dtype.kind in "biuf":
+        return items
+    numbers = int, float, np.integer, np.floating, np.bool
+    for index, each in enumerate(document):
+        if not isinstance(each, numbers):
+            raise DocumentTypeError(
+                number,
+                f" holds {each!r:.50} at index {index}; pass a flat list of ints",
+            )
+    raise DocumentError(number, " holds an integer of more than 64 bits; correct it")

@@ -1,45 +1,62 @@
-"""The arguments of a write: their checks, and which of them a corpus records."""
+"""The arguments of a write, the arguments that a corpus records, and the result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import index as as_index
-from typing import TYPE_CHECKING, Any, Literal, cast
+from enum import Enum
+from operator import index
+from typing import TYPE_CHECKING, Any, Literal
 
-from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import check_block_size
-from roxxel_format._store.corpus_name import corpus_name
-from roxxel_format._write import tokenizers
-from roxxel_format._write.intake import Intake, separator_items
-from roxxel_format._write.shard_writer import shard_size_bound
+from roxxel_format._store.corpus_name import corpus_name, resolved
 
 if TYPE_CHECKING:
-    import numpy.typing as npt
+    from collections.abc import Mapping
 
     from roxxel_format._store.corpus_name import CorpusName
+    from roxxel_format._write.input_record import Inputs
 
 Exist = Literal["keep", "replace", "append", "error"]
+
+
+class Separator(Enum):
+    """A separator that the tokenizer determines."""
+
+    OF_TOKENIZER = "the tokenizer's own"
+    """The tokenizer's end-of-text token; nothing without a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
 
-    `inputs` is a digest that identifies the documents, None if that is not known before
-    they are read.
+    `dtype` is the name of an item type. `inputs` identifies the documents; None if
+    nothing identifies them before they are read.
     """
 
-    separator: float | bytes | None = None
+    separator: float | bytes | str | Separator | None = None
     block_size: int = 4096
     max_shard_bytes: int | None = None
     dtype: str | None = None
     vocab_size: int | None = None
     tokenizer: object | None = None
+    special_tokens: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    inputs: str | None = None
+    inputs: Inputs | str | None = None
 
-    def recorded(self, info: tokenizers.TokenizerInfo | None) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        for name in ("block_size", "max_shard_bytes", "vocab_size"):
+            value = getattr(self, name)
+            try:
+                integer = None if value is None else index(value)
+            except TypeError:
+                raise TypeError(f"{name} must be an integer, got {value!r}") from None
+            object.__setattr__(self, name, integer)
+
+    def may_make_several(self, exist: Exist) -> bool:
+        """Return whether a write may make more than one shard, or add one."""
+        return self.max_shard_bytes is not None or exist == "append"
+
+    def recorded(self, tokenizer_identity: str | None) -> dict[str, Any]:
         """Return the arguments that determine the content of the shards, for JSON."""
         separator: Any = self.separator
         if isinstance(separator, bytes):
@@ -52,63 +69,46 @@ class WriteOptions:
             "max_shard_bytes": self.max_shard_bytes,
             "dtype": self.dtype,
             "vocab_size": self.vocab_size,
-            "tokenizer": info.identity if info else None,
+            "tokenizer": tokenizer_identity,
         }
-        return recorded if self.inputs is None else recorded | {"inputs": self.inputs}
-
-    def intake(self) -> Intake:
-        """Return an intake for documents of this write.
-
-        Raises:
-            ModuleNotFoundError: The tokenizer needs a package that is not installed.
-            OSError: The tokenizer's file cannot be read.
-            TypeError: The tokenizer cannot encode.
-            ValueError: `vocab_size` is out of range, or the tokenizer is unknown.
-        """
-        if self.tokenizer is None:
-            return Intake(self.dtype, self.vocab_size)
-        return Intake(self.dtype, self.vocab_size, *tokenizers.load(self.tokenizer))
+        # Left out if False, so that records of earlier releases compare equal.
+        if self.special_tokens:
+            recorded["special_tokens"] = True
+        inputs = self.inputs
+        if inputs is not None:
+            recorded["inputs"] = inputs if isinstance(inputs, str) else inputs.recorded
+        return recorded
 
 
-def parse_options(
-    *,
-    separator: float | bytes | None,
-    block_size: int,
-    max_shard_bytes: int | None,
-    dtype: npt.DTypeLike | None,
-    vocab_size: int | None,
-    tokenizer: object | None,
-    metadata: Mapping[str, Any] | None,
-) -> WriteOptions:
-    """Return the arguments of `Roxxel.write`, converted to the types that are stored.
-
-    Raises:
-        TypeError: A number is not an integer, or a shard cannot hold the dtype.
-    """
-    return WriteOptions(
-        separator=separator,
-        block_size=_integer("block_size", block_size),
-        max_shard_bytes=_integer_or_none("max_shard_bytes", max_shard_bytes),
-        dtype=None if dtype is None else dtypes.stored_name(dtype),
-        vocab_size=_integer_or_none("vocab_size", vocab_size),
-        tokenizer=tokenizer,
-        metadata=dict(metadata or {}),
+def difference(
+    recorded: Mapping[str, Any], arguments: Mapping[str, Any], inputs: Inputs | None
+) -> str:
+    """Return in words how the arguments of a write differ from the recorded ones."""
+    if not recorded:
+        return "made with other arguments (not recorded)"
+    differing = [
+        name for name, value in arguments.items() if recorded.get(name) != value
+    ]
+    if differing == ["inputs"] and inputs is not None and "inputs" in recorded:
+        return inputs.difference(recorded["inputs"])
+    pairs = ", ".join(
+        f"{name}={recorded.get(name)!r} in the corpus, {arguments[name]!r} given"
+        for name in differing
+        if name != "inputs" or inputs is None
     )
+    return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
 
 
-def name_to_write(filepath: str | tuple[str, ...]) -> CorpusName:
-    """Return the file names of the corpus to write.
-
-    Raises:
-        TypeError: The path is a list.
-        ValueError: The path names several corpora, or is not UTF-8.
-    """
+def name_to_write(
+    filepath: str | tuple[str, ...], *, sharded: bool = False
+) -> CorpusName:
+    """Return the file names of the corpus to write; `sharded` as in `resolved`."""
     if isinstance(filepath, tuple):
         raise TypeError(
             f"a list of {len(filepath)} paths cannot be written to; "
             'use a file, a folder, or a pattern such as "wiki_*.rox"'
         )
-    name = corpus_name(filepath)
+    name = corpus_name(resolved(filepath, sharded=sharded))
     try:
         (name.prefix + name.suffix).encode()
     except UnicodeEncodeError as error:
@@ -119,48 +119,46 @@ def name_to_write(filepath: str | tuple[str, ...]) -> CorpusName:
     return name
 
 
-def check_arguments(
-    options: WriteOptions, name: CorpusName, exist: str, data: object
-) -> None:
-    """Check the arguments of a write, before any file is touched.
+@dataclass(frozen=True, slots=True)
+class WriteSummary:
+    """The result of a write: the shards that it wrote or kept.
 
-    Raises:
-        TypeError: `data` is one document, or the separator is of a wrong type.
-        ValueError: An argument is out of range.
+    Attributes:
+        paths: The shards of this write, or of the corpus that was kept.
+        num_documents: Documents in these shards.
+        num_tokens: Tokens in these shards, separators included.
+        num_bytes: Size of these shards.
+        dtype: Name of the item type.
+        fingerprint: Fingerprint of these shards in this order.
+        kept: Whether an existing corpus was kept.
+        duration_s: Seconds from the call to the return.
+        sync_s: Seconds of `duration_s` spent flushing shards to the disk.
+
+    Example:
+        >>> summary = Roxxel("ids_*.rox").write([[5, 6, 7], [8]], vocab_size=100)
+        >>> summary.num_tokens, summary.dtype, summary.kept
+        (4, 'uint16', False)
     """
-    if exist not in ("keep", "replace", "append", "error"):
-        raise ValueError(
-            f'exist must be "keep", "replace", "append" or "error", got {exist!r}'
+
+    paths: tuple[str, ...]
+    num_documents: int
+    num_tokens: int
+    num_bytes: int
+    dtype: str
+    fingerprint: str
+    kept: bool
+    duration_s: float
+    sync_s: float
+
+    @property
+    def num_shards(self) -> int:
+        """Number of shards."""
+        return len(self.paths)
+
+    def __str__(self) -> str:
+        verb = "kept" if self.kept else "wrote"
+        return (
+            f"{verb} {self.num_tokens} tokens ({self.dtype}) in {self.num_documents} "
+            f"documents and {self.num_shards} shard{'s' * (self.num_shards != 1)}, "
+            f"{self.num_bytes} bytes"
         )
-    if isinstance(data, (str, bytes, bytearray, Mapping)):
-        kind = type(cast("object", data)).__name__
-        raise TypeError(
-            f"data is one {kind}; pass an iterable of documents, such as a list with it"
-        )
-    check_block_size(options.block_size)
-    limit = options.max_shard_bytes
-    if limit is not None:
-        least = shard_size_bound(8, options.block_size) + 2 * options.block_size
-        if limit < least:
-            raise ValueError(
-                f"max_shard_bytes={limit} is too small for one document; use at "
-                f"least {least}"
-            )
-    if name.manifest is None and (limit is not None or exist == "append"):
-        raise ValueError(
-            f"{name.single}: one file holds one shard; for max_shard_bytes or "
-            f'exist="append" use a pattern such as "{name.prefix}_*.rox", or a folder'
-        )
-    if options.dtype is not None:
-        separator_items(options.separator, options.dtype)
-
-
-def _integer(name: str, value: int) -> int:
-    try:
-        return as_index(value)
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {value!r}") from None
-
-
-def _integer_or_none(name: str, value: int | None) -> int | None:
-    return None if value is None else _integer(name, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._spec.manifest import ShardTable
+from roxxel_format._spec.layout import shard_table
 from roxxel_format._version import __version__
 from roxxel_format._write.intake import separator_items
 from roxxel_format._write.shard_writer import ShardWriter
@@ -15,38 +15,28 @@ if TYPE_CHECKING:
 
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.layout import Layout
+    from roxxel_format._spec.tables import ShardTable
     from roxxel_format._write.intake import Intake
     from roxxel_format._write.options import WriteOptions
 
 
 class ShardSeries:
-    """The shards of one write, each under its name as soon as it is whole.
+    """The shards of one write. Each is renamed from its draft when it is complete.
 
-    Args:
-        corpus: Names the corpus in errors.
-        new_path: Returns the path of the next shard; no other writer uses its draft.
-        options: Arguments of the write.
-        intake: Converts documents to arrays.
-        metadata: Further metadata of each shard.
-        last_metadata: Further metadata of the last shard.
-        writer: As for `draft_path`.
-
-    Attributes:
-        paths: Shards that have their names, or are about to take them.
-        num_documents: Documents so far; a document in two shards counts once.
-        sync_s: Seconds spent waiting for the disk.
+    `new_path()` returns the next shard's path and its draft. The draft is None if
+    `ShardWriter` must create one. `paths` includes the shard that is being renamed. In
+    `num_documents`, a document in two shards counts once.
     """
 
     def __init__(
         self,
         corpus: str,
-        new_path: Callable[[], Path],
+        new_path: Callable[[], tuple[Path, Path | None]],
         options: WriteOptions,
         intake: Intake,
         metadata: dict[str, Any],
         *,
         last_metadata: dict[str, Any] | None = None,
-        writer: str = "",
     ) -> None:
         self._corpus = corpus
         self._new_path = new_path
@@ -54,7 +44,6 @@ class ShardSeries:
         self._intake = intake
         self._metadata = metadata
         self._last_metadata = last_metadata or {}
-        self._writer_mark = writer
         self._layouts: list[Layout] = []
         self._writer: ShardWriter | None = None
         self.paths: list[Path] = []
@@ -64,24 +53,17 @@ class ShardSeries:
     @property
     def table(self) -> ShardTable:
         """The finished shards, as a manifest lists them."""
-        return ShardTable.of([path.name for path in self.paths], self._layouts)
+        return shard_table([path.name for path in self.paths], self._layouts)
 
     def write_all(self, data: Iterable[object]) -> None:
-        """Write documents, and finish the last shard.
-
-        Raises:
-            TypeError: A document is of the wrong type.
-            ValueError: A value is out of range, or there are no documents.
-            OSError: The files cannot be written.
-        """
-        # `arrays` is a generator, so it never calls `data` again after its end; some
-        # iterators would start again.
+        """Write all documents; raise NoDocumentsError if there are none."""
+        # Both loops must use this one generator: a user's iterator might start again.
         arrays = self._intake.arrays(_iterator(data))
         for document in arrays:
             self._add(document)
             self.num_documents += 1
             if self._options.max_shard_bytes is None and self._writer is not None:
-                self._writer.extend(arrays)  # All in one shard.
+                self._writer.extend(arrays)  # Without a limit: all remaining documents.
                 self.num_documents = self._writer.num_documents
                 break
         if self._writer is None:
@@ -114,10 +96,10 @@ class ShardSeries:
         self._add_in_parts(self._writer, document, limit)
 
     def _add_in_parts(self, writer: ShardWriter, document: Tokens, limit: int) -> None:
-        """Split a document that is larger than a shard."""
+        """Write a document that is larger than a shard into several shards."""
         separator = writer.separator_length
         spare = limit - writer.size_with(0)
-        # Every block of tokens comes with four bytes of checksum.
+        # Each block of tokens needs four bytes of checksum.
         block_size = self._options.block_size
         capacity = spare * block_size // (block_size + 4) // writer.item_size
         if capacity <= separator:
@@ -142,23 +124,24 @@ class ShardSeries:
         metadata = self._options.metadata | self._metadata
         metadata["created_by"] = f"roxxel-format {__version__}"
         metadata["separator"] = list(separator)
-        if self._intake.info is not None:
-            metadata["tokenizer"] = self._intake.info.to_dict()
+        if self._intake.recorded_tokenizer is not None:
+            metadata["tokenizer"] = self._intake.recorded_tokenizer
+        path, draft = self._new_path()
         return ShardWriter(
-            self._new_path(),
+            path,
             name,
             block_size=self._options.block_size,
             separator=separator,
             vocab_size=self._options.vocab_size,
             metadata=metadata,
             first_document=self.num_documents,
-            writer=self._writer_mark,
+            draft=draft,
         )
 
     def _close_shard(self) -> None:
         writer = self._writer
         assert writer is not None  # noqa: S101 - called with a shard open
-        # Recorded first: `close` may be interrupted after it renamed the shard.
+        # Record the path first: an interrupt may stop `close` after the rename.
         self.paths.append(writer.path)
         self._layouts.append(writer.close())
         self.sync_s += writer.sync_s
@@ -166,7 +149,7 @@ class ShardSeries:
 
 
 class NoDocumentsError(ValueError):
-    """A write got no documents; `corpus` names the corpus in the message."""
+    """The data of a write has no documents."""
 
     def __init__(self, corpus: str) -> None:
         super().__init__(

@@ -1,16 +1,14 @@
 """ShardWriter: write documents into one shard.
 
-Documents are collected in a stage of 4 MiB, which is checked, cast, summed and written
-at once: with a stage of 2 KiB, `tests-integration/benchmarks/format_write.py` falls
-from 1.1 to 0.33 of the speed of a plain `file.write`. The file is written under
-a hidden name and renamed when it is complete and flushed to the disk.
+The writer collects documents in a buffer of 4 MiB, the stage. It checks, casts and
+writes a full stage at once: with a stage of 2 KiB, the speed in
+`tests-integration/benchmarks/format_write.py` falls from 1.1 to 0.33 of a plain
+`file.write`. The file has a hidden name until it is complete and flushed to the disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import time
 import zlib
 from array import array
 from bisect import bisect_right
@@ -23,10 +21,8 @@ import numpy as np
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import (
     DEFAULT_BLOCK_SIZE,
-    FIRST_IS_CONTINUED,
     FOOT_SIZE,
     HEAD_SIZE,
-    LAST_CONTINUES,
     MAX_METADATA_SIZE,
     MAX_SEPARATOR_LENGTH,
     Head,
@@ -34,9 +30,9 @@ from roxxel_format._spec.layout import (
     check_block_size,
     digests,
 )
-from roxxel_format._store.local import draft_path, sync_folder
+from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES
+from roxxel_format._store.output import Output
 from roxxel_format._write import casting
-from roxxel_format._write.output import Output
 
 if TYPE_CHECKING:
     import os
@@ -50,21 +46,29 @@ _METADATA_ROOM = 1 << 11
 
 
 class ShardWriter:
-    """Write one shard, which gets its name when it is complete.
+    """Write one shard. The file has a hidden name until it is complete.
 
-    As a context manager it closes the shard at the end of the block, and removes it
-    when the block raises. Memory: about 12 MiB, or three times the longest document if
-    that is more; and 8 bytes for each document and 4 for each checksum block.
+    At the end of a `with` block, the writer closes the shard. If the block raises, the
+    writer removes the shard. The writer needs about 12 MiB of memory, or three times
+    the longest document if that is more. It also needs 8 bytes for each document, and 4
+    for each block.
 
     Args:
-        path: The shard to write; a file of that name is replaced when it is closed.
+        path: The shard to write; `close` replaces an existing file of this name.
         dtype: Item type: an integer, float or bool dtype of numpy, or `"bfloat16"`.
         block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
         separator: Items that end each document, appended by this writer.
-        vocab_size: Items must be below it. Default: no limit but the dtype's.
+        vocab_size: Items must be below `vocab_size`. Default: any value of the dtype.
         metadata: JSON-able values stored with the shard, at most 1 MiB as JSON.
         first_document: Number of the first document, for error messages.
-        writer: As for `draft_path`.
+        draft: A file that the caller created for this shard alone. Default: a new one
+            with a hidden name beside the shard.
+
+    Example:
+        >>> with ShardWriter("written.rox", "uint16", separator=(0,)) as writer:
+        ...     writer.extend([np.array([5, 6]), np.array([7])])
+        >>> Shard("written.rox").tokens.tolist()
+        [5, 6, 0, 7, 0]
     """
 
     def __init__(
@@ -77,7 +81,7 @@ class ShardWriter:
         vocab_size: int | None = None,
         metadata: Mapping[str, Any] | None = None,
         first_document: int = 0,
-        writer: str = "",
+        draft: Path | None = None,
     ) -> None:
         check_block_size(block_size)
         if len(separator) > MAX_SEPARATOR_LENGTH:
@@ -88,7 +92,6 @@ class ShardWriter:
         name = dtypes.stored_name(dtype)
         self.path = Path(path)
         self.metadata: dict[str, Any] = dict(metadata or {})
-        self.sync_s = 0.0
         # Room for metadata that is added before the shard is closed.
         self._metadata_size = len(_as_json(self.metadata)) + _METADATA_ROOM
         self._head = Head(name, block_size, len(separator))
@@ -105,14 +108,17 @@ class ShardWriter:
         self._stage: Tokens = np.empty(0, self._dtype)
         self._stage_separator = self._separator
         self._layout: Layout | None = None
-        self._draft = draft_path(self.path, writer)
-        self._is_named = False
-        self._output = Output(self._draft, self.path)
+        self._output = Output(self.path, draft)
         try:
             self._output.write(self._head.pack())
         except BaseException:
             self.abort()
             raise
+
+    @property
+    def sync_s(self) -> float:
+        """Seconds spent waiting for the disk."""
+        return self._output.sync_s
 
     @property
     def num_documents(self) -> int:
@@ -135,7 +141,7 @@ class ShardWriter:
         return self._head.item_size
 
     def size_with(self, num_tokens: int) -> int:
-        """Return an upper bound of the shard's bytes with one more document added."""
+        """Return an upper bound of the shard's size after one more document."""
         data = (self.num_tokens + num_tokens) * self._head.item_size
         data += (len(self._ends) + 1) * 8
         return shard_size_bound(data, self._head.block_size, self._metadata_size)
@@ -144,15 +150,15 @@ class ShardWriter:
         """Add one document.
 
         Args:
-            document: Items, shape `(n,)`; copied, so the caller may reuse it. Any dtype
-                whose values the shard's dtype holds.
-            ends: False when the document goes on in the next shard: it gets no
-                separator, and nothing can be added after it.
+            document: Items, shape `(n,)`; copied, so the caller may reuse the array.
+                The shard's dtype must hold the values.
+            ends: False if the document continues in the next shard: the writer appends
+                no separator, and accepts no further document.
 
         Raises:
-            TypeError: The document's dtype cannot be stored in the shard's.
-            ValueError: A value is out of range. Found when the stage is full, at the
-                latest by `close()`; the message names the document and the value.
+            TypeError: The document's dtype cannot be converted to the shard's dtype.
+            ValueError: A value is out of range. A later `append` or `close()` may be
+                the call that raises; the message names the document and the value.
             OSError: The file cannot be written.
         """
         if document.ndim != 1:
@@ -179,7 +185,7 @@ class ShardWriter:
             self._flags |= LAST_CONTINUES
 
     def extend(self, documents: Iterable[Tokens]) -> None:
-        """Add documents: `append` for each.
+        """Append documents.
 
         Args:
             documents: Arrays of shape `(n,)`, each copied before the next is requested.
@@ -200,7 +206,7 @@ class ShardWriter:
         """Complete the hidden file and flush it to the disk.
 
         Returns:
-            What the shard's head and foot say.
+            The values of the shard's head and foot.
         """
         if self._layout is not None:
             return self._layout
@@ -208,7 +214,6 @@ class ShardWriter:
         with self._output.unless_broken():
             layout = self._write_rest(metadata)
             self._output.finish()
-        self.sync_s += self._output.sync_s
         self._layout = layout
         return layout
 
@@ -218,8 +223,7 @@ class ShardWriter:
         block_size = self._head.block_size
         if self._carry:
             self._write_blocks(memoryview(self._carry.ljust(block_size, b"\0")))
-        documents = np.frombuffer(self._ends, np.uint64) if self._ends else _NO_ENDS
-        document_bytes = documents.astype("<u8", copy=False).view(np.uint8).data
+        document_bytes = np.array(self._ends, "<u8").view(np.uint8).data
         self._write_blocks(document_bytes)
         checksums = np.array(self._checksums, "<u4").tobytes()
         low, high = self._caster.seen
@@ -236,7 +240,7 @@ class ShardWriter:
         )
         head = self._head.pack()
         content, whole = digests(layout, head, [document_bytes], checksums, metadata)
-        layout = _with_digests(layout, content, whole)
+        layout = replace(layout, content_digest=content, digest=whole)
         self._output.write(checksums)
         self._output.write(metadata)
         self._output.write(layout.pack_foot(head))
@@ -246,15 +250,11 @@ class ShardWriter:
         """Finish the shard and rename it to its path.
 
         Returns:
-            What the shard's head and foot say.
+            The values of the shard's head and foot.
         """
         try:
             layout = self.finish()
-            self._draft.replace(self.path)
-            self._is_named = True
-            started = time.perf_counter()
-            sync_folder(self.path.parent)
-            self.sync_s += time.perf_counter() - started
+            self._output.publish()
         except BaseException:
             self.abort()
             raise
@@ -262,11 +262,7 @@ class ShardWriter:
 
     def abort(self) -> None:
         """Discard the shard and remove the hidden file."""
-        with contextlib.suppress(OSError):
-            self._output.abort()
-        if not self._is_named:  # Later, a draft of that name is another writer's.
-            with contextlib.suppress(OSError):
-                self._draft.unlink(missing_ok=True)
+        self._output.abort()
 
     def __enter__(self) -> Self:
         return self
@@ -291,13 +287,10 @@ class ShardWriter:
         return self._first_document + len(self._ends)
 
     def _make_room(self, document: Tokens, length: int) -> Tokens:
-        """Empty the stage and make it hold a document.
-
-        Returns:
-            The document, in a dtype that the stage holds.
-        """
+        """Flush the stage for a document; return the document in the stage's dtype."""
         if not document.size:
-            document = self._stage[:0]  # no values, so its dtype does not matter
+            # An empty document may have any dtype, such as numpy's default, float64.
+            document = self._stage[:0]
         self._flush()
         if self._layout is not None or self._flags & LAST_CONTINUES:
             raise ValueError(
@@ -319,7 +312,7 @@ class ShardWriter:
         return document
 
     def _close_stage(self) -> None:
-        """Empty the stage and remove it: the next document needs `_make_room`."""
+        """Flush the stage and drop it, so that the next `append` calls `_make_room`."""
         self._flush()
         self._staged = self._dtype
         self._stage = np.empty(0, self._dtype)
@@ -335,7 +328,7 @@ class ShardWriter:
             self._write_tokens(tokens)
 
     def _write_tokens(self, tokens: Tokens) -> None:
-        """Write whole blocks; carry the rest over to the next call."""
+        """Write whole blocks; keep the remaining bytes for the next call."""
         data = tokens.view(np.uint8).data
         if self._carry:
             missing = self._head.block_size - len(self._carry)
@@ -350,7 +343,7 @@ class ShardWriter:
         self._write_blocks(data[:whole])
 
     def _cast(self, tokens: Tokens, document: int | None = None) -> Tokens:
-        """Cast a document, or (without its number) what the stage holds."""
+        """Cast the stage, or one document if its number is given."""
         try:
             return self._caster.cast(tokens)
         except casting.OutOfRangeError as error:
@@ -376,23 +369,10 @@ class ShardWriter:
 def shard_size_bound(
     data_size: int, block_size: int, metadata_size: int = _METADATA_ROOM
 ) -> int:
-    """Return an upper bound of the bytes of a shard.
-
-    Args:
-        data_size: Bytes of its items and of its document ends.
-        block_size: Bytes that one checksum covers.
-        metadata_size: Bytes of its metadata.
-    """
+    """Return an upper bound of a shard's size from the bytes of items and ends."""
     blocks = data_size // block_size + 2
     fixed = HEAD_SIZE + FOOT_SIZE + block_size + metadata_size
     return fixed + data_size + 4 * blocks
-
-
-_NO_ENDS = np.empty(0, np.uint64)
-
-
-def _with_digests(layout: Layout, content: bytes, whole: bytes) -> Layout:
-    return replace(layout, content_digest=content, digest=whole)
 
 
 def _as_json(metadata: Mapping[str, Any]) -> bytes:

@@ -1,47 +1,67 @@
-"""Load tokenizers, and describe them: vocabulary size, name, hash and special ids."""
+"""Load a tokenizer, and find its end-of-text token and its identity.
+
+By default, a text that spells a special token, such as `<|endoftext|>`, is encoded as
+ordinary text; otherwise a web page could end a document by spelling the token. The
+defaults of the libraries differ: `tokenizers` and `transformers` encode the special
+token, and `tiktoken` refuses the text.
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import importlib
 import json
 import os
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from roxxel_format._store.reading import open_file
 
+if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
+Encode = Callable[[str], Any]
+"""Returns the ids of a text, or an object with `ids`."""
 
-@runtime_checkable
-class Tokenizer(Protocol):
-    """An object with `encode`, which returns ids or an object with `ids`."""
+# A model, or an organisation and its model.
+_HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
-    def encode(self, text: str, /) -> Any:
-        """Return the ids of a text."""
-        ...
+# Searched before `eos_token_id`, which may be the end of a turn in a chat.
+_ENDS_OF_TEXT = (
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|eos|>",
+    "<eos>",
+    "</s>",
+    "[EOS]",
+    "<\uff5cend\u2581of\u2581sentence\uff5c>",  # of DeepSeek
+)
+_MAX_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class TokenizerInfo:
-    """A tokenizer as a corpus records it.
+class Tokenizer:
+    """A loaded tokenizer.
 
-    Attributes:
-        name: A name for people; the name of the class if the tokenizer has none.
-        hash: Digest of the definition or the vocabulary; None if neither is known.
-        vocab_size: Number of ids, None if unknown.
-        special_ids: Ids of special tokens, by their text.
+    `encode` encodes a document without truncation or padding. It may be a method of a
+    copy of `source`. `name` is for messages. `hash` is a digest of the definition or
+    the vocabulary; None if neither is known. `special_ids` maps the text of each
+    special token to its id.
     """
 
+    source: Any
+    encode: Encode
     name: str
     hash: str | None
     vocab_size: int | None
-    special_ids: Mapping[str, int]
+    special_ids: dict[str, int]
 
     @property
     def identity(self) -> str:
@@ -54,92 +74,182 @@ class TokenizerInfo:
             "name": self.name,
             "hash": self.hash,
             "vocab_size": self.vocab_size,
-            "special_ids": dict(self.special_ids),
+            "special_ids": self.special_ids,
         }
 
+    def token(self, name: str) -> int:
+        """Return the id of a token."""
+        special_ids = self.special_ids
+        found = special_ids.get(name, (_vocabulary(self.source) or {}).get(name))
+        if found is None:
+            names = self._special_names()
+            such = f", such as its special tokens {names}" if names else ""
+            raise ValueError(
+                f"{self.name}: has no token {name!r}; name another one{such}"
+            )
+        return found
 
-def load(tokenizer: object) -> tuple[Tokenizer, TokenizerInfo]:
-    """Return a tokenizer and its description.
+    def end_of_text(self) -> tuple[int, str] | None:
+        """Return the end-of-text token and its name; None if `encode` appends it."""
+        if self._ends_texts():
+            return None
+        special_ids = self.special_ids
+        for name in _ENDS_OF_TEXT:
+            if name in special_ids:
+                return special_ids[name], name
+        token = getattr(self.source, "eos_token_id", None)
+        if isinstance(token, int):
+            names = {number: name for name, number in special_ids.items()}
+            return token, names.get(token, "the token")
+        if not special_ids:
+            raise ValueError(
+                f"{self.name}: has no special tokens, so no end-of-text token; "
+                "give separator (--separator): a token, its name, or none"
+            )
+        raise ValueError(
+            f"{self.name}: no end-of-text token is known among its special tokens "
+            f"({self._special_names()}); give separator (--separator): a token, its "
+            "name, or none"
+        )
 
-    Args:
-        tokenizer: An object with `encode`; or the path of a `tokenizer.json`; or a
-            name on the Hugging Face hub. The last two need the package `tokenizers`.
+    def ending(self) -> str:
+        """Return a line for users that says how documents end by default."""
+        found = self.end_of_text()
+        if found is None:
+            return f"{self.name} ends each document by itself; no separator follows"
+        token, name = found
+        return (
+            f"each document ends with {name} ({token}), the end-of-text token of "
+            f"{self.name}; --separator none leaves it out"
+        )
 
-    Raises:
-        FileNotFoundError: The file is missing.
-        ModuleNotFoundError: `tokenizers` is not installed.
-        TypeError: The object cannot encode.
-        ValueError: The file or name cannot be loaded as a tokenizer.
+    def _ends_texts(self) -> bool:
+        """Return whether the last token of every text is the same special token."""
+        of_empty, of_letter = (
+            encoded_ids(self.encode(text))[-1:].tolist() for text in ("", "a")
+        )
+        special_ids = self.special_ids.values()
+        return of_empty == of_letter and any(each in special_ids for each in of_empty)
+
+    def _special_names(self) -> str:
+        names = list(self.special_ids)
+        more = len(names) - _MAX_NAMES
+        shown = ", ".join(names[:_MAX_NAMES])
+        return f"{shown} and {more} more" if more > 0 else shown
+
+
+def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
+    """Load a tokenizer.
+
+    `tokenizer` is an object with `encode`, the path of a `tokenizer.json`, the path of
+    a folder with this file, or a name on the Hugging Face hub. An existing path is
+    never read as a name. Paths and names need the package `tokenizers`. With
+    `special_tokens`, the text of a special token is encoded as this token.
+
+    Supports the objects of `tokenizers`, `transformers` and `tiktoken`. For others, the
+    vocabulary is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
+    `get_vocab_size()`.
     """
     if isinstance(tokenizer, (str, os.PathLike)):
-        return _load_named(os.fspath(cast("str | os.PathLike[str]", tokenizer)))
-    if not isinstance(tokenizer, Tokenizer):
+        source, name = _load_named(cast("str | os.PathLike[str]", tokenizer))
+    elif hasattr(tokenizer, "encode"):
+        source, name = tokenizer, _own_name(tokenizer)
+    else:
         raise TypeError(
             f"tokenizer is a {type(tokenizer).__name__} without encode; pass an "
             "object that has it, the path of a tokenizer.json, or a name"
         )
-    return tokenizer, describe(tokenizer)
+    vocabulary = _vocabulary(source)
+    definition = _definition(source)
+    if definition is None and vocabulary is not None:
+        definition = json.dumps(vocabulary, sort_keys=True, ensure_ascii=False)
+    digest = None
+    if definition is not None:
+        digest = hashlib.blake2b(definition.encode(), digest_size=16).hexdigest()
+    size, special_ids = _size(source, vocabulary), _specials(source)
+    # Last, because it changes settings that are part of the definition.
+    encode = _encode_of(
+        source, special_tokens=special_tokens, is_given=source is tokenizer
+    )
+    return Tokenizer(source, encode, name, digest, size, special_ids)
 
 
-def _load_named(name: str) -> tuple[Tokenizer, TokenizerInfo]:
+def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str]:
     try:
         library: Any = importlib.import_module("tokenizers")
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"tokenizer={name!r} needs the package tokenizers: "
+            f"tokenizer={os.fspath(name)!r} needs the package tokenizers: "
             'pip install "roxxel-format[tokenizers]"',
             name="tokenizers",
         ) from error
-    path = Path(name)
-    if not path.exists() and path.suffix == ".json":
-        raise FileNotFoundError(f"{name}: no such tokenizer file; check the path")
+    path = _file_of(name)
+    if path is not None:
+        os.close(open_file(path))  # Rejects a pipe: the library would block.
     try:
-        if path.is_file():
-            loaded = library.Tokenizer.from_file(name)
-        else:
+        if path is None:
             loaded = library.Tokenizer.from_pretrained(name)
+        else:
+            loaded = library.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
         reason = " ".join(str(error).split()).rstrip(".")
         raise ValueError(
             f"{name}: cannot be loaded as a tokenizer ({reason}); pass the path of a "
             "tokenizer.json or a name on the Hugging Face hub"
         ) from error
-    return loaded, describe(loaded, path.name if path.is_file() else name)
+    return loaded, str(name) if path is None else path.name
 
 
-def describe(tokenizer: object, name: str | None = None) -> TokenizerInfo:
-    """Describe a tokenizer without encoding anything.
+def _file_of(name: str | os.PathLike[str]) -> Path | None:
+    """Return the file of a tokenizer; None for a name on the hub."""
+    path = Path(name)
+    if path.is_dir():
+        file = path / "tokenizer.json"
+        if not file.exists():
+            raise FileNotFoundError(
+                f"{name}: the folder holds no tokenizer.json; pass a folder with this "
+                "file, or the path of a tokenizer.json"
+            )
+        return file
+    if path.exists():
+        return path
+    is_name = isinstance(name, str) and _HUB_NAME.fullmatch(name)
+    if not is_name or path.suffix == ".json":
+        raise FileNotFoundError(
+            f"{name}: no such tokenizer file or folder; check the path"
+        )
+    return None
 
-    Understands the objects of `tokenizers`, `transformers`, `tiktoken` and whatever
-    has `get_vocab()`, `vocab_size`, `n_vocab` or `get_vocab_size()`.
 
-    Args:
-        tokenizer: The object that encodes.
-        name: Name to record. Default: the object's own, or that of its class.
-    """
-    vocabulary = _vocabulary(tokenizer)
-    definition = _definition(tokenizer)
-    if definition is None and vocabulary is not None:
-        definition = json.dumps(vocabulary, sort_keys=True, ensure_ascii=False)
-    digest = None
-    if definition is not None:
-        digest = hashlib.blake2b(definition.encode(), digest_size=16).hexdigest()
-    own_name = getattr(tokenizer, "name_or_path", None) or getattr(
-        tokenizer, "name", None
-    )
-    if not isinstance(own_name, str) or not own_name:
-        own_name = type(tokenizer).__name__
-    return TokenizerInfo(
-        name or own_name, digest, _size(tokenizer, vocabulary), _specials(tokenizer)
-    )
+def _own_name(tokenizer: object) -> str:
+    for attribute in ("name_or_path", "name"):
+        name = getattr(tokenizer, attribute, None)
+        if name:
+            return name if isinstance(name, str) else type(tokenizer).__name__
+    return type(tokenizer).__name__
+
+
+def _encode_of(tokenizer: Any, *, special_tokens: bool, is_given: bool) -> Encode:
+    if hasattr(tokenizer, "encode_special_tokens"):  # of `tokenizers`
+        # Never change the tokenizer that the caller passed.
+        ours = copy.deepcopy(tokenizer) if is_given else tokenizer
+        # In `tokenizers`, True means: encode special tokens like other text.
+        ours.encode_special_tokens = not special_tokens
+        # A tokenizer.json may enable truncation, which would lose text, and padding.
+        ours.no_truncation()
+        ours.no_padding()
+        return ours.encode
+    if hasattr(tokenizer, "split_special_tokens"):  # of `transformers`
+        return partial(tokenizer.encode, split_special_tokens=not special_tokens)
+    if hasattr(tokenizer, "encode_ordinary"):  # of `tiktoken`
+        if special_tokens:
+            return partial(tokenizer.encode, allowed_special="all")
+        return tokenizer.encode_ordinary
+    return tokenizer.encode
 
 
 def encoded_ids(encoded: object) -> Tokens:
-    """Return the ids in the result of `encode`: ids, or an object with `ids`.
-
-    Raises:
-        TypeError: The result is not a flat list of integers.
-    """
+    """Return the ids in the result of `encode`: ids, or an object with `ids`."""
     raw = getattr(encoded, "ids", encoded)
     ids = np.asarray(raw)
     if ids.size == 0:
@@ -162,20 +272,21 @@ def _definition(tokenizer: object) -> str | None:
 
 
 def _vocabulary(tokenizer: object) -> dict[str, int] | None:
+    """Return the ids of all tokens by their text; None if they are not known."""
     get_vocab = getattr(tokenizer, "get_vocab", None)
     if not callable(get_vocab):
         return None
-    vocabulary = get_vocab()
-    if not isinstance(vocabulary, dict):
+    entries = get_vocab()
+    if not isinstance(entries, dict):
         return None
-    entries = cast("dict[object, int]", vocabulary)
+    entries = cast("dict[object, int]", entries)
     return {str(text): int(number) for text, number in entries.items()}
 
 
-def _size(tokenizer: object, vocabulary: dict[str, int] | None) -> int | None:
-    # The greatest id counts: added tokens may lie beyond the nominal size.
-    if vocabulary:
-        return max(vocabulary.values()) + 1
+def _size(tokenizer: object, entries: dict[str, int] | None) -> int | None:
+    # Use the greatest id: ids of added tokens may exceed the nominal size.
+    if entries:
+        return max(entries.values()) + 1
     for name in ("n_vocab", "vocab_size"):
         size = getattr(tokenizer, name, None)
         if isinstance(size, int):

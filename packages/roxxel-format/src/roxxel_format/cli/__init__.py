@@ -10,10 +10,12 @@ import argparse
 import errno
 import io
 import os
+import re
 import sys
 from typing import TYPE_CHECKING, Any
 
 from roxxel_format._version import __version__
+from roxxel_format._write.options import Separator
 from roxxel_format.cli import reading, values, writing
 from roxxel_format.prepare.inputs import FORMATS
 
@@ -21,14 +23,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _EXIST = ("keep", "replace", "append", "error")
+_PYTHON_ARGUMENT = re.compile(r'\bexist="(\w+)"')
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format") -> int:
     """Run the command.
 
     Args:
-        arguments: Of the command line. Default: those of the process.
-        prog: Name of the command in usage and errors.
+        arguments: Arguments after the command's name. Default: those of the process.
+        prog: Name of the command in usage and error messages.
 
     Returns:
         The exit code.
@@ -41,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     try:
         return options.run(options)
     except BrokenPipeError:
-        # The reader of the output closed it. Python flushes it once more at exit.
+        # The reader closed the pipe; Python's flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, ValueError, TypeError, IndexError, ImportError) as error:
@@ -53,12 +56,12 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
 
 
 def _sentence(error: Exception) -> str:
-    """Return the text of an error, without the number that Python puts before it."""
+    """Return an error's text without its errno, and with `--exist` for `exist=`."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         what = error.strerror.lower() if error.errno == errno.ENOENT else error.strerror
         remedy = "; check the path" if error.errno == errno.ENOENT else ""
         return f"{error.filename}: {what}{remedy}"
-    return str(error)
+    return _PYTHON_ARGUMENT.sub(r"--exist \1", str(error))
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
@@ -79,12 +82,14 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _add_readers(commands: Any) -> None:
-    info = commands.add_parser("info", help="say what a corpus holds")
+    info = commands.add_parser("info", help="describe a corpus: sizes, dtype, versions")
     info.add_argument("corpus", nargs="+")
-    info.add_argument("--json", action="store_true", help="for programs")
-    info.add_argument("--no-lengths", action="store_true", help="no histogram")
+    info.add_argument("--json", action="store_true", help="print one JSON object")
+    info.add_argument(
+        "--no-lengths", action="store_true", help="omit the lengths of documents"
+    )
     info.set_defaults(run=reading.info)
-    verify = commands.add_parser("verify", help="compare every block's checksum")
+    verify = commands.add_parser("verify", help="verify the checksum of every block")
     verify.add_argument("corpus", nargs="+")
     verify.set_defaults(run=reading.verify)
     cat = commands.add_parser("cat", help="print documents or tokens")
@@ -92,8 +97,8 @@ def _add_readers(commands: Any) -> None:
     which = cat.add_mutually_exclusive_group()
     which.add_argument("--document", type=int, action="append", metavar="I")
     which.add_argument("--tokens", type=values.span, metavar="A:B")
-    cat.add_argument("--ids", action="store_true", help="numbers, not text")
-    cat.add_argument("--tokenizer", help="default: the recorded one")
+    cat.add_argument("--ids", action="store_true", help="print ids, not text")
+    cat.add_argument("--tokenizer", help="default: as recorded in the corpus")
     cat.set_defaults(run=reading.cat)
     export = commands.add_parser("export", help="write all tokens into one flat file")
     export.add_argument("corpus", nargs="+")
@@ -103,37 +108,56 @@ def _add_readers(commands: Any) -> None:
 
 
 def _add_split(commands: Any) -> None:
-    split = commands.add_parser("split", help="hold documents out, by their content")
+    split = commands.add_parser("split", help="hold out a share of the documents")
     split.add_argument("corpus")
     split.add_argument("kept", help="path of the corpus of most documents")
     split.add_argument("held_out", help="path of the corpus of the others")
     split.add_argument("--share", type=float, default=0.02, help="default: 0.02")
-    split.add_argument("--salt", default="", help="another salt, another choice")
+    split.add_argument("--salt", default="", help="changes the choice of documents")
     split.add_argument("--max-shard-bytes", type=values.size, metavar="BYTES")
     split.add_argument("--exist", choices=_EXIST, default="keep")
-    split.set_defaults(run=writing.split_documents)
+    split.set_defaults(run=writing.split)
 
 
 def _add_write(commands: Any) -> None:
     write = commands.add_parser("write", help="write documents into shards")
     write.add_argument("corpus", help='a file, a folder, or a pattern ("wiki_*.rox")')
     write.add_argument("inputs", nargs="+", help="files; - is the standard input")
-    write.add_argument("--format", choices=FORMATS, help="default: by name")
-    write.add_argument("--field", default="text", help="of JSON objects, or column")
+    write.add_argument(
+        "--format", choices=FORMATS, help="default: inferred from the file name"
+    )
+    write.add_argument(
+        "--field", default="text", help="field of JSON objects, or Parquet column"
+    )
     separator = write.add_mutually_exclusive_group()
-    separator.add_argument("--separator", type=values.token, metavar="TOKEN")
+    separator.add_argument(
+        "--separator",
+        type=values.separator,
+        default=Separator.OF_TOKENIZER,
+        metavar="TOKEN",
+        help="a token id, a token's name, or none; default: the end-of-text token of "
+        "--tokenizer",
+    )
     separator.add_argument(
         "--separator-bytes",
         type=values.byte_string,
         dest="separator",
+        default=Separator.OF_TOKENIZER,
         metavar="TEXT",
-        help=r"with \n, \t, \r, \\ and \xNN, as in '\n\n' or '\x00'",
+        help=r"text with the escapes \n, \t, \r, \\ and \xNN, such as '\n\n'",
     )
     write.add_argument("--dtype")
     write.add_argument("--vocab-size", type=int)
     write.add_argument("--block-size", type=values.size, default=4096, metavar="BYTES")
     write.add_argument("--max-shard-bytes", type=values.size, metavar="BYTES")
-    write.add_argument("--tokenizer", help="tokenizer.json, or a Hugging Face name")
+    write.add_argument(
+        "--tokenizer", help="tokenizer.json, its folder, or a Hugging Face name"
+    )
+    write.add_argument(
+        "--special-tokens",
+        action="store_true",
+        help="encode the name of a special token in a text as this token",
+    )
     write.add_argument("--workers", type=values.positive, default=1, metavar="N")
     write.add_argument("--exist", choices=_EXIST, default="keep")
-    write.set_defaults(run=writing.write)
+    write.set_defaults(run=writing.write, usage_error=write.error)

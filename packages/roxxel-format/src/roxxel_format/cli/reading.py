@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from roxxel_format._read.contents import open_contents
-from roxxel_format.cli.decoding import decoder
+from roxxel_format._spec.tables import as_table
+from roxxel_format._store.output import Output
+from roxxel_format._write.tokenizers import load
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
 
@@ -18,8 +22,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from roxxel_format._read.contents import Contents
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._spec.manifest import Manifest
 
 _CHUNK = 1 << 20
 
@@ -41,7 +45,7 @@ def info(options: argparse.Namespace) -> int:
             "tokenizer": corpus.tokenizer,
             "metadata": corpus.metadata,
         }
-        tables = _manifest_tables(contents.manifest)
+        tables = _manifest_tables(contents)
         lengths = None if options.no_lengths else corpus.document_lengths()
     if options.json:
         if lengths is not None:
@@ -65,19 +69,22 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _paths(options: argparse.Namespace) -> str | list[str]:
-    """Return the corpus that the arguments name; a single path may have a manifest."""
+    """Return the paths; a single path as `str`.
+
+    `Roxxel` reads versions and columns from a manifest for a `str`, not for a list.
+    """
     paths: list[str] = options.corpus
     return paths[0] if len(paths) == 1 else paths
 
 
-def _manifest_tables(manifest: Manifest | None) -> dict[str, list[dict[str, Any]]]:
-    """Return the versions and columns that a manifest lists."""
-    if manifest is None:
+def _manifest_tables(contents: Contents) -> dict[str, list[dict[str, Any]]]:
+    """Return the versions of a corpus, and the columns of the open version."""
+    if contents.manifest is None:
         return {}
     return {
         "versions": [
             {"fingerprint": version.fingerprint, "shards": version.num_shards}
-            for version in manifest.versions
+            for version in contents.manifest.versions
         ],
         "columns": [
             {
@@ -85,8 +92,9 @@ def _manifest_tables(manifest: Manifest | None) -> dict[str, list[dict[str, Any]
                 "per": column.per,
                 "dtype": column.dtype,
                 "shards": sum(each is not None for each in column.names),
+                "missing_shards": sum(each is None for each in column.names),
             }
-            for name, column in manifest.columns.items()
+            for name, column in contents.columns.items()
         ],
     }
 
@@ -94,7 +102,9 @@ def _manifest_tables(manifest: Manifest | None) -> dict[str, list[dict[str, Any]
 def _print_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
     for number, row in enumerate(rows):
         label = name if number == 0 else ""
-        text = ", ".join(f"{key} {value}" for key, value in row.items())
+        text = ", ".join(
+            f"{key.replace('_', ' ')} {value}" for key, value in row.items()
+        )
         print(f"{label:12} {text}")
 
 
@@ -126,18 +136,42 @@ def cat(options: argparse.Namespace) -> int:
 
 
 def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
-    """Return a function from tokens to text; None, with a note, if there is none."""
+    """Return a function that decodes tokens; None if there is no tokenizer.
+
+    Without `tokenizer`, load the recorded tokenizer from the folder of the shards, the
+    working folder, or the hub. If this fails, print the reason and return None.
+    """
+    recorded = corpus.tokenizer
+    if tokenizer is not None:
+        return _decoder_of(tokenizer, recorded)
+    if recorded is None:
+        return np.ndarray.tobytes if corpus.dtype_name == "uint8" else None
     try:
-        return decoder(corpus, tokenizer)
+        name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
+        beside = Path(corpus.paths[0]).parent / name
+        return _decoder_of(str(beside) if beside.is_file() else name, recorded)
     except (OSError, ValueError, TypeError, ImportError) as error:
-        if tokenizer is not None:
-            raise
         print(
-            f"roxxel-format: the recorded tokenizer {corpus.tokenizer} cannot be "
+            f"roxxel-format: the recorded tokenizer {recorded} cannot be "
             f"loaded ({error}); pass --tokenizer to see text",
             file=sys.stderr,
         )
         return None
+
+
+def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], bytes]:
+    loaded = load(tokenizer)
+    if recorded not in {None, loaded.identity} and not str(recorded).endswith(
+        f"@{loaded.hash}"
+    ):
+        raise ValueError(
+            f"{tokenizer}: is {loaded.identity}, but the corpus was made by "
+            f"{recorded}; pass that tokenizer, or use --ids"
+        )
+    decode: Callable[[list[int]], str] | None = getattr(loaded.source, "decode", None)
+    if decode is None:
+        raise TypeError(f"{tokenizer}: cannot decode; use --ids")
+    return lambda tokens: decode(tokens.tolist()).encode(errors="replace")
 
 
 def _chosen(
@@ -153,26 +187,48 @@ def _chosen(
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write all tokens into one flat file, with every block checked."""
+    """Write all tokens into one flat file; verify every block."""
     output = Path(options.output)
     if output.suffix not in {".npy", ".bin"}:
         raise ValueError(f"{output}: must end in .npy or .bin")
-    if output.exists() and not options.force:
-        raise FileExistsError(
-            f"{output}: exists already; add --force to replace it, or write elsewhere"
-        )
-    draft = output.with_name(output.name + ".partial")
-    try:
-        with Roxxel(_paths(options), check="blocks") as corpus, draft.open("wb") as to:
-            _write_flat(corpus, to, header=output.suffix == ".npy")
-        draft.replace(output)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    _check_free(output, options)
+    with Roxxel(_paths(options), check="blocks") as corpus:
+        _check_apart(output, corpus)
+        with Output(output) as file:
+            _write_flat(corpus, file, header=output.suffix == ".npy")
+            file.finish()
+            _check_free(output, options)
+            file.publish()
     return 0
 
 
-def _write_flat(corpus: Roxxel, file: BinaryIO, *, header: bool) -> None:
+def _check_free(output: Path, options: argparse.Namespace) -> None:
+    if output.is_dir():
+        raise IsADirectoryError(f"{output}: is a folder; name a file in it")
+    if os.path.lexists(output) and not options.force:
+        raise FileExistsError(
+            f"{output}: exists already; add --force to replace it, or write elsewhere"
+        )
+
+
+def _check_apart(output: Path, corpus: Roxxel) -> None:
+    """Check that the output is not a file of any version of the corpus."""
+    if not output.exists():
+        return
+    contents = open_contents(corpus.filepath, corpus.fingerprint)
+    paths = [Path(path) for path in contents.paths]
+    if contents.manifest is not None:
+        names = contents.manifest.file_names()
+        paths += [paths[0].parent / name for name in names]
+    for path in paths:
+        if path.exists() and output.samefile(path):
+            raise ValueError(
+                f"{output}: is {path}, a file of the corpus, which the export would "
+                "replace; write elsewhere"
+            )
+
+
+def _write_flat(corpus: Roxxel, file: Output, *, header: bool) -> None:
     # numpy does not know bfloat16, so its bits are exported as uint16.
     dtype = corpus.dtype if corpus.dtype.kind in "biuf" else np.dtype("<u2")
     if header:
@@ -181,7 +237,9 @@ def _write_flat(corpus: Roxxel, file: BinaryIO, *, header: bool) -> None:
             "fortran_order": False,
             "shape": (corpus.num_tokens,),
         }
-        np.lib.format.write_array_header_1_0(file, fields)
+        head = io.BytesIO()
+        np.lib.format.write_array_header_1_0(head, fields)
+        file.write(head.getvalue())
     starts = range(0, corpus.num_tokens, _CHUNK)
-    parts = (corpus.tokens[start : start + _CHUNK] for start in starts)
-    file.writelines(part.view(np.uint8).data for part in parts)
+    for start in starts:
+        file.write(corpus.tokens[start : start + _CHUNK].view(np.uint8).data)

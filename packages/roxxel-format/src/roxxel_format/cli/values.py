@@ -22,14 +22,14 @@ def positive(text: str) -> int:
     return int(text)
 
 
-def token(text: str) -> int:
-    """Return a token id."""
+def separator(text: str) -> int | str | None:
+    """Return a token id, the name of a token, or None for `none`."""
+    if text == "none":
+        return None
     try:
         return int(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a token id; write a number, or use --separator-bytes"
-        ) from None
+        return text
 
 
 def size(text: str) -> int:
@@ -71,7 +71,7 @@ def span(text: str) -> tuple[int, int]:
 
 
 def progress(what: str) -> Callable[[int, int], None] | None:
-    """Return a function that draws progress on a terminal, None without a terminal.
+    """Return a function that shows progress on a terminal; None without a terminal.
 
     Args:
         what: Name of the units that are counted.

@@ -2,21 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
 
 from roxxel_format._spec.dtypes import stored_name
-from roxxel_format._write.options import WriteOptions
+from roxxel_format._store.corpus_name import (
+    CorpusName,
+    absolute,
+    corpus_name,
+    resolved,
+    share_files,
+)
+from roxxel_format._write.corpus_writer import write_corpus
+from roxxel_format._write.input_record import Inputs
+from roxxel_format._write.options import WriteOptions, name_to_write
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
-from roxxel_format.prepare.runner import Inputs, prepare
-from roxxel_format.prepare.split import split
+from roxxel_format.prepare.runner import prepare
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Iterator, Sequence
+
+    from roxxel_format._spec.dtypes import Tokens
+
+_MAX_SALT = 64
 
 
 def write(options: argparse.Namespace) -> int:
     """Write the documents of files into a corpus."""
+    usage_error: Callable[[str], NoReturn] = options.usage_error
+    if options.tokenizer is None:
+        if isinstance(options.separator, str):
+            usage_error(
+                f"argument --separator: {options.separator!r} is not a token id; write "
+                "a number, or use --separator-bytes, or name the --tokenizer of this "
+                "token"
+            )
+        if options.special_tokens:
+            usage_error("argument --special-tokens: needs --tokenizer")
     summary = prepare(
         options.corpus,
         Inputs(tuple(options.inputs), options.format, options.field),
@@ -27,6 +53,7 @@ def write(options: argparse.Namespace) -> int:
             dtype=options.dtype and stored_name(options.dtype),
             vocab_size=options.vocab_size,
             tokenizer=options.tokenizer,
+            special_tokens=options.special_tokens,
         ),
         options.exist,
         workers=options.workers,
@@ -37,22 +64,92 @@ def write(options: argparse.Namespace) -> int:
     return 0
 
 
-def split_documents(options: argparse.Namespace) -> int:
-    """Write a share of the documents into one corpus and the rest into another."""
+def split(options: argparse.Namespace) -> int:
+    """Write a share of the documents into one corpus and the rest into another.
+
+    The choice for a document depends on its content alone. So equal documents are in
+    the same corpus, and adding documents to the source does not move other documents.
+    """
+    share, salt = options.share, options.salt.encode()
+    if not 0 < share < 1:
+        raise ValueError(f"share must be between 0 and 1, got {share}")
+    outputs: tuple[str, str] = options.kept, options.held_out
+    # Resolve both paths before the first write: this write may change which corpus the
+    # path of a folder names.
+    sharded = options.max_shard_bytes is not None or options.exist == "append"
+    names = [name_to_write(absolute(each), sharded=sharded) for each in outputs]
     with Roxxel(options.corpus) as corpus:
-        summaries = split(
-            corpus,
-            options.kept,
-            options.held_out,
-            options.share,
-            salt=options.salt,
-            max_shard_bytes=options.max_shard_bytes,
-            exist=options.exist,
-        )
-    for path, summary in zip((options.kept, options.held_out), summaries, strict=True):
+        _check_apart(corpus, outputs, names)
+        if len(salt) > _MAX_SALT:
+            raise ValueError(f"salt has {len(salt)} bytes, more than {_MAX_SALT}")
+
+        def chosen(*, held_out: bool) -> Iterator[Tokens]:
+            for document in corpus.documents:
+                digest = blake2b(document.tobytes(), digest_size=8, key=salt).digest()
+                is_held_out = int.from_bytes(digest, "little") < int(share * 2**64)
+                if is_held_out == held_out:
+                    yield document
+
+        # Check both outputs before the first write: no corpus can be empty.
+        for output, held_out in zip(outputs, (False, True), strict=True):
+            if next(chosen(held_out=held_out), None) is None:
+                raise ValueError(
+                    f"{output}: would get none of the {corpus.num_documents} documents "
+                    f"with share={share}; choose another share or salt"
+                )
+        separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
+        not_copied = {"write", "arguments", "created_by", "separator"}
+        identity = f"{corpus.fingerprint} {share} {options.salt!r}"
+        summaries = [
+            write_corpus(
+                name.pattern,
+                chosen(held_out=held_out),
+                WriteOptions(
+                    separator=separator.tobytes() or None,
+                    block_size=corpus.block_size,
+                    max_shard_bytes=options.max_shard_bytes,
+                    dtype=corpus.dtype_name,
+                    metadata={
+                        key: value
+                        for key, value in corpus.metadata.items()
+                        if key not in not_copied
+                    },
+                    inputs=f"{identity} {held_out}",
+                ),
+                options.exist,
+            )
+            for name, held_out in zip(names, (False, True), strict=True)
+        ]
+    for output, summary in zip(outputs, summaries, strict=True):
         if not summary.kept:
-            print(f"{path}: {summary}")
+            print(f"{output}: {summary}")
     return 0
+
+
+def _check_apart(
+    corpus: Roxxel, outputs: Sequence[str], names: Sequence[CorpusName]
+) -> None:
+    """Check that no write to an output can change the source or the other output."""
+    paths = corpus.filepath
+    paths = (paths,) if isinstance(paths, str) else paths
+    # The split reads all shards of the source, and the manifests that its paths name.
+    shards = map(Path, corpus.paths)
+    read = [CorpusName(shard.parent, shard.name, "", None) for shard in shards]
+    for path in paths:
+        with contextlib.suppress(ValueError):  # No write accepts this pattern.
+            read.append(corpus_name(resolved(path)))
+    source = f"{', '.join(paths)}, the source of the split"
+    pairs = [
+        (output, name, other, source)
+        for output, name in zip(outputs, names, strict=True)
+        for other in read
+    ]
+    kept = f"{outputs[0]}, the corpus of the kept documents"
+    for output, name, other, what in [*pairs, (outputs[1], *names, kept)]:
+        if share_files(name, other):
+            raise ValueError(
+                f"{output}: a write could delete files of {what}; use another path"
+            )
 
 
 def clean(options: argparse.Namespace) -> int:

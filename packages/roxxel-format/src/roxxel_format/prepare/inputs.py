@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-import gzip
-import importlib
-import io
 import json
-import sys
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+from roxxel_format._read.foreign_files import parse_roxxel02
+from roxxel_format.errors import ShardError
+from roxxel_format.prepare.input_file import (
+    InputError,
+    as_seekable,
+    library,
+    opened,
+    reason,
+)
 
-FORMATS = ("text", "lines", "jsonl", "npy", "parquet")
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
 _BY_SUFFIX = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".npy": "npy",
     ".parquet": "parquet",
+    ".rox": "roxxel02",
 }
 
 
@@ -34,77 +40,87 @@ def format_of(path: str) -> str:
 def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
     """Yield the documents of one file.
 
+    Every error of reading names the file and, where it is known, the line, the row or
+    the byte. A truncated file raises InputError, except an uncompressed file that ends
+    after a whole character of `text` or `lines`, or after a whole line of `jsonl`.
+
     Args:
         path: The file; `-` is the standard input. Decompresses `.gz` and `.zst`.
-        form: One of `FORMATS`: `text`, the file is one document; `lines`, each line is
-            one; `jsonl`, each line is a JSON string, a list of tokens, or an object
-            with such a value in `field`; `npy`, a flat array, or one document per row;
-            `parquet`, a column of texts or of lists of tokens. None: inferred from the
-            name.
+        form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
+            a document. `jsonl`: each line is a JSON string, a list of tokens, or an
+            object with such a value in `field`. `npy`: a flat array is one document;
+            each row of a 2-D array is a document. `parquet`: each value of a column,
+            a text or a list of tokens, is a document. `roxxel02`: a shard of the first
+            Roxxel is one document. None: inferred from the name.
         field: Name of the value in JSON objects, or of the column.
 
     Raises:
-        ValueError: The file is not in that format; the message names the line or row.
+        InputError: The file is truncated, damaged, or not in that format.
+        ModuleNotFoundError: The format needs an extra that is not installed.
+        OSError: The file cannot be opened or read.
     """
-    form = form or format_of(path)
-    if form == "parquet":
-        yield from _parquet_rows(path, field)
-        return
-    with _opened(path) as file:
-        if form == "npy":
-            yield from _array_rows(path, file)
-        elif form == "jsonl":
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield _json_document(f"{path}:{number}", line, field)
-        elif form == "lines":
-            for number, line in enumerate(file, 1):
-                yield _text(f"{path}:{number}", line.rstrip(b"\r\n"))
-        else:
-            yield _text(path, file.read())
+    with opened(path) as file:
+        yield from _READERS[form or format_of(path)](path, file, field)
 
 
-@contextlib.contextmanager
-def _opened(path: str) -> Generator[BinaryIO]:
-    """Open a file; decompress it if its name ends in .gz or .zst."""
-    if path == "-":
-        yield sys.stdin.buffer
-    elif path.endswith(".gz"):
-        with gzip.open(path) as file:
-            yield cast("BinaryIO", file)
-    elif path.endswith(".zst"):
-        decompressor = _library("zstandard", "zstd", path).ZstdDecompressor()
-        with Path(path).open("rb") as raw:
-            reader = decompressor.stream_reader(raw, read_across_frames=True)
-            yield cast("BinaryIO", io.BufferedReader(reader, 1 << 20))
-    else:
-        with Path(path).open("rb") as file:
-            yield file
+def _whole_text(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
+    yield _text(path, file.read())
 
 
-def _library(name: str, extra: str, path: str) -> Any:
+def _lines(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
+    for number, line in enumerate(file, 1):
+        yield _text(f"{path}:{number}", line.rstrip(b"\r\n"))
+
+
+def _json_lines(path: str, file: BinaryIO, field: str) -> Iterator[object]:
+    for number, line in enumerate(file, 1):
+        if line.strip():
+            yield _json_document(f"{path}:{number}", line, field)
+
+
+def _parquet_rows(path: str, file: BinaryIO, field: str) -> Iterator[object]:
+    parquet = library("pyarrow.parquet", "parquet", path)
+    source = as_seekable(file)
     try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            f'{path}: needs {name}: pip install "roxxel-format[{extra}]"', name=name
+        table = parquet.ParquetFile(source, page_checksum_verification=True)
+        names = list(table.schema_arrow.names)
+    except Exception as error:  # pyarrow raises exceptions of many types
+        raise InputError(
+            f"{path}: not a Parquet file ({reason(error)}); copy it again or make it "
+            "again"
         ) from error
+    number = names.count(field)
+    if number != 1:
+        problem = _lacks("column", field, names)
+        if number:
+            problem = f"has {number} columns {field!r}"
+        raise InputError(
+            f"{path}: {problem}; name the column of the documents by --field"
+        )
+    row = 0
+    for column in _columns(path, table, field):
+        for value in column:
+            yield _column_document(path, row, value)
+            row += 1
 
 
-def _parquet_rows(path: str, field: str) -> Iterator[object]:
-    parquet = _library("pyarrow.parquet", "parquet", path)
-    with parquet.ParquetFile(sys.stdin.buffer if path == "-" else path) as file:
-        names = list(file.schema_arrow.names)
-        if field not in names:
-            raise ValueError(
-                f"{path}: has no column {field!r}, but {', '.join(names)}; "
-                "name the column of the documents by --field"
-            )
-        row = 0
-        for batch in file.iter_batches(columns=[field], batch_size=1024):
-            for value in batch.column(0):
-                yield _column_document(path, row, value)
-                row += 1
+def _columns(path: str, table: Any, field: str) -> Iterator[Any]:
+    """Yield the values of a Parquet column, in batches."""
+    row = 0
+    try:
+        for batch in table.iter_batches(columns=[field], batch_size=1024):
+            yield batch.column(0)
+            row += batch.num_rows
+    except Exception as error:  # pyarrow raises exceptions of many types
+        raise InputError(
+            f"{path}: damaged at or after row {row} ({reason(error)}); copy the file "
+            "again or make it again"
+        ) from error
+    if row != table.metadata.num_rows:
+        raise InputError(
+            f"{path}: has {row} rows, but its footer declares "
+            f"{table.metadata.num_rows}; copy the file again or make it again"
+        )
 
 
 def _column_document(path: str, row: int, value: Any) -> object:
@@ -120,11 +136,17 @@ def _column_document(path: str, row: int, value: Any) -> object:
         else:
             what = f"a list with {items.null_count} null"
     elif value.is_valid:
-        text = value.as_py()
+        try:
+            text = value.as_py()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path}: row {row} is not UTF-8 text ({error.reason} at byte "
+                f"{error.start}); convert it first"
+            ) from error
         if isinstance(text, str):
             return text
         what = str(value.type)
-    raise ValueError(
+    raise InputError(
         f"{path}: row {row} holds {what}; a document is a text or a list of tokens"
     )
 
@@ -133,7 +155,7 @@ def _text(where: str, data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise InputError(
             f"{where}: not UTF-8 text ({error.reason} at byte {error.start}); "
             "convert it first"
         ) from error
@@ -143,36 +165,116 @@ def _json_document(where: str, line: bytes, field: str) -> object:
     try:
         value: Any = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON ({error}); correct the line") from error
+        raise InputError(f"{where}: not JSON ({error}); correct the line") from error
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
         if field not in table:
-            raise ValueError(
-                f"{where}: has no field {field!r}, but {', '.join(sorted(table))}; "
-                "name the field of the text by --field"
+            raise InputError(
+                f"{where}: {_lacks('field', field, sorted(table))}; name the field of "
+                "the text by --field"
             )
         value = table[field]
     if not isinstance(value, (str, list)):
-        raise ValueError(  # noqa: TRY004 - the file is wrong, not an argument
+        raise InputError(
             f"{where}: {type(value).__name__} found; a document is a text or a list "
             "of tokens"
         )
     return cast("object", value)
 
 
-def _array_rows(path: str, file: BinaryIO) -> Iterator[object]:
-    data: io.IOBase | BinaryIO = file
-    if not file.seekable():
-        data = io.BytesIO(file.read())
-    try:
-        array = np.lib.format.read_array(data, allow_pickle=False)
-    except ValueError as error:
-        raise ValueError(
-            f"{path}: not a .npy file ({error}); check the path"
-        ) from error
-    if array.ndim not in (1, 2):
-        raise ValueError(
-            f"{path}: has shape {array.shape}; a flat array is one document, and each "
-            "row of a table is one"
+def _lacks(kind: str, name: str, names: Sequence[str]) -> str:
+    others = f"but {', '.join(names)}" if names else "and no other"
+    return f"has no {kind} {name!r}, {others}"
+
+
+def _array_rows(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
+    shape, is_fortran, dtype = _npy_header(path, file)
+    if dtype.kind not in "biuf":
+        raise InputError(
+            f"{path}: holds {dtype}; an array of tokens holds numbers, so convert it"
         )
+    if any(length < 0 for length in shape):
+        raise InputError(
+            f"{path}: has shape {shape}; a length is not negative, so copy the file "
+            "again or make it again"
+        )
+    if len(shape) not in (1, 2) or shape[1:] == (0,):
+        raise InputError(
+            f"{path}: has shape {shape}; a flat array is one document, and each row of "
+            "a table is one"
+        )
+    data = _npy_data(path, file, shape, dtype)
+    array = np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
     yield from (array,) if array.ndim == 1 else array
+
+
+def _blocks(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
+    data = file.read()
+    try:
+        items = parse_roxxel02(path, memoryview(data))
+    except ShardError as error:
+        raise InputError(str(error)) from error
+    yield items
+
+
+def _npy_header(
+    path: str, file: BinaryIO
+) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Return shape, whether the order is Fortran's, and dtype."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = _HEADERS.get(version)
+        if read is not None:
+            return read(file)
+    except Exception as error:  # numpy's parser raises exceptions of many types
+        raise InputError(
+            f"{path}: not a .npy file ({reason(error)}); check the path"
+        ) from error
+    # Version 3.0 is for field names in UTF-8; an array of numbers has no fields.
+    major, minor = version
+    raise InputError(
+        f"{path}: not a .npy file (version {major}.{minor} of its header is not "
+        "supported); check the path"
+    )
+
+
+def _npy_data(
+    path: str, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> bytearray:
+    """Read the array's bytes in pieces: a damaged header may declare too many."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    data = bytearray()
+    # Read one byte more, to detect bytes after the array.
+    while piece := file.read(min(_PIECE, num_bytes + 1 - len(data))):
+        data += piece
+    if len(data) < num_bytes:
+        raise InputError(
+            f"{path}: has {len(data)} bytes after its header, but shape {shape} of "
+            f"{dtype} needs {num_bytes}; the file was probably truncated, so copy it "
+            "again or make it again"
+        )
+    if len(data) > num_bytes:
+        raise InputError(
+            f"{path}: bytes follow its array of shape {shape}; a .npy file holds one "
+            "array, so copy it again or write each array into a file of its own"
+        )
+    return data
+
+
+_PIECE = 1 << 24
+_HEADERS: dict[
+    tuple[int, int],
+    Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]],
+] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+_READERS: dict[str, Callable[[str, BinaryIO, str], Iterator[object]]] = {
+    "text": _whole_text,
+    "lines": _lines,
+    "jsonl": _json_lines,
+    "npy": _array_rows,
+    "parquet": _parquet_rows,
+    "roxxel02": _blocks,
+}
+FORMATS = tuple(_READERS)

@@ -1,0 +1,166 @@
+"""The tables of a manifest: shards and columns; helpers for recorded JSON values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+FIRST_IS_CONTINUED = 1
+LAST_CONTINUES = 2
+"""Flags of a shard: its first document began in the shard before; its last document
+continues in the next shard."""
+
+_FINGERPRINT_SIZE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTable:
+    """The shards of a manifest: one list for each field, one entry for each shard.
+
+    `names` are file names without a folder. `num_tokens` includes separators.
+    `num_documents` counts each part of a document that is in several shards.
+    `min_values` and `max_values` are 0 for item types that are not integers, and for
+    shards without items. `flags` and the digests are copied from the shard's foot; a
+    digest has 64 hexadecimal digits.
+    """
+
+    names: Sequence[str] = ()
+    num_bytes: Sequence[int] = ()
+    num_tokens: Sequence[int] = ()
+    num_documents: Sequence[int] = ()
+    min_values: Sequence[int] = ()
+    max_values: Sequence[int] = ()
+    flags: Sequence[int] = ()
+    content_digests: Sequence[str] = ()
+    digests: Sequence[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def own_documents(self) -> list[int]:
+        """Return for each shard how many documents begin in it."""
+        pairs = zip(self.num_documents, self.joined(), strict=True)
+        return [count - is_joined for count, is_joined in pairs]
+
+    def joined(self) -> list[bool]:
+        """Return for each shard whether its first document began in an earlier one."""
+        continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
+        return [
+            before and bool(flags & FIRST_IS_CONTINUED)
+            for before, flags in zip(continues, self.flags, strict=False)
+        ]
+
+    def __add__(self, other: ShardTable) -> ShardTable:
+        """Return a table of these shards, followed by the shards of `other`."""
+        return ShardTable(
+            *([*a, *b] for a, b in zip(self._all, other._all, strict=True))
+        )
+
+    def first(self, num_shards: int) -> ShardTable:
+        """Return the first `num_shards` shards."""
+        return ShardTable(*(column[:num_shards] for column in self._all))
+
+    def row(self, number: int) -> tuple[Any, ...]:
+        """Return the fields of one shard."""
+        return tuple(column[number] for column in self._all)
+
+    def fingerprints(self, counts: Iterable[int]) -> list[str]:
+        """Return the fingerprint of the first `count` shards, for each of `counts`.
+
+        `counts` must ascend. docs/format.md, section 8, defines a fingerprint.
+        """
+        digest = blake2b(b"roxxel corpus 1", digest_size=_FINGERPRINT_SIZE)
+        found: list[str] = []
+        before = 0
+        for count in counts:
+            digest.update(bytes.fromhex("".join(self.content_digests[before:count])))
+            found.append(digest.hexdigest())
+            before = count
+        return found
+
+    @property
+    def _all(self) -> tuple[Sequence[Any], ...]:
+        return tuple(getattr(self, name) for name in SHARD_COLUMNS)
+
+
+SHARD_COLUMNS = {
+    "names": "names",
+    "num_bytes": "bytes",
+    "num_tokens": "tokens",
+    "num_documents": "documents",
+    "min_values": "least",
+    "max_values": "greatest",
+    "flags": "flags",
+    "content_digests": "content_digests",
+    "digests": "digests",
+}
+"""Attributes of `ShardTable`, in order, and their names in the manifest's JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTable:
+    """The files of one column, one for each shard.
+
+    `per` is `"token"` or `"document"`. `dtype` is an item type such as `uint8`, or
+    bytes of a fixed width such as `S36`. A shard without the column has the name None,
+    0 bytes, and the digest "". Digests are BLAKE2b, 64 hexadecimal digits.
+    """
+
+    per: str
+    dtype: str
+    names: Sequence[str | None]
+    num_bytes: Sequence[int]
+    digests: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def first(self, num_shards: int) -> ColumnTable:
+        """Return this column in the first `num_shards` shards."""
+        return replace(
+            self,
+            names=self.names[:num_shards],
+            num_bytes=self.num_bytes[:num_shards],
+            digests=self.digests[:num_shards],
+        )
+
+    def followed_by(self, num_shards: int) -> ColumnTable:
+        """Return this column with `num_shards` more shards that lack the column."""
+        return replace(
+            self,
+            names=[*self.names, *[None] * num_shards],
+            num_bytes=[*self.num_bytes, *[0] * num_shards],
+            digests=[*self.digests, *[""] * num_shards],
+        )
+
+
+def as_table(value: object) -> dict[str, Any]:
+    """Return a JSON object unchanged; return an empty dict for any other value."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def tokenizer_identity(recorded: object) -> str | None:
+    """Return the `name@hash` or `name` of a recorded tokenizer; None without a name."""
+    table = as_table(recorded)
+    name, digest = table.get("name"), table.get("hash")
+    if not isinstance(name, str):
+        return None
+    return name if digest is None else f"{name}@{digest}"
+
+
+def are_complete(writes: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether all shards of each write exist; takes their `write` metadata."""
+    by_first: dict[object, list[Mapping[str, Any]]] = {}
+    for write in writes:
+        by_first.setdefault(write.get("first"), []).append(write)
+    for group in by_first.values():
+        found = [(write.get("position"), bool(write.get("last"))) for write in group]
+        last = len(group) - 1
+        expected = [(position, position == last) for position in range(len(group))]
+        if sorted(found, key=str) != sorted(expected, key=str):
+            return False
+    return True

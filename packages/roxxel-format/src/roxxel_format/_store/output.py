@@ -1,0 +1,141 @@
+"""A file that is written once, under a hidden draft, and renamed when it is complete.
+
+All files of a corpus that readers open are written by this module.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+import time
+from typing import TYPE_CHECKING, Self
+
+from roxxel_format._store.local import claim, draft_path, sync_file, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from pathlib import Path
+    from types import TracebackType
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class Output:
+    """A new file. After an error or an interrupt, every further write is an error.
+
+    If a `with` block ends without `publish` or `rename`, the output removes the draft.
+    `draft` is a file that the caller created for this output alone; None creates a new
+    draft. `sync_s` is the seconds spent flushing to the disk.
+    """
+
+    def __init__(self, path: Path, draft: Path | None = None) -> None:
+        self._path = path
+        self._is_broken = False
+        self._is_named = False
+        self.sync_s = 0.0
+        try:
+            self._draft = _new_draft(path) if draft is None else draft
+            self._file = self._draft.open("wb", buffering=0)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from error
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append bytes."""
+        with self.unless_broken(), self._named(), memoryview(data) as rest:
+            start = 0
+            while start < len(rest):
+                start += self._file.write(rest[start:])
+
+    def finish(self) -> None:
+        """Flush the draft to the disk and close it."""
+        with self.unless_broken(), self._named():
+            if not self._file.closed:
+                with self._syncing():
+                    sync_file(self._file.fileno())
+                self._file.close()
+
+    def rename(self) -> None:
+        """Finish the draft and rename it to the file; a second call does nothing."""
+        if self._is_named:
+            return
+        self.finish()
+        with self.unless_broken(), self._named():
+            self._draft.replace(self._path)
+            self._is_named = True
+
+    def publish(self) -> None:
+        """Rename the draft, and flush the folder to the disk."""
+        self.rename()
+        with self._syncing():
+            sync_folder(self._path.parent)
+
+    def abort(self) -> None:
+        """Close the draft, and remove it unless it was renamed to the file."""
+        self._is_broken = True
+        with contextlib.suppress(OSError):
+            self._file.close()
+        if not self._is_named:  # A renamed draft's name is free for other writers.
+            with contextlib.suppress(OSError):
+                self._draft.unlink(missing_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.abort()
+
+    @contextlib.contextmanager
+    def unless_broken(self) -> Generator[None]:
+        """Run the block; if it raises, every further write is an error."""
+        if self._is_broken:
+            raise OSError(
+                f"{self._path}: an earlier write failed, so this file cannot be "
+                "completed; write it again"
+            )
+        try:
+            yield
+        except BaseException:
+            self._is_broken = True
+            raise
+
+    @contextlib.contextmanager
+    def _syncing(self) -> Generator[None]:
+        """Add the time of the block to `sync_s`."""
+        began = time.perf_counter()
+        yield
+        self.sync_s += time.perf_counter() - began
+
+    @contextlib.contextmanager
+    def _named(self) -> Generator[None]:
+        """Name the file in each OSError that the block raises."""
+        try:
+            yield
+        except OSError as error:
+            remedy = "make room and write" if error.errno in _FULL else "write it"
+            raise OSError(
+                error.errno,
+                f"{os.strerror(error.errno or 0)}; the new file was discarded, so "
+                f"{remedy} again",
+                str(self._path),
+            ) from error
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Replace a small file atomically, and flush it to the disk."""
+    with Output(path) as output:
+        output.write(data)
+        output.publish()
+
+
+def _new_draft(path: Path) -> Path:
+    """Create a draft that no other writer uses, and return its path."""
+    while not claim(draft := draft_path(path, secrets.token_hex(4))):
+        pass
+    return draft

@@ -1,0 +1,151 @@
+"""The record of a corpus's input files, and its comparison with other files.
+
+A file is recorded by its name without the folder, its size, its modification time, and
+a digest of its first and last 4096 bytes. To keep a manifest small, consecutive files
+share a row of the record if there are more than 64 files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+_MAX_NAMES = 100
+_MAX_ROWS = 64
+_SAMPLE_SIZE = 4096
+_COLUMNS = ("names", "sizes", "times", "samples")
+_ARGUMENTS = ("format", "field")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The input files of a write, recorded when this object is made.
+
+    Attributes:
+        paths: The files in the order of the corpus; `-` is the standard input.
+        form: A format of `prepare.inputs`; None to infer it from each name.
+        field: Name of the value in JSON objects and tables.
+        recorded: The record for JSON: `format`; `field`; the `number` of files; and
+            four lists with a row for each group of consecutive files: the name of the
+            first, their total size, the latest time in nanoseconds, and a digest.
+        older: The record of earlier writers: a digest of names, sizes and times.
+    """
+
+    paths: tuple[str, ...]
+    form: str | None = None
+    field: str = "text"
+    recorded: dict[str, Any] = dataclasses.field(init=False)
+    older: str = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        facts = [_facts_of(path) for path in self.paths]
+        step = _rows_step(len(facts))
+        groups = [facts[at : at + step] for at in range(0, len(facts), step)]
+        rows = [group[0] if step == 1 else _joined(group) for group in groups]
+        lists = zip(_COLUMNS, map(list, zip(*rows, strict=True)), strict=True)
+        recorded = {"format": self.form, "field": self.field, "number": len(facts)}
+        object.__setattr__(self, "recorded", recorded | dict(lists))
+        older = json.dumps([[each[:3] for each in facts], self.form, self.field])
+        object.__setattr__(self, "older", _digest(older.encode(), digest_size=16))
+
+    @property
+    def stream(self) -> str | None:
+        """Name of an input that can be read only once, such as a pipe; None without."""
+        if "-" in self.paths:
+            return "the standard input"
+        return next((path for path in self.paths if not Path(path).is_file()), None)
+
+    @property
+    def source(self) -> list[str]:
+        """The names to record: the first 100, and the number of the others."""
+        names = [_file_name(path) for path in self.paths[:_MAX_NAMES]]
+        more = len(self.paths) - len(names)
+        return [*names, f"and {more} more"] if more else names
+
+    def difference(self, recorded: object) -> str:
+        """Return in words how the recorded inputs differ from these."""
+        is_table = isinstance(recorded, dict)
+        table = cast("dict[str, Any]", recorded) if is_table else {}
+        columns = [table.get(name) for name in _COLUMNS]
+        if not all(isinstance(column, list) for column in columns):
+            return "made from other inputs (the corpus does not record which differs)"
+        arguments = [
+            f"{name}={table.get(name)!r} in the corpus, {self.recorded[name]!r} given"
+            for name in _ARGUMENTS
+            if table.get(name) != self.recorded[name]
+        ]
+        if arguments:
+            return f"made with other arguments ({', '.join(arguments)})"
+        number = len(self.paths)
+        if table.get("number") != number:
+            what = f"{number} given, {table.get('number')} when it was made"
+        else:
+            mine = zip(*(self.recorded[name] for name in _COLUMNS), strict=True)
+            theirs = zip(*cast("list[list[Any]]", columns), strict=False)
+            pairs = enumerate(zip(mine, theirs, strict=False))
+            changed = (self._change(*each) for each in pairs)
+            what = next(filter(None, changed), "the corpus does not record which")
+        return f"made from other inputs ({what})"
+
+    def _change(
+        self, row: int, pair: tuple[tuple[Any, ...], tuple[Any, ...]]
+    ) -> str | None:
+        """Return in words how a row of the record differs; None if it does not."""
+        (name, size, time, sample), (old_name, old_size, old_time, old_sample) = pair
+        step = _rows_step(len(self.paths))
+        paths = self.paths[row * step : (row + 1) * step]
+        what = paths[0] if len(paths) == 1 else f"one of {paths[0]} to {paths[-1]}"
+        if name != old_name:
+            return f"{paths[0]} is given where {old_name} was"
+        if step > 1 and (size, sample) != (old_size, old_sample):
+            return f"{what} differs in name, size, or first or last 4096 bytes"
+        if size != old_size:
+            return f"{what} has {size} bytes, and had {old_size}"
+        if sample != old_sample:
+            return f"{what} differs in its first or last 4096 bytes"
+        return f"{what} was modified since" if time != old_time else None
+
+
+def _file_name(path: str) -> str:
+    """Return a file's name without its folder, the same in every locale."""
+    return os.fsencode(Path(path).name).decode(errors="replace")
+
+
+def _rows_step(number: int) -> int:
+    """Return how many files share a row of the record."""
+    return max(1, -(-number // _MAX_ROWS))
+
+
+def _facts_of(path: str) -> list[Any]:
+    """Return name, size, time and digest of a file; for a stream, the name alone."""
+    if path == "-":
+        return [path, 0, 0, ""]
+    status = Path(path).stat()
+    if Path(path).is_dir():
+        raise IsADirectoryError(f"{path}: is a folder; name the files in it")
+    if not Path(path).is_file():
+        return [_file_name(path), 0, 0, ""]
+    try:
+        with Path(path).open("rb") as file:
+            sample = file.read(_SAMPLE_SIZE)
+            file.seek(max(0, status.st_size - _SAMPLE_SIZE))
+            sample += file.read(_SAMPLE_SIZE)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from error
+    return [_file_name(path), status.st_size, status.st_mtime_ns, _digest(sample)]
+
+
+def _joined(group: list[list[Any]]) -> list[Any]:
+    """Return one row for several files."""
+    names, sizes, times, samples = zip(*group, strict=True)
+    text = json.dumps([names, sizes, samples])
+    return [names[0], sum(sizes), max(times), _digest(text.encode())]
+
+
+def _digest(data: bytes, digest_size: int = 8) -> str:
+    return blake2b(data, digest_size=digest_size).hexdigest()

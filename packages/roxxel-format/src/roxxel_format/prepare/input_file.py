@@ -1,0 +1,218 @@
+"""Open one input file: plain, compressed, or the standard input.
+
+The readers of `gzip` and `zstandard` report a truncated or damaged file with exceptions
+of several types, or stop without one inside a Zstandard frame. This reader decompresses
+member by member, so its errors name the file and the member. Concatenated members are
+one text, as for the tools `gzip` and `zstd`. Any byte after the last member is an
+error, zeros included: a crash of the machine can leave zeros.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+# 8 KiB of Zstandard decompress to 256 MiB at most.
+_PIECE = 1 << 13
+_BUFFER = 1 << 20
+
+
+class InputError(ValueError):
+    """An input file is damaged or not in its format; the message names the file."""
+
+
+class _Decoder(Protocol):
+    """Decompresses one member."""
+
+    @property
+    def eof(self) -> bool:
+        """Whether the member is complete."""
+        ...
+
+    @property
+    def unused_data(self) -> bytes:
+        """Bytes after the member."""
+        ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class _Compression:
+    """A compressed format: its names, the decoder of a member, and its error type."""
+
+    name: str
+    member: str
+    decoder: Callable[[], _Decoder]
+    error: type[Exception]
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Generator[BinaryIO]:
+    """Open an input file; decompress it if its name ends in .gz or .zst.
+
+    Args:
+        path: The file; `-` is the standard input.
+
+    Raises:
+        OSError: The file cannot be opened or read; the error names it.
+        InputError: The file is truncated or damaged, or reading it failed otherwise.
+    """
+    with _naming(path):
+        if path == "-":
+            yield _standard_input()
+            return
+        with Path(path).open("rb") as file:
+            compression = _compression(path)
+            if compression is None:
+                yield file
+            else:
+                pieces = _decompressed(path, file, compression)
+                yield io.BufferedReader(_Pieces(pieces), _BUFFER)
+
+
+def _standard_input() -> BinaryIO:
+    # `sys.stdin` is None if the descriptor was closed before Python started.
+    if cast("object", sys.stdin) is None:
+        raise InputError(
+            "-: the standard input is closed; redirect a file or a pipe to it"
+        )
+    return sys.stdin.buffer
+
+
+def library(name: str, extra: str, path: str) -> Any:
+    """Return a package that an input file needs.
+
+    Raises:
+        ModuleNotFoundError: The package is not installed; the message names the extra.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f'{path}: needs {name}: pip install "roxxel-format[{extra}]"', name=name
+        ) from error
+
+
+def reason(error: Exception) -> str:
+    """Return the text of a library's error, without a final period."""
+    # The arguments of a SyntaxError are its text and a position in the code.
+    has_position = len(error.args) == 2 and isinstance(error.args[1], tuple)
+    message = str(error.args[0] if has_position else error)
+    text = " ".join(message.split()).rstrip(".")
+    # The text may quote bytes of the file.
+    printable = [each if each.isprintable() else ascii(each)[1:-1] for each in text]
+    return "".join(printable) or type(error).__name__
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Generator[None]:
+    """Make every error name the input file."""
+    try:
+        yield
+    except (InputError, ModuleNotFoundError):
+        raise
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
+    except Exception as error:
+        raise InputError(
+            f"{path}: cannot be read ({type(error).__name__}: {reason(error)}); check "
+            "the file"
+        ) from error
+
+
+def _compression(path: str) -> _Compression | None:
+    if path.endswith(".gz"):
+        # For zlib, 16 plus the window size requires a gzip header.
+        return _Compression(
+            "gzip",
+            "gzip member",
+            lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
+            zlib.error,
+        )
+    if path.endswith(".zst"):
+        zstandard = library("zstandard", "zstd", path)
+        return _Compression(
+            "Zstandard",
+            "Zstandard frame",
+            lambda: zstandard.ZstdDecompressor().decompressobj(),
+            zstandard.ZstdError,
+        )
+    return None
+
+
+def _decompressed(
+    path: str, file: BinaryIO, compression: _Compression
+) -> Iterator[bytes]:
+    """Yield the decompressed bytes of all members, in pieces."""
+    piece = file.read(_PIECE)
+    if not piece:
+        raise InputError(
+            f"{path}: is empty, but a {compression.name} file of an empty text is not; "
+            "the file was probably truncated, so copy it again or make it again"
+        )
+    stop = len(piece)
+    while piece:
+        start = stop - len(piece)
+        decoder = compression.decoder()
+        while True:
+            try:
+                data = decoder.decompress(piece)
+            except compression.error as error:
+                raise InputError(
+                    f"{path}: bytes {start} to {stop} are not a whole "
+                    f"{compression.member} ({reason(error).rpartition(': ')[2]}); copy "
+                    "the file again or make it again"
+                ) from error
+            if data:
+                yield data
+            if decoder.eof:
+                break
+            piece = file.read(_PIECE)
+            stop += len(piece)
+            if not piece:
+                raise InputError(
+                    f"{path}: ends at byte {stop}, inside the {compression.member} "
+                    f"that begins at byte {start}; the file was probably truncated, so "
+                    "copy it again or make it again"
+                )
+        piece = decoder.unused_data
+        if not piece:
+            piece = file.read(_PIECE)
+            stop += len(piece)
+
+
+class _Pieces(io.RawIOBase):
+    """A file whose content is the concatenated pieces."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        target = memoryview(buffer).cast("B")
+        count = min(len(target), len(self._rest))
+        target[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+
+def as_seekable(file: BinaryIO) -> BinaryIO:
+    """Return a seekable file; reads a pipe into memory."""
+    return file if file.seekable() else cast("BinaryIO", io.BytesIO(file.read()))

@@ -1,0 +1,208 @@
+"""Zstandard and Parquet inputs that are cut or damaged."""
+
+from __future__ import annotations
+
+import io
+import struct
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from roxxel_format import Roxxel
+from roxxel_format.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+LINES = b"".join(b'"document %d"\n' % number for number in range(20_000))
+
+
+def zst(text: bytes) -> bytes:
+    """Return a Zstandard frame with a checksum."""
+    library: Any = import_module("zstandard")
+    return library.ZstdCompressor(write_checksum=True).compress(text)
+
+
+def table(num_rows: int = 5000) -> bytes:
+    """Return a Parquet file of texts in several row groups, with page checksums."""
+    library: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
+    file = io.BytesIO()
+    texts = [f"document {number}" for number in range(num_rows)]
+    parquet.write_table(
+        library.table({"text": texts}),
+        file,
+        row_group_size=1000,
+        write_page_checksum=True,
+        compression="none",
+        use_dictionary=False,
+    )
+    return file.getvalue()
+
+
+@pytest.fixture
+def error_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function that writes a bad input and returns its error."""
+
+    def write(name: str, content: bytes, *options: str) -> str:
+        path = tmp_path / name
+        path.write_bytes(content)
+
+        assert main(["write", str(tmp_path / "c.rox"), str(path), *options]) == 1
+
+        error = capsys.readouterr().err
+        start = f"roxxel-format: {path}"
+        assert error.startswith(start)
+        assert error.count("\n") == 1
+        assert not (tmp_path / "c.rox").exists()
+        return error.removeprefix(start).removesuffix("\n")
+
+    return write
+
+
+def documents(folder: Path, name: str, content: bytes) -> list[bytes]:
+    """Write an input of texts and return the documents of the corpus."""
+    path = folder / name
+    path.write_bytes(content)
+    assert main(["write", str(folder / "c.rox"), str(path)]) == 0
+    return [each.tobytes() for each in Roxxel(folder / "c.rox").documents]
+
+
+@pytest.mark.parametrize("form", ["text", "lines", "jsonl"])
+@pytest.mark.parametrize("share", [0.0001, 0.5, 0.9, 0.9999])
+def test_a_cut_zstandard_file_names_the_frame_that_it_ends_in(
+    form: str, share: float, error_of: Callable[..., str]
+) -> None:
+    whole = zst(LINES)
+    cut = whole[: int(share * len(whole))]
+
+    error = error_of("a.zst", cut, "--format", form)
+
+    assert error == (
+        f": ends at byte {len(cut)}, inside the Zstandard frame that begins at byte 0; "
+        "the file was probably truncated, so copy it again or make it again"
+    )
+
+
+def test_a_cut_in_the_second_frame_is_found(error_of: Callable[..., str]) -> None:
+    first, second = zst(b'"one"\n'), zst(b'"two"\n')
+
+    error = error_of("a.jsonl.zst", first + second[:-1])
+
+    assert f"inside the Zstandard frame that begins at byte {len(first)};" in error
+
+
+def test_frames_that_are_skipped_and_empty_frames_have_no_text(tmp_path: Path) -> None:
+    skipped = struct.pack("<II", 0x184D2A53, 5) + b"bytes"
+    content = skipped + zst(b'"one"\n"t') + skipped + zst(b"") + zst(b'wo"\n') + skipped
+
+    assert documents(tmp_path, "a.jsonl.zst", content) == [b"one", b"two"]
+
+
+def test_an_empty_zstandard_file_is_an_error(error_of: Callable[..., str]) -> None:
+    assert error_of("a.zst", b"") == (
+        ": is empty, but a Zstandard file of an empty text is not; the file was "
+        "probably truncated, so copy it again or make it again"
+    )
+
+
+def test_garbage_after_the_last_frame_is_an_error(error_of: Callable[..., str]) -> None:
+    whole = zst(b'"one"\n')
+
+    error = error_of("a.jsonl.zst", whole + b"garbage")
+
+    assert error == (
+        f": bytes {len(whole)} to {len(whole) + 7} are not a whole Zstandard frame "
+        "(Unknown frame descriptor); copy the file again or make it again"
+    )
+
+
+def test_a_damaged_frame_says_between_which_bytes(error_of: Callable[..., str]) -> None:
+    whole = bytearray(zst(b'"one"\n'))
+    whole[-1] ^= 1
+
+    error = error_of("a.jsonl.zst", bytes(whole))
+
+    assert error == (
+        f": bytes 0 to {len(whole)} are not a whole Zstandard frame (Restored data "
+        "doesn't match checksum); copy the file again or make it again"
+    )
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_cut_parquet_file_is_one_sentence(
+    share: float, error_of: Callable[..., str]
+) -> None:
+    whole = table()
+
+    error = error_of("a.parquet", whole[: int(share * len(whole))])
+
+    assert error.startswith(": not a Parquet file (")
+    assert error.endswith("); copy it again or make it again")
+
+
+def test_a_damaged_parquet_file_names_the_row(error_of: Callable[..., str]) -> None:
+    damaged = table().replace(b"document 2048", b"document 2o48")
+
+    error = error_of("a.parquet", damaged)
+
+    assert error.startswith(": damaged at or after row 1024 (")
+    assert error.endswith("); copy the file again or make it again")
+
+
+def test_a_parquet_text_that_is_not_utf_8_names_the_row(
+    error_of: Callable[..., str],
+) -> None:
+    library: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
+    file = io.BytesIO()
+    texts = library.array([b"a", b"\xff"]).view(library.string())
+    parquet.write_table(library.table({"text": texts}), file)
+
+    error = error_of("a.parquet", file.getvalue())
+
+    assert error == (
+        ": row 1 is not UTF-8 text (invalid start byte at byte 0); convert it first"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        ([], "has no column 'text', and no other"),
+        (["text", "id", "text"], "has 2 columns 'text'"),
+    ],
+)
+def test_a_parquet_file_has_one_column_of_documents(
+    names: list[str], problem: str, error_of: Callable[..., str]
+) -> None:
+    library: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
+    file = io.BytesIO()
+    columns = [library.array([name]) for name in names]
+    parquet.write_table(library.Table.from_arrays(columns, names=names), file)
+
+    error = error_of("a.parquet", file.getvalue())
+
+    assert error == f": {problem}; name the column of the documents by --field"
+
+
+def test_a_compressed_parquet_file_is_read(tmp_path: Path) -> None:
+    found = documents(tmp_path, "a.parquet.zst", zst(table(3)))
+
+    assert found == [b"document 0", b"document 1", b"document 2"]
+
+
+def test_parquet_comes_from_the_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(Pipe(table(3))))
+
+    assert main(["write", str(tmp_path / "c.rox"), "-", "--format", "parquet"]) == 0
+
+    assert Roxxel(tmp_path / "c.rox").num_documents == 3

@@ -1,0 +1,348 @@
+"""Columns of a corpus that grows: each version keeps its own."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from roxxel_format import Roxxel, ShardError
+from roxxel_format.cli import main
+from roxxel_format.errors import ManifestError
+
+from .conformance.reader import read_column, seal
+from .helpers import corpus_of, documents_of, listed, names_in, with_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def grow(folder: Path, *values: int) -> Roxxel:
+    """Append a shard of one document; return the corpus as it is then."""
+    return corpus_of(folder, [np.array(values, np.uint16)], exist="append")
+
+
+def column_at(folder: Path, version: str, column: str = "mask") -> list[int]:
+    return Roxxel(folder / "c_*.rox", version=version).column(column)[:].tolist()
+
+
+def reseal(folder: Path, table: dict[str, Any]) -> None:
+    """Write a manifest of other content, with the right checksum."""
+    (folder / "c_manifest.json").write_bytes(seal(table))
+
+
+@pytest.mark.parametrize("per", ["token", "document"])
+def test_append_of_a_column_writes_the_shards_that_lack_it(
+    per: Any, tmp_path: Path
+) -> None:
+    corpus = grow(tmp_path, 1, 2)
+    first = corpus.fingerprint
+    count = {"token": 2, "document": 1}[per]
+    corpus.write_column("mask", np.arange(count, dtype=np.uint8), per)
+    before = {name: (tmp_path / name).read_bytes() for name in names_in(tmp_path)}
+    grow(tmp_path, 3, 4)
+    corpus = grow(tmp_path, 5, 6)
+
+    values = np.arange(count, 3 * count, dtype=np.uint8)
+    corpus.write_column("mask", values, per, exist="append")
+
+    assert corpus.column("mask")[:].tolist() == list(range(3 * count))
+    assert column_at(tmp_path, first) == list(range(count))
+    assert corpus.verify().ok
+    del before["c_manifest.json"]
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert corpus.leftovers() == []
+
+
+def test_append_of_a_new_column_writes_all_of_it(tmp_path: Path) -> None:
+    corpus = grow(tmp_path, 1, 2)
+
+    corpus.write_column("mask", [1, 0], exist="append")
+    corpus.write_column("mask", [], exist="append")
+
+    assert corpus.column("mask")[:].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "per", "dtype", "message"),
+    [
+        ([1], "token", None, "the shard that lacks it has 2 tokens, but there are on"),
+        ([1, 2, 3], "token", None, "has 2 tokens, but there are more values; pass one"),
+        (
+            [256, 1],
+            "token",
+            None,
+            r"value 0 is 256, outside \[0, 255\] of uint8; use a wider dtype with exi",
+        ),
+        ([1], "document", None, "is per token, so values per document cannot be appe"),
+        ([1, 1], "token", "int64", "holds uint8, so int64 cannot be appended; leave d"),
+    ],
+)
+def test_append_of_values_that_do_not_fit_the_column_changes_nothing(
+    values: list[int], per: Any, dtype: Any, message: str, tmp_path: Path
+) -> None:
+    grow(tmp_path, 1).write_column("mask", np.zeros(1, np.uint8))
+    corpus = grow(tmp_path, 2, 3)
+    before = listed(tmp_path), names_in(tmp_path)
+
+    with pytest.raises(ValueError, match=message):
+        corpus.write_column("mask", values, per, dtype, exist="append")
+
+    assert (listed(tmp_path), names_in(tmp_path)) == before
+
+
+def test_append_to_a_complete_column_says_how_to_change_it(tmp_path: Path) -> None:
+    corpus = grow(tmp_path, 1)
+    corpus.write_column("mask", [1])
+
+    message = "every shard of the corpus has it already; to change its values, use exis"
+    with pytest.raises(ValueError, match=message):
+        corpus.write_column("mask", [0], exist="append")
+
+    assert corpus.column("mask")[:].tolist() == [1]
+
+
+def test_earlier_versions_keep_a_column_that_is_replaced(tmp_path: Path) -> None:
+    corpus = grow(tmp_path, 1, 2)
+    first = corpus.fingerprint
+    corpus.write_column("mask", [1, 0])
+    pinned = Roxxel(tmp_path / "c_*.rox", version=first)
+    digest = pinned.column("mask").digest
+    corpus = grow(tmp_path, 3)
+    second = corpus.fingerprint
+
+    for values in ([5, 5, 5], [6, 6, 6], [7, 7, 7]):
+        corpus.write_column("mask", values, dtype="int32", exist="replace")
+
+    assert corpus.column("mask")[:].tolist() == [7, 7, 7]
+    assert column_at(tmp_path, first) == [1, 0]
+    assert pinned.column("mask")[:].tolist() == [1, 0]
+    again: Roxxel = pickle.loads(pickle.dumps(pinned))  # noqa: S301 - our own bytes
+    assert again.column("mask").digest == digest
+    assert corpus.with_version(first).column("mask").digest == digest
+    assert Roxxel(tmp_path / "c_*.rox", version=first).verify().ok
+    # Of the replaced files, those of the earlier version alone are kept.
+    assert corpus.leftovers() == []
+    assert sum(name.endswith(".bin") for name in names_in(tmp_path)) == 1 + 2
+
+    corpus = grow(tmp_path, 4, 4)
+    corpus.write_column("mask", [8, 8], exist="append")
+    corpus.write_column("mask", [9] * 5, exist="replace")
+    assert column_at(tmp_path, first) == [1, 0]
+    assert column_at(tmp_path, second) == [7, 7, 7]
+    assert column_at(tmp_path, corpus.fingerprint) == [9] * 5
+    path = tmp_path / "c_manifest.json"
+    for version, expected in enumerate(([1, 0], [7] * 3, [9] * 5)):
+        assert read_column(path, "mask", version).tolist() == expected
+
+
+def test_damaged_column_of_an_earlier_version_is_found_by_that_version(
+    tmp_path: Path,
+) -> None:
+    corpus = grow(tmp_path, 1, 2)
+    first = corpus.fingerprint
+    corpus.write_column("mask", [1, 0])
+    (old,) = [name for name in names_in(tmp_path) if name.endswith(".bin")]
+    corpus = grow(tmp_path, 3)
+    corpus.write_column("mask", [5, 5, 5], exist="replace")
+    (tmp_path / old).write_bytes(bytes(16))
+
+    assert corpus.verify().ok
+    damage = Roxxel(tmp_path / "c_*.rox", version=first).verify().errors
+    assert [old in str(error) for error in damage] == [True]
+
+
+def test_a_version_lists_the_columns_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = grow(tmp_path, 1)
+    first = corpus.fingerprint
+    assert corpus.columns == []
+    corpus.write_column("old", [1])
+    corpus.write_column("both", [1])
+    corpus = grow(tmp_path, 2)
+    corpus.write_column("both", [1], exist="append")
+    corpus.write_column("new", [1, 1])
+
+    assert corpus.columns == ["both", "new"]
+    assert corpus.with_version(first).columns == ["both", "new", "old"]
+    assert Roxxel(corpus.paths[0]).columns == []
+    assert main(["info", str(tmp_path), "--no-lengths"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [line for line in lines if "per token" in line]
+    assert [row.split("name ")[1] for row in rows] == [
+        "old, per token, dtype int64, shards 1, missing shards 1",
+        "both, per token, dtype int64, shards 2, missing shards 0",
+        "new, per token, dtype int64, shards 2, missing shards 0",
+    ]
+    message = r"c_00001\.rox: the shard has no column 'old'; append it with write_colu"
+    with pytest.raises(ShardError, match=message):
+        corpus.column("old")
+
+
+@pytest.mark.parametrize("exist", ["append", "replace"])
+def test_column_that_another_write_changes_meanwhile_is_an_error(
+    exist: Any, tmp_path: Path
+) -> None:
+    grow(tmp_path, 1).write_column("mask", [1])
+    corpus = grow(tmp_path, 2)
+
+    def values() -> Iterator[Any]:
+        yield np.array([2, 2] if exist == "replace" else [2])
+        Roxxel(tmp_path).write_column("mask", [3], exist="append")
+
+    with pytest.raises(FileExistsError, match="another write of the column 'mask' was"):
+        corpus.write_column("mask", values(), exist=exist)
+
+    assert corpus.column("mask")[:].tolist() == [1, 3]
+    assert corpus.leftovers() == []
+
+
+def test_replaced_column_of_a_version_that_an_append_makes_an_earlier_one(
+    tmp_path: Path,
+) -> None:
+    corpus = grow(tmp_path, 1)
+    first = corpus.fingerprint
+    corpus.write_column("mask", [1])
+
+    def values() -> Iterator[Any]:
+        grow(tmp_path, 2)
+        yield np.array([7])
+
+    corpus.write_column("mask", values(), exist="replace")
+
+    assert column_at(tmp_path, first) == [7]
+    assert corpus.leftovers() == []
+
+
+def test_a_file_of_a_column_is_verified_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = corpus_of(tmp_path, documents_of(5000, 5000))
+    corpus.write_column("mask", np.arange(corpus.num_tokens))
+    reads: list[int] = []
+    pread = os.pread
+
+    def counted(fd: int, length: int, offset: int) -> bytes:
+        reads.append(length)
+        return pread(fd, length, offset)
+
+    monkeypatch.setattr("os.pread", counted)
+    assert corpus.column("mask")[3] == 3
+    assert sum(reads) >= 8000
+    reads.clear()
+
+    for index in range(10):
+        assert corpus.column("mask")[index] == index
+
+    assert reads == []
+
+
+def open_files(folder: Path, suffix: str) -> set[Path]:
+    """Return the files of a folder with a suffix that this process has open."""
+    links = [each for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return {each.readlink() for each in links} & {*folder.glob(f"*{suffix}")}
+
+
+def test_a_column_keeps_as_many_files_open_as_its_corpus(tmp_path: Path) -> None:
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("this system does not list the files of a process")
+    written = corpus_of(tmp_path, documents_of(*[5000] * 6))
+    written.write_column("mask", np.arange(written.num_tokens))
+    with Roxxel(written.filepath, max_maps=2) as corpus:
+        column = corpus.column("mask")
+        starts = np.arange(0, corpus.num_tokens - 10, 1000)
+        assert corpus.num_shards == 18
+
+        assert np.array_equal(column.read(starts, 10)[:, 0], starts)
+        corpus.read(starts, 10)
+
+        opened = [len(open_files(tmp_path, each)) for each in (".bin", ".rox")]
+        assert opened[0] == opened[1] < 5
+    assert open_files(tmp_path, ".bin") == set()
+
+
+def test_a_replaced_column_is_an_error_of_who_reads_its_old_files(
+    tmp_path: Path,
+) -> None:
+    corpus = grow(tmp_path, 1)
+    corpus.write_column("mask", [1])
+    reader = Roxxel(corpus.filepath).column("mask")
+
+    corpus.write_column("mask", [2], exist="replace")
+
+    with pytest.raises(ShardError, match="is gone, so the column was replaced or the"):
+        reader[0]
+    assert corpus.column("mask")[:].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "../a", "..", "a.b", "", "1a", "a b", "\N{LATIN SMALL LETTER U}."]
+)
+@pytest.mark.parametrize("member", ["columns", "earlier_columns"])
+def test_manifest_with_a_column_of_a_hostile_name_is_refused(
+    name: str, member: str, tmp_path: Path
+) -> None:
+    grow(tmp_path, 1).write_column("mask", [1])
+    grow(tmp_path, 2).write_column("mask", [1, 1], exist="replace")
+    table = listed(tmp_path)
+    if member == "columns":
+        table["columns"][name] = table["columns"].pop("mask")
+    else:
+        table["earlier_columns"][0]["name"] = name
+    reseal(tmp_path, table)
+
+    with pytest.raises(ManifestError, match=r"contradicts itself .*the column name"):
+        _ = Roxxel(tmp_path).num_tokens
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"names": ["x.bin", "y.bin"]},
+        {"names": [], "bytes": [], "digests": []},
+        {"names": ["../x"]},
+        {"names": ["x" * 256]},
+        {"names": ["c_00000.rox"]},
+        {"digests": ["x"]},
+        {"bytes": [-1]},
+        {"per": "shard"},
+        {"name": None},
+    ],
+)
+def test_manifest_with_a_wrong_earlier_column_is_refused(
+    change: Any, tmp_path: Path
+) -> None:
+    grow(tmp_path, 1).write_column("mask", [1])
+    grow(tmp_path, 2).write_column("mask", [1, 1], exist="replace")
+    table = listed(tmp_path)
+    table["earlier_columns"][0] |= change
+    reseal(tmp_path, table)
+
+    with pytest.raises(ManifestError, match="contradicts itself"):
+        _ = Roxxel(tmp_path).num_tokens
+
+
+def test_manifest_with_an_earlier_column_twice_is_refused(tmp_path: Path) -> None:
+    grow(tmp_path, 1).write_column("mask", [1])
+    grow(tmp_path, 2).write_column("mask", [1, 1], exist="replace")
+    table = listed(tmp_path)
+    (each,) = table["earlier_columns"]
+    other = each | {"names": [each["names"][0] + "x"]}
+    table["earlier_columns"] = [each, other]
+    reseal(tmp_path, table)
+
+    with pytest.raises(ManifestError, match="an earlier column that is listed twice"):
+        _ = Roxxel(tmp_path).num_tokens
+
+
+def test_manifest_without_replaced_columns_has_no_list_of_them(tmp_path: Path) -> None:
+    corpus = grow(tmp_path, 1)
+    corpus.write_column("mask", [1])
+    corpus.write_column("mask", [2], exist="replace")
+
+    assert "earlier_columns" not in listed(tmp_path)
+    assert with_manifest(corpus).columns == []

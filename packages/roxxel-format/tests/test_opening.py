@@ -1,0 +1,165 @@
+"""Only regular files are opened, and a manifest only up to a bound."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from roxxel_format import Roxxel, ShardError
+from roxxel_format.errors import ManifestError
+from roxxel_format.foreign import FlatTokens
+
+from .helpers import corpus_of, documents_of, names_in
+from .test_foreign import write_megatron
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DOCUMENTS = documents_of(900, 900)
+
+FILES = {
+    "c_manifest.json": [
+        "Roxxel('c_*.rox').num_tokens",
+        "Roxxel('c_*.rox').write([[1]], exist='append')",
+        "Roxxel('?_*.rox').num_tokens",
+    ],
+    "c_00000.rox": ["Roxxel('c_*.rox').tokens[0]", "Shard('c_00000.rox')"],
+    "a.npy": ["FlatTokens('a.npy')"],
+    "a.bin": ["FlatTokens('a.bin', 'uint16')"],
+    "m.idx": ["MegatronTokens('m')"],
+    "m.bin": ["MegatronTokens('m')"],
+    "c_00000.mask.*.bin": ["Roxxel('c_*.rox').column('mask')[0]"],
+}
+"""Code that opens a file, by the name of the file."""
+
+# In a child, because an open that waits for a writer would wait for ever. A device
+# without an end fills the memory that the child may have, and no more.
+CHILD = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+from roxxel_format import Roxxel, Shard
+from roxxel_format.foreign import FlatTokens, MegatronTokens
+for code in sys.argv[1:]:
+    try:
+        exec(code)
+    except ValueError as error:
+        print(type(error).__name__, error)
+    else:
+        print(code, "raised nothing")
+"""
+
+
+def become(kind: str, path: Path) -> None:
+    """Replace a file by something that is not a regular file."""
+    path.unlink()
+    if kind == "named pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["named pipe", "device", "folder"])
+@pytest.mark.parametrize("file", FILES)
+def test_a_file_that_is_not_regular_is_refused_at_once(
+    file: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    corpus = corpus_of(tmp_path, DOCUMENTS)
+    corpus.write_column("mask", np.zeros(1800, np.uint8))
+    np.save("a.npy", DOCUMENTS[0])
+    DOCUMENTS[0].tofile("a.bin")
+    write_megatron(tmp_path / "m", DOCUMENTS)
+    (path,) = tmp_path.glob(file)
+    become(kind, path)
+
+    child = subprocess.run(
+        [sys.executable, "-c", CHILD, *FILES[file]],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+
+    said = child.stdout.splitlines()
+    assert len(said) == len(FILES[file])
+    for line in said:
+        assert line.startswith("ShardError ")
+        assert line.endswith(
+            f"{path.name}: is a {kind}, not a regular file; check the path"
+        )
+
+
+def test_a_socket_is_refused_as_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("a.npy")
+
+        with pytest.raises(ShardError, match=r"a\.npy: is a socket, not a regular"):
+            FlatTokens("a.npy")
+
+
+def test_a_folder_in_place_of_a_manifest_stays_when_a_corpus_is_replaced(
+    tmp_path: Path,
+) -> None:
+    corpus = corpus_of(tmp_path, DOCUMENTS)
+    become("folder", tmp_path / "c_manifest.json")
+    before = names_in(tmp_path)
+
+    with pytest.raises(ShardError, match="is a folder, not a regular file"):
+        corpus.write([[1]], exist="replace")
+
+    assert names_in(tmp_path) == before
+
+
+def test_a_manifest_above_the_bound_is_refused_before_it_is_read(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "c_manifest.json"
+    path.touch()
+    os.truncate(path, 2**28 + 1)
+
+    with pytest.raises(ShardError) as caught:
+        Roxxel(tmp_path / "c_*.rox").num_tokens  # noqa: B018 - opens the corpus
+
+    assert str(caught.value) == (
+        f"{path}: has 268435457 bytes, but such a file has at most 268435456; "
+        "check the path"
+    )
+
+
+def test_a_manifest_of_many_lists_is_refused_before_it_is_parsed(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "c_manifest.json"
+    body = b'{"format":"roxxel manifest","version":1,"x":[' + b"[]," * 2**21 + b"[]]"
+    path.write_bytes(body + b',"crc32":"%08x"}\n' % zlib.crc32(body))
+
+    with pytest.raises(ManifestError, match=r"2097155 lists and objects in 6291\d+ by"):
+        Roxxel(tmp_path / "c_*.rox").num_tokens  # noqa: B018 - opens the corpus
+
+
+def test_no_manifest_is_committed_that_readers_would_refuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = corpus_of(tmp_path, DOCUMENTS)
+    before = names_in(tmp_path)
+    size = (tmp_path / "c_manifest.json").stat().st_size
+    monkeypatch.setattr("roxxel_format._write.commit.MAX_MANIFEST_SIZE", size)
+
+    with pytest.raises(
+        ValueError, match=r"c_manifest\.json: the manifest of \d shards"
+    ):
+        corpus.write(DOCUMENTS, exist="append")
+
+    assert names_in(tmp_path) == before
+    assert Roxxel(tmp_path / "c_*.rox").num_tokens == 1800

@@ -1,0 +1,408 @@
+"""Shards of the first Roxxel, made here from the description of their format.
+
+Blocks of bytes, the end of each block in bytes (int64), and a foot: the number of
+blocks, their bytes, the item type in eight bytes (`ROXXEL02` alone), and the magic.
+"""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_format import Roxxel, ShardError, TokenReader
+from roxxel_format.cli import main
+from roxxel_format.foreign import Roxxel02Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def shard_of(
+    blocks: Sequence[bytes], dtype: str = "uint8", magic: bytes = b"ROXXEL02"
+) -> bytes:
+    """Return the bytes of a shard of these blocks."""
+    ends = np.cumsum([len(block) for block in blocks], dtype="<i8")
+    data = b"".join(blocks)
+    name = dtype.encode().ljust(8, b"\0") if magic == b"ROXXEL02" else b""
+    counts = struct.pack("<qq", len(blocks), len(data))
+    return data + ends.tobytes() + counts + name + magic
+
+
+def write_old(
+    folder: Path,
+    documents: Sequence[bytes],
+    separator: bytes = b"",
+    *,
+    block_size: int = 64,
+    blocks_per_shard: int = 3,
+    dtype: str = "uint8",
+    magic: bytes = b"ROXXEL02",
+    first: int = 0,
+) -> bytes:
+    """Write documents as the first Roxxel did; return the bytes of the blocks."""
+    data = b"".join(each + separator for each in documents)
+    padding = -len(data) % block_size
+    data += ((separator or b"\0") * block_size)[:padding]
+    blocks = [data[at : at + block_size] for at in range(0, len(data), block_size)]
+    for number in range(0, len(blocks), blocks_per_shard):
+        path = folder / f"old_{first + number // blocks_per_shard:04d}.rox"
+        part = blocks[number : number + blocks_per_shard]
+        path.write_bytes(shard_of(part, dtype, magic))
+    return data
+
+
+def tokens_of(*lengths: int) -> list[np.ndarray[Any, Any]]:
+    """Return int32 documents of these lengths, of tokens from 1 on."""
+    rng = np.random.default_rng(0)
+    return [rng.integers(1, 50_000, n, np.int32) for n in lengths]
+
+
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=9),
+    dtype=st.sampled_from(["uint8", "int32", "float32", "int64", ">i4", "<u2", "u2"]),
+    blocks_per_shard=st.integers(1, 4),
+    data=st.data(),
+)
+def test_old_shards_read_as_the_same_documents_in_a_corpus(
+    lengths: list[int],
+    dtype: str,
+    blocks_per_shard: int,
+    data: st.DataObject,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("old")
+    item = np.dtype(dtype)
+    documents = [(each % 250 + 1).astype(item) for each in tokens_of(*lengths)]
+    end = np.zeros(1, item)
+    line = write_old(
+        folder,
+        [each.tobytes() for each in documents],
+        end.tobytes(),
+        dtype=dtype,
+        blocks_per_shard=blocks_per_shard,
+    )
+
+    old = Roxxel02Tokens(folder / "old_*.rox", separator=0)
+
+    assert isinstance(old, TokenReader)
+    assert old.dtype == item
+    assert old.tokens[:].tobytes() == line
+    new = Roxxel(folder / "new_*.rox")
+    new.write(old.documents, separator=0, dtype=item.newbyteorder("<"))
+    assert len(old.documents) == len(new.documents) == len(documents)
+    for one, other, given_ in zip(old.documents, new.documents, documents, strict=True):
+        assert one.tolist() == other.tolist() == given_.tolist()
+    start = data.draw(st.integers(0, new.num_tokens))
+    stop = data.draw(st.integers(start, new.num_tokens))
+    spans = old.document_spans(start, stop)
+    assert np.array_equal(spans, new.document_spans(start, stop))
+    windows = old.read([start], stop - start)
+    assert np.array_equal(windows, new.read([start], stop - start))
+
+
+@given(
+    documents=st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=8),
+    separator=st.binary(min_size=1, max_size=5),
+)
+def test_documents_end_behind_each_row_of_separators(
+    documents: list[bytes],
+    separator: bytes,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("old")
+    line = write_old(folder, documents, separator)
+
+    old = Roxxel02Tokens(folder, separator=separator)
+
+    found = [bytes(each) for each in old.documents]
+    with_separators = [bytes(each) for each in old.documents.with_separator]
+    assert b"".join(with_separators) == line
+    assert not any(separator in each for each in found)
+    assert all(found[1:])
+    # bytes.split finds separators from the left too; padding may end inside one.
+    *pieces, last = line.split(separator)
+    if not separator.startswith(last) or len(pieces) == 0:
+        pieces.append(last)
+    pieces = [each for each in pieces if each]
+    assert [each for each in found if each] == pieces
+
+
+def test_without_a_separator_the_line_is_one_document(tmp_path: Path) -> None:
+    line = write_old(tmp_path, [b"some text", b"more"] * 40)
+
+    old = Roxxel02Tokens(tmp_path / "old_*.rox")
+
+    assert len(old.documents) == 1
+    assert bytes(old.documents[0]) == line
+    assert line.endswith(b"\0")
+    assert old.document_spans(3, 100).tolist() == [[0, 3, 100]]
+
+
+def test_shards_are_read_in_natural_order(tmp_path: Path) -> None:
+    for number in (9999, 10000, 10001):
+        path = tmp_path / f"old_{number:04d}.rox"
+        path.write_bytes(shard_of([str(number).encode()]))
+
+    for filepath in (
+        tmp_path,
+        tmp_path / "old_*.rox",
+        [tmp_path / f"old_{n}.rox" for n in (9999, 10000, 10001)],
+    ):
+        old = Roxxel02Tokens(filepath)
+        assert bytes(old.tokens[:]) == b"99991000010001"
+
+
+def test_a_shard_of_roxxel01_needs_its_item_type(tmp_path: Path) -> None:
+    [tokens] = tokens_of(32)
+    write_old(tmp_path, [tokens.tobytes()], dtype="", magic=b"ROXXEL01")
+    path = tmp_path / "old_0000.rox"
+
+    with pytest.raises(ShardError) as caught:
+        Roxxel02Tokens(path)
+
+    assert str(caught.value) == (
+        f'{path}: records no item type; pass dtype, which is "uint8" for text'
+    )
+    assert Roxxel02Tokens(path, "int32").tokens[:].tolist() == tokens.tolist()
+
+
+def test_fingerprints_tell_contents_from_each_other_and_not_paths(
+    tmp_path: Path,
+) -> None:
+    seen: set[str] = set()
+    for number, text in enumerate((b"a" * 100, b"b" * 100, b"a" * 101)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        write_old(folder, [text], b"\0")
+        seen |= {
+            Roxxel02Tokens(folder).fingerprint,
+            Roxxel02Tokens(folder, separator=0).fingerprint,
+        }
+        (folder / "old_0000.rox").rename(folder / "moved.rox")
+        seen |= {Roxxel02Tokens(folder / "moved.rox").fingerprint}
+
+    assert len(seen) == 6
+
+
+def test_a_pickled_reader_opens_its_shards_again(tmp_path: Path) -> None:
+    write_old(tmp_path, [b"text"] * 99, b"\n")
+    old = Roxxel02Tokens([tmp_path / "old_*.rox"], separator=b"\n", tokenizer="t")
+    data = pickle.dumps(old)
+
+    again = pickle.loads(data)  # noqa: S301 - our own bytes
+
+    assert again.fingerprint == old.fingerprint
+    assert again.tokenizer == "t"
+    assert bytes(again.documents[98]) == b"text"
+    write_old(tmp_path, [b"other"] * 99, b"\n")
+    with pytest.raises(ShardError, match="the corpus was replaced: its fingerprint"):
+        pickle.loads(data)  # noqa: S301 - our own bytes
+
+
+def test_a_shard_that_is_replaced_while_it_is_open_is_an_error(tmp_path: Path) -> None:
+    write_old(tmp_path, [b"text"] * 99, b"\n")
+    old = Roxxel02Tokens(tmp_path)
+    path = tmp_path / "old_0000.rox"
+    path.rename(tmp_path / "kept")
+    path.write_bytes((tmp_path / "kept").read_bytes())
+
+    with pytest.raises(ShardError) as caught:
+        old.read([0], 10)
+
+    assert str(caught.value) == (
+        f"{path}: the file was replaced after it was opened; open the corpus again"
+    )
+
+
+def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
+    tokens = np.arange(60, dtype=np.int32)
+    tokens[37] = -5
+    write_old(tmp_path, [tokens.tobytes()], dtype="int32", blocks_per_shard=2)
+    old = Roxxel02Tokens(tmp_path)
+    sentence = (
+        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on); tokens are "
+        "not negative, so check the dtype, or copy the file again"
+    )
+
+    for read in (
+        lambda: old.read([0, 30], 10, np.int32),
+        lambda: old.tokens[30:40],
+        lambda: old.documents[0],
+    ):
+        with pytest.raises(ShardError) as caught:
+            read()
+        assert str(caught.value) == sentence
+    assert old.read([0], 37, np.uint16)[0, 36] == 36
+
+
+FOOT = 32
+DAMAGES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "does not end with ROXXEL02 or ROXXEL01, but with b''"),
+    "leftover": (b"hello", "does not end with ROXXEL02 or ROXXEL01, but with b'hello'"),
+    "magic alone": (b"ROXXEL02", "does not end with ROXXEL02 or ROXXEL01, but with"),
+    "magic of 24 bytes": (bytes(16) + b"ROXXEL02", "does not end with ROXXEL02 or"),
+    "counts": (
+        shard_of([b"ab", b"cd"])[:-FOOT]
+        + struct.pack("<qq8s8s", 3, 4, b"uint8", b"ROXXEL02"),
+        "has 52 bytes, but its foot declares 3 blocks of 4 bytes together; the file is",
+    ),
+    "negative": (
+        shard_of([b"ab", b"cd"])[:-FOOT]
+        + struct.pack("<qq8s8s", -2, 36, b"uint8", b"ROXXEL02"),
+        "its foot declares -2 blocks of 36 bytes",
+    ),
+    "descending": (
+        b"abcd"
+        + struct.pack("<2q", 4, 4)
+        + struct.pack("<qq8s8s", 2, 4, b"uint8", b"ROXXEL02"),
+        "the ends of its 2 blocks do not ascend to 4; the file is damaged",
+    ),
+    "short ends": (
+        b"abcd"
+        + struct.pack("<2q", 1, 3)
+        + struct.pack("<qq8s8s", 2, 4, b"uint8", b"ROXXEL02"),
+        "the ends of its 2 blocks do not ascend to 4; the file is damaged",
+    ),
+    "unknown type": (
+        shard_of([bytes(16)], "complex6"),
+        "its items have the unknown type 'complex6'; pass dtype",
+    ),
+    "no such size": (shard_of([bytes(16)], "<i3"), "unknown type '<i3'"),
+    "half an item": (
+        shard_of([b"abc", b"def"], "int32"),
+        "its blocks hold 6 bytes, which is not a whole number of int32 items; check",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_of_an_old_shard_is_one_sentence(damage: str, tmp_path: Path) -> None:
+    data, sentence = DAMAGES[damage]
+    path = tmp_path / "old_0000.rox"
+    path.write_bytes(data)
+
+    with pytest.raises(ShardError) as caught:
+        Roxxel02Tokens(path)
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert sentence in str(caught.value)
+    assert "; " in str(caught.value)
+
+
+def test_every_truncation_and_flip_outside_the_tokens_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "old_0000.rox"
+    data = shard_of([bytes(range(8)), bytes(range(4))], "int32")
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        with pytest.raises(ShardError):
+            Roxxel02Tokens(path)
+    for at in range(12, len(data)):
+        for bit in range(8):
+            changed = bytearray(data)
+            changed[at] ^= 1 << bit
+            path.write_bytes(changed)
+            try:
+                old = Roxxel02Tokens(path)
+            except ShardError as error:
+                assert str(error).startswith(f"{path}: ")  # noqa: PT017 - not all
+            else:
+                # The item type, and the end of a block that is not the last, can be
+                # another valid one.
+                assert len(data) - 16 <= at < len(data) - 8 or 12 <= at < 20
+                assert old.num_tokens * old.dtype.itemsize == 12
+
+
+def test_shards_of_different_types_are_two_corpora(tmp_path: Path) -> None:
+    (tmp_path / "a.rox").write_bytes(shard_of([bytes(8)], "int32"))
+    (tmp_path / "b.rox").write_bytes(shard_of([bytes(8)], "uint8"))
+
+    with pytest.raises(ShardError) as caught:
+        Roxxel02Tokens(tmp_path)
+
+    assert str(caught.value) == (
+        f"{tmp_path / 'b.rox'}: holds uint8, but {tmp_path / 'a.rox'} holds int32; "
+        "open them as two corpora, or pass dtype"
+    )
+    assert Roxxel02Tokens(tmp_path, "uint8").num_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("separator", "sentence"),
+    [
+        (b"\0", "separator has 1 bytes, but an item of int32 has 4; a separator that"),
+        (2**40, "separator=1099511627776 is not a value of int32; pass a token"),
+        ("eos", "separator='eos' is not a value of int32; pass a token or its bytes"),
+    ],
+)
+def test_a_separator_that_is_not_whole_items_is_refused(
+    separator: Any, sentence: str, tmp_path: Path
+) -> None:
+    write_old(tmp_path, [bytes(64)], dtype="int32")
+
+    with pytest.raises(ValueError, match="separator") as caught:
+        Roxxel02Tokens(tmp_path, separator=separator)
+
+    assert str(caught.value).startswith(sentence)
+
+
+def test_a_corpus_says_of_old_shards_what_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_old(tmp_path, [b"text"] * 99, b"\n")
+    path = tmp_path / "old_0000.rox"
+    sentence = (
+        f"{path}: is a shard of the first Roxxel (ROXXEL02); read it with "
+        "roxxel_format.foreign.Roxxel02Tokens, or convert it with `roxxel-format write "
+        '"new_*.rox" FILES`'
+    )
+
+    for filepath in (path, tmp_path, tmp_path / "old_*.rox", [path]):
+        with pytest.raises(ShardError) as caught:
+            Roxxel(filepath).num_tokens  # noqa: B018 - opens the corpus
+        assert str(caught.value) == sentence
+    assert main(["info", str(path)]) == 1
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", [".rox", ".rox.gz", ".bin"])
+def test_the_command_converts_old_shards(ending: str, tmp_path: Path) -> None:
+    line = write_old(
+        tmp_path,
+        [each.tobytes() for each in tokens_of(30, 50, 70)],
+        np.int32(0).tobytes(),
+        dtype="int32",
+    )
+    inputs = sorted(tmp_path.glob("old_*.rox"))
+    for number, path in enumerate(inputs):
+        data = path.read_bytes()
+        inputs[number] = path.with_suffix(ending)
+        path.unlink()
+        inputs[number].write_bytes(gzip.compress(data) if "gz" in ending else data)
+    options = ["--format", "roxxel02"] if ending == ".bin" else []
+    new = tmp_path / "new_*.rox"
+
+    assert main(["write", str(new), *map(str, inputs), *options]) == 0
+
+    corpus = Roxxel(new)
+    assert corpus.dtype == np.int32
+    assert corpus.tokens[:].tobytes() == line
+    assert corpus.num_documents == len(inputs)  # one for each file
+
+
+def test_the_command_names_a_damaged_old_shard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old_0000.rox"
+    path.write_bytes(shard_of([bytes(64)])[:-1])
+
+    assert main(["write", str(tmp_path / "new_*.rox"), str(path)]) == 1
+
+    assert f"{path}: does not end with ROXXEL02 or" in capsys.readouterr().err
+    assert not list(tmp_path.glob("new_*"))
