@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_curriculum import Permutation, make_key, permute
 from roxxel_curriculum._order.bijection import mix_keys, permute_groups
-from roxxel_curriculum._order.plain_bijection import mix_plainly, permute_plainly
+
+from .plain_bijection import mix_plainly, permute_plainly
 
 KEYS = st.integers(0, 2**64 - 1)
 

@@ -236,7 +236,7 @@ def test_a_policy_of_a_fraction_of_an_epoch_is_refused() -> None:
 def test_a_seed_must_be_an_integer() -> None:
     curriculum = Curriculum(reader(), [Phase(1, 1, 9)])
 
-    for seed in ("3", 3.0, True, None):
+    for seed in ("3", 3.0, True):
         wrong: Any = seed
         with pytest.raises(TypeError, match="seed must be an integer"):
             curriculum.sampler(wrong)
@@ -306,6 +306,36 @@ def test_the_step_count_that_an_error_offers_fits_every_limit() -> None:
         Curriculum(reader(), [Phase(6, 4, 100, weights)], mix, **options)
 
 
+def test_a_curriculum_gives_back_the_streamers_it_was_given() -> None:
+    web, code = reader(), reader()
+    given = {"code": code}
+
+    curriculum = Curriculum(web, [Phase(3, 2, 9)], given)
+    given.clear()
+
+    assert curriculum.primary_streamer is web
+    assert curriculum.mix_streamers == {"code": code}
+    assert Curriculum(web, [Phase(3, 2, 9)]).mix_streamers == {}
+    wrong: Any = curriculum
+    with pytest.raises(AttributeError):
+        wrong.primary_streamer = code
+
+
+def test_arguments_of_a_phase_have_the_order_of_the_tutorial() -> None:
+    positional = Phase(3, 2, 9, {"self": 1.0})
+
+    assert positional == Phase(steps=3, batch_size=2, seq_len=9, weights={"self": 1.0})
+
+
+def test_steps_of_the_phases_add_up_to_those_of_the_run() -> None:
+    phases = [Phase(3, 2, 9), Phase(4, 1, 17)]
+    curriculum = Curriculum(reader(), phases)
+
+    assert sum(phase.steps for phase in phases if phase.steps) == 7
+    assert sum(phase.steps for phase in curriculum.phases) == 7
+    assert curriculum.total_steps == 7
+
+
 def test_steps_outside_the_run_and_wrong_rows_are_named() -> None:
     sampler = Curriculum(reader(), [Phase(3, 2, 9)]).sampler(1)
 
@@ -333,7 +363,7 @@ def test_curriculum_and_sampler_describe_themselves() -> None:
     curriculum = Curriculum(reader(), phases, {"code": reader()})
 
     assert repr(curriculum) == "Curriculum(2 phases, 5 steps, sources self, code)"
-    assert repr(curriculum.sampler(7)) == "Sampler(seed=7, total_steps=5)"
+    assert repr(curriculum.sampler(7)) == ("Sampler(seed=7, total_steps=5, longest=9)")
 
 
 def test_counters_hold_at_ten_to_the_fourteenth() -> None:

@@ -10,16 +10,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from roxxel_curriculum import Curriculum, Phase, Sampler
-from roxxel_curriculum._order.plain_bijection import mix_plainly, permute_plainly
-from roxxel_curriculum._order.rounds import SampleStream, cut_spans
-from roxxel_curriculum._order.window_starts import SampleRange, window_starts
+from roxxel_curriculum import (
+    ARITHMETIC_VERSION,
+    Curriculum,
+    Phase,
+    Sampler,
+    make_key,
+)
 from roxxel_curriculum.testing import PositionReader
 
 from .helpers import coverage, curricula, delivered, digest
+from .plain_bijection import mix_plainly, permute_plainly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from roxxel_curriculum import ResolvedPhase
 
 SLOW = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
@@ -150,35 +156,58 @@ def test_many_threads_get_the_same_batches() -> None:
     assert steps_in_threads(shared, list(range(300))) == expected
 
 
-def plain_starts(ranges: list[SampleRange]) -> Iterator[int]:
-    """Yield the first token of every sample, by the law and one at a time."""
-    for stream, source_key, sample, count in ranges:
-        spans, seq_len = stream.spans, stream.seq_len
-        stride = spans.stride(seq_len)
-        for epoch, depth, per_span, first, size in stream.rounds(sample, count):
-            key = mix_plainly(source_key, epoch, depth, seq_len)
-            indices = range(first, first + size)
-            for window in permute_plainly(indices, spans.num_spans * per_span, key):
-                span, in_span = divmod(window, per_span)
-                yield span * spans.span_tokens + depth + in_span * stride
+def plain_starts(sampler: Sampler, phase: ResolvedPhase, step: int) -> Iterator[int]:
+    """Yield the first token of every row of a step, by the law and one at a time."""
+    first_sample = phase.data_step(step - phase.start) * phase.batch_size
+    for row, source in enumerate(sampler.windows(step).source):
+        name = sampler.source_names[int(source)]
+        stream, given = phase.cursors[name]
+        rank = given + phase.counts(first_sample + row)[name]
+        epoch, depth, per_span, first, _ = next(stream.rounds(rank, 1))
+        key = make_key(ARITHMETIC_VERSION, sampler.seed, name)
+        key = mix_plainly(key, epoch, depth, phase.seq_len)
+        size = stream.spans.num_spans * per_span
+        span, in_span = divmod(permute_plainly([first], size, key)[0], per_span)
+        stride = stream.spans.stride(phase.seq_len)
+        yield span * stream.spans.span_tokens + depth + in_span * stride
 
 
-@given(data=st.data(), overlap=st.sampled_from([0, 1]))
+@SLOW
+@given(curriculum=curricula(), seed=st.integers())
 def test_windows_computed_together_are_those_of_the_law(
-    data: st.DataObject, overlap: int
+    curriculum: Curriculum, seed: int
 ) -> None:
-    ranges: list[SampleRange] = []
-    for key in range(data.draw(st.integers(1, 4))):
-        longest = data.draw(st.integers(4, 40))
-        spans = cut_spans(data.draw(st.integers(100, 10**13)), longest, overlap)
-        seq_len = data.draw(st.integers(2, longest))
-        stream = SampleStream(spans, seq_len, data.draw(st.integers(0, 3)), 0)
-        epoch = spans.windows_per_epoch(seq_len)
-        first = data.draw(st.integers(0, 5) | st.integers(max(0, epoch - 9), epoch + 9))
-        size = data.draw(st.integers(1, 17))
-        ranges.append(SampleRange(stream, key << 60, first, size))
+    sampler = curriculum.sampler(seed)
 
-    together = window_starts(ranges)
+    for phase in sampler.phases:
+        for step in range(phase.start, phase.stop):
+            together = sampler.windows(step).start
+            assert together.dtype == np.int64
+            assert together.tolist() == [*plain_starts(sampler, phase, step)]
 
-    assert together.dtype == np.int64
-    assert together.tolist() == [*plain_starts(ranges)]
+
+@given(
+    sizes=st.tuples(*[st.integers(10**4, 10**13)] * 2),
+    lengths=st.lists(st.integers(2, 4000), min_size=1, max_size=3),
+    overlap=st.sampled_from([0, 1]),
+    data=st.data(),
+)
+def test_windows_of_corpora_of_any_size_are_those_of_the_law(
+    sizes: tuple[int, int], lengths: list[int], overlap: int, data: st.DataObject
+) -> None:
+    blend = {"self": 2, "code": 1}
+    phases = [Phase(10**5, 3, length, blend) for length in lengths]
+    curriculum = Curriculum(
+        PositionReader(sizes[0]),
+        phases,
+        {"code": PositionReader(sizes[1])},
+        overlap=overlap,
+        policies={"code": "repeat"},
+    )
+    sampler = curriculum.sampler(3)
+    phase = data.draw(st.sampled_from(sampler.phases))
+    step = data.draw(st.integers(phase.start, phase.stop - 1))
+
+    starts = sampler.windows(step).start
+
+    assert starts.tolist() == [*plain_starts(sampler, phase, step)]

@@ -14,15 +14,15 @@ Only numpy is needed, and any object with the methods of `TokenReader` is a sour
 
 from roxxel_format import TokenReader
 
+from roxxel_curriculum._bind.fields import Field
+from roxxel_curriculum._bind.samples import Location, Windows
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
-from roxxel_curriculum._fields import Field
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import Permutation, make_key, permute
 from roxxel_curriculum._plan.diff import PlanDiff
 from roxxel_curriculum._plan.figures import CorpusPlan, MixPlan, PhasePlan, SourcePlan
 from roxxel_curriculum._plan.plan import Plan
-from roxxel_curriculum._plan.resolved_phase import ResolvedPhase
-from roxxel_curriculum._samples import Location, Windows
+from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import DROP, REPEAT, STOP, Policy, repeat

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._integers import as_integer
-from roxxel_curriculum._plan.resolved_phase import Skip
+from roxxel_curriculum._errors import CurriculumError, as_integer
+from roxxel_curriculum._plan.solution import Skip
 from roxxel_curriculum.phase import Phase
 
 if TYPE_CHECKING:
@@ -17,24 +16,14 @@ _SMALLEST_SHARE_INVERSE = 10**12
 
 
 def checked_seed(seed: Any) -> int:
-    """Return a seed, which is any integer.
-
-    Raises:
-        TypeError: The seed is not an integer.
-    """
+    """Return a seed, which is any integer."""
     return as_integer(seed, "seed must be an integer")
 
 
 def checked_phases(
     phases: Iterable[Phase], source_names: Collection[str]
 ) -> tuple[Phase, ...]:
-    """Return the declared phases.
-
-    Raises:
-        TypeError: `phases` is not an iterable of phases.
-        CurriculumError: There is no phase, or the weights of a phase name an unknown
-            source or are too small.
-    """
+    """Return the declared phases, at least one, with weights of known sources."""
     if not _is_iterable(phases):
         raise TypeError(
             f"phases must be a list of Phase, got {type(phases).__name__}; "
@@ -54,12 +43,7 @@ def checked_phases(
 
 
 def checked_overlap(overlap: Any) -> int:
-    """Return the tokens that neighbouring windows share.
-
-    Raises:
-        TypeError: `overlap` is not an integer.
-        CurriculumError: `overlap` is neither 0 nor 1.
-    """
+    """Return the tokens that neighbouring windows share, 0 or 1."""
     number = as_integer(overlap, "overlap must be 0 or 1 tokens")
     if number not in (0, 1):
         raise CurriculumError(f"overlap must be 0 or 1 tokens, got {number}")
@@ -67,12 +51,7 @@ def checked_overlap(overlap: Any) -> int:
 
 
 def checked_count(name: str, value: Any) -> int | None:
-    """Return a number of at least 1, or None.
-
-    Raises:
-        TypeError: The value is neither an integer nor None.
-        CurriculumError: The number is below 1.
-    """
+    """Return a number of at least 1, or None."""
     if value is None:
         return None
     number = as_integer(value, f"{name} must be an integer or None")
@@ -82,12 +61,7 @@ def checked_count(name: str, value: Any) -> int | None:
 
 
 def merged_skips(skips: Any) -> tuple[Skip, ...]:
-    """Return skips in the order of their steps; skips at the same step are added.
-
-    Raises:
-        TypeError: `skips` is not an iterable of pairs of integers.
-        CurriculumError: A step is negative, or a count is below 1.
-    """
+    """Return skips sorted by step, with the counts at the same step summed."""
     if not _is_iterable(skips):
         raise TypeError(f"skips must be a list of pairs (at, count), got {skips!r}")
     merged: dict[int, int] = {}
@@ -102,9 +76,9 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
 
 
 def _is_iterable(value: object) -> bool:
-    """Return whether the type of a value has `__iter__`.
+    """Return whether `type(value)` has `__iter__`.
 
-    `iter` accepts a corpus too, because it has items, and would read all of it.
+    A corpus has only `__getitem__`: `iter(value)` would accept and read it.
     """
     return hasattr(type(value), "__iter__")
 

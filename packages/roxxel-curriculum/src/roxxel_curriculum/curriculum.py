@@ -1,4 +1,4 @@
-"""Curriculum: the declaration of a run's data, checked when it is constructed."""
+"""Curriculum: declares what data a run reads; the constructor checks it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from roxxel_curriculum._arguments import (
     checked_seed,
     merged_skips,
 )
+from roxxel_curriculum._bind.past import resume
+from roxxel_curriculum._bind.sources import checked_sources
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._plan.declaration import Declaration
-from roxxel_curriculum._plan.planner import make_plan
+from roxxel_curriculum._plan.plan import make_plan
+from roxxel_curriculum._plan.solution import Declaration
 from roxxel_curriculum._plan.solver import solve, solve_with_earlier_longest
-from roxxel_curriculum._resume import resume
-from roxxel_curriculum._sources import checked_sources
 from roxxel_curriculum.sampler import Sampler
+from roxxel_curriculum.state import check_form
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from roxxel_format import TokenReader
 
-    from roxxel_curriculum._fields import Field
-    from roxxel_curriculum._plan.declaration import Solution
+    from roxxel_curriculum._bind.fields import Field
     from roxxel_curriculum._plan.plan import Plan
-    from roxxel_curriculum._plan.resolved_phase import ResolvedPhase, Skip
+    from roxxel_curriculum._plan.solution import ResolvedPhase, Skip, Solution
     from roxxel_curriculum.phase import Phase
     from roxxel_curriculum.policy import Policy
 
@@ -35,34 +35,46 @@ if TYPE_CHECKING:
 class Curriculum:
     """Which corpora a run reads, in which phases, under which rules.
 
-    A declaration: constructing it reads no tokens. A schedule that cannot be met is an
-    error here, before the first step.
+    The constructor reads no tokens. It raises if neither a new run nor a run that has
+    begun can meet the schedule.
 
     Args:
-        primary_streamer: The primary source, named `"self"` in weights. A reader with
-            versions is copied, bound to the version it has now: later appends, and
-            attributes set later, do not reach the copy.
-        phases: In the order they are trained.
+        primary_streamer: The primary source, named `"self"` in weights. If a reader
+            has versions, the curriculum uses a copy of the current version. Later
+            changes to the reader do not affect the copy.
+        phases: The phases in training order.
         mix_streamers: Further sources by name.
-        longest: Length of the longest sequence that the sources are cut for; that of
-            the longest phase by default. It is fixed from the first step to the last,
-            and the state of a run contains it.
-        policies: What a source does when it has run out, by name: `"drop"` (the default
-            of the sources in `mix_streamers`), `"repeat"` (the default of the primary,
-            without a limit), the number of epochs to read at most, `"stop"`, or a
-            `Policy`.
-        max_epochs: Epochs of any source beyond which a schedule is an error.
-        overlap: Tokens shared by neighbouring windows: with 1, the last token of a
-            window is the first of its neighbour, and every token is predicted once.
+        longest: Length in tokens of the longest sequence that the sources are cut for;
+            by default the largest `seq_len` of the phases. Every batch depends on
+            `longest`. The first step of a run fixes `longest`, and the run's state
+            records it. If you add a phase with longer sequences and pass no state, the
+            default changes and so does every batch. Declare `longest` at the start of a
+            run that may get such a phase.
+        policies: What happens when a source runs out, by source name: `"drop"` (the
+            default of the sources in `mix_streamers`), `"repeat"` (the default of the
+            primary), the greatest number of epochs, `"stop"`, or a `Policy`.
+        max_epochs: Greatest number of epochs of any source. The constructor raises if
+            the schedule needs more.
+        overlap: Tokens shared by neighbouring windows, 0 or 1. With 1, the last token
+            of a window is the first of the next window, so every token is predicted
+            once.
         skips: Pairs `(at, count)`: before training step `at`, skip the data of `count`
-            steps. Phases count training steps.
+            steps. The steps of a phase are training steps, so skips do not shorten it.
 
     Raises:
         TypeError: An argument has the wrong type, or a source is not a token reader.
-        CurriculumError: The schedule cannot be met, or a source holds tokens that int32
-            cannot; the message says why, with the numbers, and what would fit. If only
-            a run that started before the longest phase was added can meet the schedule,
-            `sampler` and `plan` raise this when they get no state.
+        CurriculumError: The sources cannot meet the schedule, or a source holds tokens
+            outside the range of int32. If a run that started before its longest phase
+            was added can meet the schedule but a new run cannot, the constructor does
+            not raise; `sampler` and `plan` raise when they get no state.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> curriculum
+        Curriculum(1 phases, 9 steps, sources self)
+        >>> curriculum.sampler(seed=42).batch(8).shape
+        (4, 129)
     """
 
     def __init__(
@@ -78,6 +90,8 @@ class Curriculum:
         skips: Iterable[Skip | tuple[int, int]] = (),
     ) -> None:
         sources = checked_sources(primary_streamer, mix_streamers, policies)
+        self._primary_streamer = primary_streamer
+        self._mix_streamers = dict(mix_streamers or {})
         names = [source.name for source in sources]
         self._declaration = Declaration(
             sources,
@@ -87,7 +101,7 @@ class Curriculum:
             merged_skips(skips),
             checked_count("max_epochs", max_epochs),
         )
-        # Set if this curriculum can resume a run but cannot start one: the reason.
+        # Why a new run cannot meet the schedule; None if it can.
         self._refusal: str | None = None
         try:
             self._solution = solve(self._declaration)
@@ -105,8 +119,18 @@ class Curriculum:
         )
 
     @property
+    def primary_streamer(self) -> TokenReader:
+        """The reader that was passed; the batches come from a copy of its version."""
+        return self._primary_streamer
+
+    @property
+    def mix_streamers(self) -> dict[str, TokenReader]:
+        """The further readers that were passed, by name; empty if there are none."""
+        return dict(self._mix_streamers)
+
+    @property
     def phases(self) -> tuple[ResolvedPhase, ...]:
-        """The phases in steps, up to where a policy stops the run."""
+        """The phases with their steps; the last ends where a policy stops the run."""
         return self._solution.phases
 
     @property
@@ -116,7 +140,10 @@ class Curriculum:
 
     @property
     def longest(self) -> int:
-        """Length of the longest sequence that the sources are cut for."""
+        """Length of the longest sequence that a new run cuts the sources for.
+
+        `Sampler.longest` is the value of a run that has begun.
+        """
         return self._solution.longest
 
     @property
@@ -124,52 +151,79 @@ class Curriculum:
         """Names of the sources, the primary (`"self"`) first."""
         return self._solution.source_names
 
-    def plan(self, seed: int = 0, state: Mapping[str, Any] | None = None) -> Plan:
+    def plan(
+        self, seed: int | None = None, state: Mapping[str, Any] | None = None
+    ) -> Plan:
         """Return what every phase reads from every source; reads no tokens.
 
         Args:
-            seed: Seed of the run. The plan records it; the numbers do not depend on it.
-            state: State of a run whose rest is planned; see `sampler`.
+            seed: Seed of the run. None takes the seed from the state, or 0 without a
+                state. The plan records the seed; its other numbers do not depend on it.
+            state: State of the run to plan; None for a new run. See `sampler`.
 
         Raises:
-            StateMismatch: The past in the state is not that of this curriculum.
-            CurriculumError: The schedule cannot be met.
+            StateMismatch: The past in the state differs from that of this curriculum.
+            CurriculumError: The sources cannot meet the schedule.
         """
-        seed = checked_seed(seed)
-        return make_plan(self._solved(seed, state), seed)
+        seed, solution = self._bound(
+            0 if state is None and seed is None else seed, state
+        )
+        return make_plan(solution, seed)
 
     def sampler(
         self,
-        seed: int,
+        seed: int | None = None,
         state: Mapping[str, Any] | None = None,
         fields: Iterable[Field] = ("tokens",),
         check: Literal["headers", "blocks"] = "headers",
     ) -> Sampler:
-        """Bind the declaration to its data and a seed.
+        """Return the sampler of a new run, or of the run that wrote `state`.
+
+        Pass the state to inspect the batches of a run that has begun. Without a state,
+        the batches are the same only if the schedule of that run was never edited.
+        `roxxel_train.data_state("run")` reads the state from the folder of a run.
+        `Trainer.sampler` already uses the state.
 
         Args:
-            seed: Any integer; the order depends on it.
-            state: What `Sampler.state` returned for the run to resume. It holds
-                `longest`, the past phases, and the version of each source: a corpus
-                that has grown since is read as it was then. The phase that contains the
-                step of the state may be edited in place: its new `weights` hold from
-                that step on, and its `steps` count from the start of the phase.
-            fields: Fields of a batch; with more than `"tokens"` a batch is a dict.
-            check: `"blocks"` verifies the checksum of every block of tokens that is
-                read, as `Roxxel(check="blocks")` does. `"headers"` reads the sources as
-                they were given.
+            seed: Any integer; the order depends on it. None takes the seed from the
+                state.
+            state: What `Sampler.state` returned for the run; None for a new run. The
+                state records `longest`, the past phases, and the version of each
+                source. If a corpus has grown since, the sampler reads the recorded
+                version. You may edit the phase that contains the step of the state: new
+                `weights` apply from that step on, and `steps` counts from the start of
+                the phase.
+            fields: Fields of a batch. Unless `"tokens"` is the only one, a batch is a
+                dict.
+            check: `"blocks"` verifies the checksum of every block of tokens that the
+                sampler reads, as `Roxxel(check="blocks")` does. `"headers"` uses the
+                readers as they are.
 
         Raises:
-            StateMismatch: The past in the state is not that of this curriculum.
-            CurriculumError: The schedule cannot be met, or a source has no checksums.
+            StateMismatch: The past in the state differs from that of this curriculum,
+                or the seed differs from that of the state.
+            CurriculumError: The sources cannot meet the schedule, or `check` is
+                `"blocks"` and a source has no checksums.
+            TypeError: There is neither a seed nor a state.
             ValueError: A field or `check` is unknown.
         """
-        seed = checked_seed(seed)
-        return Sampler(self._solved(seed, state), seed, fields, check)
+        seed, solution = self._bound(seed, state)
+        return Sampler(solution, seed, fields, check)
 
-    def _solved(self, seed: int, state: Mapping[str, Any] | None) -> Solution:
+    def _bound(
+        self, seed: int | None, state: Mapping[str, Any] | None
+    ) -> tuple[int, Solution]:
+        """Return the seed and the solution of a new run, or of the run of `state`."""
         if state is not None:
-            return resume(self._declaration, seed, state)
+            check_form(state)
+            given = checked_seed(state["seed"] if seed is None else seed)
+            return given, resume(self._declaration, given, state)
+        if seed is None:
+            raise TypeError(
+                "a sampler needs a seed or the state of a run, got neither; give "
+                "seed=0 for a new run, or the state of a run that has begun"
+            )
+        given = checked_seed(seed)
         if self._refusal is not None:
             raise CurriculumError(self._refusal)
-        return self._solution
+        return given, self._solution

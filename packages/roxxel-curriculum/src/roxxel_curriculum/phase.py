@@ -9,8 +9,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, cast
 
-from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._integers import as_integer
+import numpy as np
+
+from roxxel_curriculum._errors import CurriculumError, as_integer
 from roxxel_curriculum._order.blend import integer_weights
 
 PRIMARY = "self"
@@ -28,15 +29,20 @@ class Phase:
         batch_size: Sequences in a step, over all processes.
         seq_len: Tokens of a sequence.
         weights: Share of tokens by source name; non-negative, with any sum. `"self"` is
-            the primary; a source without a weight gives nothing. None draws from the
-            primary alone.
-        epochs: Instead of `steps`: whole steps until the primary has given this many
-            epochs of samples, those of skipped steps included. May be a fraction.
+            the primary. A source without a weight gives no samples. `weights=None`
+            draws from the primary alone.
+        epochs: Instead of `steps`: the whole steps that fit into this many epochs of
+            the primary. May be a fraction. Skips do not shorten the phase.
         tokens: Instead of `steps`: the whole steps that fit into this many tokens.
 
     Raises:
         TypeError: A field has the wrong type.
         CurriculumError: A field is out of range, or not exactly one length is given.
+
+    Example:
+        >>> phase = Phase(tokens=1_000_000, batch_size=8, seq_len=129)
+        >>> phase.declared_steps
+        968
     """
 
     steps: int | None = None
@@ -63,7 +69,7 @@ class Phase:
             if value is not None:
                 object.__setattr__(self, name, _positive_integer(name, value))
         if self.epochs is not None:
-            _check_epochs(self.epochs)
+            object.__setattr__(self, "epochs", _checked_epochs(self.epochs))
         if self.tokens is not None and not self.tokens // (
             self.batch_size * self.seq_len
         ):
@@ -78,7 +84,7 @@ class Phase:
 
     @property
     def declared_steps(self) -> int | None:
-        """Steps by `steps` or `tokens`; None for a phase that lasts `epochs`."""
+        """The number of steps; None if `epochs` gives the length of the phase."""
         if self.tokens is not None:
             return self.tokens // (self.batch_size * self.seq_len)
         return self.steps
@@ -90,9 +96,9 @@ class Phase:
 
     @property
     def exact_epochs(self) -> int | Fraction:
-        """`epochs` as an exact number, 0 if not given: 0.2 is a fifth."""
+        """`epochs` as an exact number: 0.2 is 1/5. 0 if `epochs` is None."""
         epochs = self.epochs or 0
-        # The decimal that a float prints as, not the binary fraction that it is.
+        # `repr` gives the decimal 0.2; the float itself is a nearby binary fraction.
         return Fraction(repr(float(epochs))) if isinstance(epochs, float) else epochs
 
 
@@ -103,11 +109,20 @@ def _positive_integer(name: str, value: Any) -> int:
     return number
 
 
-def _check_epochs(epochs: Any) -> None:
+def _checked_epochs(epochs: Any) -> int | float | Fraction:
+    given = cast("object", epochs)
+    if hasattr(given, "dtype"):  # a scalar of NumPy, or an array of no dimensions
+        given = epochs = np.asarray(epochs)[()]
+    if isinstance(given, np.integer):
+        epochs = int(cast("Any", given))
+    elif isinstance(given, np.floating):
+        # `str` of a float32 gives 0.2; `float` alone would give 0.200000003.
+        epochs = float(str(cast("Any", given)))
     if isinstance(epochs, bool) or not isinstance(epochs, int | float | Fraction):
         raise TypeError(f"epochs of a phase must be a number, got {epochs!r}")
     if not 0 < epochs < math.inf:
         raise CurriculumError(f"epochs of a phase must be above 0, got {epochs}")
+    return epochs
 
 
 def _checked_weights(weights: Any) -> dict[str, float]:

@@ -1,12 +1,11 @@
-"""Policy: what a source does when all of it has been read."""
+"""Policy: what happens when a source runs out."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._integers import as_integer
+from roxxel_curriculum._errors import CurriculumError, as_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,13 +13,19 @@ class Policy:
     """How often a source is read, and what happens when it has run out.
 
     Attributes:
-        epochs: Passes over the source, each reshuffled; None for no limit.
-        then: `"drop"` gives its share to the other sources of the phase, `"stop"` ends
-            the run with the last whole step before the source runs out.
+        epochs: Number of passes over the source, each in another order; None for no
+            limit.
+        then: `"drop"` gives the source's share to the other sources of the phase.
+            `"stop"` ends the run with the last whole step before the source runs out.
 
     Raises:
         TypeError: `epochs` is not an integer.
-        CurriculumError: `epochs` is below 1, or `then` is not one of the two words.
+        CurriculumError: `epochs` is below 1, or `then` is neither `"drop"` nor
+            `"stop"`.
+
+    Example:
+        >>> str(Policy(2, then="stop")), Policy(None) == REPEAT
+        ('stop after 2', True)
     """
 
     epochs: int | None
@@ -48,7 +53,7 @@ class Policy:
 
 
 DROP = Policy(1)
-"""Read once, then give the weight to the others: the default of a secondary source."""
+"""Read once, then give the weight to the others; the default of `mix_streamers`."""
 
 REPEAT = Policy(None)
 """Read without a limit, each epoch in another order: the default of the primary."""
@@ -65,15 +70,15 @@ def repeat(epochs: int) -> Policy:
 
 
 def parse_policy(value: object, source: str) -> Policy:
-    """Return the policy that a `Policy`, a word or a number of epochs names.
+    """Return the policy that a user gives as a `Policy`, a word or a number of epochs.
 
     Args:
-        value: As a user gives it.
-        source: Name of the source, for errors.
+        value: What the user gives.
+        source: Name of the source, for error messages.
 
     Raises:
         CurriculumError: The word or the number is not a policy.
-        TypeError: The value has another type.
+        TypeError: The value is neither a `Policy` nor a word nor an integer.
     """
     if isinstance(value, Policy):
         return value

@@ -1,7 +1,9 @@
-"""The state of a run: a small dict that names what the order of its past depends on."""
+"""The state of a run: a small dict of what the order of its past depends on."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -10,12 +12,13 @@ import numpy as np
 
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
+from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from roxxel_curriculum._plan.declaration import Solution
+    from roxxel_curriculum._plan.solution import Solution
 
 _STATE: dict[str, type] = {
     "arithmetic": int,
@@ -46,7 +49,7 @@ _PHASE: dict[str, type] = {
 def state_of(solution: Solution, seed: int, step: int) -> dict[str, Any]:
     """Return what the order of the steps before `step` depends on, for JSON."""
     declaration = solution.declaration
-    return {
+    state: dict[str, Any] = {
         "arithmetic": ARITHMETIC_VERSION,
         "seed": seed,
         "step": step,
@@ -79,13 +82,48 @@ def state_of(solution: Solution, seed: int, step: int) -> dict[str, Any]:
             [skip.at, skip.steps] for skip in declaration.skips if skip.at < step
         ],
     }
+    return state | {"digest": _digest(state)}
+
+
+def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
+    """Return the phases of a state; they have no skips, legs or cursors.
+
+    Their `index` counts the recorded phases, not the declared ones.
+    """
+    entries = state["phases"]
+    bounds = [*(entry["start"] for entry in entries), state["step"]]
+    return [
+        ResolvedPhase(
+            index,
+            entry["start"],
+            stop - entry["start"],
+            entry["batch_size"],
+            entry["seq_len"],
+            entry["weights"],
+            entry["edited"],
+        )
+        for index, (entry, stop) in enumerate(zip(entries, bounds[1:], strict=True))
+    ]
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    """Return the hash of the parts that the order depends on.
+
+    Raises:
+        TypeError, ValueError, RecursionError: A part cannot be written as JSON.
+    """
+    parts = {name: state[name] for name in _STATE}
+    text = json.dumps(parts, sort_keys=True, allow_nan=False)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def check_form(state: Any) -> None:
-    """Check that a state has the form that `Sampler.state` writes.
+    """Check that `Sampler.state` wrote a state, and that nothing has changed it.
+
+    States of earlier releases have no digest: only their form is checked.
 
     Raises:
-        StateMismatch: Something else wrote the state, or another arithmetic.
+        StateMismatch: The state has another form or arithmetic, or was changed.
     """
     _check_keys(state, _STATE, "it")
     if state["arithmetic"] != ARITHMETIC_VERSION:
@@ -116,11 +154,22 @@ def check_form(state: Any) -> None:
         bounds[0] == 0 and all(start < stop for start, stop in pairwise(bounds)),
         f"phases from {starts} and step {state['step']}",
     )
+    if "digest" in state and not _is_unchanged(state):
+        raise StateMismatch(
+            ["it was changed after Sampler.state wrote it: its digest does not fit it"]
+        )
+
+
+def _is_unchanged(state: Mapping[str, Any]) -> bool:
+    try:
+        return state["digest"] == _digest(state)
+    except (TypeError, ValueError, RecursionError):
+        return False
 
 
 def _check(is_valid: bool, what: str) -> None:
     if not is_valid:
-        raise StateMismatch([f"it has {what}, unlike what Sampler.state writes"])
+        raise StateMismatch([f"it has {what}, which Sampler.state never writes"])
 
 
 def _check_keys(part: Any, kinds: Mapping[str, type], what: str) -> None:
@@ -129,7 +178,7 @@ def _check_keys(part: Any, kinds: Mapping[str, type], what: str) -> None:
             cast("Mapping[str, Any]", part).get(key), kind
         ):
             missing = f"{what} has no {key!r} of type {kind.__name__}"
-            raise StateMismatch([f"{missing}, unlike what Sampler.state writes"])
+            raise StateMismatch([f"{missing}, which Sampler.state always writes"])
 
 
 def _is(value: Any, kind: type) -> bool:

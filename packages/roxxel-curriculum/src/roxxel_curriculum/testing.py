@@ -23,6 +23,11 @@ class PositionReader:
 
     Attributes:
         hints: `starts` and `length` of every call of `will_need`.
+
+    Example:
+        >>> reader = PositionReader(10**14)
+        >>> reader.read([0, 500], 3).tolist()
+        [[0, 1, 2], [500, 501, 502]]
     """
 
     def __init__(
@@ -89,7 +94,13 @@ class PositionReader:
 
 
 class PositionDocuments:
-    """The documents of a `PositionReader`, computed when they are read."""
+    """The documents of a `PositionReader`, computed when they are read.
+
+    Example:
+        >>> documents = PositionReader(250, document_tokens=100).documents
+        >>> len(documents), documents[2].size
+        (3, 50)
+    """
 
     def __init__(self, reader: PositionReader) -> None:
         self._reader = reader

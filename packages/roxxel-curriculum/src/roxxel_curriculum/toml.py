@@ -36,6 +36,12 @@ class Schedule:
         max_epochs: See `Curriculum`.
         overlap: See `Curriculum`.
         skips: Pairs `(at, count)`; see `Curriculum`.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> schedule = Schedule((Phase(9, 4, 129),), overlap=1)
+        >>> schedule.curriculum(PositionReader(10_000)).total_steps
+        9
     """
 
     phases: tuple[Phase, ...]
@@ -108,8 +114,13 @@ def parse_schedule(text: str) -> Schedule:
     Raises:
         CurriculumError: The text is not TOML, a key is unknown (the message suggests
             the nearest), or a value is out of range.
-        TypeError: A value has the wrong type.
+        TypeError: `text` is not a str, or a value has the wrong type.
     """
+    if not isinstance(cast("Any", text), str):
+        raise TypeError(
+            f"a schedule is the text of a TOML file, got {type(text).__name__}; "
+            "read a file with load_schedule and a table with schedule_from"
+        )
     import tomllib
 
     try:

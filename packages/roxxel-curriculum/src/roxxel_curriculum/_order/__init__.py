@@ -1,7 +1,7 @@
-"""The arithmetic of the order: which window of a source each of its samples is.
+"""The arithmetic of the order: which window of a source the k-th sample reads.
 
-Golden files pin each version. `docs/arithmetic.md` derives the arithmetic.
+Golden files pin the order of each version. `docs/arithmetic.md` derives it.
 """
 
 ARITHMETIC_VERSION = 1
-"""Part of every key and of every state: another version is another order."""
+"""Version of the order. Every key and every state contains this number."""

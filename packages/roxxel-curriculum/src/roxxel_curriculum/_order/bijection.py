@@ -1,13 +1,13 @@
-"""A keyed bijection of [0, n), computed for any element alone and never stored.
+"""A keyed bijection of [0, n) that computes the image of any element alone.
 
-A generalised Feistel network over a domain `a * 2**k >= n`, with `2**k` about
-`sqrt(n)`: an element is split into `left` in `[0, a)` and `right` in `[0, 2**k)`, and
-a keyed hash of each half is added to the other in turn. An image outside `[0, n)` is
-sent through the network again until it falls inside (cycle walking: Black and Rogaway,
-Ciphers with Arbitrary Finite Domains, 2002). The domain exceeds n by less than
-`sqrt(n)`, so few elements need it. The network has four pairs of half-rounds, because
-with three the statistics for n <= 100 are visibly not uniform. Sets of up to 48
-elements are ordered by their keyed hashes instead.
+The bijection is a generalised Feistel network over a domain `a * 2**k >= n`, with
+`2**k` about `sqrt(n)`. The network splits an element into `left` in `[0, a)` and
+`right` in `[0, 2**k)`, and adds a keyed hash of each half to the other in turn. If an
+image is outside `[0, n)`, the network is applied to it again until the image is inside
+(cycle walking: Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). The
+domain exceeds n by less than `sqrt(n)`, so few elements need a second application. The
+network has four pairs of half-rounds: with three, statistics for n <= 100 are visibly
+not uniform. Sets of up to 48 elements are sorted by their keyed hashes instead.
 """
 
 from __future__ import annotations
@@ -19,28 +19,25 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from roxxel_curriculum._order.plain_bijection import (
-    BITS_64,
-    GOLDEN,
-    HALF_ROUNDS,
-    MULTIPLY_1,
-    MULTIPLY_2,
-    SMALL,
-)
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 MAX_SIZE = 2**60
 """The largest n. Both halves stay below 2**32, so products fit 64 bits."""
 
-# Rows of the parameter table, which has a column for each group of elements.
+SMALL = 48
+"""Sets of up to this many elements are sorted by their hashes, without a network."""
+
+HALF_ROUNDS = 8
+
+# Rows of the parameter table. Its columns are the elements, or one column is for all.
 _N, _A, _K, _MASK, _FIRST_KEY = range(5)
 
 _U64: TypeAlias = npt.NDArray[np.uint64]
-_GOLDEN = np.uint64(GOLDEN)
-_MULTIPLY_1 = np.uint64(MULTIPLY_1)
-_MULTIPLY_2 = np.uint64(MULTIPLY_2)
+_BITS_64 = 2**64 - 1
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MULTIPLY_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MULTIPLY_2 = np.uint64(0x94D049BB133111EB)
 _SHIFT_27 = np.uint64(27)
 _SHIFT_30 = np.uint64(30)
 _SHIFT_31 = np.uint64(31)
@@ -50,7 +47,7 @@ _SMALL_STEPS = np.arange(1, SMALL + 1, dtype=np.uint64) * _GOLDEN
 
 
 def permute(index: npt.ArrayLike, n: int, key: int) -> npt.NDArray[np.int64]:
-    """Return where a keyed bijection of `[0, n)` sends each index.
+    """Return the image of each index under a keyed bijection of `[0, n)`.
 
     Args:
         index: Integers in `[0, n)`, any shape.
@@ -98,22 +95,24 @@ class Permutation:
 
     Raises:
         ValueError: `n` or `key` is out of range.
+
+    Example:
+        >>> order = Permutation(10**12, make_key("order", 7))
+        >>> order.inverse(order([0, 1, 2])).tolist()
+        [0, 1, 2]
     """
 
-    __slots__ = ("_groups", "_tables", "key", "n")
+    __slots__ = ("key", "n")
 
     def __init__(self, n: int, key: int) -> None:
         self.n = operator.index(n)
         self.key = operator.index(key)
         if not 0 <= self.n <= MAX_SIZE:
             raise ValueError(f"n must be in [0, 2**60], got {n}")
-        if not 0 <= self.key <= BITS_64:
+        if not 0 <= self.key <= _BITS_64:
             raise ValueError(
                 f"key must be in [0, 2**64), got {key}; make one with make_key"
             )
-        keys = np.array([self.key], np.uint64)
-        self._groups = _Groups.of([self.n], keys)
-        self._tables = _small_tables([self.n], keys) if self.n <= SMALL else None
 
     def __len__(self) -> int:
         return self.n
@@ -123,60 +122,56 @@ class Permutation:
 
     def __call__(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the image of each index; see `permute`."""
-        flat, shape = self._checked(index)
-        if self._tables is not None:
-            return self._tables[0][0, flat].reshape(shape)
-        return _walk(flat, self._groups, _forward).astype(np.int64).reshape(shape)
+        return self._permuted(index)
 
     def inverse(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the index of each image: `p.inverse(p(i)) == i`."""
-        flat, shape = self._checked(index)
-        if self._tables is not None:
-            return self._tables[1][0, flat].reshape(shape)
-        return _walk(flat, self._groups, _backward).astype(np.int64).reshape(shape)
+        """Return the index that has each given image: `p.inverse(p(i)) == i`."""
+        return self._permuted(index, inverse=True)
 
-    def _checked(self, index: npt.ArrayLike) -> tuple[_U64, tuple[int, ...]]:
+    def _permuted(
+        self, index: npt.ArrayLike, *, inverse: bool = False
+    ) -> npt.NDArray[np.int64]:
         array = np.asarray(index)
         if array.size == 0:
-            return np.empty(0, np.uint64), array.shape
+            return np.empty(array.shape, np.int64)
         if array.dtype.kind not in "iu":
             raise TypeError(f"indices must be integers, got dtype {array.dtype}")
         low, high = int(array.min()), int(array.max())
         if low < 0 or high >= self.n:
             wrong = low if low < 0 else high
             raise IndexError(f"index {wrong} is outside [0, {self.n})")
-        return array.astype(np.uint64).ravel(), array.shape
+        flat = array.astype(np.uint64).ravel()
+        counts, keys = np.array([flat.size]), np.array([self.key], np.uint64)
+        image = permute_groups(flat, counts, [self.n], keys, inverse=inverse)
+        return image.view(np.int64).reshape(array.shape)
 
 
 def permute_groups(
-    index: _U64, counts: npt.NDArray[np.int64], sizes: Sequence[int], keys: _U64
+    index: _U64,
+    counts: npt.NDArray[np.int64],
+    sizes: Sequence[int],
+    keys: _U64,
+    *,
+    inverse: bool = False,
 ) -> _U64:
-    """Permute groups of indices, each group with its own size and key, in one call.
+    """Apply `permute` to several groups of indices, each with its own n and key.
 
-    Args:
-        index: uint64 indices, group after group, each below its group's n; unchecked.
-        counts: Number of indices in each group, shape `(groups,)`.
-        sizes: n of each group.
-        keys: uint64 key of each group, shape `(groups,)`.
-
-    Returns:
-        uint64 array of the shape of `index`; each group equals what `permute` returns.
+    `index` holds the indices of all groups, group after group; the caller has checked
+    them. `counts`, `sizes` (each group's n) and `keys` have one entry for each group.
     """
+    network = _backward if inverse else _forward
     if min(sizes) > SMALL:
-        return _walk(index, _Groups.of(sizes, keys, counts), _forward)
-    small = np.array(sizes) <= SMALL
-    of_small = np.repeat(small, counts)
+        return _walk(index, _parameters(counts, sizes, keys), network)
+    is_small = np.array(sizes) <= SMALL
+    of_small = np.repeat(is_small, counts)
+    small, large = np.flatnonzero(is_small).tolist(), np.flatnonzero(~is_small).tolist()
     out = np.empty_like(index)
-    rank, _ = _small_tables(
-        [n for n, is_small in zip(sizes, small, strict=True) if is_small], keys[small]
-    )
-    row = np.repeat(np.arange(len(rank)), counts[small])
-    out[of_small] = rank[row, index[of_small]]
-    if not small.all():
-        large = ~small
-        of_large = [n for n, is_small in zip(sizes, small, strict=True) if not is_small]
-        groups = _Groups.of(of_large, keys[large], counts[large])
-        out[~of_small] = _walk(index[~of_small], groups, _forward)
+    tables = _small_tables([sizes[i] for i in small], keys[small], inverse=inverse)
+    row = np.repeat(np.arange(len(small)), counts[small])
+    out[of_small] = tables[row, index[of_small]]
+    if large:
+        of_large = _parameters(counts[large], [sizes[i] for i in large], keys[large])
+        out[~of_small] = _walk(index[~of_small], of_large, network)
     return out
 
 
@@ -195,70 +190,31 @@ def _mix(z: _U64) -> _U64:
     return z ^ (z >> _SHIFT_31)
 
 
-class _Groups:
-    """The parameters of the network for the elements of several groups.
+def _parameters(
+    counts: npt.NDArray[np.int64], sizes: Sequence[int], keys: _U64
+) -> _U64:
+    """Return n, a, k, mask and the round keys as rows, with one column per element.
 
-    Args:
-        parameters: n, a, k, mask and the round keys, shape `(12, groups)`.
-        counts: Number of elements in each group; None if every element is a group of
-            its own, or if all belong to one group.
+    With a single group, one column serves all elements.
     """
-
-    __slots__ = ("_counts", "_parameters")
-
-    def __init__(self, parameters: _U64, counts: npt.NDArray[np.int64] | None) -> None:
-        self._parameters = parameters
-        self._counts = counts
-
-    @classmethod
-    def of(
-        cls,
-        sizes: Sequence[int],
-        keys: _U64,
-        counts: npt.NDArray[np.int64] | None = None,
-    ) -> _Groups:
-        """Return the parameters of groups.
-
-        Args:
-            sizes: n of each group.
-            keys: uint64 key of each group, shape `(groups,)`.
-            counts: Number of elements in each group; not needed for one group.
-        """
-        halves = [(max(n, 1).bit_length() - 1) // 2 for n in sizes]
-        domains = [
-            (n, -(-n >> k), k, (1 << k) - 1) for n, k in zip(sizes, halves, strict=True)
-        ]
-        parameters = np.empty((_FIRST_KEY + HALF_ROUNDS, len(sizes)), np.uint64)
-        parameters[:_FIRST_KEY] = np.array(domains, np.uint64).T
-        parameters[_FIRST_KEY:] = _mix(keys + _ROUND_STEPS)
-        return cls(parameters, counts if len(sizes) > 1 else None)
-
-    def row(self, parameter: int) -> _U64:
-        """Return one parameter for every element; one value if all share it."""
-        row = self._parameters[parameter]
-        return row if self._counts is None else np.repeat(row, self._counts)
-
-    def chosen(self, elements: npt.NDArray[np.int64]) -> _Groups:
-        """Return the parameters of the elements with these indices."""
-        if self._parameters.shape[1] == 1:
-            return self
-        if self._counts is not None:
-            stops = np.cumsum(self._counts)
-            elements = np.searchsorted(stops, elements, side="right")
-        return _Groups(self._parameters[:, elements], None)
+    halves = [(max(n, 1).bit_length() - 1) // 2 for n in sizes]
+    domains = [
+        (n, -(-n >> k), k, (1 << k) - 1) for n, k in zip(sizes, halves, strict=True)
+    ]
+    domain_rows = np.array(domains, np.uint64).T
+    parameters = np.concatenate([domain_rows, _mix(keys + _ROUND_STEPS)])
+    return parameters if len(sizes) == 1 else np.repeat(parameters, counts, axis=1)
 
 
 def _small_tables(
-    sizes: Sequence[int], keys: _U64
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the bijection of each small group, and its inverse, as rows of 48."""
+    sizes: Sequence[int], keys: _U64, *, inverse: bool
+) -> npt.NDArray[np.int64]:
+    """Return one row of 48 per small group: its bijection, or the inverse."""
     hashes = _mix(keys[:, None] + _SMALL_STEPS)
     outside = np.arange(SMALL) >= np.array(sizes)[:, None]
-    hashes[outside] = BITS_64
+    hashes[outside] = _BITS_64
     order = np.argsort(hashes, axis=1, kind="stable")
-    rank = np.empty_like(order)
-    np.put_along_axis(rank, order, np.arange(SMALL)[None, :], axis=1)
-    return rank, order
+    return order if inverse else np.argsort(order, axis=1)
 
 
 def _hash(x: _U64, key: _U64) -> _U64:
@@ -267,36 +223,37 @@ def _hash(x: _U64, key: _U64) -> _U64:
     return ((x ^ (x >> _SHIFT_32)) * _MULTIPLY_2) >> _SHIFT_32
 
 
-def _forward(x: _U64, groups: _Groups) -> _U64:
-    a, k, mask = groups.row(_A), groups.row(_K), groups.row(_MASK)
+def _forward(x: _U64, parameters: _U64) -> _U64:
+    a, k, mask = parameters[_A], parameters[_K], parameters[_MASK]
     left, right = x >> k, x & mask
     for i in range(_FIRST_KEY, _FIRST_KEY + HALF_ROUNDS, 2):
-        left = left + ((_hash(right, groups.row(i)) * a) >> _SHIFT_32)
-        # Modulo `a`: where left < a, the unsigned difference wraps to a huge number.
+        left = left + ((_hash(right, parameters[i]) * a) >> _SHIFT_32)
+        # Modulo `a`: if left < a, the unsigned `left - a` wraps to a huge number.
         left = np.minimum(left, left - a)
-        right = (right + _hash(left, groups.row(i + 1))) & mask
+        right = (right + _hash(left, parameters[i + 1])) & mask
     return (left << k) | right
 
 
-def _backward(x: _U64, groups: _Groups) -> _U64:
-    a, k, mask = groups.row(_A), groups.row(_K), groups.row(_MASK)
+def _backward(x: _U64, parameters: _U64) -> _U64:
+    a, k, mask = parameters[_A], parameters[_K], parameters[_MASK]
     left, right = x >> k, x & mask
     for i in range(_FIRST_KEY + HALF_ROUNDS - 2, _FIRST_KEY - 1, -2):
-        right = (right - _hash(left, groups.row(i + 1))) & mask
-        left = left - ((_hash(right, groups.row(i)) * a) >> _SHIFT_32)
-        # Modulo `a`: a negative difference has wrapped to a huge number.
+        right = (right - _hash(left, parameters[i + 1])) & mask
+        left = left - ((_hash(right, parameters[i]) * a) >> _SHIFT_32)
+        # Modulo `a`: if `left` became negative, it has wrapped to a huge number.
         left = np.minimum(left, left + a)
     return (left << k) | right
 
 
-def _walk(x: _U64, groups: _Groups, apply: Callable[[_U64, _Groups], _U64]) -> _U64:
+def _walk(x: _U64, parameters: _U64, network: Callable[[_U64, _U64], _U64]) -> _U64:
     """Apply the network until the image of every element is inside its `[0, n)`."""
-    y = apply(x, groups)
-    outside = elements = np.flatnonzero(y >= groups.row(_N))
+    y = network(x, parameters)
+    outside = elements = np.flatnonzero(y >= parameters[_N])
     while outside.size:
-        groups = groups.chosen(outside)
-        again = apply(y[elements], groups)
+        if parameters.shape[1] > 1:
+            parameters = parameters[:, outside]
+        again = network(y[elements], parameters)
         y[elements] = again
-        outside = np.flatnonzero(again >= groups.row(_N))
+        outside = np.flatnonzero(again >= parameters[_N])
         elements = elements[outside]
     return y

@@ -1,12 +1,13 @@
-"""Which source each sample of a blend comes from, in exact proportion.
+"""Assigns each sample of a blend to a source, in proportion to the weights.
 
 Each node of a Huffman tree over the weights gives `round(m p)` of its first m samples
 to one child and the rest to the other, where p is a multiple of 2**-48. A split adds at
-most half a sample of error and scales the error of its parent by p. So after any number
-of samples each source has given within three samples of its share, for any number of
-sources: within two by the tree, and rounding p adds less than 0.6 at 10**14 samples.
-Counts walk down the tree. The index of a source's k-th sample walks up, with one exact
-division at each node. All numbers are integers.
+most half a sample of error and scales the error of its parent by p. So the count of a
+source stays within three samples of its exact share, for any number of sources: the
+splits cause an error of at most two samples, and the rounding of p causes one of less
+than 0.6 samples in a run of 10**14. Counts are computed from the root to the leaves.
+The index of a source's k-th sample is computed from the leaf to the root, with one
+exact division per node. All numbers are integers.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 MAX_DEAL = 2**15
-"""Most samples of one call of `deal`: with more, 2**48 times them overflows."""
+"""Most samples of one call of `deal`; this number times 2**48 must fit 64 bits."""
 
 _BITS = 48
 _ONE = 1 << _BITS
@@ -37,23 +38,20 @@ _SHIFT = np.uint64(_BITS)
 
 
 class Portion(NamedTuple):
-    """The samples that one source gives of some consecutive samples of a blend.
+    """The samples of one source within a range of consecutive samples of a blend.
 
-    Attributes:
-        source: Name of the source.
-        offsets: Which of the consecutive samples, counted from their first; ascending,
-            int64, perhaps read-only.
-        given: Number of samples that the source gave of the blend before them.
+    `offsets` count from the start of the range. They ascend, and the array may be a
+    read-only view.
     """
 
     source: str
     offsets: npt.NDArray[np.int64]
-    given: int
+    given: int  # samples that the source gave before the range
 
 
 @dataclass(frozen=True, slots=True)
 class _Split:
-    share: int  # of the light child, in units of 2**-48
+    share: int  # share of the light child, in units of 2**-48
     light: _Node
     heavy: _Node
 
@@ -64,14 +62,8 @@ _Node: TypeAlias = "_Split | str"
 def integer_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
     """Return the weights above zero as the smallest integers of the same ratio.
 
-    A float counts as the shortest decimal that prints the same, so 0.3 : 0.7 and 3 : 7
-    are the same blend.
-
-    Args:
-        weights: Non-negative and finite, at least one above zero.
-
-    Returns:
-        Positive integers by source name, sorted by name.
+    A float stands for the decimal that it prints as, so 0.3 : 0.7 and 3 : 7 are the
+    same blend. The result is sorted by name.
     """
     ratios = {
         name: (
@@ -92,8 +84,7 @@ def integer_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
 class Blend:
     """An endless sequence of samples, each assigned to a source by weight.
 
-    Args:
-        weights: Positive integers by source name; their order does not matter.
+    `weights` are positive integers by source name, in any order.
     """
 
     __slots__ = ("_paths", "_root")
@@ -150,15 +141,7 @@ class Blend:
         return index
 
     def deal(self, first: int, num_samples: int) -> list[Portion]:
-        """Assign the samples `[first, first + num_samples)` to the sources.
-
-        Args:
-            first: First sample, counted from the start of the blend.
-            num_samples: At most `MAX_DEAL`.
-
-        Returns:
-            One portion for each source that gives any of the samples.
-        """
+        """Assign up to `MAX_DEAL` samples to sources; `first` is the first sample."""
         portions: list[Portion] = []
         stack: list[tuple[_Node, int, npt.NDArray[np.int64]]] = [
             (self._root, first, _OFFSETS[:num_samples])

@@ -1,11 +1,11 @@
-"""From the k-th sample of a source to the round that holds it.
+"""Computes which round of a source holds its k-th sample.
 
-A source of N tokens is cut into K equal spans of C tokens, which are read side by side
-from the left. A round is the next windows of every span, shuffled by one keyed
-bijection. Only the depth, the number of tokens used of every span, passes from one
-sequence length to the next. When no window fits into the rest of the spans, the next
-epoch starts at depth zero with another key. Windows never cross spans, so each window
-is a run of consecutive tokens, and no epoch reads a token twice.
+A source of N tokens is cut into K equal spans of C tokens. Each round reads the next
+windows of every span, and one keyed bijection shuffles them. The depth is the number of
+tokens already used in each span. A change of the sequence length keeps only the depth.
+When no further window fits into a span, the next epoch starts at depth zero with
+another key. Windows never cross spans, so a window is consecutive tokens, and an epoch
+reads no token twice if `overlap` is 0.
 """
 
 from __future__ import annotations
@@ -20,41 +20,38 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """How a source is cut: fixed by its size and by the run's longest sequence.
+    """How a source is cut into spans, which its size and `longest` determine."""
 
-    Attributes:
-        num_tokens: Number of tokens of the source, N.
-        longest: Length of the longest sequence the run was declared with, L.
-        overlap: Tokens that neighbouring windows share, 0 or 1.
-        num_spans: Number of spans, K.
-        span_tokens: Tokens of each span, C; fewer than K tokens are left over.
-    """
-
-    num_tokens: int
-    longest: int
-    overlap: int
-    num_spans: int
-    span_tokens: int
+    num_tokens: int  # N
+    longest: int  # L
+    overlap: int  # tokens that neighbouring windows share, 0 or 1
+    num_spans: int  # K
+    span_tokens: int  # C; N - K C < K tokens are outside the spans
 
     def stride(self, seq_len: int) -> int:
         """Return the distance between the starts of neighbouring windows."""
         return seq_len - self.overlap
 
     def windows_left(self, seq_len: int, depth: int) -> int:
-        """Return the number of windows that each span still holds at `depth`."""
+        """Return the number of unread windows in each span at `depth`."""
         return max(0, self.span_tokens - self.overlap - depth) // self.stride(seq_len)
 
+    def windows_per_round(self, seq_len: int) -> int:
+        """Return the number of windows that a whole round takes from each span."""
+        return max(1, (self.longest - self.overlap) // self.stride(seq_len))
+
     def windows_per_epoch(self, seq_len: int) -> int:
-        """Return the number of windows of a whole epoch, over all spans."""
+        """Return the number of windows of a whole epoch, in all spans together."""
         return self.num_spans * self.windows_left(seq_len, 0)
 
 
 def cut_spans(num_tokens: int, longest: int, overlap: int) -> Spans:
     """Cut a source into spans.
 
-    The number of rounds in an epoch of the longest sequences, m, balances two costs. An
-    unfinished round wastes 1/m of the source, and the tail of an epoch at most as much;
-    more rounds shuffle fewer windows together.
+    `rounds` is the number of rounds in an epoch at the longest length. Its value
+    balances two costs. With few rounds, an unfinished round wastes much: `1 / rounds`
+    of the source, and the tail of an epoch at most as much. With many rounds, few
+    windows are shuffled together.
     """
     # ceil(sqrt(N / L) / 2) and ceil(N / (64 L)), exactly.
     quarter = -(-num_tokens // (4 * longest))
@@ -65,33 +62,18 @@ def cut_spans(num_tokens: int, longest: int, overlap: int) -> Spans:
 
 
 class Round(NamedTuple):
-    """Consecutive samples within one round of a source.
-
-    Attributes:
-        epoch: Epoch of the source.
-        depth: Tokens used of each span before the round.
-        per_span: Windows that the round takes from each span.
-        first: First of the samples, counted in the shuffled order of the round.
-        size: Number of the samples.
-    """
+    """Consecutive samples within one round of a source."""
 
     epoch: int
-    depth: int
-    per_span: int
-    first: int
-    size: int
+    depth: int  # tokens used in each span before the round
+    per_span: int  # windows that the whole round takes from each span
+    first: int  # index of the first sample in the round
+    size: int  # number of the samples
 
 
 @dataclass(frozen=True, slots=True)
 class SampleStream:
-    """The endless samples of one length of a source, from an epoch and depth on.
-
-    Attributes:
-        spans: How the source is cut.
-        seq_len: Tokens of a sample, T.
-        epoch: Epoch of the first sample.
-        depth: Tokens used of each span before the first sample.
-    """
+    """The endless samples of one length of a source, from an epoch and depth on."""
 
     spans: Spans
     seq_len: int
@@ -105,18 +87,18 @@ class SampleStream:
         return self.spans.num_spans * left
 
     def samples_until(self, epochs: int) -> int:
-        """Return the number of samples before epoch `epochs` of the source starts."""
+        """Return the number of samples before the source starts epoch `epochs`."""
         if epochs <= self.epoch:
             return 0
         whole = (epochs - self.epoch - 1) * self.spans.windows_per_epoch(self.seq_len)
         return self.first_epoch_samples + whole
 
     def epochs_started(self, given: int) -> int:
-        """Return how many epochs of the source the first `given` samples touch."""
+        """Return how many epochs the source has started after `given` samples."""
         return self._epoch_of(given - 1)[0] + 1 if given else self.epoch
 
     def passes(self, given: int) -> float:
-        """Return the passes over the source after `given` samples: 1.25 is 5/4."""
+        """Return the passes over the source after `given` samples, such as 1.25."""
         spans = self.spans
         stride = spans.stride(self.seq_len)
         first = self.first_epoch_samples
@@ -130,7 +112,7 @@ class SampleStream:
         """Yield the rounds that hold the samples `[first, first + count)`, in order."""
         spans = self.spans
         stride = spans.stride(self.seq_len)
-        per_round = max(1, (spans.longest - spans.overlap) // stride)
+        per_round = spans.windows_per_round(self.seq_len)
         sample = first
         while count:
             epoch, depth, in_epoch = self._epoch_of(sample)
@@ -147,39 +129,24 @@ class SampleStream:
                     return
 
     def after(self, given: int) -> tuple[int, int]:
-        """Return epoch and depth at the end of the round of the last given sample.
-
-        Args:
-            given: Number of samples given, at least 1.
-        """
+        """Return the epoch of sample `given - 1`, and the depth when its round ends."""
         last = next(self.rounds(given - 1, 1))
         stride = self.spans.stride(self.seq_len)
         return last.epoch, last.depth + last.per_span * stride
 
     def unfinished_tokens(self, given: int) -> int:
-        """Return the tokens left in the round of the last given sample.
-
-        Args:
-            given: Number of samples given, at least 1.
-        """
+        """Return the number of tokens after sample `given - 1` in its round."""
         last = next(self.rounds(given - 1, 1))
         left = self.spans.num_spans * last.per_span - last.first - 1
         return left * self.spans.stride(self.seq_len)
 
     def tail_tokens(self, before: int, given: int, *, is_last: bool) -> int:
-        """Return the tokens left out at the ends of epochs between two counts.
+        """Return the number of unread tokens in the epochs that end within a range.
 
-        An epoch ends when a sample of the next epoch is given. Until then, a phase of
-        another sequence length may use part of what is left of the spans.
-
-        Args:
-            before: Samples given earlier; epochs that ended by then do not count.
-            given: Samples given in all.
-            is_last: Whether these are the last samples of the source, so that an epoch
-                without a window left has ended too.
-
-        Returns:
-            Tokens of the source that no sample of those epochs covers.
+        The range is samples `[before, given)`. An epoch ends when the source gives a
+        sample of the next epoch: until then, a phase of another sequence length may
+        still read the end of the spans. If `is_last`, the source gives no more samples,
+        and an epoch without a window left has ended too.
         """
         if not given:
             return 0
@@ -196,7 +163,7 @@ class SampleStream:
         return total + (last - first) * (spans.num_spans * (room % stride) + left_over)
 
     def _epoch_of(self, sample: int) -> tuple[int, int, int]:
-        """Return a sample's epoch, the depth it starts at, and its index therein."""
+        """Return a sample's epoch, the first depth read in it, and the index in it."""
         first = self.first_epoch_samples
         if sample < first:
             return self.epoch, self.depth, sample
@@ -206,21 +173,16 @@ class SampleStream:
 
 
 class Cursor(NamedTuple):
-    """How far a source has been read.
-
-    Attributes:
-        stream: The samples of the length it was last read in.
-        given: Number of them that have been given.
-    """
+    """How far the run has read a source: `given` samples of its last stream."""
 
     stream: SampleStream
     given: int
 
     def switched_to(self, seq_len: int) -> Cursor:
-        """Return the cursor from which samples of another length are read.
+        """Return the cursor for samples of `seq_len` tokens.
 
-        The same length continues the stream; another length starts where the round of
-        the last given sample ends.
+        The same length continues the stream. Another length starts a stream where the
+        round of the last given sample ends.
         """
         if self.stream.seq_len == seq_len:
             return self

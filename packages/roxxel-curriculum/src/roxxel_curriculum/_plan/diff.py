@@ -1,11 +1,13 @@
-"""What an edited schedule changes, and from which step on."""
+"""Compares two plans: what changes, and from which step on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum._plan.figures import short_count
+from roxxel_curriculum._plan.tables import notes_on_longest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,11 +17,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """What changes between two plans; false if nothing does.
+    """The changes between two plans. `bool(diff)` is False if there are none.
 
     Attributes:
         step: The first step whose batch may change; None if no batch changes.
         changes: One sentence for each change.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> longer = Curriculum(PositionReader(10_000), [Phase(12, 4, 129)])
+        >>> found = curriculum.plan().diff(longer.plan())
+        >>> found.step, found.changes[0]
+        (9, 'phase 0 has 12 steps instead of 9')
     """
 
     step: int | None
@@ -32,14 +42,14 @@ class PlanDiff:
         if self.step is None:
             head = "every batch is the same"
         elif self.step == 0:
-            head = "every batch may change"
+            head = "every batch changes"
         else:
             head = f"batches change from step {self.step:,} on"
         return "\n".join([head, *(f"- {change}" for change in self.changes)])
 
 
 class _Change(NamedTuple):
-    """A change and the first step it affects; None if another change gives the step."""
+    """A change; `step` is None if this text alone does not say when batches change."""
 
     step: int | None
     text: str
@@ -51,6 +61,7 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
     changes: list[str] = []
     for step, change in (
         *_run_changes(before, after),
+        *_longest_changes(before, after),
         *_source_changes(before, after),
         *_skip_changes(before, after),
         *_phase_changes(before, after),
@@ -64,18 +75,53 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
 
 
 def _run_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
-    for what in ("seed", "longest", "overlap"):
+    for what in ("seed", "overlap"):
         old, new = getattr(before, what), getattr(after, what)
         if old != new:
             yield _Change(0, f"{what} is {new} instead of {old}")
 
 
+def _longest_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
+    old, new = before.longest, after.longest
+    if old != new:
+        what = f"longest is {new} instead of {old}"
+        if _is_cut_alike(before, new):
+            yield _Change(None, f"{what}, which changes no batch of these phases")
+        else:
+            yield _Change(
+                0,
+                f"{what}, so the sources are divided differently and every batch "
+                "changes; a run that has begun keeps its own longest, so plan such a "
+                "run with its state",
+            )
+    known = {*notes_on_longest(before)}
+    for note in notes_on_longest(after):
+        if note not in known:
+            yield _Change(None, note)
+
+
+def _is_cut_alike(plan: PlanFigures, longest: int) -> bool:
+    """Return whether a plan has the same rounds with another `longest`."""
+    cuts = [
+        cut_spans(source.num_tokens, value, plan.overlap)
+        for source in plan.sources
+        for value in (plan.longest, longest)
+    ]
+    pairs = zip(cuts[::2], cuts[1::2], strict=True)
+    return all(
+        one.num_spans == two.num_spans
+        and one.windows_per_round(phase.seq_len) == two.windows_per_round(phase.seq_len)
+        for one, two in pairs
+        for phase in plan.phases
+    )
+
+
 def _source_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
     old = {source.name: source for source in before.sources}
     new = {source.name: source for source in after.sources}
-    for name in old.keys() - new.keys():
+    for name in sorted(old.keys() - new.keys()):
         yield _Change(_first_use(before, name), f"source {name!r} is gone")
-    for name in new.keys() - old.keys():
+    for name in sorted(new.keys() - old.keys()):
         yield _Change(_first_use(after, name), f"source {name!r} is new")
     for name in sorted(old.keys() & new.keys()):
         if old[name].fingerprint != new[name].fingerprint:
@@ -147,7 +193,7 @@ def _exhaustion_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Ch
         spent = {source.name for source in old.sources if source.is_spent}
         for source in new.sources:
             if source.is_spent != (source.name in spent):
-                words = "nothing" if source.is_spent else "something"
+                words = "no samples" if source.is_spent else "samples"
                 yield _Change(
                     old.start,
                     f"source {source.name!r} has {words} left when phase {number} "
@@ -185,7 +231,7 @@ def _total_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]
 
 
 def _first_use(plan: PlanFigures, name: str) -> int | None:
-    """Return the first step that draws from a source; None if no step does."""
+    """Return the first step that reads a source; None if no step does."""
     return min(
         (
             source.first_step

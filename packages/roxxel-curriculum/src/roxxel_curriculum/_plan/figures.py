@@ -15,24 +15,29 @@ class SourcePlan:
 
     Attributes:
         name: Name of the source.
-        weight: Weight of the source, as an integer among those of the phase.
-        share: Share of the phase's tokens by its weights, before any source runs out.
-        samples: Samples delivered.
-        tokens: Tokens delivered.
-        skipped: Samples of skipped steps.
-        epochs: Passes over the source when the phase ends, counted from the start of
-            the run; 1.25 is a quarter into the second pass. A source that gives nothing
-            keeps the number of the phase before.
+        weight: Weight of the source in the phase, as an integer; see `ResolvedPhase`.
+        share: The weight divided by the sum of the phase's weights.
+        samples: Number of samples delivered.
+        tokens: Number of tokens delivered.
+        skipped: Number of samples in skipped steps.
+        epochs: Passes over the source from the start of the run to the end of the
+            phase; 1.25 is a quarter into the second pass.
         first_step: Step of the first sample in the phase; None without a sample.
         last_step: Step of the last sample in the phase; None without a sample.
-        exhausted_step: Step in which the source runs out and the others share its
-            weight; None if it does not run out.
-        unfinished_tokens: Tokens of the round that an earlier phase left unfinished,
-            because this phase has another sequence length.
-        tail_tokens: Tokens left out at the ends of epochs, too few for a sample. An
-            epoch ends when the phase starts the next one, or with the last phase that
-            draws from the source, if no sample is left.
-        is_spent: Whether the source had nothing left when the phase started.
+        exhausted_step: Step in which the source runs out; None if it does not.
+        unfinished_tokens: Number of unread tokens in the round that an earlier phase
+            left unfinished, because this phase has another sequence length.
+        tail_tokens: Number of unread tokens at the ends of epochs, too few for a
+            sample. An epoch ends when the phase reads the next epoch. In the last phase
+            that reads the source, an epoch without a sample left has ended too.
+        is_spent: Whether the source had no samples left when the phase started.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> (source,) = curriculum.plan().phases[0].sources
+        >>> source.name, source.samples, source.tokens, source.last_step
+        ('self', 36, 4644, 8)
     """
 
     name: str
@@ -52,12 +57,18 @@ class SourcePlan:
 
 @dataclass(frozen=True, slots=True)
 class MixPlan:
-    """The blend of consecutive steps between two exhaustions.
+    """The blend of consecutive steps during which no source runs out.
 
     Attributes:
         start: First training step.
-        stop: One past the last.
+        stop: One past the last training step.
         shares: Share of tokens by source name.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> curriculum.plan().phases[0].mixes
+        (MixPlan(start=0, stop=9, shares={'self': 1.0}),)
     """
 
     start: int
@@ -70,15 +81,22 @@ class PhasePlan:
     """What one phase reads.
 
     Attributes:
-        index: Index of the declared phase; an edited phase has several entries.
+        index: Index of the declared phase. An edited phase has several entries.
         start: First training step.
         steps: Number of training steps.
         batch_size: Sequences in a step.
         seq_len: Tokens of a sequence.
-        tokens: Tokens delivered.
-        skipped_steps: Number of steps whose data is skipped.
+        tokens: Number of tokens delivered.
+        skipped_steps: Number of steps whose data the phase skips.
         sources: One entry for each source with a weight.
         mixes: The blends of the steps, in order.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> (phase,) = curriculum.plan().phases
+        >>> phase.stop, phase.tokens
+        (9, 4644)
     """
 
     index: int
@@ -99,17 +117,24 @@ class PhasePlan:
 
 @dataclass(frozen=True, slots=True)
 class CorpusPlan:
-    """One source over the whole run.
+    """What the whole run reads from one source.
 
     Attributes:
         name: Name of the source.
-        fingerprint: Digest of its content.
+        fingerprint: Digest of the source's content.
         num_tokens: Number of tokens of the source.
-        num_spans: Number of spans it is cut into.
-        policy: Name of the policy for when it runs out.
-        tokens: Tokens delivered in the run.
+        num_spans: Number of spans that the source is cut into.
+        policy: What happens when the source runs out, such as `stop after 2`.
+        tokens: Number of tokens delivered in the run.
         epochs: Passes over the source when the run ends.
-        waste_tokens: Tokens left out: unfinished rounds and tails.
+        waste_tokens: Sum of the phases' `unfinished_tokens` and `tail_tokens`.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> (corpus,) = curriculum.plan().sources
+        >>> corpus.num_tokens, corpus.policy, corpus.epochs
+        (10000, 'repeat', 0.4644)
     """
 
     name: str

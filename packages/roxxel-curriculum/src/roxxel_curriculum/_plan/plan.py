@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_curriculum._plan.as_html import render_html
-from roxxel_curriculum._plan.as_text import render_text
+from roxxel_curriculum._order.rounds import Cursor
 from roxxel_curriculum._plan.diff import compare_plans
-from roxxel_curriculum._plan.figures import PlanFigures
-from roxxel_curriculum._plan.tables import make_curves, make_tables
+from roxxel_curriculum._plan.figures import (
+    CorpusPlan,
+    MixPlan,
+    PhasePlan,
+    PlanFigures,
+    SourcePlan,
+)
+from roxxel_curriculum._plan.tables import (
+    notes_on_longest,
+    render_html,
+    render_rich,
+    render_text,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from os import PathLike
 
     from matplotlib.figure import Figure
 
     from roxxel_curriculum._plan.diff import PlanDiff
+    from roxxel_curriculum._plan.solution import ResolvedPhase, Solution, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,28 +40,40 @@ class Plan(PlanFigures):
     table.
 
     Attributes:
-        seed: Seed of the run; the numbers are the same for every seed.
+        seed: Seed of the run; the other numbers do not depend on it.
         total_steps: Training steps of the run.
-        total_tokens: Tokens delivered.
-        longest: Length of the longest sequence that the sources are cut for.
+        total_tokens: Number of tokens delivered.
+        longest: Length of the longest sequence that the sources are cut for. The first
+            step of a run fixes it.
         overlap: Tokens that neighbouring windows share.
-        phases: In order.
-        sources: The primary first.
-        skips: Pairs of a training step and the number of steps whose data is skipped
-            before it.
-        ended: Why the run ends before its last declared step; None if it does not.
+        phases: What each phase reads, in training order.
+        sources: What the run reads from each source, the primary first.
+        skips: Pairs `(at, count)`: before training step `at`, the run skips the data of
+            `count` steps.
+        ended: Why the run ends before its last declared step; None if it trains all.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+
+        >>> plan = curriculum.plan(seed=42)
+        >>> plan.total_tokens, plan.sources[0].epochs
+        (4644, 0.4644)
     """
 
     def __str__(self) -> str:
-        return render_text(make_tables(self))
+        return render_text(self)
 
     def __rich__(self) -> Any:
-        from roxxel_curriculum._plan.as_rich import render_rich
-
-        return render_rich(make_tables(self))
+        return render_rich(self)
 
     def _repr_html_(self) -> str:
-        return render_html(make_tables(self))
+        return render_html(self)
+
+    @property
+    def notes_on_longest(self) -> tuple[str, ...]:
+        """One sentence for each phase with sequences longer than `longest`."""
+        return notes_on_longest(self)
 
     def diff(self, other: Plan) -> PlanDiff:
         """Return what `other` changes, and from which step on."""
@@ -61,14 +86,14 @@ class Plan(PlanFigures):
             path: File to save the picture to; its suffix selects the format.
 
         Returns:
-            A matplotlib figure that is not registered with pyplot.
+            A matplotlib figure. pyplot does not know it, so it needs no `close`.
 
         Raises:
             ModuleNotFoundError: matplotlib is missing; install the `plot` extra.
         """
-        from roxxel_curriculum._plan.as_picture import draw
+        from roxxel_curriculum._plan.picture import draw
 
-        figure: Any = draw(make_curves(self))
+        figure: Any = draw(self)
         if path is not None:
             figure.savefig(path)
         return figure
@@ -85,3 +110,140 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in cast("tuple[Any, ...]", value)]
     return value
+
+
+def make_plan(solution: Solution, seed: int) -> Plan:
+    """Return the plan of a solved curriculum; reads no tokens."""
+    cursors: dict[str, Cursor] = {}
+    last_phases = {
+        name: index
+        for index, phase in enumerate(solution.phases)
+        for name, given in phase.counts(phase.num_samples).items()
+        if given
+    }
+    phases: list[PhasePlan] = []
+    for index, phase in enumerate(solution.phases):
+        rows: list[SourcePlan] = []
+        for name in phase.weights:
+            is_last = last_phases.get(name) == index
+            row, cursor = _source_row(phase, name, cursors.get(name), is_last=is_last)
+            rows.append(row)
+            if cursor is not None:
+                cursors[name] = cursor
+        phases.append(
+            PhasePlan(
+                index=phase.index,
+                start=phase.start,
+                steps=phase.steps,
+                batch_size=phase.batch_size,
+                seq_len=phase.seq_len,
+                tokens=phase.steps * phase.batch_size * phase.seq_len,
+                skipped_steps=sum(skip.steps for skip in phase.skips),
+                sources=tuple(rows),
+                mixes=tuple(_mixes(phase)),
+            )
+        )
+    early_stop = solution.early_stop
+    return Plan(
+        seed=seed,
+        total_steps=solution.total_steps,
+        total_tokens=sum(phase.tokens for phase in phases),
+        longest=solution.longest,
+        overlap=solution.declaration.overlap,
+        phases=tuple(phases),
+        sources=tuple(
+            _corpus_row(source, solution.spans[source.name].num_spans, phases)
+            for source in solution.declaration.sources
+        ),
+        skips=tuple((skip.at, skip.steps) for skip in solution.declaration.skips),
+        ended=None
+        if early_stop is None
+        else f"source {early_stop.source!r} runs out in phase {early_stop.phase} and "
+        f"its policy stops the run before step {early_stop.step}",
+    )
+
+
+def _corpus_row(
+    source: Source, num_spans: int, phases: Sequence[PhasePlan]
+) -> CorpusPlan:
+    rows = [row for phase in phases for row in phase.sources if row.name == source.name]
+    return CorpusPlan(
+        name=source.name,
+        fingerprint=source.reader.fingerprint,
+        num_tokens=source.reader.num_tokens,
+        num_spans=num_spans,
+        policy=str(source.policy),
+        tokens=sum(row.tokens for row in rows),
+        epochs=rows[-1].epochs if rows else 0.0,
+        waste_tokens=sum(row.unfinished_tokens + row.tail_tokens for row in rows),
+    )
+
+
+def _source_row(
+    phase: ResolvedPhase, name: str, earlier: Cursor | None, *, is_last: bool
+) -> tuple[SourcePlan, Cursor | None]:
+    """Return what a phase reads from a source, and the cursor when the phase ends.
+
+    `earlier` is the cursor after the earlier phases; None if none of them reads the
+    source. If `is_last`, no later phase reads the source.
+    """
+    stream, before = phase.cursors[name]
+    used = phase.counts(phase.num_samples)[name]
+    given = before + used
+    samples = phase.delivered(phase.steps)[name]
+    unfinished = 0
+    if used and earlier is not None and earlier.stream is not stream and not before:
+        unfinished = earlier.stream.unfinished_tokens(earlier.given)
+    cursor = Cursor(stream, given) if used else earlier
+    steps = [*_steps_that_read(phase, name)]
+    row = SourcePlan(
+        name=name,
+        weight=phase.weights[name],
+        share=phase.weights[name] / sum(phase.weights.values()),
+        samples=samples,
+        tokens=samples * phase.seq_len,
+        skipped=used - samples,
+        epochs=0.0 if cursor is None else cursor.stream.passes(cursor.given),
+        first_step=steps[0] if steps else None,
+        last_step=steps[-1] if steps else None,
+        exhausted_step=next(
+            (
+                phase.start + phase.steps_within(leg.stop - 1)
+                for leg in phase.legs
+                if leg.ended_by == name
+                and leg.stop is not None
+                and leg.stop <= phase.num_samples
+            ),
+            None,
+        ),
+        unfinished_tokens=unfinished,
+        tail_tokens=stream.tail_tokens(before, given, is_last=is_last),
+        is_spent=name not in phase.legs[0].blend.sources,
+    )
+    return row, cursor
+
+
+def _steps_that_read(phase: ResolvedPhase, name: str) -> Iterator[int]:
+    """Yield the first and the last step that read a source, between each two skips."""
+    size = phase.batch_size
+    marks = sorted({0, *(skip.at for skip in phase.skips), phase.steps})
+    for start, stop in pairwise(marks):
+        first = phase.data_step(start) * size
+        low = phase.counts(first)[name]
+        high = phase.counts(first + (stop - start) * size)[name]
+        if low < high:
+            for rank in (low, high - 1):
+                step = (phase.sample_index(name, rank) - first) // size
+                yield phase.start + start + step
+
+
+def _mixes(phase: ResolvedPhase) -> Iterator[MixPlan]:
+    for leg in phase.legs:
+        weights = {name: phase.weights[name] for name in leg.blend.sources}
+        total = sum(weights.values())
+        last = phase.num_samples if leg.stop is None else leg.stop
+        start = phase.start + phase.steps_within(leg.start)
+        stop = phase.start + min(phase.steps, phase.steps_within(last))
+        if start < stop:
+            shares = {name: weight / total for name, weight in weights.items()}
+            yield MixPlan(start, stop, shares)

@@ -1,8 +1,8 @@
-"""From declared phases to solved ones: which source gives which sample.
+"""Solves declared phases: which source gives which sample.
 
-Phases are solved one after another, from the past alone. Nothing about a phase depends
-on the phases after it, and the order inside a phase does not depend on its number of
-steps. All counts are Python integers.
+The solver adds one phase after another. A solved phase depends only on the phases
+before it, and the order of its samples does not depend on its number of steps. All
+counts are Python integers.
 """
 
 from __future__ import annotations
@@ -16,23 +16,28 @@ from typing import TYPE_CHECKING
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._order.blend import Blend
 from roxxel_curriculum._order.rounds import Cursor, SampleStream, cut_spans
-from roxxel_curriculum._plan.declaration import EarlyStop, Solution
-from roxxel_curriculum._plan.resolved_phase import Leg, ResolvedPhase, Skip
+from roxxel_curriculum._plan.solution import (
+    Declaration,
+    EarlyStop,
+    Leg,
+    ResolvedPhase,
+    Skip,
+    Solution,
+)
 from roxxel_curriculum.phase import PRIMARY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from roxxel_curriculum._plan.declaration import Declaration
     from roxxel_curriculum.phase import Phase
 
 
-def solve(declaration: Declaration) -> Solution:
-    """Solve a declaration from its first step.
+_MAX_EPOCHS = 2**63
+"""The key of a round holds the epoch in 64 bits."""
 
-    Raises:
-        CurriculumError: A phase cannot be met; the message says why, with the numbers.
-    """
+
+def solve(declaration: Declaration) -> Solution:
+    """Solve a declaration; raises `CurriculumError` if the sources cannot meet it."""
     solver = Solver(declaration)
     for index, phase in enumerate(declaration.phases):
         solver.add(phase, index)
@@ -42,8 +47,8 @@ def solve(declaration: Declaration) -> Solution:
 def solve_with_earlier_longest(declaration: Declaration) -> Solution | None:
     """Solve a declaration for a run that started before its longest phase was added.
 
-    Such a run keeps the `longest` of its first phases and may fit the sources where a
-    new run does not. None if no such run can be met either.
+    Such a run keeps the `longest` of its first phases, so the sources may meet its
+    schedule although a new run fails. Returns None if they cannot meet it either.
     """
     if declaration.longest is not None:
         return None
@@ -56,19 +61,12 @@ def solve_with_earlier_longest(declaration: Declaration) -> Solution | None:
 
 
 class Solver:
-    """Solves phases in order and tracks how far each source has been read.
-
-    Attributes:
-        phases: The phases solved so far.
-        early_stop: Where a policy has ended the run; None while none has.
-        step: Training steps solved so far.
-        spans: How each source is cut, by name.
-    """
+    """Solves phases in order and tracks how far the run has read each source."""
 
     def __init__(self, declaration: Declaration) -> None:
         self.phases: list[ResolvedPhase] = []
         self.early_stop: EarlyStop | None = None
-        self.step = 0
+        self.step = 0  # training steps solved so far
         self._declaration = declaration
         self._longest = declaration.resolved_longest
         self.spans = {
@@ -85,21 +83,12 @@ class Solver:
     def solve(
         self, phase: Phase, index: int, *, is_edited: bool = False
     ) -> ResolvedPhase:
-        """Return `phase` solved as the next phase, without adding it.
-
-        Args:
-            phase: What is declared.
-            index: Index of the declared phase.
-            is_edited: Whether it continues an edited phase.
-
-        Raises:
-            CurriculumError: The phase cannot be met.
-        """
+        """Return `phase` solved as the next phase; does not add it."""
         label = f"phase {index}"
         weights = phase.integer_weights
         self._check_lengths(phase, label)
         cursors = {name: self._cursor(name, phase.seq_len) for name in weights}
-        # As long as its sources last; cut to its steps below.
+        # The draft has every sample that the sources can give; `solved` sets its steps.
         draft = ResolvedPhase(
             index=index,
             start=self.step,
@@ -134,16 +123,7 @@ class Solver:
     def add(
         self, phase: Phase, index: int, *, is_edited: bool = False
     ) -> ResolvedPhase | None:
-        """Solve `phase` and add it; None if the run has ended before.
-
-        Args:
-            phase: What is declared.
-            index: Index of the declared phase.
-            is_edited: Whether it continues an edited phase.
-
-        Raises:
-            CurriculumError: The phase cannot be met.
-        """
+        """Solve `phase` and add it; None if the run ends before its first step."""
         if self.early_stop:
             return None
         solved = self.solve(phase, index, is_edited=is_edited)
@@ -160,11 +140,7 @@ class Solver:
         return solved
 
     def solution(self) -> Solution:
-        """Return what has been solved, checked as a whole.
-
-        Raises:
-            CurriculumError: No step is left, or a skip is beyond the last step.
-        """
+        """Return the solution of the added phases, checked as a whole."""
         declaration, early_stop = self._declaration, self.early_stop
         if not self.phases:
             raise CurriculumError(
@@ -183,7 +159,7 @@ class Solver:
         )
 
     def _cursor(self, name: str, seq_len: int) -> Cursor:
-        """Return the cursor from which a phase reads a source."""
+        """Return the cursor at which the next phase starts to read a source."""
         if name not in self._cursors:
             return Cursor(SampleStream(self.spans[name], seq_len, 0, 0), 0)
         return self._cursors[name].switched_to(seq_len)
@@ -227,7 +203,7 @@ class Solver:
             start += length
 
     def _steps_of_epochs(self, phase: Phase, draft: ResolvedPhase, label: str) -> int:
-        """Return the whole steps until the primary has given the phase's epochs."""
+        """Return how many whole steps fit into the phase's `epochs` of the primary."""
         epochs = phase.exact_epochs
         numerator, denominator = epochs.as_integer_ratio()
         windows = self.spans[PRIMARY].windows_per_epoch(phase.seq_len)
@@ -244,7 +220,8 @@ class Solver:
             except LookupError:
                 if self._stopper(draft) is not None:
                     supply = draft.legs[-1].stop or 0 if draft.legs else 0
-                    return supply // phase.batch_size + 1  # the policy cuts it
+                    # More steps than fit, so that the policy stops the run.
+                    return supply // phase.batch_size + 1
                 policy = self._policies[PRIMARY]
                 stream, before = draft.cursors[PRIMARY]
                 left = stream.samples_until(policy.epochs or 0) - before
@@ -264,7 +241,7 @@ class Solver:
         return steps
 
     def _stopper(self, phase: ResolvedPhase) -> str | None:
-        """Return the source that ends the run where the phase's supply ends."""
+        """Return the source whose policy ends the run in this phase, else None."""
         if phase.legs:
             name = phase.legs[-1].ended_by
             stops = name is not None and self._policies[name].then == "stop"
@@ -278,11 +255,7 @@ class Solver:
         return None
 
     def _within_supply(self, draft: ResolvedPhase, steps: int, label: str) -> int:
-        """Return `steps`, or fewer if a source's policy stops the run.
-
-        Raises:
-            CurriculumError: The sources run out before.
-        """
+        """Return `steps`, or fewer if a source's policy stops the run."""
         supply = draft.legs[-1].stop if draft.legs else 0
         fit = steps if supply is None else min(steps, draft.steps_within(supply))
         if fit < steps and self._stopper(draft) is None:
@@ -324,24 +297,27 @@ class Solver:
         if name is not None:
             stream, before = phase.cursors[name]
             given = before + phase.counts(phase.num_samples)[name]
+            declared = self._declaration.max_epochs
+            limit = (
+                f", and the order has at most {_MAX_EPOCHS}"
+                if declared is None
+                else f" with max_epochs={declared}"
+            )
             raise CurriculumError(
                 f"{label} needs {phase.steps} steps, which read source {name!r} for "
-                f"{stream.epochs_started(given)} epochs with "
-                f"max_epochs={self._declaration.max_epochs}; "
+                f"{stream.epochs_started(given)} epochs{limit}; "
                 f"at most {fit} steps fit"
             )
 
     def _within_max_epochs(
         self, phase: ResolvedPhase, steps: int
     ) -> tuple[int, str | None]:
-        """Return the steps that `max_epochs` allows, and the source that limits them.
+        """Return how many steps `max_epochs` allows, and the source that limits them.
 
         The source is None if all `steps` fit.
         """
         fit, limiting = steps, None
-        max_epochs = self._declaration.max_epochs
-        if max_epochs is None:
-            return fit, limiting
+        max_epochs = self._declaration.max_epochs or _MAX_EPOCHS
         for name, given in phase.counts(phase.samples_before(steps)).items():
             stream, before = phase.cursors[name]
             allowed = max(0, stream.samples_until(max_epochs) - before)

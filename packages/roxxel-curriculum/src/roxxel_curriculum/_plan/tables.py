@@ -1,97 +1,133 @@
-"""What people see of a plan: tables and notes, and the curves of its picture."""
+"""Renders the tables and notes of a plan as plain text, as HTML and for `rich`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from html import escape
+from itertools import groupby, pairwise
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum._plan.figures import short_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from roxxel_curriculum._plan.figures import PhasePlan, PlanFigures, SourcePlan
 
-Row: TypeAlias = tuple[str, ...]
+Row: TypeAlias = "tuple[str, ...] | str"
+"""The cells of a row, or a heading of the rows that follow."""
 
 _PHASE_COLUMNS = ("source", "share", "samples", "tokens", "epochs", "from-to", "waste")
 _SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs out")
+_LEFT = {"source", "when it runs out"}
+_WIDTH = 80
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
-    """Consecutive rows of a table, below a heading if they have one."""
-
-    heading: str | None
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells of text in groups of rows."""
-
-    columns: Row
-    groups: tuple[RowGroup, ...]
+class _Table(NamedTuple):
+    columns: tuple[str, ...]
+    rows: list[Row]
 
     @property
     def widths(self) -> list[int]:
         """Number of characters of the widest cell of each column."""
-        rows = [self.columns, *(row for group in self.groups for row in group.rows)]
+        rows = [self.columns, *(row for row in self.rows if not isinstance(row, str))]
         return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
-@dataclass(frozen=True, slots=True)
-class PlanTables:
-    """What a table of a plan shows.
-
-    Attributes:
-        headline: One line about the whole run.
-        phases: A group for each phase, with a row for each of its sources.
-        sources: A row for each source.
-        notes: Sentences about what a reader of the tables should not miss.
-    """
-
-    headline: str
-    phases: Table
-    sources: Table
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PlanCurves:
-    """What a picture of a plan shows.
-
-    Attributes:
-        headline: One line about the whole run.
-        total_steps: Training steps of the run.
-        steps: The steps at which the curves have points, ascending.
-        per_step: Tokens of a step by source, at each of `steps`.
-        so_far: Tokens delivered by source, at each of `steps`.
-        phases: First step and label of each phase.
-        exhaustions: Step and source of each exhaustion.
-    """
-
-    headline: str
-    total_steps: int
-    steps: list[int]
-    per_step: dict[str, list[float]]
-    so_far: dict[str, list[float]]
-    phases: tuple[tuple[int, str], ...]
-    exhaustions: tuple[tuple[int, str], ...]
+def render_text(plan: PlanFigures) -> str:
+    """Return the tables and notes as plain text; notes wrap at 80 columns."""
+    lines = [headline(plan)]
+    for table in _tables(plan):
+        rules = tuple("-" * width for width in table.widths)
+        rows = (table.columns, rules, *table.rows)
+        lines += ["", *(_line(row, table.widths) for row in rows)]
+    notes = [
+        line
+        for note in _notes(plan)
+        for line in wrap(note, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    ]
+    if notes:
+        lines += ["", *notes]
+    return "\n".join(lines)
 
 
-def make_tables(plan: PlanFigures) -> PlanTables:
-    """Return the tables of a plan."""
-    phases = tuple(
-        RowGroup(
-            f"phase {phase.index}: steps {phase.start:,}-{phase.stop - 1:,} of "
-            f"{phase.batch_size} x {phase.seq_len}",
-            _phase_rows(phase),
-        )
-        for phase in plan.phases
+def _line(row: Row, widths: list[int]) -> str:
+    if isinstance(row, str):
+        return row
+    cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+    return "  ".join(cells).rstrip()
+
+
+def render_html(plan: PlanFigures) -> str:
+    """Return the tables and notes as two HTML tables between paragraphs."""
+    parts = [f"<p>{escape(headline(plan))}</p>"]
+    for columns, rows in _tables(plan):
+        made = [_html_row("th", columns)]
+        for row in rows:
+            if isinstance(row, str):
+                heading = f'<th colspan="{len(columns)}">{escape(row)}</th>'
+                made.append(f"<tr>{heading}</tr>")
+            else:
+                made.append(_html_row("td", row))
+        parts.append(f"<table>{''.join(made)}</table>")
+    return "\n".join([*parts, *(f"<p>{escape(note)}</p>" for note in _notes(plan))])
+
+
+def _html_row(tag: str, cells: tuple[str, ...]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def render_rich(plan: PlanFigures) -> Any:
+    """Return the tables and notes as a renderable of `rich`."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Any] = [Text(headline(plan), style="bold")]
+    for table in _tables(plan):
+        parts.append("")
+        if not isinstance(table.rows[0], str):
+            parts.append(_rich_table(table, table.rows))
+            continue
+        # `rich` has no heading inside a table: each group of rows becomes a table.
+        parts.append(_rich_table(table, ()))
+        for is_heading, rows in groupby(table.rows, lambda row: isinstance(row, str)):
+            if is_heading:
+                parts += [Text(str(row), style="bold") for row in rows]
+            else:
+                parts.append(_rich_table(table, rows, has_head=False))
+    notes = [Text(f"- {note}", style="yellow") for note in _notes(plan)]
+    if notes:
+        parts += ["", *notes]
+    return Group(*parts)
+
+
+def _rich_table(table: _Table, rows: Iterable[Row], *, has_head: bool = True) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    made = Table(
+        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=has_head
     )
-    sources = tuple(
+    for column, width in zip(table.columns, table.widths, strict=True):
+        justify = "left" if column in _LEFT else "right"
+        made.add_column(column, justify=justify, min_width=width)
+    for row in rows:
+        made.add_row(*map(Text, row))
+    return made
+
+
+def _tables(plan: PlanFigures) -> tuple[_Table, _Table]:
+    """Return two tables: sources within phases, and sources over the whole run."""
+    phases: list[Row] = []
+    for phase in plan.phases:
+        phases.append(
+            f"phase {phase.index}: steps {phase.start:,}-{phase.stop - 1:,} of "
+            f"{phase.batch_size} x {phase.seq_len}"
+        )
+        phases += _phase_rows(phase)
+    sources: list[Row] = [
         (
             source.name,
             short_count(source.num_tokens),
@@ -101,55 +137,12 @@ def make_tables(plan: PlanFigures) -> PlanTables:
             source.policy,
         )
         for source in plan.sources
-    )
-    return PlanTables(
-        _headline(plan),
-        Table(_PHASE_COLUMNS, phases),
-        Table(_SOURCE_COLUMNS, (RowGroup(None, sources),)),
-        tuple(_notes(plan)),
-    )
+    ]
+    return _Table(_PHASE_COLUMNS, phases), _Table(_SOURCE_COLUMNS, sources)
 
 
-def make_curves(plan: PlanFigures) -> PlanCurves:
-    """Return the curves of a plan."""
-    names = [source.name for source in plan.sources if source.tokens]
-    steps: list[int] = []
-    per_step: dict[str, list[float]] = {name: [] for name in names}
-    so_far: dict[str, list[float]] = {name: [] for name in names}
-    total = dict.fromkeys(names, 0.0)
-    for phase in plan.phases:
-        for mix in phase.mixes:
-            # Two points for each mix, so that a change is a vertical line.
-            steps += [mix.start, mix.stop]
-            for name in names:
-                rate = mix.shares.get(name, 0.0) * phase.batch_size * phase.seq_len
-                per_step[name] += [rate, rate]
-                so_far[name].append(total[name])
-                total[name] += rate * (mix.stop - mix.start)
-                so_far[name].append(total[name])
-    return PlanCurves(
-        _headline(plan),
-        plan.total_steps,
-        steps,
-        per_step,
-        so_far,
-        tuple(
-            (
-                phase.start,
-                f"phase {phase.index}\n{phase.batch_size} x {phase.seq_len}",
-            )
-            for phase in plan.phases
-        ),
-        tuple(
-            (source.exhausted_step, source.name)
-            for phase in plan.phases
-            for source in phase.sources
-            if source.exhausted_step is not None
-        ),
-    )
-
-
-def _headline(plan: PlanFigures) -> str:
+def headline(plan: PlanFigures) -> str:
+    """Return one line: steps, tokens, phases, sources and seed."""
     return (
         f"{plan.total_steps:,} steps, {short_count(plan.total_tokens)} tokens, "
         f"{_counted(len(plan.phases), 'phase')}, "
@@ -157,9 +150,9 @@ def _headline(plan: PlanFigures) -> str:
     )
 
 
-def _phase_rows(phase: PhasePlan) -> tuple[Row, ...]:
-    return tuple(
-        (
+def _phase_rows(phase: PhasePlan) -> Iterator[Row]:
+    for source in phase.sources:
+        yield (
             source.name,
             f"{source.share:.4g}",
             f"{source.samples:,}",
@@ -168,8 +161,6 @@ def _phase_rows(phase: PhasePlan) -> tuple[Row, ...]:
             _from_to(source),
             short_count(source.unfinished_tokens + source.tail_tokens),
         )
-        for source in phase.sources
-    )
 
 
 def _part(part: int, whole: int) -> str:
@@ -184,18 +175,7 @@ def _from_to(source: SourcePlan) -> str:
 
 def _notes(plan: PlanFigures) -> Iterator[str]:
     for phase in plan.phases:
-        for source in phase.sources:
-            if source.exhausted_step is not None:
-                yield (
-                    f"phase {phase.index}: {source.name} runs out in step "
-                    f"{source.exhausted_step:,}; the others share its weight from there"
-                )
-        for source in phase.sources:
-            if source.is_spent:
-                yield (
-                    f"phase {phase.index}: {source.name} has nothing left and gives "
-                    "nothing"
-                )
+        yield from _notes_on_phase(phase)
     for source in plan.sources:
         if source.epochs > 1:
             yield f"{source.name} is read {source.epochs:.2f} times"
@@ -203,24 +183,7 @@ def _notes(plan: PlanFigures) -> Iterator[str]:
         yield f"before step {at:,} the data of {count:,} steps is skipped"
     if plan.ended is not None:
         yield plan.ended
-    yield from _notes_on_lengths(plan)
-
-
-def _notes_on_lengths(plan: PlanFigures) -> Iterator[str]:
-    corpora = {source.name: source for source in plan.sources}
-    for phase in plan.phases:
-        if phase.seq_len <= plan.longest:
-            continue
-        cost = max(
-            corpora[source.name].num_spans
-            * phase.seq_len
-            / corpora[source.name].num_tokens
-            for source in phase.sources
-        )
-        yield (
-            f"phase {phase.index} has sequences longer than longest={plan.longest:,}: "
-            f"one of its rounds is up to {100 * cost:.1f} % of a source"
-        )
+    yield from notes_on_longest(plan)
     changes = sum(
         before.seq_len != after.seq_len for before, after in pairwise(plan.phases)
     )
@@ -229,6 +192,46 @@ def _notes_on_lengths(plan: PlanFigures) -> Iterator[str]:
             f"the sequence length changes {changes} times, "
             "and each change leaves a round unfinished"
         )
+
+
+def _notes_on_phase(phase: PhasePlan) -> Iterator[str]:
+    for source in phase.sources:
+        if source.exhausted_step is not None:
+            yield (
+                f"phase {phase.index}: {source.name} runs out in step "
+                f"{source.exhausted_step:,}; the others share its weight from there"
+            )
+    for source in phase.sources:
+        if source.is_spent:
+            name = f"phase {phase.index}: {source.name}"
+            yield f"{name} has run out and gives no samples"
+
+
+def notes_on_longest(plan: PlanFigures) -> tuple[str, ...]:
+    """Return a sentence for each phase with sequences longer than `longest`."""
+    long = (phase for phase in plan.phases if phase.seq_len > plan.longest)
+    # Both entries of a phase that was edited in place may give the same sentence.
+    return tuple(dict.fromkeys(_note_on_longest(plan, phase) for phase in long))
+
+
+def _note_on_longest(plan: PlanFigures, phase: PhasePlan) -> str:
+    corpora = {source.name: source for source in plan.sources}
+    length = phase.seq_len
+    sizes = [corpora[source.name].num_tokens for source in phase.sources]
+    now, declared = (
+        max(
+            100 * cut_spans(size, longest, plan.overlap).num_spans * length / size
+            for size in sizes
+        )
+        for longest in (plan.longest, length)
+    )
+    return (
+        f"phase {phase.index} has sequences of {length} tokens, longer than "
+        f"longest={plan.longest}, which is fixed at the first step of a run: a round "
+        f"of the phase is up to {now:.1f} % of a source ({declared:.1f} % with "
+        f"longest={length}), and a change of length leaves the rest of a round unread; "
+        f"declare longest={length} at the start of a run that may get such a phase"
+    )
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,9 +1,9 @@
 """The sources of a curriculum: named readers with policies, checked to fit together.
 
-This is the only module that uses the optional members of a `TokenReader`. The type of a
-reader must define them. A wrapper that forwards unknown members by `__getattr__` would
-otherwise forward `with_version` of the reader inside, which returns that reader without
-the wrapper: other tokens.
+This is the only module that uses the optional members of a `TokenReader`, and only
+those that the reader's type defines. A wrapper may forward unknown members by
+`__getattr__`; its `with_version` would return the wrapped reader without the wrapper,
+and so other tokens.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from roxxel_format import ShardError, TokenReader
 
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._plan.declaration import Source
+from roxxel_curriculum._plan.solution import Source
 from roxxel_curriculum.phase import PRIMARY
 from roxxel_curriculum.policy import DROP, REPEAT, parse_policy
 
@@ -37,15 +37,7 @@ def checked_sources(
     mix: Mapping[str, TokenReader] | None,
     policies: Mapping[str, Policy | str | int] | None,
 ) -> tuple[Source, ...]:
-    """Return the sources with their policies, the primary first.
-
-    Raises:
-        TypeError: An argument has the wrong type, or a source is not a token reader.
-        CurriculumError: A name is taken or unknown, a policy is invalid, a source is
-            empty, too large or holds tokens that int32 cannot, or a source does not fit
-            the primary.
-        ShardError: The shards of a source were written with different tokenizers.
-    """
+    """Return the sources with their policies, the primary first, at fixed versions."""
     mix = _checked_mapping(mix, "mix_streamers must map names to token readers")
     if PRIMARY in mix:
         raise CurriculumError(
@@ -85,11 +77,7 @@ def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
 
 
 def with_block_checks(source: Source) -> TokenReader:
-    """Return a reader that verifies the checksum of every block it reads.
-
-    Raises:
-        CurriculumError: The source has no checksums.
-    """
+    """Return a reader that verifies the checksum of every block it reads."""
     with_check = _optional(source.reader, "with_check")
     if with_check is None:
         raise CurriculumError(
@@ -100,26 +88,23 @@ def with_block_checks(source: Source) -> TokenReader:
     return with_check("blocks")
 
 
+def token_range(reader: TokenReader) -> tuple[int, int] | None:
+    """Return the least and greatest token of a source; None if it has no record."""
+    return _optional(reader, "token_range_seen")
+
+
 def at_versions(
     sources: Sequence[Source], fingerprints: Mapping[str, str]
 ) -> tuple[Source, ...]:
-    """Return the sources, each bound to the version with the given fingerprint.
+    """Return the sources, each at the version of its fingerprint in `fingerprints`.
 
-    A source stays as it is if it has that fingerprint already, if none is given, or if
-    its reader has no such version.
-
-    Args:
-        sources: The sources.
-        fingerprints: Fingerprints by source name.
+    A source without a fingerprint, or whose reader has no such version, stays as it is.
     """
     return tuple(_at_version(source, fingerprints) for source in sources)
 
 
 def _pinned(source: Source) -> Source:
-    """Return a source bound to the current version of its corpus.
-
-    A corpus object follows its own writes, such as `exist="replace"`; a run must not.
-    """
+    """Fix a source at its version; a corpus object follows its own later writes."""
     with_version = _optional(source.reader, "with_version")
     if with_version is None:
         return source
@@ -172,8 +157,7 @@ def _check_reader(source: Source) -> None:
         )
     dtype = np.dtype(reader.dtype)
     if dtype.kind in "iu" and not np.can_cast(dtype, np.int32, "safe"):
-        seen = _optional(reader, "token_range_seen")
-        _check_int32(source.name, dtype, seen)
+        _check_int32(source.name, dtype, token_range(reader))
 
 
 def _check_int32(name: str, dtype: np.dtype[Any], seen: tuple[int, int] | None) -> None:

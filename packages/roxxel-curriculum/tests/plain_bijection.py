@@ -1,7 +1,6 @@
-"""The keyed bijection of `bijection` for one element at a time, in Python integers.
+"""The keyed bijection of `permute` for one element at a time, in Python integers.
 
-This is the shortest statement of the law. `bijection` computes the same for whole
-arrays, and the tests compare the two.
+This is the shortest statement of the law, to compare with.
 """
 
 from __future__ import annotations
@@ -22,16 +21,7 @@ MULTIPLY_2 = 0x94D049BB133111EB
 
 
 def permute_plainly(indices: Iterable[int], n: int, key: int) -> list[int]:
-    """Return where the keyed bijection of `[0, n)` sends each index.
-
-    Args:
-        indices: Python integers in `[0, n)`, unchecked; numpy's would overflow.
-        n: Size of the set, `1 <= n <= 2**60`.
-        key: Selects the bijection, `0 <= key < 2**64`.
-
-    Returns:
-        The image of each index, in the order of `indices`.
-    """
+    """Return the image of each index, an unchecked Python integer; numpy's overflow."""
     if n <= SMALL:
         hashes = [_mix(key + step * GOLDEN) for step in range(1, n + 1)]
         order = sorted(range(n), key=hashes.__getitem__)
@@ -51,7 +41,7 @@ def permute_plainly(indices: Iterable[int], n: int, key: int) -> list[int]:
     images: list[int] = []
     for index in indices:
         image = network(index)
-        while image >= n:  # outside the set: follow the cycle until it returns
+        while image >= n:  # outside the set: follow the cycle back into it
             image = network(image)
         images.append(image)
     return images

@@ -1,8 +1,8 @@
-"""The fields that a batch can hold beside its tokens."""
+"""What a caller selects of a batch: rows, columns, and fields beside the tokens."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +14,13 @@ if TYPE_CHECKING:
 
 Field: TypeAlias = Literal["tokens", "segment_ids", "positions", "source"]
 
+Rows: TypeAlias = "slice | npt.ArrayLike"
+
 FIELDS: tuple[Field, ...] = ("tokens", "segment_ids", "positions", "source")
 
 
 def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
-    """Return the fields of a batch without repetitions.
-
-    Raises:
-        TypeError: `fields` is a single string.
-        ValueError: A field is unknown, or `fields` is empty.
-    """
+    """Return the fields of a batch without repetitions."""
     if isinstance(fields, str):
         raise TypeError(f"fields must be several names, got {fields!r}")
     checked = tuple(dict.fromkeys(fields))
@@ -38,6 +35,37 @@ def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
     return checked
 
 
+def checked_rows(rows: Rows, batch_size: int) -> slice | npt.NDArray[np.int64]:
+    """Return rows as a slice or as an int64 array of indices in `[0, batch_size)`."""
+    if isinstance(rows, slice):
+        return rows
+    chosen = np.asarray(rows)
+    if chosen.size == 0:
+        return np.empty(0, np.int64)
+    if chosen.dtype.kind not in "iu" or chosen.ndim != 1:
+        raise TypeError(
+            "rows must be a slice or a one-dimensional array of integers, got "
+            f"{chosen.ndim} dimensions of {chosen.dtype.name}"
+        )
+    low, high = int(chosen.min()), int(chosen.max())
+    if low < 0 or high >= batch_size:
+        wrong = low if low < 0 else high
+        raise IndexError(f"row {wrong} is outside the batch's rows [0, {batch_size})")
+    return chosen.astype(np.int64)
+
+
+def checked_columns(columns: slice | None, seq_len: int) -> tuple[int, int]:
+    """Return the first column and the number of columns; None selects all."""
+    if columns is None:
+        return 0, seq_len
+    if not isinstance(cast("Any", columns), slice):
+        raise TypeError(f"columns must be a slice or None, got {columns!r}")
+    start, stop, step = columns.indices(seq_len)
+    if step != 1:
+        raise ValueError(f"columns must be a slice without a step, got {columns}")
+    return start, max(0, stop - start)
+
+
 def fill_fields(
     fields: Sequence[Field],
     tokens: npt.NDArray[Any],
@@ -47,34 +75,20 @@ def fill_fields(
     *,
     first_column: int = 0,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return fields of some rows by name, each with the shape of `tokens`.
+    """Return fields of some rows by name, each of the shape `(rows, columns)`.
 
-    Args:
-        fields: Names of the fields, in the order of the result.
-        tokens: Tokens of the rows, shape `(rows, columns)`.
-        source: Index of the source of each row.
-        starts: First token of the whole window of each row.
-        readers: The readers by source index.
-        first_column: Column of the whole windows that is the first of `tokens`.
+    `source` and `starts` have one entry for each row: the index of its source, and the
+    first token of its whole window. `tokens` begins at `first_column` of that window.
     """
-    result: dict[str, npt.NDArray[Any]] = {}
-    segments: npt.NDArray[np.int32] | None = None
-    positions: npt.NDArray[np.int32] | None = None
+    made: dict[str, npt.NDArray[Any]] = {"tokens": tokens}
     if "segment_ids" in fields or "positions" in fields:
-        segments, positions = _segments(
+        made["segment_ids"], made["positions"] = _segments(
             tokens.shape, source, starts, readers, first_column
         )
-    for field in fields:
-        if field == "tokens":
-            result[field] = tokens
-        elif field == "segment_ids" and segments is not None:
-            result[field] = segments
-        elif field == "positions" and positions is not None:
-            result[field] = positions
-        else:
-            per_row = source.astype(np.int32)[:, None]
-            result[field] = np.repeat(per_row, tokens.shape[1], axis=1)
-    return result
+    if "source" in fields:
+        per_row = source.astype(np.int32)[:, None]
+        made["source"] = np.repeat(per_row, tokens.shape[1], axis=1)
+    return {field: made[field] for field in fields}
 
 
 def _segments(

@@ -1,0 +1,331 @@
+"""Resumes a run from its state, and compares a curriculum with the steps trained."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roxxel_curriculum._bind.sources import at_versions
+from roxxel_curriculum._errors import CurriculumError, StateMismatch
+from roxxel_curriculum._plan.solution import Skip
+from roxxel_curriculum._plan.solver import Solver
+from roxxel_curriculum.phase import PRIMARY, Phase
+from roxxel_curriculum.policy import Policy
+from roxxel_curriculum.state import check_form, recorded_phases
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roxxel_curriculum._plan.solution import Declaration, ResolvedPhase, Solution
+
+_LONGEST_REMEDY = (
+    ", the length of the longest phase, so every batch differs; give the state to "
+    "Curriculum.sampler, which takes longest from it"
+)
+
+
+def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Solution:
+    """Solve a declaration for a run that is at the step of `state`.
+
+    The state gives `longest` and the version of each source. If the weights of the
+    phase that contains the step have changed, `resume` splits the phase at the step. If
+    the state records such a split, one declared phase covers both parts. The caller has
+    checked the state with `check_form`.
+    """
+    fingerprints = {
+        source["name"]: source["fingerprint"] for source in state["sources"]
+    }
+    longest = declaration.longest or state["longest"]
+    declaration = replace(
+        declaration,
+        sources=at_versions(declaration.sources, fingerprints),
+        longest=longest,
+    )
+    found = _run_differences(declaration, seed, state)
+    names = {source.name for source in declaration.sources}
+    known = all(phase["weights"].keys() <= names for phase in state["phases"])
+    if longest != state["longest"] or not known:
+        raise StateMismatch(found)
+    solver = Solver(declaration)
+    past = _Past(solver, state)
+    for index, phase in enumerate(declaration.phases):
+        past.add(phase, index)
+    found += past.found
+    if solver.step < state["step"] and not past.found:
+        found.append(
+            f"the run has done {state['step']} steps, the curriculum has {solver.step}"
+        )
+    found = found or _policy_differences(declaration, state)
+    if found:
+        raise StateMismatch(found)
+    return solver.solution()
+
+
+def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:
+    """Raise `StateMismatch` if the solution differs from the steps in a state."""
+    check_form(state)
+    step = state["step"]
+    found = _run_differences(solution.declaration, seed, state)
+    if step > solution.total_steps:
+        found.append(
+            f"the state is at step {step}, the curriculum has {solution.total_steps}"
+        )
+    else:
+        found += _phase_differences(solution, state)
+        found = found or _policy_differences(solution.declaration, state)
+    if found:
+        raise StateMismatch(found)
+
+
+def _run_differences(
+    declaration: Declaration, seed: int, state: Mapping[str, Any]
+) -> list[str]:
+    """Return what differs in seed, sizes, sources and skips, a sentence each."""
+    live = {
+        "seed": seed,
+        "longest": declaration.resolved_longest,
+        "overlap": declaration.overlap,
+    }
+    found = [
+        f"{name} was {state[name]} and is now {value}"
+        + (_LONGEST_REMEDY if name == "longest" and not declaration.longest else "")
+        for name, value in live.items()
+        if state[name] != value
+    ]
+    readers = {source.name: source.reader for source in declaration.sources}
+    drawn = {name for phase in state["phases"] for name in phase["weights"]}
+    for source in state["sources"]:
+        name = source["name"]
+        if name not in drawn:
+            continue
+        if name not in readers:
+            found.append(
+                f"source {name!r} gave samples before step {state['step']} and is gone "
+                "or renamed"
+            )
+            continue
+        reader = readers[name]
+        now = {
+            "fingerprint": reader.fingerprint,
+            "tokens": int(reader.num_tokens),
+            "dtype": np.dtype(reader.dtype).name,
+            "tokenizer": reader.tokenizer,
+        }
+        found.extend(
+            f"the {what} of source {name!r} was {source[what]} and is now {value}"
+            for what, value in now.items()
+            if source[what] != value
+        )
+    past: dict[int, int] = dict(state["skips"])
+    here = {skip.at: skip.steps for skip in declaration.skips}
+    found.extend(
+        f"at step {at} the run skipped the data of {past.get(at, 0)} steps, "
+        f"the curriculum skips that of {here.get(at, 0)}"
+        for at in sorted(past.keys() | {at for at in here if at < state["step"]})
+        if past.get(at, 0) != here.get(at, 0)
+    )
+    return found
+
+
+def _phase_differences(solution: Solution, state: Mapping[str, Any]) -> list[str]:
+    live = [phase for phase in solution.phases if phase.start < state["step"]]
+    past = recorded_phases(state)
+    found = [
+        f"{what} of phase {index} was {getattr(old, what)} and is now "
+        f"{getattr(new, what)}"
+        for index, (old, new) in enumerate(zip(past, live, strict=False))
+        for what in ("start", "batch_size", "seq_len", "weights")
+        if getattr(old, what) != getattr(new, what)
+    ]
+    found.extend(
+        f"the run began a phase at step {phase.start}, but the curriculum has fewer "
+        f"phases before step {state['step']}"
+        for phase in past[len(live) :]
+    )
+    found.extend(
+        f"the curriculum begins a phase at step {phase.start}, but the run had fewer "
+        f"phases before step {state['step']}"
+        for phase in live[len(past) :]
+    )
+    return found
+
+
+def _policy_differences(
+    declaration: Declaration, state: Mapping[str, Any]
+) -> list[str]:
+    """Return the changed policies of sources that had run out before the state's step.
+
+    The past is solved with the policies in the state, and again with each changed
+    policy. A policy may change if no source ran out earlier or later because of it.
+    """
+    recorded = {
+        source["name"]: Policy(source["policy"]["epochs"], source["policy"]["then"])
+        for source in state["sources"]
+    }
+    changed = [
+        source
+        for source in declaration.sources
+        if recorded.get(source.name, source.policy) != source.policy
+    ]
+    if not changed or not state["step"]:
+        return []
+    before = _past_legs(declaration, recorded, state)
+    found: list[str] = []
+    for source in changed:
+        policies = recorded | {source.name: source.policy}
+        if before is None or before != _past_legs(declaration, policies, state):
+            found.append(
+                f"the policy of source {source.name!r} was "
+                f"{str(recorded[source.name])!r} and is now {str(source.policy)!r}, "
+                f"which changes what came before step {state['step']}"
+            )
+    return found
+
+
+def _past_legs(
+    declaration: Declaration, policies: Mapping[str, Policy], state: Mapping[str, Any]
+) -> list[list[tuple[int, tuple[str, ...]]]] | None:
+    """Return start and sources of each past leg; None if the policies cannot be met."""
+    past = replace(
+        declaration,
+        sources=tuple(
+            replace(source, policy=policies.get(source.name, source.policy))
+            for source in declaration.sources
+        ),
+        longest=state["longest"],
+        skips=tuple(Skip(at, count) for at, count in state["skips"]),
+        max_epochs=None,
+    )
+    solver = Solver(past)
+    try:
+        for entry in recorded_phases(state):
+            solver.add(_declared(entry), entry.index)
+    except CurriculumError:
+        return None
+    if solver.early_stop:
+        return None
+    return [
+        [(leg.start, leg.blend.sources) for leg in phase.legs]
+        for phase in solver.phases
+    ]
+
+
+def _declared(entry: ResolvedPhase) -> Phase:
+    """Return a `Phase` that declares this recorded phase."""
+    return Phase(entry.steps, entry.batch_size, entry.seq_len, entry.weights)
+
+
+class _Past:
+    """Adds phases to a solver, and compares each with the phases of a state."""
+
+    def __init__(self, solver: Solver, state: Mapping[str, Any]) -> None:
+        self.found: list[str] = []  # one sentence for each difference
+        self._solver = solver
+        self._entries = recorded_phases(state)
+        self._step = state["step"]
+        self._next = 0
+
+    def add(self, phase: Phase, index: int) -> None:
+        """Add a declared phase to the solver, split as it was trained."""
+        solver = self._solver
+        if self.found:
+            self._compare(phase, index)
+            return
+        rest: Phase | None = phase
+        while rest is not None and not self.found:
+            if solver.early_stop is not None or solver.step >= self._step:
+                break
+            rest = self._add_recorded(phase, index, rest)
+        if rest is not None and not self.found:
+            solver.add(rest, index, is_edited=rest is not phase)
+
+    def _compare(self, phase: Phase, index: int) -> None:
+        """Compare a phase with the next recorded phase, without solving it.
+
+        After an earlier phase differed, the steps of later phases are not known, so
+        this compares only sizes and weights.
+        """
+        while self._next < len(self._entries) and self._entries[self._next].is_edited:
+            self._next += 1
+        if self._next == len(self._entries):
+            return
+        entry = self._next_entry()
+        self._compare_shape(phase, index, entry)
+        if entry.weights != phase.integer_weights and not self._continues():
+            self._note_weights(phase, index, entry)
+
+    def _next_entry(self) -> ResolvedPhase:
+        self._next += 1
+        return self._entries[self._next - 1]
+
+    def _continues(self) -> bool:
+        """Return whether the phase of the last entry may continue after the entry."""
+        return self._next == len(self._entries) or self._entries[self._next].is_edited
+
+    def _compare_shape(self, phase: Phase, index: int, entry: ResolvedPhase) -> None:
+        self.found.extend(
+            f"phase {index} began at step {entry.start} with "
+            f"{what}={getattr(entry, what)} and now has {getattr(phase, what)}"
+            for what in ("batch_size", "seq_len")
+            if getattr(entry, what) != getattr(phase, what)
+        )
+
+    def _note_weights(self, phase: Phase, index: int, entry: ResolvedPhase) -> None:
+        self.found.append(
+            f"the weights of phase {index} were {entry.weights} until step "
+            f"{entry.stop} and are now {phase.integer_weights}"
+        )
+
+    def _add_recorded(self, phase: Phase, index: int, rest: Phase) -> Phase | None:
+        """Add the part of `rest`, the end of `phase`, that the next entry records.
+
+        Returns the part that is left; None if nothing is left, or if `phase` differs
+        from the entry.
+        """
+        entry = self._next_entry()
+        self._compare_shape(phase, index, entry)
+        if self.found:
+            return None
+        if entry.weights == phase.integer_weights:
+            is_last = self._next == len(self._entries)
+            solved = self._solver.solve(rest, index)
+            if solved.stop == entry.stop or (is_last and solved.stop > entry.stop):
+                self._solver.add(rest, index, is_edited=rest is not phase)
+                return None
+            if solved.stop < entry.stop:
+                self.found.append(
+                    f"phase {index} ends at step {solved.stop}, but the run trained it "
+                    f"until {'at least ' if is_last else ''}step {entry.stop}"
+                )
+                return None
+            if not self._continues():
+                self.found.append(
+                    f"phase {index} continues past step {entry.stop}, where the run "
+                    "began another phase"
+                )
+                return None
+        left = None
+        if self._continues():
+            left = self._split(entry, index, rest, is_edited=rest is not phase)
+        if left is None:
+            self._note_weights(phase, index, entry)
+        return left
+
+    def _split(
+        self, entry: ResolvedPhase, index: int, rest: Phase, *, is_edited: bool
+    ) -> Phase | None:
+        """Add the recorded part of `rest`; return what is left, None if nothing is."""
+        solved = self._solver.add(_declared(entry), index, is_edited=is_edited)
+        if solved is None or solved.steps != entry.steps:
+            return None
+        if rest.declared_steps is not None:
+            steps = rest.declared_steps - entry.steps
+            return replace(rest, steps=steps, tokens=None) if steps > 0 else None
+        per_epoch = self._solver.spans[PRIMARY].windows_per_epoch(rest.seq_len)
+        given = solved.delivered(solved.steps).get(PRIMARY, 0)
+        if int(rest.exact_epochs * per_epoch) <= given:
+            return None
+        return replace(rest, epochs=rest.exact_epochs - Fraction(given, per_epoch))

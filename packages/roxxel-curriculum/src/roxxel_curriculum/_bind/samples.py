@@ -1,0 +1,173 @@
+"""The samples of a run by step: the sources and windows of every row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from roxxel_curriculum._order.bijection import mix_keys, permute_groups
+from roxxel_curriculum._order.blend import MAX_DEAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
+
+    from roxxel_curriculum._order.rounds import SampleStream
+    from roxxel_curriculum._plan.solution import ResolvedPhase
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBlock:
+    """The sources and windows of every row of consecutive training steps.
+
+    The arrays are read-only and of shape `(len(steps), batch_size)`.
+    """
+
+    steps: range
+    seq_len: int
+    source_indices: tuple[int, ...]  # the sources that give any row
+    source: npt.NDArray[np.int64]  # index of the source of each row
+    start: npt.NDArray[np.int64]  # first token of each row in its source
+
+    def rows(self, step: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return source and first token of the rows of a step, as views."""
+        offset = step - self.steps.start
+        return self.source[offset], self.start[offset]
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The tokens that every row of a step is read from.
+
+    Attributes:
+        source: Index into `Sampler.source_names`, int64, shape `(B,)`.
+        start: First token in that source, int64, shape `(B,)`.
+        stop: One past the last token, int64, shape `(B,)`.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> windows = curriculum.sampler(seed=42).windows(8)
+        >>> (windows.stop - windows.start).tolist()
+        [129, 129, 129, 129]
+    """
+
+    source: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64]
+    stop: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """The tokens and documents that one row of a batch is read from.
+
+    Attributes:
+        source: Name of the source; `"self"` is the primary.
+        start: First token in the source.
+        stop: One past the last token.
+        documents: Indices of the documents that have tokens in the row, in order.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> where = curriculum.sampler(seed=42).locate(8, row=0)
+        >>> where.source, where.stop - where.start
+        ('self', 129)
+    """
+
+    source: str
+    start: int
+    stop: int
+    documents: tuple[int, ...]
+
+
+class _SampleRange(NamedTuple):
+    """Consecutive samples of one stream."""
+
+    stream: SampleStream
+    key: int  # `make_key(ARITHMETIC_VERSION, seed, name)`
+    first: int  # index of the first sample in the stream
+    size: int  # number of samples
+
+
+def make_block(
+    phase: ResolvedPhase, steps: range, source_keys: Mapping[str, int]
+) -> SampleBlock:
+    """Compute the source and the first token of every row of some training steps.
+
+    `steps` counts from the start of the run; it holds at least one step of `phase`, and
+    no skip divides it. `source_keys` has all sources, in the order of their indices.
+    """
+    indices = {name: index for index, name in enumerate(source_keys)}
+    shape = len(steps), phase.batch_size
+    first = phase.data_step(steps.start - phase.start) * phase.batch_size
+    stop = first + shape[0] * shape[1]
+    ranges: list[_SampleRange] = []
+    sources: list[int] = []
+    offsets: list[npt.NDArray[np.int64]] = []
+    sample = first
+    while sample < stop:
+        leg = phase.leg_of(sample)
+        leg_stop = stop if leg.stop is None else min(stop, leg.stop)
+        count = min(leg_stop - sample, MAX_DEAL)
+        for portion in leg.blend.deal(sample - leg.start, count):
+            name = portion.source
+            stream, before = phase.cursors[name]
+            rank = before + leg.given[name] + portion.given
+            size = portion.offsets.size
+            ranges.append(_SampleRange(stream, source_keys[name], rank, size))
+            sources.append(indices[name])
+            offsets.append(portion.offsets + (sample - first))
+        sample += count
+    order = np.concatenate(offsets)
+    source = np.empty(stop - first, np.int64)
+    source[order] = np.repeat(sources, [part.size for part in offsets])
+    start = np.empty(stop - first, np.int64)
+    start[order] = _window_starts(ranges)
+    source.flags.writeable = start.flags.writeable = False
+    return SampleBlock(
+        steps,
+        phase.seq_len,
+        tuple(sorted({*sources})),
+        source.reshape(shape),
+        start.reshape(shape),
+    )
+
+
+def _window_starts(ranges: Iterable[_SampleRange]) -> npt.NDArray[np.int64]:
+    """Return the first token of every sample in its source, range after range.
+
+    Needs at least one range, and at least one sample in each.
+    """
+    rows: list[tuple[int, ...]] = []
+    keys: list[int] = []
+    sizes: list[int] = []
+    counts: list[int] = []
+    for stream, key, first, count in ranges:
+        spans = stream.spans
+        stride = spans.stride(stream.seq_len)
+        shared = spans.span_tokens, stride, stream.seq_len
+        for epoch, depth, per_span, in_round, size in stream.rounds(first, count):
+            rows.append((epoch, depth, per_span, in_round, *shared))
+            keys.append(key)
+            sizes.append(spans.num_spans * per_span)
+            counts.append(size)
+    epoch, depth, per_span, in_round, span_tokens, stride, seq_len = np.array(
+        rows, np.uint64
+    ).T
+    round_keys = mix_keys(np.array(keys, np.uint64), epoch, depth, seq_len)
+    per_round = np.array(counts)
+    stops = np.cumsum(per_round)
+    # From a global index to one in the round. A negative shift wraps in uint64, and
+    # the sum wraps back.
+    shift = in_round - (stops - per_round).astype(np.uint64)
+    index = np.arange(stops[-1], dtype=np.uint64) + np.repeat(shift, per_round)
+    window = permute_groups(index, per_round, sizes, round_keys)
+    span, in_span = np.divmod(window, np.repeat(per_span, per_round))
+    starts = span * np.repeat(span_tokens, per_round)
+    starts += np.repeat(depth, per_round)
+    starts += in_span * np.repeat(stride, per_round)
+    return starts.view(np.int64)

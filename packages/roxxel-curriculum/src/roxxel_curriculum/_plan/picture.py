@@ -1,0 +1,119 @@
+"""Draws a plan's tokens by source; needs matplotlib, the `plot` extra."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+try:
+    from matplotlib.figure import Figure
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'Plan.plot needs matplotlib: pip install "roxxel-curriculum[plot]"',
+        name="matplotlib",
+    ) from error
+
+from roxxel_curriculum._plan.figures import short_count
+from roxxel_curriculum._plan.tables import headline
+
+if TYPE_CHECKING:
+    from roxxel_curriculum._plan.figures import PlanFigures
+
+
+def draw(plan: PlanFigures) -> Figure:
+    """Return a figure: tokens of each step by source above, their running sum below."""
+    # The stubs of matplotlib leave most keyword arguments untyped.
+    figure: Any = Figure(figsize=(9, 6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True)
+    names = [source.name for source in plan.sources if source.tokens]
+    colors = {name: f"C{index % 10}" for index, name in enumerate(names)}
+    for axes, curves in zip((above, below), _curves(plan, names), strict=True):
+        axes.stackplot(
+            # Two points for each mix, so that a change is a vertical line.
+            [
+                step
+                for phase in plan.phases
+                for mix in phase.mixes
+                for step in (mix.start, mix.stop)
+            ],
+            [curves[name] for name in names],
+            labels=names,
+            colors=list(colors.values()),
+            linewidth=0,
+        )
+        axes.set_xlim(0, plan.total_steps)
+        axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(_as_tick)
+        axes.spines[["top", "right"]].set_visible(False)
+        for phase in plan.phases:
+            if phase.start:
+                axes.axvline(phase.start, color="0.3", linestyle="--", linewidth=0.8)
+    above.set_ylabel("tokens a step")
+    below.set_ylabel("tokens so far")
+    below.set_xlabel("step")
+    above.set_title(headline(plan), fontsize=10, loc="left")
+    for phase in plan.phases:
+        label = f"phase {phase.index}\n{phase.batch_size} x {phase.seq_len}"
+        _annotate_phase(above, phase.start, label)
+        for source in phase.sources:
+            if source.exhausted_step is not None:
+                color = colors.get(source.name, "0.3")
+                _annotate_exhaustion(below, source.exhausted_step, source.name, color)
+    # Outside the axes, the legend hides no curve; reversed, it has the stack's order.
+    handles, labels = above.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right upper")
+    return figure
+
+
+def _curves(
+    plan: PlanFigures, names: list[str]
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return tokens of a step and tokens so far, at both ends of every mix."""
+    per_step: dict[str, list[float]] = {name: [] for name in names}
+    so_far: dict[str, list[float]] = {name: [] for name in names}
+    total = dict.fromkeys(names, 0.0)
+    for phase in plan.phases:
+        for mix in phase.mixes:
+            for name in names:
+                rate = mix.shares.get(name, 0.0) * phase.batch_size * phase.seq_len
+                per_step[name] += [rate, rate]
+                before = total[name]
+                total[name] += rate * (mix.stop - mix.start)
+                so_far[name] += [before, total[name]]
+    return per_step, so_far
+
+
+def _as_tick(value: float, _: int) -> str:
+    return short_count(int(value))
+
+
+def _annotate_phase(axes: Any, start: int, label: str) -> None:
+    axes.annotate(
+        label,
+        (start, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(3, -3),
+        textcoords="offset points",
+        fontsize=8,
+        va="top",
+        bbox={"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1},
+    )
+
+
+def _annotate_exhaustion(axes: Any, step: int, name: str, color: str) -> None:
+    axes.plot(
+        [step],
+        [0],
+        marker="^",
+        markersize=9,
+        color=color,
+        markeredgecolor="black",
+        clip_on=False,
+    )
+    axes.annotate(
+        f"{name} runs out",
+        (step, 0),
+        xytext=(5, 6),
+        textcoords="offset points",
+        fontsize=8,
+        bbox={"facecolor": "white", "alpha": 0.7, "edgecolor": "none"},
+    )

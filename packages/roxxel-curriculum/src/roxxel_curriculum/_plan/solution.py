@@ -1,0 +1,250 @@
+"""The classes of a declared curriculum, and of its solution.
+
+A solution says which source gives which sample of every phase.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roxxel_format import TokenReader
+
+    from roxxel_curriculum._order.blend import Blend
+    from roxxel_curriculum._order.rounds import Cursor, Spans
+    from roxxel_curriculum.phase import Phase
+    from roxxel_curriculum.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Skips the data of `steps` steps before training step `at`."""
+
+    at: int
+    steps: int
+
+
+@dataclass(frozen=True)
+class Source:
+    """A corpus that a curriculum draws from; the primary is named `"self"`."""
+
+    name: str
+    reader: TokenReader
+    policy: Policy
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """The arguments of a `Curriculum`, checked."""
+
+    sources: tuple[Source, ...]  # the primary first
+    phases: tuple[Phase, ...]
+    longest: int | None  # None for the largest `seq_len`
+    overlap: int  # tokens that neighbouring windows share, 0 or 1
+    skips: tuple[Skip, ...]  # sorted by step, at most one for a step
+    max_epochs: int | None  # of any source; None for no limit
+
+    @property
+    def resolved_longest(self) -> int:
+        """`longest` if it is given, else the largest `seq_len` of the phases."""
+        return self.longest or max(phase.seq_len for phase in self.phases)
+
+
+@dataclass(frozen=True, slots=True)
+class Leg:
+    """Samples `[start, stop)` of a phase, during which the same sources have data left.
+
+    Indices of samples count from the start of the phase.
+    """
+
+    start: int
+    stop: int | None  # None if no source runs out
+    blend: Blend
+    given: Mapping[str, int]  # samples by source in this phase before this leg
+    ended_by: str | None  # the source that runs out with the last sample
+
+
+@dataclass(frozen=True)
+class ResolvedPhase:
+    """A phase with known steps and samples: an entry of `Curriculum.phases`.
+
+    Attributes:
+        index: Index of the declared phase. An edited phase has several entries.
+        start: First training step.
+        steps: Number of training steps.
+        batch_size: Sequences in a step, over all processes.
+        seq_len: Tokens of a sequence.
+        weights: Share of tokens by source name, as the smallest integers in that ratio.
+        is_edited: Whether the entry continues an edited phase.
+        skips: Skips in the phase; their steps count from the start of the phase.
+        legs: The legs of the phase, in order. A leg ends where a source runs out.
+        cursors: How far the run had read each source when the phase started.
+        stopped_by: The source whose policy ends the run after the last step; None if
+            no policy does.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
+        >>> curriculum.phases[0].stop, curriculum.phases[0].weights
+        (9, {'self': 1})
+    """
+
+    index: int
+    start: int
+    steps: int
+    batch_size: int
+    seq_len: int
+    weights: Mapping[str, int]
+    is_edited: bool = field(default=False, repr=False, compare=False)
+    skips: tuple[Skip, ...] = field(default=(), repr=False, compare=False)
+    legs: tuple[Leg, ...] = field(default=(), repr=False, compare=False)
+    cursors: Mapping[str, Cursor] = field(
+        default_factory=dict[str, "Cursor"], repr=False, compare=False
+    )
+    stopped_by: str | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def stop(self) -> int:
+        """One past the last training step."""
+        return self.start + self.steps
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples, including the skipped ones."""
+        return self.samples_before(self.steps)
+
+    def data_step(self, step: int) -> int:
+        """Return the number of steps before a training step, including skipped steps.
+
+        Args:
+            step: Training step, counted from the start of the phase.
+        """
+        return step + sum(skip.steps for skip in self.skips if skip.at <= step)
+
+    def unbroken_steps(self, step: int) -> range:
+        """Return the training steps around `step` that no skip interrupts.
+
+        Args:
+            step: A step of this phase, counted from the start of the run.
+        """
+        marks = [0, *(skip.at for skip in self.skips), self.steps]
+        after = bisect_right(marks, step - self.start, hi=len(marks) - 1)
+        return range(self.start + marks[after - 1], self.start + marks[after])
+
+    def samples_before(self, steps: int) -> int:
+        """Return how many samples the first `steps` steps take, including skipped."""
+        return (self.data_step(steps - 1) + 1) * self.batch_size if steps else 0
+
+    def delivered(self, steps: int) -> dict[str, int]:
+        """Return the samples of each source in the first `steps` training steps.
+
+        Samples of skipped steps do not count.
+        """
+        given = self.counts(self.samples_before(steps))
+        for skip in self.skips:
+            if skip.at < steps:
+                stop = self.data_step(skip.at)
+                until = self.counts(stop * self.batch_size)
+                before = self.counts((stop - skip.steps) * self.batch_size)
+                for name in given:
+                    given[name] -= until[name] - before[name]
+        return given
+
+    def steps_within(self, num_samples: int) -> int:
+        """Return how many training steps fit into `num_samples` samples."""
+        whole = num_samples // self.batch_size
+        steps, skipped = whole, 0
+        for skip in self.skips:
+            if whole - skipped <= skip.at:
+                break
+            skipped += skip.steps
+            steps = max(skip.at, whole - skipped)
+        return steps
+
+    def next_epoch(self, source: str, step: int) -> tuple[int, int] | None:
+        """Return the next step of the run in which a source begins a new epoch.
+
+        The source's first epoch is not a new one.
+
+        Args:
+            source: Name of the source.
+            step: First step of the run that counts, `start <= step`.
+
+        Returns:
+            The step and the newest epoch, counted from 0, that the source begins in
+            it. None if the source begins no further epoch in this phase.
+        """
+        if source not in self.cursors:
+            return None
+        stream, before = self.cursors[source]
+        read = before + self.counts(self.samples_before(step - self.start))[source]
+        first = stream.samples_until(max(stream.epoch + 1, stream.epochs_started(read)))
+        if first >= before + self.counts(self.num_samples)[source]:
+            return None
+        found = self.steps_within(self.sample_index(source, first - before))
+        after = before + self.counts(self.samples_before(found + 1))[source]
+        return self.start + found, stream.epochs_started(after) - 1
+
+    def leg_of(self, sample: int) -> Leg:
+        """Return the leg that holds a sample of the phase."""
+        return self.legs[bisect_right(self.legs, sample, key=attrgetter("start")) - 1]
+
+    def counts(self, num_samples: int) -> dict[str, int]:
+        """Return how many of the first `num_samples` samples each source gives."""
+        if not num_samples:
+            return dict.fromkeys(self.cursors, 0)
+        leg = self.leg_of(num_samples - 1)
+        counts = dict(leg.given)
+        for name, count in leg.blend.counts(num_samples - leg.start).items():
+            counts[name] += count
+        return counts
+
+    def sample_index(self, source: str, rank: int) -> int:
+        """Return the index of the sample that `source` gives after `rank` others.
+
+        Raises:
+            LookupError: The source runs out before that sample.
+        """
+        for leg in self.legs:
+            if source not in leg.blend.sources:
+                continue
+            rank_in_leg = rank - leg.given[source]
+            sample = leg.start + leg.blend.sample_index(source, rank_in_leg)
+            if leg.stop is None or sample < leg.stop:
+                return sample
+        raise LookupError(f"source {source!r} gives fewer than {rank + 1} samples")
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyStop:
+    """Where a run ends because a source runs out and its policy is `"stop"`."""
+
+    step: int  # the run trains the steps before this one
+    source: str
+    phase: int  # index of the declared phase in which the source runs out
+
+
+@dataclass(frozen=True)
+class Solution:
+    """Which source gives which sample of every phase of a declaration."""
+
+    declaration: Declaration
+    longest: int  # fixed at the first step of the run
+    spans: Mapping[str, Spans]  # by source name
+    phases: tuple[ResolvedPhase, ...]  # an edited phase has several entries
+    early_stop: EarlyStop | None  # None if the run trains every declared step
+
+    @property
+    def total_steps(self) -> int:
+        """Training steps of the run."""
+        return self.phases[-1].stop
+
+    @property
+    def source_names(self) -> tuple[str, ...]:
+        """Names of the sources, the primary first."""
+        return tuple(source.name for source in self.declaration.sources)
