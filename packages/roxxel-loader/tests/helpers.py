@@ -10,6 +10,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy.typing as npt
 
 
@@ -70,3 +72,11 @@ class CountingSource:
 
     def will_need(self, step: int, n: int) -> None:
         self.hints.append((step, n))
+
+
+def fetch(dataset: Any, indices: Sequence[int]) -> list[Any]:
+    """Return items by the protocol: together if the dataset can, else one by one."""
+    many = getattr(dataset, "__getitems__", None)
+    if many is not None:
+        return many(indices)
+    return [dataset[index] for index in indices]

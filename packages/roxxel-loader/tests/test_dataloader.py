@@ -16,7 +16,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_loader import Dataloader, MappedDataset, RangeDataset, SimpleDataset
+from roxxel_loader import (
+    Dataloader,
+    MappedDataset,
+    Progress,
+    RangeDataset,
+    SimpleDataset,
+    StreamingDataset,
+)
 
 from .helpers import join_threads, make_mesh, sharded, threads
 
@@ -243,9 +250,23 @@ def test_ragged_items_are_named(workers: int) -> None:
     assert "while making the batch of step 1" in caught.value.__notes__
 
 
-def test_no_items_and_no_whole_batch_are_errors() -> None:
-    with pytest.raises(ValueError, match="SimpleDataset has no items"):
-        Dataloader(SimpleDataset([]), 2)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_no_items_make_no_batch(workers: int, drop_last: bool) -> None:
+    loader = Dataloader(
+        SimpleDataset[int]([]), 2, workers=workers, drop_last=drop_last, epochs=3
+    )
+
+    assert list(loader) == list(loader.epoch(1)) == []
+    assert len(loader) == loader.steps_per_epoch == 0
+    assert iter(loader).progress() == Progress(0, 0, 0, 0)
+    with pytest.raises(IndexError, match=r"step 0 is outside \[0, 0\)"):
+        loader.batch(0)
+
+
+def test_no_items_without_end_and_no_whole_batch_are_errors() -> None:
+    with pytest.raises(ValueError, match="SimpleDataset has no items, so epochs=None"):
+        Dataloader(SimpleDataset[int]([]), 2, epochs=None)
     with pytest.raises(ValueError, match="3 items of RangeDataset make no whole batch"):
         Dataloader(RangeDataset(3), 4, drop_last=True)
 
@@ -344,6 +365,35 @@ def test_numbers_of_numpy_count_as_pythons() -> None:
     assert np.array_equal(next(iter(small)), next(iter(plain)))
 
 
+def test_numbers_of_jax_count_as_pythons() -> None:
+    two: Any = jax.numpy.array(2)
+    loader = Dataloader(
+        RangeDataset(10), two, workers=two, prefetch=two, seed=two, epochs=two
+    )
+
+    assert loader.batch(two).tolist() == [4, 5]
+    assert len(list(loader)) == len(loader) == 10
+    assert len(loader.epoch(two)) == 5
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_item_that_is_none_is_refused_by_its_index(workers: int) -> None:
+    dataset = SimpleDataset([1, 2, 3, None, 5])
+    loader = Dataloader(dataset, 2, workers=workers)
+
+    with pytest.raises(TypeError, match="item 3 is None, which makes no row"):
+        list(loader)
+    (batch,) = Dataloader(dataset.filter(bool), 4)
+    assert batch.tolist() == [1, 2, 3, 5]
+    assert list(Dataloader(dataset, 5, collate=list)) == [[1, 2, 3, None, 5]]
+
+
+def test_items_that_are_all_none_are_refused() -> None:
+    """`None` is an empty tree, which stacks to a batch that is None."""
+    with pytest.raises(TypeError, match="item 0 is None, which makes no row"):
+        list(Dataloader(SimpleDataset([None, None]), 2))
+
+
 def test_a_start_beyond_the_end_is_an_error() -> None:
     with pytest.raises(ValueError, match="start_step is 4 but there are 3 steps"):
         Dataloader(RangeDataset(5), 2, start_step=4)
@@ -385,6 +435,26 @@ def test_a_function_over_batches_that_fails_ends_the_iteration(sharding: Any) ->
     assert list(batches) == []
 
 
+def test_a_step_that_an_interrupt_lost_is_noticed() -> None:
+    interrupts = [1]
+
+    def interrupted_once(batch: Any) -> Any:
+        if interrupts:
+            interrupts.pop()
+            raise KeyboardInterrupt
+        return batch
+
+    loader = Dataloader(RangeDataset(8), 2, sharding=sharded((1,), "a"))
+    batches = iter(loader.map_batches(interrupted_once))
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+
+    with pytest.raises(RuntimeError, match="lost the batch of step 0; iterate again"):
+        next(batches)
+    assert batches.step == 0
+    batches.close()
+
+
 def test_any_executor_loads_items() -> None:
     with ThreadPoolExecutor(2) as executor:
         loader = Dataloader(RangeDataset(20).map(operator.neg), 6, executor=executor)
@@ -415,6 +485,28 @@ def test_progress_is_told_after_each_batch() -> None:
     list(Dataloader(RangeDataset(5), 2, progress=tell, start_step=1))
 
     assert told == [(2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_progress_counts_batches_and_items(drop_last: bool) -> None:
+    batches = iter(Dataloader(RangeDataset(5), 2, epochs=2, drop_last=drop_last))
+    seen: list[Progress] = [batches.progress()]
+    seen += [batches.progress() for _ in batches]
+
+    items = [0, 2, 4, 6, 8] if drop_last else [0, 2, 4, 5, 7, 9, 10]
+    assert seen == [
+        Progress(step, len(items) - 1, done, items[-1])
+        for step, done in enumerate(items)
+    ]
+
+
+def test_progress_says_what_is_not_known() -> None:
+    endless = iter(Dataloader(RangeDataset(5), 2, epochs=None, start_step=4))
+    stream = iter(Dataloader(StreamingDataset(lambda: range(5)), 2))
+    next(stream)
+
+    assert endless.progress() == Progress(4, None, 7, None)
+    assert stream.progress() == Progress(1, None, None, None)
 
 
 def test_a_batch_may_be_collated_by_hand() -> None:

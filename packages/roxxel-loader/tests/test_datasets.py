@@ -16,6 +16,7 @@ from roxxel_loader import (
     Dataset,
     FilteredDataset,
     LazyDataset,
+    MappedBatchDataset,
     MappedDataset,
     RangeDataset,
     SampledDataset,
@@ -24,7 +25,8 @@ from roxxel_loader import (
     SlicedDataset,
     ZipDataset,
 )
-from roxxel_loader.datasets._dataset import fetch
+
+from .helpers import fetch
 
 
 def double(x: int) -> int:
@@ -39,6 +41,7 @@ EVERY: list[LazyDataset[Any]] = [
     SimpleDataset(np.arange(24).reshape(12, 2)),
     RangeDataset(12),
     MappedDataset(RangeDataset(12), double),
+    MappedBatchDataset(RangeDataset(34), sum, 3),
     FilteredDataset(RangeDataset(24), is_even),
     ShuffledDataset(RangeDataset(12), 1),
     SampledDataset(RangeDataset(40), 12, 1),
@@ -87,14 +90,14 @@ def test_every_dataset_keeps_the_protocol(dataset: LazyDataset[Any]) -> None:
     assert [np.asarray(item).tolist() for item in dataset] == [
         np.asarray(item).tolist() for item in items
     ]
-    order = [3, 0, 11, 3]
+    order = [3, 0, 11, 3, -1, -12]
     assert [np.asarray(item).tolist() for item in fetch(dataset, order)] == [
         np.asarray(items[index]).tolist() for index in order
     ]
 
 
 @pytest.mark.parametrize("dataset", EVERY, ids=lambda dataset: type(dataset).__name__)
-@pytest.mark.parametrize("index", [-1, 12])
+@pytest.mark.parametrize("index", [-13, 12])
 def test_items_outside_are_an_index_error(
     dataset: LazyDataset[Any], index: int
 ) -> None:
@@ -105,11 +108,12 @@ def test_items_outside_are_an_index_error(
 
 
 @pytest.mark.parametrize("make", OVER_A_LIST, ids=lambda make: make.__name__)
-def test_a_list_below_wraps_no_index_and_gives_no_slice(make: Any) -> None:
-    """Python's own lists do both."""
+def test_a_dataset_over_a_list_gives_no_slice(make: Any) -> None:
+    """A list of Python gives a list, which would be one item of several."""
     dataset = make([1, 2, 3])
 
-    for index in (-1, 3):
+    assert dataset[-1] == dataset[2]
+    for index in (-4, 3):
         with pytest.raises(IndexError):
             dataset[index]
         with pytest.raises(IndexError):
@@ -136,6 +140,76 @@ def test_map_is_lazy() -> None:
     assert seen == []
     assert dataset[4] == 4
     assert seen == [4]
+
+
+@given(num=st.integers(0, 40), size=st.integers(1, 9))
+def test_a_function_gets_whole_batches_of_items(num: int, size: int) -> None:
+    dataset = RangeDataset(num).map_batch(list, batch_size=size)
+
+    assert list(dataset) == [
+        list(range(start, min(start + size, num))) for start in range(0, num, size)
+    ]
+    assert len(dataset) == len(list(dataset))
+
+
+def test_items_of_several_batches_are_loaded_together() -> None:
+    asked: list[list[int]] = []
+
+    class Bulk(list[int]):
+        def __getitems__(self, indices: list[int]) -> list[int]:
+            asked.append(indices)
+            return indices
+
+    dataset = MappedBatchDataset(Bulk(range(10)), sum, 4)
+
+    assert fetch(dataset, [2, 0]) == [17, 6]
+    assert asked == [[8, 9, 0, 1, 2, 3]]
+
+
+def test_a_function_of_batches_that_fails_names_the_batch() -> None:
+    dataset = RangeDataset(6).map_batch(lambda items: 1 // (items[0] - 2), 2)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        fetch(dataset, [0, 1])
+    assert caught.value.__notes__ == ["while loading item 1"]
+
+
+@given(num=st.integers(0, 50), count=st.integers(1, 9))
+def test_parts_for_nodes_are_the_dataset_and_the_first_are_longer(
+    num: int, count: int
+) -> None:
+    dataset = SimpleDataset(range(num))
+    parts = [dataset.split_dataset_by_node(count, rank) for rank in range(count)]
+
+    assert [item for part in parts for item in part] == list(range(num))
+    lengths = [len(part) for part in parts]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] - lengths[-1] <= 1
+
+
+def test_a_part_for_a_node_reads_nothing_and_checks_its_number() -> None:
+    class Unread(RangeDataset):
+        def __getitem__(self, index: int, /) -> int:
+            raise AssertionError(index)
+
+    assert len(Unread(5).split_dataset_by_node(world_size=2, rank=0)) == 3
+    with pytest.raises(ValueError, match=r"rank is 2; give one in \[0, 2\)"):
+        Unread(5).split_dataset_by_node(world_size=2, rank=2)
+    with pytest.raises(ValueError, match="world_size is 0; give 1 or more"):
+        Unread(5).split_dataset_by_node(world_size=0, rank=0)
+
+
+def test_an_index_may_be_an_integer_of_any_library() -> None:
+    for make in (np.int8, np.uint8, jax.numpy.array):
+        one: Any = make(1)
+        two: Any = make(2)
+        assert RangeDataset(5)[two] == 2
+        assert list(RangeDataset(5).map(double).slice(two, None, two)) == [4, 8]
+        assert list(RangeDataset(5).take(two)) == [0, 1]
+        assert list(RangeDataset(5).map_batch(sum, two)) == [1, 5, 4]
+        assert list(RangeDataset(6).split_dataset_by_node(two, one)) == [3, 4, 5]
+        assert len(RangeDataset(5).sample(two, two)) == 2
+        assert list(RangeDataset(two).cache(two).shuffle(two)) in ([0, 1], [1, 0])
 
 
 def test_a_jitted_function_may_be_mapped() -> None:
@@ -307,9 +381,9 @@ def test_fetching_together_names_the_item_that_fails() -> None:
             return [self[index] for index in indices]
 
     with pytest.raises(OSError, match="unreadable") as caught:
-        fetch(Together(), range(10, 20))
+        Dataloader(Together(), 10).batch(1)
 
-    assert caught.value.__notes__ == ["while loading item 17"]
+    assert caught.value.__notes__[0] == "while loading item 17"
 
 
 def test_fetching_together_must_give_one_item_each() -> None:
@@ -318,7 +392,7 @@ def test_fetching_together_must_give_one_item_each() -> None:
             return list(indices)[1:]
 
     with pytest.raises(ValueError, match="gave 2 items for 3 indices"):
-        fetch(Fewer(9), [1, 2, 3])
+        Dataloader(Fewer(9), 3).batch(1)
 
 
 @given(start=st.integers(0, 9), num_items=st.integers(0, 9), as_list=st.booleans())

@@ -1,5 +1,3 @@
-# pyright: reportPrivateUsage=false
-
 from __future__ import annotations
 
 import traceback
@@ -10,13 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
-from roxxel_loader import (
-    DeviceStream,
-    RowSource,
-    device_stream,
-)
-from roxxel_loader._device_stream import _Made
-from roxxel_loader.sharding._layout import make_layout
+from roxxel_loader import RowSource, device_stream
 
 from .helpers import (
     CountingSource,
@@ -83,21 +75,6 @@ def test_every_row_and_column_is_read_once() -> None:
     list(device_stream(source, 0, 4, sharded((2, 4), "a", "b")))
 
     assert source.num_items == 4 * 16 * 24
-
-
-def test_reads_follow_the_devices_of_this_process() -> None:
-    """Four of eight devices stand for one process of two."""
-    sharding = sharded((4, 2), "a", "b")
-    local = set(jax.devices()[:4])
-
-    class Half:
-        def addressable_devices_indices_map(self, shape: tuple[int, ...]) -> Any:
-            whole = sharding.devices_indices_map(shape)
-            return {device: whole[device] for device in local}
-
-    half: Any = Half()
-
-    assert make_layout((16, 24), half).reads == (((0, 8), (0, 24)),)
 
 
 def test_whole_rows_are_asked_for_without_columns() -> None:
@@ -357,18 +334,6 @@ def test_a_source_must_have_rows_or_be_a_function() -> None:
 
 def test_an_empty_range_gives_nothing() -> None:
     assert list(device_stream(CountingSource(), 4, 4)) == []
-
-
-@pytest.mark.parametrize("steps", [[0, 2, 3], [0, 0, 0]])
-def test_a_step_that_an_interrupt_lost_or_repeated_is_noticed(steps: list[int]) -> None:
-    made: Any = iter([_Made(step, f"batch {step}", 0.0, 0.0, 0.0) for step in steps])
-    stream = DeviceStream(made, 0, 9)
-    assert next(stream) == "batch 0"
-
-    for _ in range(2):
-        with pytest.raises(RuntimeError, match="another stream from step 1"):
-            next(stream)
-    assert stream.step == 1
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -1,100 +1,80 @@
+"""`will_need` of a source: every step once, in order, before it is read."""
+
 from __future__ import annotations
 
-from itertools import chain
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_loader._row_source import (
-    ASKED_BYTES,
-    MAX_ASKED_ROWS,
-    MAX_ASKED_STEPS,
-    MAX_QUICKLY_ASKED_STEPS,
-    QUICK_ASK_S,
-    Hints,
-)
-from roxxel_loader.sharding._layout import Layout, default_sharding, make_layout
+from roxxel_loader import device_stream
 
-from .helpers import CountingSource
+from .helpers import CountingSource, sharded
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 
-def layout_of(rows: int, columns: int) -> Layout:
-    return make_layout((rows, columns), default_sharding())
+class Noted(CountingSource):
+    """Batches of changing size without values; each has as many rows as told."""
 
+    def __init__(self, rows: list[int], columns: int) -> None:
+        super().__init__()
+        self._rows = rows
+        self._columns = columns
 
-def asked(
-    monkeypatch: pytest.MonkeyPatch,
-    taken_s: list[float],
-    rows: list[int],
-    stop: int,
-    columns: int = 1024,
-) -> list[tuple[int, int]]:
-    """Return what is asked for by a loop over steps whose batches change in size."""
-    clock = 0.0
-    durations = chain.from_iterable((0.0, taken) for taken in taken_s * stop)
+    def shape(self, step: int) -> tuple[int, int]:
+        return self._rows[step % len(self._rows)], self._columns
 
-    def now() -> float:
-        nonlocal clock
-        clock += next(durations)
-        return clock
-
-    monkeypatch.setattr("roxxel_loader._row_source.perf_counter", now)
-    source = CountingSource()
-    hints = Hints(source, 3, stop)
-    layouts = [layout_of(count, columns) for count in rows]
-    for step in range(3, stop):
-        if step >= hints.ask_at:
-            hints.ask(step, layouts[step % len(layouts)])
-        first, number = source.hints[-1]
+    def rows(
+        self, step: int, rows: slice, columns: slice | None = None
+    ) -> npt.NDArray[np.int8]:
+        del columns
+        first, number = self.hints[-1]
         assert step < first + number
-    return source.hints
+        return np.broadcast_to(np.int8(0), (rows.stop - rows.start, self._columns))
 
 
+@settings(max_examples=30)
 @given(
-    taken_s=st.lists(
-        st.sampled_from([0.0, QUICK_ASK_S / 2, 2 * QUICK_ASK_S]), min_size=1
-    ),
     rows=st.lists(st.sampled_from([1, 64, 3000, 40_000]), min_size=1, max_size=3),
-    stop=st.integers(4, 2500),
+    columns=st.sampled_from([0, 1, 8, 1024]),
+    start=st.integers(0, 9),
+    num=st.integers(1, 60),
 )
-def test_every_step_is_asked_for_once_in_order_and_before_it_is_read(
-    taken_s: list[float], rows: list[int], stop: int
+def test_every_step_is_hinted_once_in_order_and_before_it_is_read(
+    rows: list[int], columns: int, start: int, num: int
 ) -> None:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        hints = asked(monkeypatch, taken_s, rows, stop)
+    source = Noted(rows, min(columns, 4_000_000 // max(rows)))
 
-    steps = [step for first, number in hints for step in range(first, first + number)]
-    assert steps == list(range(3, stop))
+    for _ in device_stream(source, start, start + num, workers=0):
+        pass
+
+    hinted = [step for first, n in source.hints for step in range(first, first + n)]
+    assert hinted == list(range(start, start + num))
 
 
-def test_more_steps_are_asked_for_at_once_while_asking_is_quick(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("shape", [(1, 1025), (64, 1025), (4096, 8)])
+def test_hints_are_fewer_than_steps_and_bounded_by_values(
+    shape: tuple[int, int],
 ) -> None:
-    quick, slow = QUICK_ASK_S / 2, 2 * QUICK_ASK_S
+    source = Noted([shape[0]], shape[1])
 
-    hints = asked(monkeypatch, [quick] * 6 + [slow] * 9, [1], 3000)
+    for _ in device_stream(source, 0, 400, workers=0):
+        pass
 
-    numbers = [number for _, number in hints]
-    assert numbers[0] == 2 * MAX_ASKED_STEPS
-    assert numbers[5] == MAX_QUICKLY_ASKED_STEPS
-    assert numbers[9:12] == [MAX_ASKED_STEPS] * 3
-
-
-def test_large_batches_are_asked_for_by_their_size(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = 2048
-
-    hints = asked(monkeypatch, [0.0], [rows], 100)
-
-    assert hints[1][1] == ASKED_BYTES // (rows * 1024 * 4)
+    firsts = [first for first, _ in source.hints]
+    assert len(firsts) < 40
+    assert all(b > a for a, b in pairwise(firsts))
+    assert all(n * np.prod(shape) <= 1 << 22 for _, n in source.hints)
 
 
-def test_batches_of_many_short_rows_are_asked_for_by_their_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = 2048
+def test_a_hint_without_rows_is_given_only_to_a_process_that_reads_all() -> None:
+    source = CountingSource()
 
-    hints = asked(monkeypatch, [0.0], [rows], 100, columns=8)
+    for _ in device_stream(source, 0, 4, sharded((8,), "a"), workers=0):
+        pass
 
-    assert hints[1][1] == MAX_ASKED_ROWS // rows
+    assert source.hints == [(0, 4)]

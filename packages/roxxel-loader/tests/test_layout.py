@@ -1,3 +1,5 @@
+"""Which values a process reads, and where they are on the devices."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -9,10 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 from roxxel_loader import device_stream
-from roxxel_loader.sharding._global_arrays import to_global_array
-from roxxel_loader.sharding._layout import make_layout
 
-from .helpers import make_mesh, sharded
+from .helpers import CountingSource, make_mesh, sharded
 
 SPECS = [
     (),
@@ -26,57 +26,45 @@ SPECS = [
 ]
 
 
-@settings(max_examples=30)
+def placed(values: np.ndarray, sharding: Any) -> jax.Array:
+    """Return the values as the batch of a step."""
+    return next(device_stream(lambda _: values, 0, 1, sharding, workers=0))
+
+
+@settings(max_examples=30, deadline=None)
 @given(
     mesh=st.sampled_from([(1, 1), (8, 1), (4, 2), (2, 4), (2, 2), (1, 8)]),
     spec=st.sampled_from(SPECS),
     rows=st.integers(1, 3),
     columns=st.integers(1, 3),
 )
-def test_reads_hold_every_piece_once(
+def test_every_value_is_read_once_and_is_where_the_sharding_says(
     mesh: tuple[int, int], spec: tuple[object, ...], rows: int, columns: int
 ) -> None:
-    layout = make_layout((8 * rows, 8 * columns), sharded(mesh, *spec))
-
-    seen = np.zeros(layout.shape, int)
-    for (top, bottom), (left, right) in layout.reads:
-        seen[top:bottom, left:right] += 1
-    needed = np.zeros(layout.shape, int)
-    for (top, bottom), (left, right) in layout.cuts:
-        needed[top:bottom, left:right] = 1
-    assert (seen == needed).all()
-
-
-def test_neighbouring_pieces_are_one_read() -> None:
-    layout = make_layout((16, 24), sharded((4, 2), "a", "b"))
-
-    assert len(layout.cuts) == 8
-    assert layout.reads == (((0, 16), (0, 24)),)
-
-
-@settings(max_examples=30)
-@given(spec=st.sampled_from(SPECS), mesh=st.sampled_from([(4, 2), (2, 4), (8, 1)]))
-def test_placed_values_are_where_the_sharding_says(
-    spec: tuple[object, ...], mesh: tuple[int, int]
-) -> None:
     sharding = sharded(mesh, *spec)
-    values = np.arange(16 * 24, dtype=np.int32).reshape(16, 24)
-    layout = make_layout(values.shape, sharding)
+    source = CountingSource((8 * rows, 8 * columns))
+    values = source.whole(3)
 
-    parts = [values[tuple(slice(*s) for s in r)] for r in layout.reads]
-    array = to_global_array(layout, parts, "batch")
+    array = next(device_stream(source, 3, 4, sharding, workers=0))
 
+    assert source.num_items == values.size
     assert array.sharding == sharding
-    assert (np.asarray(array) == values).all()
     for shard in array.addressable_shards:
         assert (np.asarray(shard.data) == values[shard.index]).all()
 
 
+def test_neighbouring_parts_are_one_read() -> None:
+    source = CountingSource()
+
+    next(device_stream(source, 0, 1, sharded((4, 2), "a", "b"), workers=0))
+
+    assert source.reads == [(0, slice(0, 16), None)]
+
+
 def test_a_placed_array_does_not_see_later_writes() -> None:
     values = np.ones((64, 64), np.int32)
-    layout = make_layout(values.shape, sharded((1,), "a"))
 
-    array = to_global_array(layout, [values], "batch")
+    array = placed(values, sharded((1,), "a"))
     values[...] = 2
 
     assert (np.asarray(array) == 1).all()
@@ -84,35 +72,27 @@ def test_a_placed_array_does_not_see_later_writes() -> None:
 
 def test_a_batch_that_does_not_divide_names_the_shape() -> None:
     with pytest.raises(ValueError, match=r"shape \(12, 5\).*choose sizes that divide"):
-        make_layout((12, 5), sharded((8,), "a"))
-
-
-def test_an_array_no_device_holds_is_named() -> None:
-    layout = make_layout((2,), sharded((1,), "a"))
-
-    with pytest.raises(TypeError, match=r"batch\['name'\] has dtype object"):
-        to_global_array(layout, [np.array(["x", "y"], object)], "batch['name']")
+        placed(np.zeros((12, 5), np.int32), sharded((8,), "a"))
 
 
 def test_scalars_can_be_placed() -> None:
     mesh = make_mesh((8,), ("a",))
-    layout = make_layout((), NamedSharding(mesh, PartitionSpec()))
 
-    array = to_global_array(layout, [np.asarray(7, np.int32)], "batch")
+    array = placed(np.asarray(7, np.int32), NamedSharding(mesh, PartitionSpec()))
 
     assert int(array) == 7
     assert len(array.sharding.device_set) == len(jax.devices())
 
 
 def test_a_spec_is_cut_to_the_axes_of_the_array() -> None:
-    layout = make_layout((8,), sharded((8,), "a", None))
+    values = np.zeros(8, np.int32)
 
-    assert layout.sharding == sharded((8,), "a")
+    assert placed(values, sharded((8,), "a", None)).sharding == sharded((8,), "a")
     with pytest.raises(ValueError, match="array of 1 axes does not fit"):
-        make_layout((8,), sharded((8,), None, "a"))
+        placed(values, sharded((8,), None, "a"))
 
 
 @pytest.mark.parametrize("wrong", [make_mesh((8,), ("data",)), "data", lambda _: 3])
-def test_what_is_no_sharding_is_named(wrong: Any) -> None:
+def test_what_is_not_a_sharding_is_named(wrong: Any) -> None:
     with pytest.raises(TypeError, match="batch_sharding"):
-        next(device_stream(lambda _: np.zeros((8, 2), np.int32), 0, 1, wrong))
+        placed(np.zeros((8, 2), np.int32), wrong)

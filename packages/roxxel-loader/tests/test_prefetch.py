@@ -4,33 +4,54 @@ import gc
 import threading
 import traceback
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_loader._prefetch import Prefetcher
+from roxxel_loader import Dataloader, RangeDataset, StreamingDataset, device_stream
 
 from .helpers import join_threads, threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import Executor
+    from collections.abc import Callable, Iterator
 
 
 def square(n: int) -> int:
     return n * n
 
 
-def squares(
-    num: int,
-    function: Callable[[int], int] = square,
-    *,
-    ahead: int = 2,
-    workers: int = 1,
-    executor: Executor | None = None,
-) -> Prefetcher[int]:
-    return Prefetcher(function, 0, num, ahead=ahead, workers=workers, executor=executor)
+class Squares:
+    """The results of a function of the step, made ahead; squares by default."""
+
+    def __init__(
+        self,
+        num: int,
+        function: Callable[[int], int] = square,
+        *,
+        ahead: int = 2,
+        workers: int = 1,
+    ) -> None:
+        def batch_of(step: int) -> np.ndarray:
+            return np.asarray(function(step))
+
+        self._stream = device_stream(batch_of, 0, num, None, ahead, workers=workers)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> int:
+        return int(next(self._stream))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._stream.close()
 
 
 @settings(max_examples=30)
@@ -42,7 +63,7 @@ def squares(
 def test_results_come_in_order_whatever_works(
     num: int, ahead: int, workers: int
 ) -> None:
-    with squares(num, ahead=ahead, workers=workers) as results:
+    with Squares(num, ahead=ahead, workers=workers) as results:
         assert list(results) == [n * n for n in range(num)]
 
 
@@ -55,7 +76,7 @@ def test_no_more_is_made_ahead_than_was_said(workers: int, ahead: int) -> None:
         started.append(n)
         return n
 
-    with squares(50, note, ahead=ahead, workers=workers) as results:
+    with Squares(50, note, ahead=ahead, workers=workers) as results:
         for n in results:
             assert max(started) <= n + ahead
 
@@ -67,7 +88,7 @@ def test_an_error_comes_at_its_item_with_its_traceback(workers: int) -> None:
             raise KeyError("seven")
         return n
 
-    results = squares(20, fail_at_seven, ahead=4, workers=workers)
+    results = Squares(20, fail_at_seven, ahead=4, workers=workers)
 
     assert [next(results) for _ in range(7)] == list(range(7))
     with pytest.raises(KeyError, match="seven") as caught:
@@ -83,7 +104,7 @@ def test_stop_iteration_of_a_job_does_not_end_the_loop_in_silence() -> None:
         raise StopIteration(n)
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        next(squares(3, stop, workers=0))
+        next(Squares(3, stop, workers=0))
 
 
 def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
@@ -97,7 +118,7 @@ def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
         ended.append(n)
         return n
 
-    results = squares(100, slow, ahead=3, workers=1)
+    results = Squares(100, slow, ahead=3, workers=1)
     consumer = threading.Thread(target=lambda: next(results, None))
     consumer.start()
     begun.wait(10)
@@ -112,7 +133,7 @@ def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
 
 
 def test_leaving_with_after_a_break_leaves_no_thread() -> None:
-    with squares(1000, ahead=8, workers=4) as results:
+    with Squares(1000, ahead=8, workers=4) as results:
         for n in results:
             if n > 100:
                 break
@@ -121,7 +142,7 @@ def test_leaving_with_after_a_break_leaves_no_thread() -> None:
 
 
 def test_an_abandoned_prefetcher_lets_its_threads_go() -> None:
-    results = squares(1000, ahead=8, workers=4)
+    results = Squares(1000, ahead=8, workers=4)
     next(results)
 
     del results
@@ -138,7 +159,7 @@ def test_an_interrupt_loses_no_item() -> None:
             raise KeyboardInterrupt
         return n
 
-    results = squares(10, interrupted_once, ahead=0, workers=0)
+    results = Squares(10, interrupted_once, ahead=0, workers=0)
     first = [next(results) for _ in range(5)]
     with pytest.raises(KeyboardInterrupt):
         next(results)
@@ -152,7 +173,7 @@ def test_an_interrupt_while_waiting_loses_no_result(
     def interrupt(_: object) -> None:
         raise KeyboardInterrupt
 
-    with squares(5, ahead=2, workers=1) as results:
+    with Squares(5, ahead=2, workers=1) as results:
         first = [next(results), next(results)]
         with monkeypatch.context() as patch:
             patch.setattr(Future, "result", interrupt)
@@ -163,7 +184,7 @@ def test_an_interrupt_while_waiting_loses_no_result(
 
 def test_without_workers_nothing_is_made_before_it_is_requested() -> None:
     made: list[int] = []
-    results = squares(9, lambda n: made.append(n) or n, ahead=4, workers=0)
+    results = Squares(9, lambda n: made.append(n) or n, ahead=4, workers=0)
 
     for n in results:
         assert made == [*range(n + 1)]
@@ -172,45 +193,63 @@ def test_without_workers_nothing_is_made_before_it_is_requested() -> None:
 
 def test_one_thread_makes_results_by_default() -> None:
     names: set[str] = set()
-    results = Prefetcher(
-        lambda _: names.add(threading.current_thread().name), 0, 9, ahead=2
-    )
 
-    list(results)
+    def name_thread(n: int) -> int:
+        names.add(threading.current_thread().name)
+        return n
+
+    assert list(Squares(9, name_thread)) == [*range(9)]
 
     assert len(names) == 1
     assert names.pop().startswith("roxxel-loader")
     assert threads() == []
 
 
+def stream_of(num: int, gate: threading.Event) -> StreamingDataset[int]:
+    def items() -> Iterator[int]:
+        for n in range(num):
+            gate.wait(10)
+            yield n
+
+    return StreamingDataset(items)
+
+
 def test_a_given_executor_works_and_stays_open() -> None:
+    gate = threading.Event()
+    gate.set()
     with ThreadPoolExecutor(2) as executor:
-        with squares(30, executor=executor) as results:
-            assert list(results) == [n * n for n in range(30)]
+        loader = Dataloader(stream_of(30, gate), 1, executor=executor)
+        assert [int(batch[0]) for batch in loader] == list(range(30))
         assert executor.submit(int, "7").result() == 7
 
 
 def test_an_executor_that_drops_work_is_an_error() -> None:
-    go_on = threading.Event()
+    gate = threading.Event()
     executor = ThreadPoolExecutor(1)
-    results = squares(30, lambda n: go_on.wait(10) or n, ahead=3, executor=executor)
-    threading.Timer(0, go_on.set).start()
-    next(results)
+    batches = iter(Dataloader(stream_of(30, gate), 1, prefetch=3, executor=executor))
+    threading.Timer(0, gate.set).start()
+    next(batches)
     executor.shutdown(cancel_futures=True)
 
     with pytest.raises(RuntimeError, match=r"dropped work|after shutdown"):
-        list(results)
+        list(batches)
+
+
+def test_an_executor_of_threads_loads_the_items_of_a_dataset() -> None:
+    with ThreadPoolExecutor(2) as executor:
+        loader = Dataloader(RangeDataset(30), 4, executor=executor)
+        assert np.concatenate(list(loader)).tolist() == list(range(30))
 
 
 def test_a_thousand_abandoned_prefetchers_leave_nothing() -> None:
     gc.collect()
     for _ in range(20):
-        next(squares(10, workers=1))
+        next(Squares(10, workers=1))
     join_threads()
     before = len(gc.get_objects())
 
     for _ in range(1000):
-        next(squares(10, workers=1))
+        next(Squares(10, workers=1))
 
     join_threads()
     gc.collect()

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
+from roxxel_loader import Dataloader, SimpleDataset
 from roxxel_loader.sharding import (
     ShardingConfig,
     describe_rows,
+    global_to_host_array,
     host_to_global_device_array,
     make_custom_sharding_config,
     make_data_parallel_sharding_config,
@@ -55,6 +59,55 @@ def test_hybrid_splits_batches_over_groups_and_inside_them() -> None:
     assert config.batch_sharding(mesh).spec[0] == ("replica", "data")
 
 
+def test_groups_in_one_process_say_what_to_do() -> None:
+    config = make_hybrid_sharding_config(2)
+
+    with pytest.raises(ValueError, match="2 groups need a multiple of 2") as caught:
+        config.create_device_mesh()
+
+    assert str(caught.value) == (
+        "2 groups need a multiple of 2 processes, and the devices belong to 1; start "
+        "more processes, or use a preset without groups such as "
+        "make_fsdp_sharding_config()"
+    )
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device of another process."""
+
+    id: int
+    process_index: int
+    slice_index: int | None = None
+    platform: str = "gpu"
+    device_kind: str = "test"
+
+
+def test_a_group_is_consecutive_processes() -> None:
+    devices = [Device(i, process_index=i // 2) for i in range(8)]
+
+    mesh = make_hybrid_sharding_config(2).create_device_mesh(devices)
+
+    assert dict(mesh.shape) == {"replica": 2, "data": 4, "model": 1}
+    processes = [[d.process_index for d in group.flat] for group in mesh.devices]
+    assert processes == [[0, 0, 1, 1], [2, 2, 3, 3]]
+
+
+def test_a_group_is_a_slice_where_there_are_as_many() -> None:
+    devices = [Device(i, process_index=i, slice_index=i % 2) for i in range(4)]
+
+    mesh = make_hybrid_sharding_config(2).create_device_mesh(devices)
+
+    assert [[d.id for d in group.flat] for group in mesh.devices] == [[0, 2], [1, 3]]
+
+
+def test_groups_of_different_sizes_are_refused() -> None:
+    devices = [Device(i, process_index=min(i, 1)) for i in range(4)]
+
+    with pytest.raises(ValueError, match=r"groups would have \[1, 3\] devices; pass"):
+        make_hybrid_sharding_config(2).create_device_mesh(devices)
+
+
 @pytest.mark.parametrize(
     ("shape", "names", "batch", "words"),
     [
@@ -92,6 +145,22 @@ def test_a_local_batch_goes_where_the_sharding_says() -> None:
     assert placed["x"].sharding == sharding
     assert np.array_equal(np.asarray(placed["x"]), batch["x"])
     assert placed["y"].dtype == np.float32
+    back = global_to_host_array(placed)
+    assert isinstance(back["x"], np.ndarray)
+    assert np.array_equal(back["x"], batch["x"])
+
+
+def test_a_mesh_may_hold_some_of_the_devices() -> None:
+    mesh = Mesh(np.array(jax.devices()[1:7]), ("data",))
+    loader = Dataloader(SimpleDataset(range(24)), 12)
+
+    with jax.set_mesh(mesh):
+        placed = [host_to_global_device_array(batch) for batch in loader]
+
+    assert [each.sharding.mesh for each in placed] == [mesh, mesh]
+    assert {shard.data.shape for shard in placed[0].addressable_shards} == {(2,)}
+    back = [global_to_host_array(each).tolist() for each in placed]
+    assert back == [list(range(12)), list(range(12, 24))]
 
 
 def test_the_mesh_of_set_mesh_is_found() -> None:

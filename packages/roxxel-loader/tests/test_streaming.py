@@ -287,9 +287,35 @@ def test_an_interrupted_stream_says_so() -> None:
         next(batches)
 
 
-def test_a_stream_without_items_is_an_error() -> None:
+def test_an_interrupt_while_an_item_is_mapped_loses_the_step_and_says_so() -> None:
+    interrupts = [5]
+
+    def mapped(number: int) -> int:
+        if number in interrupts:
+            interrupts.clear()
+            raise KeyboardInterrupt
+        return number
+
+    loader = Dataloader(numbers(20).map(mapped), 4, workers=0, prefetch=0)
+    batches = iter(loader)
+    next(batches)
+    with pytest.raises(KeyboardInterrupt):
+        next(batches)
+
+    with pytest.raises(RuntimeError, match="iterate again from step 1"):
+        next(batches)
+
+
+def test_a_stream_without_items_has_no_batch() -> None:
+    assert list(Dataloader(numbers(0), 2, epochs=2)) == []
     with pytest.raises(ValueError, match="stream gave 0 items in epoch 0"):
-        list(Dataloader(numbers(0), 2))
+        list(Dataloader(numbers(0), 2, epochs=None))
+
+
+def test_a_stream_that_makes_no_batch_of_its_items_is_an_error() -> None:
+    spent = iter(range(3))
+    with pytest.raises(ValueError, match="stream gave 0 items in epoch 1"):
+        list(Dataloader(StreamingDataset(lambda: spent), 2, epochs=2))
     with pytest.raises(
         ValueError, match="3 items in epoch 0, which make no batch of 4"
     ):

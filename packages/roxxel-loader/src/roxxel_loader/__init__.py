@@ -1,7 +1,7 @@
 """Batches of any dataset, or of any function of the step, on a JAX mesh.
 
-`Dataloader` makes batches of any dataset: lazily mapped, shuffled without an index
-array, loaded by threads or by any executor, in an order that depends on integers alone.
+`Dataloader` makes batches of any dataset. Threads or an executor load the items. The
+order of the items depends on integers alone, and a shuffle builds no index array.
 `device_stream` makes global arrays from a function of the step, such as a curriculum's
 sampler. Each process builds only the parts that its own devices hold.
 
@@ -10,18 +10,25 @@ sampler. Each process builds only the parts that its own devices hold.
     ...     print(batch)
     [1 2]
     [3 4]
+
+The datasets of other libraries are imported on first use, because each but
+`SQLiteDataset` needs the library of an extra.
 """
 
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
 from ._dataloader import Dataloader
-from ._device_stream import DeviceStream, StreamStats, device_stream
-from ._iteration import DataloaderIterator, LoaderStats
-from ._row_source import RowSource
+from ._device_stream import RowSource, device_stream
+from ._pipeline.iterate import BatchIterator, Progress, StreamStats
 from .datasets import (
     CachedDataset,
     ConcatDataset,
     Dataset,
     FilteredDataset,
     LazyDataset,
+    MappedBatchDataset,
     MappedDataset,
     RangeDataset,
     SampledDataset,
@@ -34,6 +41,7 @@ from .datasets import (
 from .sharding import (
     ShardingConfig,
     describe_rows,
+    global_to_host_array,
     host_to_global_device_array,
     make_custom_sharding_config,
     make_data_parallel_sharding_config,
@@ -41,7 +49,33 @@ from .sharding import (
     make_hybrid_sharding_config,
 )
 
+if TYPE_CHECKING:
+    from .datasets.arrow import ArrowDataset, ParquetDataset
+    from .datasets.huggingface import HuggingFaceDataset, huggingface_stream
+    from .datasets.polars import PolarsDataset
+    from .datasets.sqlite import SQLiteDataset
+
+# One iterator serves both uses; these are its other names.
+DataloaderIterator = BatchIterator
+DeviceStream = BatchIterator
+LoaderStats = StreamStats
+
+_MODULES = {
+    "ArrowDataset": "arrow",
+    "HuggingFaceDataset": "huggingface",
+    "ParquetDataset": "arrow",
+    "PolarsDataset": "polars",
+    "SQLiteDataset": "sqlite",
+    "huggingface_stream": "huggingface",
+}
+"""The module of `datasets` that has a name."""
+
+_LIBRARIES = {"arrow": "pyarrow", "huggingface": "datasets", "polars": "polars"}
+"""The library that a module of `datasets` imports."""
+
 __all__ = [
+    "ArrowDataset",
+    "BatchIterator",
     "CachedDataset",
     "ConcatDataset",
     "Dataloader",
@@ -49,11 +83,17 @@ __all__ = [
     "Dataset",
     "DeviceStream",
     "FilteredDataset",
+    "HuggingFaceDataset",
     "LazyDataset",
     "LoaderStats",
+    "MappedBatchDataset",
     "MappedDataset",
+    "ParquetDataset",
+    "PolarsDataset",
+    "Progress",
     "RangeDataset",
     "RowSource",
+    "SQLiteDataset",
     "SampledDataset",
     "ShardingConfig",
     "ShuffledDataset",
@@ -64,9 +104,32 @@ __all__ = [
     "ZipDataset",
     "describe_rows",
     "device_stream",
+    "global_to_host_array",
     "host_to_global_device_array",
+    "huggingface_stream",
     "make_custom_sharding_config",
     "make_data_parallel_sharding_config",
     "make_fsdp_sharding_config",
     "make_hybrid_sharding_config",
 ]
+
+if not TYPE_CHECKING:
+    # `from roxxel_loader import *` imports every name here, so it has only those whose
+    # library is installed. (A folder of the same name has a spec without an origin.)
+    _FOUND = {name: find_spec(library) for name, library in _LIBRARIES.items()}
+    _ABSENT = {name for name, spec in _FOUND.items() if not spec or not spec.origin}
+    __all__ = [name for name in __all__ if _MODULES.get(name) not in _ABSENT]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a dataset of another library on first use."""
+    if name not in _MODULES:
+        raise AttributeError(f"module 'roxxel_loader' has no attribute {name!r}")
+    module = import_module(f"roxxel_loader.datasets.{_MODULES[name]}")
+    globals()[name] = getattr(module, name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    """Return all names, those of missing libraries included."""
+    return sorted({*globals(), *_MODULES})

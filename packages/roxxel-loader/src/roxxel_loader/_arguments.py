@@ -16,12 +16,7 @@ def check_integers(**numbers: Any) -> None:
 
 
 def check_at_least(least: int, **counts: Any) -> None:
-    """Raise an error if one of the named counts is lower than `least`.
-
-    Raises:
-        ValueError: A count is too low.
-        TypeError: A count is not an integer.
-    """
+    """Raise a ValueError for a count below `least`, a TypeError for a non-integer."""
     check_integers(**counts)
     for name, count in counts.items():
         if count < least:

@@ -4,76 +4,213 @@ from __future__ import annotations
 
 import copy
 import operator
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache, partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import jax
 
 from ._arguments import check_at_least, check_callable, check_integers
-from ._batches import Batches
-from ._checks import (
-    check_batches,
-    check_indexed,
-    check_process,
-    check_start,
-    check_stream,
+from ._pipeline.collate import (
+    as_host_batch,
+    local_batch,
+    process_rows,
+    sharded_rows,
 )
-from ._finisher import Finisher
-from ._iteration import DataloaderIterator
-from ._prefetch import EndOfWorkError, Prefetcher
-from ._process_rows import process_rows, sharded_rows
-from ._stream_batches import PastEndError, StreamBatches
-from .datasets import StreamingDataset
+from ._pipeline.indexed import IndexedItems
+from ._pipeline.iterate import (
+    BatchIterator,
+    EndOfWorkError,
+    apply_all,
+    guarded,
+    make_global,
+    make_local,
+)
+from ._pipeline.streamed import PastEndError, StreamedItems
+from .datasets import Dataset, StreamingDataset
+from .sharding._global_arrays import layouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from concurrent.futures import Executor
 
-    from ._process_rows import Rows
-    from .datasets import Dataset
-    from .sharding._layout import ShardingLike
+    import numpy as np
+    import numpy.typing as npt
+    from jax.sharding import Sharding
+
+    from ._pipeline.collate import Rows
+    from ._pipeline.iterate import Made
+    from .sharding._global_arrays import HostBatch, Shape, ShardingLike
+
+    Leaf: TypeAlias = (
+        complex | str | bytes | npt.NDArray[Any] | np.generic[Any] | jax.Array
+    )
+    Split: TypeAlias = Sharding | Callable[[Shape], Sharding]
 
 B = TypeVar("B")
 C = TypeVar("C")
+T = TypeVar("T")
+K = TypeVar("K")
+L = TypeVar("L", bound="Leaf")
+Row = TypeVar("Row", bound="tuple[Leaf, ...]")
+
+
+class Options(TypedDict, total=False):
+    """The arguments of a `Dataloader` that do not change the type of its batches."""
+
+    workers: int
+    prefetch: int
+    shuffle: bool
+    seed: int
+    drop_last: bool
+    start_step: int
+    epochs: int | None
+    executor: Executor | None
+    progress: Callable[[int, int | None], None] | None
+    process_index: int | None
+    process_count: int | None
 
 
 class Dataloader(Generic[B]):
     """Batches of a dataset; iterating it twice gives the same batches twice.
 
-    Steps count from 0 over all epochs, so a run resumes by one integer: iterate with
-    `start_step=k` and get what an unbroken iteration gives from its step k on. Batches
-    do not depend on `workers` and `prefetch`, nor, as a whole, on the number of
-    processes: each loads only its rows of every batch.
+    Steps count from 0 over all epochs, so a run resumes from one integer: with
+    `start_step=k`, the first batch is that of step k of an uninterrupted iteration.
+    Batches do not depend on `workers` or `prefetch`. Global batches do not depend on
+    the number of processes either. Each process loads only its own rows.
 
     Args:
         dataset: Items by index, or a `StreamingDataset`.
         batch_size: Items per batch, over all processes.
-        workers: Threads, each of which makes a whole batch at a time; 0 makes each
-            batch on the consumer's thread when it is requested.
-        prefetch: Batches made beyond the requested one; at least one per worker. 0
-            makes batches only when they are requested.
-        shuffle: Whether each epoch has an order of its own, computed from the seed; a
-            stream shuffles by its own method.
-        seed: Of the shuffle; any integer.
+        workers: Threads, each of which makes a whole batch at a time. With 0, the
+            consumer's thread makes each batch when it is requested.
+        prefetch: Batches made ahead of the requested one. If not 0, raised to at least
+            `workers - 1`. With 0, batches are made only when they are requested.
+        shuffle: Whether to shuffle each epoch, in an order computed from the seed and
+            the epoch. For a stream, call `StreamingDataset.shuffle` instead.
+        seed: Seed of the shuffle; any integer.
         drop_last: Whether to drop the last batch of an epoch if it is short.
         collate: Makes a batch of a list of items; the default stacks leaves.
         sharding: Sharding of the global arrays, or a function from global shape to
-            sharding, also called with `(rows,)`. None yields the result of `collate`,
-            by default numpy arrays, for the rows of this process.
-        start_step: First step. A stream of several epochs, or one that cannot seek, is
-            read from its beginning to get there; nothing is mapped on the way.
-        epochs: Times to go through the dataset; None goes on for ever.
-        executor: Loads the items of each batch, in processes for instance; it is left
-            open. A worker process gets the pickled dataset once. Settings such as
+            sharding. The loader also calls the function with `(num_rows,)` to find this
+            process's rows. With None, the loader returns what `collate` returns, for
+            this process's rows: numpy arrays by default.
+        start_step: First step. A stream is read from its beginning if it has several
+            epochs, a filter or no `seek`. The skipped items pass through its maps and
+            filters up to the last filter only.
+        epochs: Number of passes over the dataset; with None, the iteration never ends.
+        executor: Loads the items of each batch, for instance in processes. For a
+            stream, the executor makes whole batches. The loader does not shut it down.
+            A worker process gets the pickled dataset once. Settings such as
             `with jax.enable_x64(True)` do not reach the executor.
-        progress: Called after each batch with the steps done and their total, if known.
+        progress: Called after each batch with the number of steps done and the total
+            number, None if unknown.
         process_index: This process's number; by default JAX's.
         process_count: The number of processes; by default JAX's.
 
     Raises:
-        ValueError: There are no items or no whole batch, or a number is out of range.
+        ValueError: There are items but no whole batch, there are no items for epochs
+            without end, or a number is out of range.
         TypeError: `dataset` is not a dataset, a stream has `shuffle` or an executor of
             processes, or an argument is not an integer or not a function.
+
+    Example:
+        >>> loader = Dataloader([10, 11, 12, 13, 14], 2, shuffle=True, epochs=None)
+        >>> len(loader.batch(0)), len(loader.batch(2)), loader.steps_per_epoch
+        (2, 1, 3)
     """
+
+    @overload
+    def __init__(
+        self: Dataloader[npt.NDArray[Any]],
+        dataset: Dataset[L] | StreamingDataset[L],
+        batch_size: int,
+        *,
+        collate: None = None,
+        sharding: None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataloader[dict[K, npt.NDArray[Any]]],
+        dataset: Dataset[dict[K, L]] | StreamingDataset[dict[K, L]],
+        batch_size: int,
+        *,
+        collate: None = None,
+        sharding: None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataloader[tuple[npt.NDArray[Any], ...]],
+        dataset: Dataset[Row] | StreamingDataset[Row],
+        batch_size: int,
+        *,
+        collate: None = None,
+        sharding: None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataloader[jax.Array],
+        dataset: Dataset[L] | StreamingDataset[L],
+        batch_size: int,
+        *,
+        collate: None = None,
+        sharding: Split,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataloader[dict[K, jax.Array]],
+        dataset: Dataset[dict[K, L]] | StreamingDataset[dict[K, L]],
+        batch_size: int,
+        *,
+        collate: None = None,
+        sharding: Split,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataloader[tuple[jax.Array, ...]],
+        dataset: Dataset[Row] | StreamingDataset[Row],
+        batch_size: int,
+        *,
+        collate: None = None,
+        sharding: Split,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self,
+        dataset: Dataset[T] | StreamingDataset[T],
+        batch_size: int,
+        *,
+        collate: Callable[[list[T]], B],
+        sharding: None = None,
+        **options: Unpack[Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Dataloader[Any],
+        dataset: Dataset[T] | StreamingDataset[T],
+        batch_size: int,
+        *,
+        collate: Callable[[list[T]], Any] | None = None,
+        sharding: ShardingLike = None,
+        **options: Unpack[Options],
+    ) -> None: ...
 
     def __init__(
         self,
@@ -85,7 +222,7 @@ class Dataloader(Generic[B]):
         shuffle: bool = False,
         seed: int = 0,
         drop_last: bool = False,
-        collate: Callable[[Sequence[Any]], B] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
         sharding: ShardingLike = None,
         start_step: int = 0,
         epochs: int | None = 1,
@@ -98,18 +235,15 @@ class Dataloader(Generic[B]):
         check_at_least(0, prefetch=prefetch, start_step=start_step)
         check_integers(seed=seed)
         check_at_least(0, workers=workers)
+        # A small numpy integer would overflow in the arithmetic below.
+        workers, prefetch = operator.index(workers), operator.index(prefetch)
         if epochs is not None:
             check_at_least(0, epochs=epochs)
         if collate is not None:
             check_callable(collate=collate)
         if progress is not None:
             check_callable(progress=progress)
-        check_process(process_index, process_count)
-        self._process = (
-            None
-            if process_index is None or process_count is None
-            else (process_index, process_count)
-        )
+        self._process = _checked_process(process_index, process_count)
         self._workers = workers
         self._prefetch = prefetch
         self._sharding = sharding
@@ -118,7 +252,6 @@ class Dataloader(Generic[B]):
         self._collate = collate
         self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._dataset = dataset
-        # A small numpy integer would overflow in the arithmetic below.
         self._batch_size = operator.index(batch_size)
         self._shuffle = shuffle
         self._seed = operator.index(seed)
@@ -127,15 +260,15 @@ class Dataloader(Generic[B]):
         self._epochs = epochs = None if epochs is None else operator.index(epochs)
         self._stop = None
         if isinstance(dataset, StreamingDataset):
-            check_stream(shuffle=shuffle, executor=executor)
+            _check_stream(shuffle=shuffle, executor=executor)
             return
-        check_indexed(dataset)
-        check_batches(dataset, batch_size, self.steps_per_epoch)
-        check_start(start_step, epochs, self.steps_per_epoch)
+        _check_indexed(dataset)
+        _check_batches(dataset, batch_size, epochs, self.steps_per_epoch)
+        _check_start(start_step, epochs, self.steps_per_epoch)
         self._stop = None if epochs is None else epochs * self.steps_per_epoch
 
     def __len__(self) -> int:
-        """Return the batches of one iteration.
+        """Return the number of batches in one iteration.
 
         Raises:
             TypeError: The iteration never ends, or the dataset is a stream.
@@ -148,20 +281,29 @@ class Dataloader(Generic[B]):
             )
         return self._stop - self._start
 
-    def __iter__(self) -> DataloaderIterator[B]:
-        batches = self._batches(self._start)
-        batches.check()
-        return DataloaderIterator(
-            self._prefetcher(batches),
+    def __iter__(self) -> BatchIterator[B]:
+        items = self._items(self._start)
+        items.check()
+        workers, ahead, executor = self._workers, self._prefetch, self._executor
+        if executor is not None and isinstance(items, IndexedItems):
+            # Each thread waits until the executor has loaded the items of one batch,
+            # so every batch in flight needs a thread.
+            workers, executor = max(workers, ahead + 1), None
+        return BatchIterator(
+            self._make(items),
             self._start,
             self._stop,
-            self._functions_of_placed,
-            self._progress,
+            ahead=max(ahead, workers - 1) if ahead else 0,
+            workers=workers,
+            executor=executor,
+            functions=self._functions_of_placed,
+            progress=self._progress,
+            count_items=self._items_before if self._is_indexed else None,
         )
 
     @property
     def steps_per_epoch(self) -> int:
-        """The batches of one epoch.
+        """Number of batches in one epoch.
 
         Raises:
             TypeError: The dataset is a stream.
@@ -177,33 +319,33 @@ class Dataloader(Generic[B]):
         Raises:
             IndexError: The step is outside the epochs, or after the end of a stream.
         """
+        check_integers(step=step)
+        step = operator.index(step)
         if step < 0 or (self._stop is not None and step >= self._stop):
             raise IndexError(f"step {step} is outside [0, {self._stop})")
         try:
-            made = self._batches(step).make(step)
+            made = guarded(self._make(self._items(step)), step)
         except (EndOfWorkError, PastEndError):
             raise IndexError(f"step {step} is after the end of the stream") from None
-        for function in self._functions_of_placed:
-            made = function(made)
-        return made
+        return apply_all(self._functions_of_placed, made.batch)
 
     def epoch(self, epoch: int) -> Dataloader[B]:
-        """Return the same batches, of one epoch alone, counted from 0.
+        """Return a loader of one epoch; epochs count from 0.
 
         Raises:
             ValueError: The epoch is negative.
             TypeError: The dataset is a stream.
         """
-        if epoch < 0:
-            raise ValueError(f"epoch is {epoch}; give 0 or more")
-        start = epoch * self.steps_per_epoch
+        check_at_least(0, epoch=epoch)
+        start = operator.index(epoch) * self.steps_per_epoch
         return self._with(_start=start, _stop=start + self.steps_per_epoch)
 
     def map_batches(self, function: Callable[[B], C]) -> Dataloader[C]:
         """Return a loader that applies `function`, which may be jitted, to each batch.
 
         With a sharding, the consumer's thread calls `function` with the global arrays,
-        in order. Otherwise workers call it with the local batch, ahead.
+        in the order of the steps. Without a sharding, the worker that makes a batch
+        calls `function` with this process's rows.
         """
         check_callable(function=function)
         mapped = self._with(_functions=(*self._functions, function))
@@ -211,41 +353,69 @@ class Dataloader(Generic[B]):
 
     @property
     def _functions_of_placed(self) -> tuple[Callable[[Any], Any], ...]:
-        """The functions that the consumer's thread applies, in order."""
+        """The `map_batches` functions that the consumer's thread calls, in order."""
         return self._functions if self._sharding is not None else ()
+
+    @property
+    def _is_indexed(self) -> bool:
+        return not isinstance(self._dataset, StreamingDataset)
+
+    def _items_before(self, step: int) -> int:
+        """Return the items of the steps before `step`, over all processes."""
+        num_items, num_steps = (
+            len(cast("Dataset[Any]", self._dataset)),
+            self.steps_per_epoch,
+        )
+        epoch, step_in_epoch = divmod(step, num_steps) if num_steps else (0, 0)
+        num_used = min(num_items, num_steps * self._batch_size)
+        return epoch * num_used + min(step_in_epoch * self._batch_size, num_used)
 
     def _with(self, **changes: Any) -> Self:
         changed = copy.copy(self)
         vars(changed).update(changes)
         return changed
 
-    def _batches(self, start: int) -> Batches | StreamBatches:
-        finish = Finisher(self._collate, self._functions, self._sharding)
+    def _items(self, start: int) -> IndexedItems | StreamedItems:
         if isinstance(self._dataset, StreamingDataset):
-            return StreamBatches(
+            return StreamedItems(
                 self._dataset,
                 self._batch_size,
                 start=start,
                 epochs=self._epochs,
                 drop_last=self._drop_last,
-                finish=finish,
                 rows_of=self._rows_of(),
             )
-        return Batches(
+        return IndexedItems(
             self._dataset,
             self._batch_size,
             steps_per_epoch=self.steps_per_epoch,
             shuffle=self._shuffle,
             seed=self._seed,
-            finish=finish,
             rows_of=self._rows_of(),
             executor=self._executor,
         )
 
+    def _make(self, items: IndexedItems | StreamedItems) -> Callable[[int], Made]:
+        """Return the function from a step to its batch."""
+        if self._sharding is None:
+
+            def read_local(step: int) -> Any:
+                batch = local_batch(items.load(step), self._collate)
+                return apply_all(self._functions, batch)
+
+            return partial(make_local, read_local)
+
+        def read(step: int) -> HostBatch:
+            loaded = items.load(step)
+            return as_host_batch(local_batch(loaded, self._collate), loaded.rows)
+
+        return partial(make_global, read, layouts(self._sharding))
+
     def _rows_of(self) -> Callable[[int], Rows]:
+        """Return the function from a batch's number of rows to this process's rows."""
         sharding = self._sharding
         if sharding is not None:
-            return lambda num_rows: sharded_rows(num_rows, sharding)
+            return cache(lambda num_rows: sharded_rows(num_rows, sharding))
         index, number = self._process or (jax.process_index(), jax.process_count())
         if self._batch_size % number:
             raise ValueError(
@@ -254,18 +424,69 @@ class Dataloader(Generic[B]):
             )
         return lambda num_rows: process_rows(num_rows, index, number)
 
-    def _prefetcher(self, batches: Batches | StreamBatches) -> Prefetcher[B]:
-        workers, ahead, executor = self._workers, self._prefetch, self._executor
-        if executor is not None and isinstance(batches, Batches):
-            # The executor loads items. These threads wait for it and collate.
-            workers, executor = max(workers, ahead + 1), None
-        if ahead:
-            ahead = max(ahead, workers - 1)
-        return Prefetcher(
-            batches.make,
-            self._start,
-            self._stop,
-            ahead=ahead,
-            workers=workers,
-            executor=executor,
+
+def _checked_process(
+    process_index: int | None, process_count: int | None
+) -> tuple[int, int] | None:
+    """Return both numbers, or None; raise a ValueError if one is missing or invalid."""
+    if process_index is None and process_count is None:
+        return None
+    if process_index is None or process_count is None:
+        raise ValueError(
+            f"process_index is {process_index} and process_count is "
+            f"{process_count}; give both or neither"
+        )
+    if not 0 <= process_index < process_count:
+        raise ValueError(
+            f"process_index is {process_index}; give one in [0, {process_count})"
+        )
+    return process_index, process_count
+
+
+def _check_stream(*, shuffle: bool, executor: Executor | None) -> None:
+    """Raise a TypeError for options that need an indexed dataset."""
+    if shuffle:
+        raise TypeError(
+            "a stream cannot be shuffled as a whole; use "
+            "StreamingDataset.shuffle(buffer_size, seed)"
+        )
+    if isinstance(executor, ProcessPoolExecutor):
+        raise TypeError(
+            "a stream is read in this process; pass workers= or an executor of threads"
+        )
+
+
+def _check_indexed(dataset: Dataset[Any]) -> None:
+    """Raise a TypeError if the dataset has no length or no items by index."""
+    if not isinstance(cast("object", dataset), Dataset):
+        raise TypeError(
+            f"{type(dataset).__name__} has no length or no items by index; to "
+            "read an iterable, pass StreamingDataset(factory)"
+        )
+
+
+def _check_batches(
+    dataset: Dataset[Any], batch_size: int, epochs: int | None, steps_per_epoch: int
+) -> None:
+    """Raise a ValueError if items make no batch, or if no items make endless epochs."""
+    num_items = len(dataset)
+    name = type(dataset).__name__
+    if num_items == 0 and epochs is None:
+        raise ValueError(
+            f"{name} has no items, so epochs=None would never end nor give a batch; "
+            "check where it reads from"
+        )
+    if num_items and steps_per_epoch == 0:
+        raise ValueError(
+            f"the {num_items} items of {name} make no whole batch of "
+            f"{batch_size}; lower batch_size or pass drop_last=False"
+        )
+
+
+def _check_start(start_step: int, epochs: int | None, steps_per_epoch: int) -> None:
+    """Raise a ValueError if the first step is beyond the last epoch."""
+    if epochs is not None and start_step > epochs * steps_per_epoch:
+        raise ValueError(
+            f"start_step is {start_step} but there are {epochs * steps_per_epoch} "
+            f"steps in {epochs} epochs of {steps_per_epoch}; raise epochs"
         )

@@ -1,56 +1,71 @@
-"""Batches of consecutive steps as global arrays, made ahead.
+"""Batches of consecutive steps as global arrays, made before they are requested.
 
-Each process reads only the rows and columns that its own devices hold. A stream keeps
-no state except the step: a stream from step k gives the batches that any other stream
-gives from step k on.
+Each process reads only the rows and columns that its own devices hold. A batch depends
+on the source and the step alone, so a stream may start at any step.
 """
 
 from __future__ import annotations
 
+import inspect
 import operator
-from dataclasses import dataclass
-from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
-
-import jax
-import numpy as np
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from ._arguments import check_at_least, check_callable, check_integers
-from ._prefetch import Prefetcher
-from ._row_source import Hints, RowSource
-from .sharding._global_arrays import copy_parts, put_on_devices
-from .sharding._layout import Layouts, index_of
+from ._guard import Guard
+from ._pipeline.iterate import BatchIterator, make_global
+from .sharding._global_arrays import HostLeaf, host_batch, layouts, whole_leaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
 
-    from .sharding._layout import Box, Layout, Shape, ShardingLike
+    from .sharding._global_arrays import Box, HostBatch, Layout, Shape, ShardingLike
 
-    Leaf = tuple[str, Layout, list[npt.NDArray[Any]]]
-    """A leaf of a batch: its name, its layout, and the values of `layout.reads`."""
+HINTED_VALUES = 1 << 21
+"""Array elements that one hint covers; a hint covers at least one step. The first hint
+covers twice this number: 32768 rows of 128 elements, which a curriculum's sampler
+caches."""
 
 
-@dataclass(frozen=True)
-class StreamStats:
-    """Progress and waiting time of a stream; no value ever decreases.
+@runtime_checkable
+class RowSource(Protocol):
+    """Batches as a pure function of the step; any part can be read alone.
 
-    Attributes:
-        steps: Batches delivered.
-        waited_s: Seconds the consumer spent making batches or waiting for them.
-        read_s: Seconds spent reading the source for the delivered batches, on any
-            thread.
-        assemble_s: Seconds spent copying their values to aligned host memory.
-        transfer_s: Seconds spent in the JAX calls that make their arrays. The copy to
-            an accelerator continues in the background.
+    A source may also have `will_need(step, n)`: a hint that the loader reads the steps
+    `[step, step + n)` next. If `will_need` accepts a third argument, the loader passes
+    the slice of rows that this process reads. If not, the loader calls `will_need` only
+    where the process reads all rows.
+
+    Example:
+        >>> class Steps:
+        ...     def shape(self, step):
+        ...         return (4, 2)
+        ...     def rows(self, step, rows, columns=None):
+        ...         return np.full((rows.stop - rows.start, 2), step)
+        >>> next(device_stream(Steps(), 5, 6)).tolist()
+        [[5, 5], [5, 5], [5, 5], [5, 5]]
     """
 
-    steps: int
-    waited_s: float
-    read_s: float
-    assemble_s: float
-    transfer_s: float
+    def shape(self, step: int) -> tuple[int, ...]:
+        """Return the global shape of a step's batch: rows, then columns if any."""
+        ...
+
+    def rows(self, step: int, rows: slice, columns: slice | None = None) -> Any:
+        """Return part of a batch.
+
+        Args:
+            step: The step.
+            rows: The rows, with start and stop, without a stride.
+            columns: The columns, in the same form; None means all.
+
+        Returns:
+            An array of these rows and columns, or a pytree of such arrays. The loader
+            copies the values before the same thread reads another step.
+        """
+        ...
 
 
 def device_stream(
@@ -61,30 +76,40 @@ def device_stream(
     prefetch: int = 2,
     *,
     workers: int = 1,
-) -> DeviceStream:
+) -> BatchIterator[Any]:
     """Return the batches of steps `[start, stop)` as global arrays, in order.
 
     Args:
         source: A `RowSource`, such as a curriculum's sampler; or a function from step
-            to the whole global batch, a pytree of numpy arrays, which every process
-            then builds in full. Values are copied, so a source may reuse its memory.
+            to the whole global batch, a pytree of numpy arrays. Every process calls the
+            function and so builds the whole batch. The loader copies the values, so a
+            source may reuse its memory.
         start: First step.
         stop: One past the last step.
         sharding: Sharding of the batches, or a function from global shape to sharding;
             None puts each process's batches on its default device.
-        prefetch: Batches made beyond the requested one.
-        workers: Threads that make batches; 0 makes each batch on the consumer's thread
-            when it is requested.
+        prefetch: Batches made ahead of the requested one.
+        workers: Threads that make batches. With 0, the consumer's thread makes each
+            batch when it is requested.
 
     Returns:
-        An iterator and context manager; 64-bit dtypes become 32-bit unless JAX has 64
-        bits enabled.
+        An iterator, which is also a context manager. 64-bit dtypes become 32-bit unless
+        `jax_enable_x64` is set.
 
     Raises:
         ValueError: The steps are not a range, `prefetch` or `workers` is negative, or
             the first batch of a `RowSource` does not divide.
         TypeError: `source` is neither a `RowSource` nor a function, or a number is not
             an integer.
+
+    Example:
+        >>> import numpy as np
+        >>> for batch in device_stream(lambda step: np.full((2, 3), step), 7, 9):
+        ...     print(batch)
+        [[7 7 7]
+         [7 7 7]]
+        [[8 8 8]
+         [8 8 8]]
     """
     check_integers(start=start, stop=stop)
     start, stop = operator.index(start), operator.index(stop)
@@ -93,171 +118,101 @@ def device_stream(
             f"steps [{start}, {stop}) are not a range; give 0 <= start <= stop"
         )
     check_at_least(0, prefetch=prefetch, workers=workers)
+    layout_of = layouts(sharding)
     if isinstance(source, RowSource):
-        read = _RowReader(source, sharding, start, stop)
+        read = _RowReader(source, layout_of, start, stop)
     else:
         check_callable(source=source)
-        read = _FunctionReader(source, sharding)
-
-    def make(step: int) -> _Made:
-        return _make(read, step)
-
-    prefetcher = Prefetcher(make, start, stop, ahead=prefetch, workers=workers)
-    return DeviceStream(prefetcher, start, stop)
+        read = partial(_read_whole, source)
+    make = partial(make_global, read, layout_of)
+    return BatchIterator(make, start, stop, ahead=prefetch, workers=workers)
 
 
-class DeviceStream:
-    """Iterator over global batches in step order; made by `device_stream`.
-
-    Attributes:
-        step: The step of the next batch.
-        stop: One past the last step.
-    """
-
-    def __init__(self, prefetcher: Prefetcher[_Made], start: int, stop: int) -> None:
-        self._prefetcher = prefetcher
-        self._start = start
-        self.step = start
-        self.stop = stop
-        self._read_s = 0.0
-        self._assemble_s = 0.0
-        self._transfer_s = 0.0
-
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Any:
-        made = next(self._prefetcher)
-        if made.step != self.step:
-            raise RuntimeError(
-                f"an interrupt between two steps lost the batch of step {self.step}; "
-                f"start another stream from step {self.step}"
-            )
-        self._read_s += made.read_s
-        self._assemble_s += made.assemble_s
-        self._transfer_s += made.transfer_s
-        self.step += 1
-        return made.batch
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop working ahead and wait for the batches in progress."""
-        self._prefetcher.close()
-
-    @property
-    def stats(self) -> StreamStats:
-        """A snapshot of the progress and the waiting time."""
-        return StreamStats(
-            steps=self.step - self._start,
-            waited_s=self._prefetcher.waited_s,
-            read_s=self._read_s,
-            assemble_s=self._assemble_s,
-            transfer_s=self._transfer_s,
-        )
-
-
-class _Made(NamedTuple):
-    step: int
-    batch: Any
-    read_s: float
-    assemble_s: float
-    transfer_s: float
-
-
-def _make(read: Callable[[int], tuple[list[Leaf], Any]], step: int) -> _Made:
-    """Return the batch of a step: read, copied to host memory, put on the devices."""
-    began = perf_counter()
-    try:
-        leaves, tree = read(step)
-        was_read = perf_counter()
-        copies = [
-            (layout, copy_parts(layout, parts, name)) for name, layout, parts in leaves
-        ]
-        assembled = perf_counter()
-        arrays = [put_on_devices(layout, copy) for layout, copy in copies]
-    except Exception as error:
-        error.add_note(f"while making the batch of step {step}")
-        raise
-    return _Made(
-        step,
-        jax.tree.unflatten(tree, arrays),
-        was_read - began,
-        assembled - was_read,
-        perf_counter() - assembled,
-    )
-
-
-class _FunctionReader:
-    """Reads steps of a function that builds whole global batches."""
-
-    def __init__(self, function: Callable[[int], Any], sharding: ShardingLike) -> None:
-        self._function = function
-        self._layouts = Layouts(sharding)
-
-    def __call__(self, step: int) -> tuple[list[Leaf], Any]:
-        names, values, tree = _flatten(step, self._function(step))
-        leaves: list[Leaf] = []
-        for name, value in zip(names, values, strict=True):
-            layout = self._layouts.of(value.shape)
-            parts = [value[index_of(read)] for read in layout.reads]
-            leaves.append((name, layout, parts))
-        return leaves, tree
+def _read_whole(source: Callable[[int], Any], step: int) -> HostBatch:
+    return host_batch(f"step {step}", [source(step)], whole_leaf)
 
 
 class _RowReader:
-    """Reads the parts of a `RowSource` that this process's devices hold.
-
-    Raises:
-        ValueError: The first batch does not divide.
-    """
+    """Reads the rows and columns of a `RowSource` that this process's devices hold."""
 
     def __init__(
-        self, source: RowSource, sharding: ShardingLike, start: int, stop: int
+        self,
+        source: RowSource,
+        layout_of: Callable[[Shape], Layout],
+        start: int,
+        stop: int,
     ) -> None:
         self._source = source
-        self._layouts = Layouts(sharding)
-        self._hints = Hints(source, start, stop)
+        self._layout_of = layout_of
+        self._hints = _Hints(source, start, stop)
         if start < stop:
-            self._layouts.of(source.shape(start))
+            layout_of(source.shape(start))
 
-    def __call__(self, step: int) -> tuple[list[Leaf], Any]:
-        layout = self._layouts.of(self._source.shape(step))
-        if step >= self._hints.ask_at:
-            self._hints.ask(step, layout)
-        given = [
+    def __call__(self, step: int) -> HostBatch:
+        layout = self._layout_of(self._source.shape(step))
+        self._hints.give(step, layout)
+        parts = [
             self._source.rows(step, *_arguments(read, layout.shape))
             for read in layout.reads
         ]
-        names, _, tree = _flatten(step, given[0])
-        columns = zip(*(_flatten(step, part)[1] for part in given), strict=True)
-        leaves: list[Leaf] = []
-        for name, column in zip(names, columns, strict=True):
-            parts = list(column)
-            _check_shapes(name, layout, parts)
-            leaves.append((name, self._layout_of(layout, parts, name), parts))
-        return leaves, tree
 
-    def _layout_of(
-        self, layout: Layout, parts: list[npt.NDArray[Any]], name: str
-    ) -> Layout:
-        """Return the layout of a leaf, which may have more or fewer axes."""
-        num_axes = parts[0].ndim
-        if num_axes == len(layout.shape):
-            return layout
-        tail = parts[0].shape[len(layout.shape) :]
-        own = self._layouts.of((*layout.shape[:num_axes], *tail))
-        if len(own.reads) != len(parts):
-            raise ValueError(
-                f"{name} has {num_axes} axes and its sharding splits other axes than "
-                f"that of the batch of shape {layout.shape}; give all leaves the axes "
-                "of the batch, or split rows only"
-            )
-        return own
+        def to_leaf(name: str, values: list[npt.NDArray[Any]]) -> HostLeaf:
+            _check_shapes(name, layout, values)
+            # A leaf may have fewer or more axes than the batch.
+            num_axes = min(values[0].ndim, len(layout.shape))
+            tail = values[0].shape[num_axes:]
+            spans = tuple((0, size) for size in tail)
+            boxes = [(*read[:num_axes], *spans) for read in layout.reads]
+            shape = (*layout.shape[:num_axes], *tail)
+            return HostLeaf(name, shape, list(zip(boxes, values, strict=True)))
+
+        return host_batch(f"step {step}", parts, to_leaf)
+
+
+class _Hints:
+    """Calls `will_need` of a source, if it has one, once for each step."""
+
+    def __init__(self, source: object, start: int, stop: int) -> None:
+        hint = getattr(source, "will_need", None)
+        self._hint: Callable[..., Any] | None = hint if callable(hint) else None
+        self._takes_rows = self._hint is not None and _takes_rows(self._hint)
+        self._hinted = start
+        self._due = start
+        self._stop = stop
+        self._guard = Guard()
+
+    def give(self, step: int, layout: Layout) -> None:
+        """Hint at the next steps, if a hint is due before `step` is read."""
+        if self._hint is None:
+            return
+        with self._guard.lock:
+            if step < self._due:
+                return
+            num_steps = max(1, HINTED_VALUES // max(prod(layout.shape), 1))
+            first = max(self._hinted, step)
+            stop = min(step + 2 * num_steps, self._stop)
+            if first < stop:
+                self._call(self._hint, layout, first, stop - first)
+            self._hinted = max(first, stop)
+            self._due = step + num_steps if self._hinted < self._stop else self._stop
+
+    def _call(
+        self, hint: Callable[..., Any], layout: Layout, step: int, num_steps: int
+    ) -> None:
+        low = min(read[0][0] for read in layout.reads)
+        high = max(read[0][1] for read in layout.reads)
+        if self._takes_rows:
+            hint(step, num_steps, slice(low, high))
+        elif (low, high) == (0, layout.shape[0]):
+            hint(step, num_steps)
+
+
+def _takes_rows(hint: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(hint).bind(0, 1, slice(1))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
@@ -270,7 +225,7 @@ def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
 
 
 def _check_shapes(name: str, layout: Layout, parts: list[npt.NDArray[Any]]) -> None:
-    """Raise a ValueError if the source gave another part than the requested one."""
+    """Raise a ValueError if a part does not have the requested rows and columns."""
     for read, part in zip(layout.reads, parts, strict=True):
         wanted = tuple(stop - start for start, stop in read)
         num_axes = max(1, min(part.ndim, len(wanted)))
@@ -281,10 +236,3 @@ def _check_shapes(name: str, layout: Layout, parts: list[npt.NDArray[Any]]) -> N
                 f"{rows} and columns {columns} of a batch of shape {layout.shape}; "
                 f"the shape must begin with {wanted}"
             )
-
-
-def _flatten(step: int, batch: Any) -> tuple[list[str], list[npt.NDArray[Any]], Any]:
-    """Return the names of a batch's leaves for errors, their values, the structure."""
-    paths, tree = jax.tree_util.tree_flatten_with_path(batch)
-    names = [f"step {step}{jax.tree_util.keystr(path)}" for path, _ in paths]
-    return names, [np.asarray(leaf) for _, leaf in paths], tree

@@ -1,17 +1,21 @@
-"""Datasets: items by index, and the lazy ones over them."""
+"""Datasets: items by index, lazy datasets over them, and streams."""
 
-from ._cached import CachedDataset
-from ._concat import ConcatDataset
 from ._dataset import Dataset
-from ._filtered import FilteredDataset
-from ._fluent import LazyDataset
-from ._mapped import MappedDataset
-from ._sampled import SampledDataset
-from ._shuffled import ShuffledDataset
-from ._simple import RangeDataset, SimpleDataset
-from ._sliced import SlicedDataset
+from ._lazy import (
+    CachedDataset,
+    ConcatDataset,
+    FilteredDataset,
+    LazyDataset,
+    MappedBatchDataset,
+    MappedDataset,
+    RangeDataset,
+    SampledDataset,
+    ShuffledDataset,
+    SimpleDataset,
+    SlicedDataset,
+    ZipDataset,
+)
 from ._streaming import StreamingDataset
-from ._zipped import ZipDataset
 
 __all__ = [
     "CachedDataset",
@@ -19,6 +23,7 @@ __all__ = [
     "Dataset",
     "FilteredDataset",
     "LazyDataset",
+    "MappedBatchDataset",
     "MappedDataset",
     "RangeDataset",
     "SampledDataset",

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import operator
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from ._fluent import LazyDataset
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -18,11 +17,15 @@ ITEM_NOTE = "while loading "
 
 @runtime_checkable
 class Dataset(Protocol[T_co]):
-    """Items by index: a list is one, and so is anything with these two methods.
+    """Items by index: a list, or any object with these two methods.
 
-    With several workers, several threads read items at once. A dataset that fetches
-    many items faster together may also have `__getitems__(indices)`, which returns a
-    list of items.
+    With several workers, several threads read items at the same time. A dataset that
+    loads many items faster together may also have `__getitems__(indices)`, which
+    returns a list of items.
+
+    Example:
+        >>> isinstance([1, 2], Dataset), isinstance({1, 2}, Dataset)
+        (True, False)
     """
 
     def __len__(self) -> int:
@@ -35,17 +38,11 @@ class Dataset(Protocol[T_co]):
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
-    """Return the items at `indices`; a note of each error names the item.
-
-    Raises:
-        Exception: Whatever the dataset raises.
-    """
+    """Return the items at `indices`; a note of each error names the item."""
     many = getattr(dataset, "__getitems__", None)
     if many is not None:
-        # Ours take a range as it is, quickly; others may count on a list.
-        wanted = indices if isinstance(dataset, LazyDataset) else list(indices)
         try:
-            items = list(many(wanted))
+            items = list(many(list(indices)))
         except Exception as error:
             if not names_an_item(error):
                 _raise_for_item(dataset, indices, error)
@@ -67,33 +64,56 @@ def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
     return items
 
 
-def check_index(index: int, size: int) -> int:
-    """Return `index` as an int.
+def load_parts(
+    stops: Sequence[int],
+    indices: Sequence[int],
+    load: Callable[[int, list[int]], Sequence[Any]],
+) -> list[Any]:
+    """Return the items at `indices` of a dataset that consists of consecutive parts.
 
-    Raises:
-        IndexError: `index` is outside `[0, size)`; negative indices do not wrap.
-        TypeError: `index` is not an integer.
+    Part k ends before index `stops[k]`. `load(part, positions)` returns items of one
+    part by their positions in the part.
     """
+    by_part: dict[int, list[int]] = {}
+    for number, index in enumerate(indices):
+        by_part.setdefault(bisect_right(stops, index), []).append(number)
+    items: list[Any] = [None] * len(indices)
+    for part, numbers in by_part.items():
+        start = stops[part - 1] if part else 0
+        found = load(part, [indices[number] - start for number in numbers])
+        for number, item in zip(numbers, found, strict=True):
+            items[number] = item
+    return items
+
+
+def as_rows(columns: Any) -> list[dict[str, Any]]:
+    """Return one dict per row, from a mapping of names to columns."""
+    rows = zip(*(columns[name] for name in columns), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in rows]
+
+
+def check_index(index: int, size: int) -> int:
+    """Return `index` as an int in `[0, size)`; a negative one counts from the end."""
     try:
         position = operator.index(index)
     except TypeError:
         raise TypeError(
-            f"an item is asked for by an integer, not by {index!r}; use "
+            f"an item is loaded by an integer, not by {index!r}; use "
             ".slice(start, stop) for several"
         ) from None
-    if not 0 <= position < size:
-        raise IndexError(f"item {position} is outside [0, {size})")
-    return position
+    if not -size <= position < size:
+        raise IndexError(f"item {position} is outside [{-size}, {size})")
+    return position % size
 
 
 def add_item_note(error: BaseException, index: int) -> None:
-    """Add a note that names the item of an error, unless an inner call did so."""
+    """Add a note that names the item, unless the error has such a note."""
     if not names_an_item(error):
         error.add_note(f"{ITEM_NOTE}item {index}")
 
 
 def names_an_item(error: BaseException) -> bool:
-    """Return whether an error has a note that names its items."""
+    """Return whether a note of the error names items."""
     notes: list[str] = getattr(error, "__notes__", [])
     return any(note.startswith(ITEM_NOTE) for note in notes)
 
@@ -101,7 +121,7 @@ def names_an_item(error: BaseException) -> bool:
 def _raise_for_item(
     dataset: Dataset[Any], indices: Sequence[int], error: Exception
 ) -> None:
-    """Raise the error of the single failing index; else add a note of all indices."""
+    """Load each item alone and raise the first error; else note all indices."""
     for index in indices:
         try:
             dataset[index]

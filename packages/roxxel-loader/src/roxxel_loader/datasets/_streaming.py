@@ -1,4 +1,4 @@
-"""Items that come one after the other, as many as there are."""
+"""Datasets that are read from the first item on: no index, no known length."""
 
 from __future__ import annotations
 
@@ -22,16 +22,20 @@ U = TypeVar("U")
 
 
 class StreamingDataset(Generic[T]):
-    """The items of an iterator that can be started again, of unknown number.
+    """The items of an iterable that can be read again; their number is unknown.
 
-    The factory must give the same items in the same order each time; then batches of
-    the stream are as reproducible as those of an indexed dataset. Every process goes
-    through the whole stream, but maps and keeps only the items of its own rows.
+    `factory` must return the same items in the same order each time. Then batches of
+    the stream are as reproducible as batches of an indexed dataset. Every process reads
+    the whole stream, but keeps only the items of its own rows; see `map` and `filter`.
 
     Args:
-        factory: Called for each pass; gives the items from the first on.
-        seek: Called with a number instead, where given; gives the items from that one
-            on, so that resuming does not have to go through those before.
+        factory: Called for each pass; returns all items.
+        seek: Called instead of `factory`, with the index of an item; returns the items
+            from this index on. Then resuming reads no earlier item.
+
+    Example:
+        >>> list(StreamingDataset(lambda: range(9)).filter(lambda n: n % 2).take(3))
+        [1, 3, 5]
     """
 
     def __init__(
@@ -56,16 +60,16 @@ class StreamingDataset(Generic[T]):
         return self.items()
 
     def items(self, start: int = 0, epoch: int = 0) -> Iterator[T]:
-        """Yield the items from `start` on, as the pass `epoch` has them."""
+        """Yield the items of one epoch, from `start` on."""
         for position, item in zip(count(start), self._open(start, epoch), strict=False):
             yield self.finish(item, position)
 
     def unfinished(self, start: int, epoch: int) -> Iterator[Any]:
-        """Yield what `finish` makes items of; cheap where items are then dropped."""
+        """Yield items from `start` on, before `finish` maps them."""
         return self._open(start, epoch)
 
     def finish(self, item: Any, position: int) -> T:
-        """Return an item, mapped; an error says in a note which one it met."""
+        """Return the mapped item; a note of an error names the item."""
         if self._function is None:
             return item
         try:
@@ -75,7 +79,11 @@ class StreamingDataset(Generic[T]):
             raise
 
     def map(self, function: Callable[[T], U]) -> StreamingDataset[U]:
-        """Return the items after `function`, called for the items a process keeps."""
+        """Return the items mapped by `function`.
+
+        A process calls `function` only for the items of its own rows, or for all items
+        if a filter follows.
+        """
         check_callable(function=function)
         inner = self._function
         if inner is None:
@@ -83,7 +91,10 @@ class StreamingDataset(Generic[T]):
         return self._with(self._open, lambda item: function(inner(item)))
 
     def filter(self, predicate: Callable[[T], bool]) -> StreamingDataset[T]:
-        """Return the items that `predicate` holds for; called for all, everywhere."""
+        """Return the items that `predicate` holds for.
+
+        Every process calls `predicate` for all items, not only for its own rows.
+        """
         check_callable(predicate=predicate)
 
         def open_at(start: int, epoch: int) -> Iterator[T]:
@@ -93,12 +104,13 @@ class StreamingDataset(Generic[T]):
         return self._with(open_at, None)
 
     def shuffle(self, buffer_size: int, seed: int = 0) -> StreamingDataset[T]:
-        """Return the items shuffled inside blocks of `buffer_size`, anew in each epoch.
+        """Return the items shuffled inside blocks of `buffer_size`.
 
-        Blocks instead of a sliding buffer, so that resuming has to read at most one.
+        Each epoch has another order. With blocks instead of a sliding buffer, resuming
+        reads at most one block again.
 
         Raises:
-            ValueError: The buffer holds no item.
+            ValueError: `buffer_size` is less than 1.
         """
         check_at_least(1, buffer_size=buffer_size)
 
@@ -118,11 +130,11 @@ class StreamingDataset(Generic[T]):
         return self._with(open_at, self._function)
 
     def take(self, num_items: int) -> StreamingDataset[T]:
-        """Return the first `num_items` items, or all where there are fewer.
+        """Return the first `num_items` items, or all if there are fewer.
 
         Raises:
             ValueError: The number is negative.
-            TypeError: It is no integer.
+            TypeError: The number is not an integer.
         """
         check_at_least(0, num_items=num_items)
 
@@ -136,7 +148,7 @@ class StreamingDataset(Generic[T]):
 
         Raises:
             ValueError: The number is negative.
-            TypeError: It is no integer.
+            TypeError: The number is not an integer.
         """
         check_at_least(0, num_items=num_items)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 try:
-    import datasets as hf  # noqa: TC002 - its absence is told here
+    import datasets as hf  # noqa: TC002 - an absent library is an error here
     import pyarrow as pa  # which datasets needs
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
@@ -14,26 +14,32 @@ except ModuleNotFoundError as error:
         name="datasets",
     ) from error
 
-from ._dataset import check_index
-from ._fluent import LazyDataset
+from ._dataset import as_rows
+from ._lazy import BulkDataset
 from ._streaming import StreamingDataset
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 
-class HuggingFaceDataset(LazyDataset[dict[str, Any]]):
+class HuggingFaceDataset(BulkDataset[dict[str, Any]]):
     """The rows of a map-style Hugging Face dataset, each a dict from column to value.
 
-    Rows are read together, but for those of a dataset with nulls: there the library
-    turns integers and doubles that it formats beside a null into 32-bit floats, so a
-    row would depend on its neighbours. Such rows are read alone, ten times as slowly;
-    a null number is then NaN, any other None.
+    A dataset without nulls is read many rows at a time. A dataset with nulls is read
+    one row at a time, ten times as slowly: the library turns integers and doubles into
+    32-bit floats where it formats them together with a null, so a row would depend on
+    its neighbours. A null number becomes NaN; any other null becomes None.
 
     Args:
-        dataset: The dataset, such as `datasets.load_dataset(..., split="train")` gives.
-            Its format is set to numpy unless it has one already.
-        columns: The columns wanted; by default all.
+        dataset: The dataset, such as `datasets.load_dataset(..., split="train")`
+            returns. If it has no format, its format is set to numpy.
+        columns: Names of the columns to read; by default all.
+
+    Example:
+        >>> dataset = hf.Dataset.from_dict({"x": [1, 2], "y": ["a", "b"]})
+        >>> row = HuggingFaceDataset(dataset)[1]
+        >>> int(row["x"]), str(row["y"])
+        (2, 'b')
     """
 
     def __init__(
@@ -54,28 +60,14 @@ class HuggingFaceDataset(LazyDataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index: int, /) -> dict[str, Any]:
-        return self._read([check_index(index, len(self._dataset))])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the rows at `indices`, read together where there are no nulls."""
-        size = len(self._dataset)
-        positions = [check_index(index, size) for index in indices]
+    def _load(self, indices: list[int]) -> list[dict[str, Any]]:
         if self._alone:
-            return [self._read([position])[0] for position in positions]
-        return self._read(positions)
-
-    def _read(self, positions: list[int]) -> list[dict[str, Any]]:
-        columns = self._dataset[positions]
-        names = list(columns)
-        return [
-            dict(zip(names, row, strict=True))
-            for row in zip(*(columns[name] for name in names), strict=True)
-        ]
+            return [as_rows(self._dataset[[index]])[0] for index in indices]
+        return as_rows(self._dataset[indices])
 
 
 def _has_null(array: pa.Array) -> bool:
-    """Return whether there is a null in an array or inside one of its values."""
+    """Return whether an array, or a list or struct in it, contains a null."""
     if array.null_count:
         return True
     if isinstance(array, pa.ExtensionArray):
@@ -89,9 +81,10 @@ def huggingface_stream(dataset: hf.IterableDataset) -> StreamingDataset[dict[str
     """Return a streamed Hugging Face dataset as a `StreamingDataset`.
 
     Args:
-        dataset: The dataset, as from `datasets.load_dataset(..., streaming=True)`.
-            Resuming uses its own `skip`. Do not shuffle it by its own method: use
-            `StreamingDataset.shuffle`, whose order does not depend on the version.
+        dataset: The dataset, such as `datasets.load_dataset(..., streaming=True)`
+            returns. Resuming calls `dataset.skip`. To shuffle, call
+            `StreamingDataset.shuffle` and not `dataset.shuffle`, whose order depends on
+            the version of the library.
     """
 
     def seek(start: int) -> Iterator[dict[str, Any]]:

@@ -13,24 +13,28 @@ except ModuleNotFoundError as error:
         name="polars",
     ) from error
 
-from ._dataset import check_index
-from ._fluent import LazyDataset
+from ._dataset import as_rows
+from ._lazy import BulkDataset
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class PolarsDataset(LazyDataset[dict[str, Any]]):
+class PolarsDataset(BulkDataset[dict[str, Any]]):
     """The rows of a data frame, each a dict from column to value.
 
     Values of list and array columns are numpy arrays, so that they stack.
 
     Args:
-        frame: The data frame; a lazy one is collected here, once.
-        columns: The columns wanted; by default all.
+        frame: The data frame. The constructor collects a lazy frame.
+        columns: Names of the columns to read; by default all.
 
     Raises:
         polars.exceptions.ColumnNotFoundError: A column is not in the frame.
+
+    Example:
+        >>> PolarsDataset(pl.DataFrame({"x": [1, 2], "y": ["a", "b"]}))[1]
+        {'x': 2, 'y': 'b'}
     """
 
     def __init__(
@@ -43,18 +47,9 @@ class PolarsDataset(LazyDataset[dict[str, Any]]):
     def __len__(self) -> int:
         return len(self._frame)
 
-    def __getitem__(self, index: int, /) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the rows at `indices`, gathered column by column."""
-        positions = [check_index(index, len(self._frame)) for index in indices]
-        part = self._frame[positions]
-        columns = [_values(part[name]) for name in part.columns]
-        return [
-            dict(zip(part.columns, row, strict=True))
-            for row in zip(*columns, strict=True)
-        ]
+    def _load(self, indices: list[int]) -> list[dict[str, Any]]:
+        part = self._frame[indices]
+        return as_rows({name: _values(part[name]) for name in part.columns})
 
 
 def _values(column: pl.Series) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The rows of an SQLite query as a dataset; needs nothing but Python."""
+"""The rows of an SQLite query as a dataset; needs no library beyond Python's own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._dataset import check_index
-from ._fluent import LazyDataset
+from roxxel_loader._guard import Guard
+
+from ._lazy import BulkDataset
 
 if TYPE_CHECKING:
     import os
@@ -22,24 +23,32 @@ MAX_VARIABLES = 500
 """Rows fetched by one statement; SQLite limits the variables of a statement."""
 
 
-class SQLiteDataset(LazyDataset[dict[str, Any]]):
+class SQLiteDataset(BulkDataset[dict[str, Any]]):
     """The rows of a query, each a dict from column to value.
 
-    A database has no order of its own, so a column of distinct integers gives it. The
-    integers are read once, at the first use, and take 8 bytes a row; the rows are
-    read when they are asked for, by a connection of each thread's own, read-only.
+    The rows of a query have no fixed order, so a column of distinct integers, the key,
+    defines it. The first use reads all keys, which take 8 bytes of memory per row. A
+    row is read when it is used. Each thread has its own read-only connection.
 
     Args:
         path: The database file.
         query: A SELECT statement, without ORDER BY.
-        key: Its column of distinct integers, best the table's primary key.
-        order_by: What rows are sorted by first, in SQL over the query's columns; rows
-            that are equal in it, or all by default, are sorted by the key.
+        key: Column of the query with distinct integers, such as the primary key.
+        order_by: Order of the rows, in SQL over the query's columns; the key breaks
+            ties. None orders by the key alone.
         parameters: Values for the question marks of the query.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: `path` is not a file.
         ValueError: At the first use: the key is not a column of distinct integers.
+        LookupError: On reading a row: it was deleted after the keys were read.
+
+    Example:
+        >>> with sqlite3.connect("rows.db") as database:
+        ...     _ = database.execute("CREATE TABLE xs (id INTEGER PRIMARY KEY, x)")
+        ...     _ = database.execute("INSERT INTO xs (x) VALUES (0.5), (1.5)")
+        >>> SQLiteDataset("rows.db", "SELECT id, x FROM xs")[1]
+        {'id': 2, 'x': 1.5}
     """
 
     def __init__(
@@ -60,23 +69,14 @@ class SQLiteDataset(LazyDataset[dict[str, Any]]):
         self._order = f"{order_by}, {self._key}" if order_by else self._key
         self._parameters = tuple(parameters)
         self._known: npt.NDArray[np.int64] | None = None
-        self._lock = threading.Lock()
+        self._guard = Guard()
         self._local = threading.local()
 
     def __len__(self) -> int:
         return len(self._keys())
 
-    def __getitem__(self, index: int, /) -> dict[str, Any]:
-        return self.__getitems__([index])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Return the rows at `indices`, read by as few statements as possible.
-
-        Raises:
-            LookupError: A row is gone since the keys were read.
-        """
-        keys = self._keys()
-        wanted = [int(keys[check_index(index, len(keys))]) for index in indices]
+    def _load(self, indices: list[int]) -> list[dict[str, Any]]:
+        wanted: list[int] = self._keys()[indices].tolist()
         found: dict[int, dict[str, Any]] = {}
         for at in range(0, len(wanted), MAX_VARIABLES):
             part = wanted[at : at + MAX_VARIABLES]
@@ -100,17 +100,16 @@ class SQLiteDataset(LazyDataset[dict[str, Any]]):
 
     def __getstate__(self) -> dict[str, object]:
         kept = vars(self).items()
-        return {name: value for name, value in kept if name not in {"_lock", "_local"}}
+        return {name: value for name, value in kept if name != "_local"}
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        vars(self).update(state, _lock=threading.Lock(), _local=threading.local())
+        vars(self).update(state, _local=threading.local())
 
     def _keys(self) -> npt.NDArray[np.int64]:
-        if self._known is None:
-            with self._lock:
-                if self._known is None:
-                    self._known = self._read_keys()
-        return self._known
+        with self._guard.lock:
+            if self._known is None:
+                self._known = self._read_keys()
+            return self._known
 
     def _read_keys(self) -> npt.NDArray[np.int64]:
         # The query is the caller's own program; values go in as parameters.
@@ -141,10 +140,10 @@ class SQLiteDataset(LazyDataset[dict[str, Any]]):
 
 
 class _Holder:
-    """One thread's connection, closed when the thread or the dataset goes."""
+    """One thread's connection, closed when the thread ends or the dataset is freed."""
 
     def __init__(self, path: Path) -> None:
-        # It is used by one thread but may be closed by the one that collects it.
+        # The garbage collector may close the connection on another thread.
         self.connection = sqlite3.connect(
             f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False
         )

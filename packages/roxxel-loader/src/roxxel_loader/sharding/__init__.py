@@ -1,6 +1,10 @@
 """Meshes and the placement of batches on them."""
 
-from .placement import describe_rows, host_to_global_device_array
+from .placement import (
+    describe_rows,
+    global_to_host_array,
+    host_to_global_device_array,
+)
 from .presets import (
     ShardingConfig,
     make_custom_sharding_config,
@@ -12,6 +16,7 @@ from .presets import (
 __all__ = [
     "ShardingConfig",
     "describe_rows",
+    "global_to_host_array",
     "host_to_global_device_array",
     "make_custom_sharding_config",
     "make_data_parallel_sharding_config",

@@ -1,26 +1,44 @@
-"""Host values as global arrays: one aligned copy per distinct part, then JAX.
+"""Global arrays: which parts this process holds, and their values on its devices.
 
-The copy makes the values contiguous, casts them to a dtype of the device and owns its
-memory. Nobody writes to the copy again, so JAX may alias it on the CPU or read it in
-the background, and the caller may reuse the original at once.
+A box is a rectangular region of an array: one half-open span per axis. A part is the
+box that a device holds. A read is a box that the process reads; a piece is a read with
+its values. The reads of a process are disjoint and cover its parts, so the process
+reads each value once, however many devices hold it.
+
+The loader copies each part once into aligned memory; JAX transfers the copy. The copy
+is contiguous and has a dtype that devices support. Nothing writes to the copy again, so
+JAX may alias it on the CPU or read it in the background, and the caller may reuse the
+original immediately.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import jax
 import numpy as np
-
-from ._layout import box_of
+from jax.sharding import (
+    Mesh,
+    NamedSharding,
+    PartitionSpec,
+    Sharding,
+    SingleDeviceSharding,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
-    from ._layout import Box, Layout
+Shape: TypeAlias = tuple[int, ...]
+Span: TypeAlias = tuple[int, int]
+Box: TypeAlias = tuple[Span, ...]
+Index: TypeAlias = tuple[slice, ...]
+ShardingLike: TypeAlias = "Sharding | Callable[[Shape], Sharding] | None"
+"""A sharding, a function from global shape to one, or None for the default device."""
 
 _ALIGNMENT = 64
 """Bytes. JAX on the CPU copies a host array again unless it starts on this boundary."""
@@ -29,39 +47,187 @@ _REGISTERED = 2
 """`np.dtype.isbuiltin` of dtypes that a library registers, such as bfloat16."""
 
 
-def to_global_array(
-    layout: Layout, parts: Sequence[npt.NDArray[Any]], name: str
-) -> jax.Array:
-    """Return the global array whose local values are `parts`, which are copied.
+@dataclass(frozen=True)
+class Layout:
+    """What this process holds of an array of global `shape` under `sharding`.
 
-    Args:
-        layout: Shape and sharding of the array.
-        parts: The values of `layout.reads`, in their order.
-        name: Name of the array in errors.
-
-    Raises:
-        TypeError: No device holds values of this dtype.
+    `parts` are the distinct boxes that this process's devices hold. `reads` are
+    disjoint boxes that cover them.
     """
-    return put_on_devices(layout, copy_parts(layout, parts, name))
+
+    shape: Shape
+    sharding: Sharding
+    parts: tuple[Box, ...]
+    reads: tuple[Box, ...]
 
 
-def copy_parts(
-    layout: Layout, parts: Sequence[npt.NDArray[Any]], name: str
-) -> dict[Box, npt.NDArray[Any]]:
-    """Return a copy of each distinct part that a device holds; see `to_global_array`.
+def layouts(sharding: ShardingLike) -> Callable[[Shape], Layout]:
+    """Return a function from a global shape to its layout, which caches layouts."""
+    fixed = sharding if sharding is not None else _default_sharding()
+    return cache(lambda shape: make_layout(shape, resolve(fixed, shape)))
 
-    Raises:
-        TypeError: No device holds values of this dtype.
+
+def _default_sharding() -> Sharding:
+    """Return the sharding onto the default device of this process."""
+    device: Any = cast("Any", jax.config).jax_default_device
+    if device is None or isinstance(device, str):
+        device = jax.local_devices(backend=device)[0]
+    return SingleDeviceSharding(device)
+
+
+def resolve(sharding: Any, shape: Shape) -> Sharding:
+    """Return the sharding for an array of `shape`."""
+    # `Mesh` inherits `__call__` from ContextDecorator, so `callable` alone accepts it.
+    if not isinstance(sharding, Sharding | Mesh) and callable(sharding):
+        sharding = sharding(shape)
+    if not isinstance(sharding, Sharding):
+        raise TypeError(
+            f"sharding gives a {type(sharding).__name__}; pass a "
+            "jax.sharding.Sharding, such as a config's batch_sharding(mesh), or a "
+            "function from shape to one"
+        )
+    return sharding
+
+
+def make_layout(shape: Shape, sharding: Sharding) -> Layout:
+    """Return the layout of an array.
+
+    Trailing None axes of the spec beyond the array's axes are dropped, so one sharding
+    serves `(rows, columns)` and `(rows,)`.
     """
-    dtype = device_dtype(parts[0].dtype, name)
-    return {
-        box: _aligned_copy(parts[number][index], dtype)
-        for box, (number, index) in layout.cuts.items()
-    }
+    sharding = _of_rank(sharding, len(shape))
+    try:
+        indices = sharding.addressable_devices_indices_map(shape)
+    except ValueError as error:
+        raise ValueError(
+            f"an array of shape {shape} does not fit {sharding}: {error}; "
+            "choose sizes that divide, or pass the sharding as a function of the shape"
+        ) from error
+    boxes = {box_of(index, shape) for index in indices.values() if index is not None}
+    if not boxes:
+        raise ValueError(
+            f"no device of this process is in {sharding}; build the mesh from devices "
+            "of all processes"
+        )
+    return Layout(shape, sharding, tuple(sorted(boxes)), _merge(boxes))
+
+
+def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
+    if not isinstance(sharding, NamedSharding) or len(sharding.spec) <= num_axes:
+        return sharding
+    if any(part is not None for part in sharding.spec[num_axes:]):
+        raise ValueError(
+            f"an array of {num_axes} axes does not fit {sharding}, which "
+            "splits a later axis; pass the sharding as a function of the shape"
+        )
+    return first_axes(sharding, num_axes)
+
+
+def first_axes(sharding: Sharding, num_axes: int) -> Sharding:
+    """Return the sharding for arrays that have only the first `num_axes` axes."""
+    if not isinstance(sharding, NamedSharding):
+        return sharding
+    return NamedSharding(
+        sharding.mesh,
+        PartitionSpec(*sharding.spec[:num_axes]),
+        memory_kind=sharding.memory_kind,
+    )
+
+
+def box_of(index: Sequence[Any], shape: Shape) -> Box:
+    """Return the box that an index of slices selects."""
+    spans = [part.indices(size)[:2] for part, size in zip(index, shape, strict=False)]
+    return (*spans, *((0, size) for size in shape[len(spans) :]))
+
+
+def index_in(part: Box, box: Box) -> Index | None:
+    """Return the index of a part in the values of a box; None if not inside it."""
+    spans = list(zip(part, box, strict=True))
+    if all(b[0] <= p[0] and p[1] <= b[1] for p, b in spans):
+        return tuple(slice(p[0] - b[0], p[1] - b[0]) for p, b in spans)
+    return None
+
+
+def _merge(parts: set[Box]) -> tuple[Box, ...]:
+    """Join adjacent parts that are equal in all other axes, axis by axis."""
+    boxes = list(parts)
+    for axis in reversed(range(len(boxes[0]))):
+        boxes.sort(
+            key=lambda box, axis=axis: (*box[:axis], *box[axis + 1 :], box[axis])
+        )
+        merged: list[Box] = []
+        for box in boxes:
+            if merged and _touch(merged[-1], box, axis):
+                span = (merged[-1][axis][0], box[axis][1])
+                merged[-1] = (*box[:axis], span, *box[axis + 1 :])
+            else:
+                merged.append(box)
+        boxes = merged
+    return tuple(sorted(boxes))
+
+
+def _touch(left: Box, right: Box, axis: int) -> bool:
+    return (
+        left[:axis] == right[:axis]
+        and left[axis + 1 :] == right[axis + 1 :]
+        and left[axis][1] == right[axis][0]
+    )
+
+
+class HostLeaf(NamedTuple):
+    """What this process holds of one leaf of a global batch.
+
+    `shape` is global. Each piece is a box of the leaf with its values on the host. One
+    piece contains the whole part of a device. Errors name the leaf by `name`.
+    """
+
+    name: str
+    shape: Shape
+    pieces: Sequence[tuple[Box, npt.NDArray[Any]]]
+
+
+class HostBatch(NamedTuple):
+    """The leaves of a global batch that this process holds, and their structure."""
+
+    leaves: Sequence[HostLeaf]
+    tree: Any
+
+
+def host_batch(
+    name: str,
+    parts: Sequence[Any],
+    to_leaf: Callable[[str, list[npt.NDArray[Any]]], HostLeaf],
+) -> HostBatch:
+    """Return the batch that the pytrees in `parts` make; all have one structure.
+
+    Each pytree has some values of every leaf. `to_leaf` makes a leaf from its name and
+    its values in each pytree. The name of a leaf begins with `name`.
+    """
+    paths, tree = jax.tree_util.tree_flatten_with_path(parts[0])
+    columns = zip(*(tree.flatten_up_to(part) for part in parts), strict=True)
+    leaves = [
+        to_leaf(
+            name + jax.tree_util.keystr(path), [np.asarray(each) for each in column]
+        )
+        for (path, _), column in zip(paths, columns, strict=True)
+    ]
+    return HostBatch(leaves, tree)
+
+
+def whole_leaf(name: str, values: list[npt.NDArray[Any]]) -> HostLeaf:
+    """Return the leaf of a process that holds all values."""
+    shape = values[0].shape
+    return HostLeaf(name, shape, [(tuple((0, size) for size in shape), values[0])])
+
+
+def copy_parts(leaf: HostLeaf, layout: Layout) -> dict[Box, npt.NDArray[Any]]:
+    """Return an aligned copy of each part of a leaf."""
+    dtype = device_dtype(leaf.pieces[0][1].dtype, leaf.name)
+    return {part: _aligned_copy(_values(part, leaf), dtype) for part in layout.parts}
 
 
 def put_on_devices(layout: Layout, copies: Mapping[Box, npt.NDArray[Any]]) -> jax.Array:
-    """Return the global array of the copies, which nobody may write to."""
+    """Return the global array, which may alias the copies: do not modify them."""
     return jax.make_array_from_callback(
         layout.shape,
         layout.sharding,
@@ -72,10 +238,7 @@ def put_on_devices(layout: Layout, copies: Mapping[Box, npt.NDArray[Any]]) -> ja
 def device_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
     """Return the dtype that values have on the device, in the machine's byte order.
 
-    64-bit dtypes become 32-bit unless JAX has 64 bits enabled.
-
-    Raises:
-        TypeError: No device holds such values.
+    64-bit dtypes become 32-bit unless `jax_enable_x64` is set.
     """
     is_raw = dtype.kind == "V" and dtype.isbuiltin != _REGISTERED
     if dtype.char in "OSUMmgG" or is_raw:
@@ -84,6 +247,18 @@ def device_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
             "values first, or iterate without a sharding"
         )
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
+
+
+def _values(part: Box, leaf: HostLeaf) -> npt.NDArray[Any]:
+    for box, values in leaf.pieces:
+        index = index_in(part, box)
+        if index is not None:
+            return values[index]
+    raise ValueError(
+        f"{leaf.name}: a device needs {part} of an array of shape {leaf.shape}, but "
+        f"this process reads {[box for box, _ in leaf.pieces]}; split all leaves of a "
+        "batch over the same axes"
+    )
 
 
 def _aligned_copy(values: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:

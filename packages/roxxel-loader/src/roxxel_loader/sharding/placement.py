@@ -1,4 +1,4 @@
-"""Local batches of each process as global arrays."""
+"""Global arrays from the rows that each process has."""
 
 from __future__ import annotations
 
@@ -9,18 +9,26 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from ._global_arrays import device_dtype, to_global_array
-from ._layout import (
+from ._global_arrays import (
     Box,
     Span,
     box_of,
-    index_of,
+    copy_parts,
+    device_dtype,
+    first_axes,
+    host_batch,
     make_layout,
-    rows_only,
+    put_on_devices,
+    whole_leaf,
 )
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from jax.sharding import Sharding
+
+    from ._global_arrays import HostLeaf
+
+__all__ = ["describe_rows", "global_to_host_array", "host_to_global_device_array"]
 
 BATCH_AXIS = "data"
 """The mesh axis that splits rows by default."""
@@ -33,10 +41,11 @@ REMEDY = (
 def host_to_global_device_array(
     local_batch: Any, sharding: Sharding | None = None
 ) -> Any:
-    """Return the global batch of the rows of all processes.
+    """Return the global batch that consists of the rows of all processes.
 
-    The rows of the processes are concatenated in the order of the sharding, which is
-    process order on an ordinary mesh. A single process gives the whole batch.
+    The rows of the processes follow each other in the order of the sharding, which is
+    process order unless the mesh has another order. A single process passes the whole
+    batch.
 
     Args:
         local_batch: The rows of this process: a pytree of numpy arrays, such as a
@@ -54,20 +63,35 @@ def host_to_global_device_array(
         TypeError: No device holds values of this dtype.
     """
     target = sharding if sharding is not None else _batch_sharding(_current_mesh())
-    leaves, tree = jax.tree_util.tree_flatten_with_path(local_batch)
-    arrays = [
-        _to_global(np.asarray(leaf), target, f"batch{jax.tree_util.keystr(path)}")
-        for path, leaf in leaves
-    ]
-    return jax.tree_util.tree_unflatten(tree, arrays)
+    leaves, tree = host_batch("batch", [local_batch], whole_leaf)
+    return jax.tree.unflatten(tree, [_to_global(leaf, target) for leaf in leaves])
+
+
+def global_to_host_array(global_batch: Any) -> Any:
+    """Return the rows of a global batch that this process holds, on the host.
+
+    The inverse of `host_to_global_device_array`. A single process gets all rows. Rows
+    on several devices of this process are returned once. Waits for the values.
+
+    Args:
+        global_batch: A pytree of global arrays.
+
+    Returns:
+        A pytree of numpy arrays, whose rows have the order of the global rows.
+
+    Raises:
+        ValueError: This process holds only a part of its rows, because the sharding
+            splits other axes over processes.
+    """
+    return jax.tree.map(_to_host, global_batch)
 
 
 def describe_rows(sharding: Sharding, shape: tuple[int, ...]) -> str:
     """Return which rows of a global batch each process holds, a line per process.
 
     Example:
-        `process 0: rows 0-3 of 8 on devices 0 1` and so on; columns are named where
-        they are split.
+        `process 0: rows 0-3 of 8 on devices 0 1`, and so on. Columns appear only if the
+        sharding splits them.
     """
     held: dict[int, dict[Box, list[int]]] = {}
     for device, index in sharding.devices_indices_map(shape).items():
@@ -97,21 +121,44 @@ def _devices(ids: list[int]) -> str:
     return f"device{'s' if len(ids) > 1 else ''} {' '.join(map(str, ids))}"
 
 
-def _to_global(local: np.ndarray, sharding: Sharding, name: str) -> jax.Array:
+def _to_global(leaf: HostLeaf, sharding: Sharding) -> jax.Array:
     if jax.process_count() == 1:
-        layout = make_layout(local.shape, sharding)
-        parts = [local[index_of(read)] for read in layout.reads]
-        return to_global_array(layout, parts, name)
-    _check_shares(local.shape, sharding, name)
-    fresh = local.astype(device_dtype(local.dtype, name))
+        layout = make_layout(leaf.shape, sharding)
+        return put_on_devices(layout, copy_parts(leaf, layout))
+    _check_shares(leaf.shape, sharding, leaf.name)
+    ((_, local),) = leaf.pieces
+    fresh = local.astype(device_dtype(local.dtype, leaf.name))
     return jax.make_array_from_process_local_data(sharding, fresh)
 
 
+def _to_host(array: jax.Array) -> npt.NDArray[Any]:
+    if array.is_fully_addressable or array.is_fully_replicated:
+        return np.asarray(array)
+    shape = array.shape
+    held = {box_of(each.index, shape): each.data for each in array.addressable_shards}
+    rows = sorted({row for box in held for row in range(*box[0])})
+    offsets = {row: offset for offset, row in enumerate(rows)}
+    local = np.empty((len(rows), *shape[1:]), array.dtype)
+    num_values = 0
+    for box, values in held.items():
+        (start, stop), *others = box
+        spans = tuple(slice(*span) for span in others)
+        local[(slice(offsets[start], offsets[start] + stop - start), *spans)] = values
+        num_values += values.size
+    if num_values != local.size:
+        raise ValueError(
+            f"this process holds only a part of its rows of an array of shape {shape} "
+            f"under {array.sharding}; gather the array first, such as by "
+            "jax.experimental.multihost_utils.process_allgather"
+        )
+    return local
+
+
 def _check_shares(shape: tuple[int, ...], sharding: Sharding, name: str) -> None:
-    """Raise a ValueError unless each process holds equally many rows of its own."""
+    """Raise a ValueError unless processes hold different rows, equally many each."""
     if not shape:
         raise ValueError(f"{name} is a scalar, which has no rows to give a process")
-    by_rows = rows_only(sharding)
+    by_rows = first_axes(sharding, 1)
     num_spans = len(by_rows.device_set)
     owners: dict[Span, set[int]] = {}
     for device, index in by_rows.devices_indices_map((num_spans,)).items():

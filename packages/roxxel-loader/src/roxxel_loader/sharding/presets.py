@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,9 +19,16 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+__all__ = [
+    "ShardingConfig",
+    "make_custom_sharding_config",
+    "make_data_parallel_sharding_config",
+    "make_fsdp_sharding_config",
+    "make_hybrid_sharding_config",
+]
 
 REPLICA_AXIS = "replica"
-"""The mesh axis between groups; a model is never split over it."""
+"""Name of the axis that counts groups; each group holds a whole model."""
 
 
 @dataclass(frozen=True)
@@ -29,15 +37,23 @@ class ShardingConfig:
 
     Attributes:
         axis_names: Names of the mesh's axes.
-        mesh_shape: Devices along each axis; at most one size is -1, for all remaining
-            devices.
-        batch_axis_names: The axes that split the rows of a batch, the slowest first.
-        num_groups: Groups of devices along each axis, joined by a slower network
-            (slices of a pod, or processes); None if all connections are alike.
+        mesh_shape: Devices along each axis. At most one size is -1, which means all
+            remaining devices.
+        batch_axis_names: The axes that split the rows of a batch, the outermost first.
+        num_groups: Number of groups along each axis. A slower network connects the
+            groups. None if all connections are alike. If the number of TPU slices
+            equals the number of groups, each slice is a group; else each group is an
+            equal share of the processes, in their order.
 
     Raises:
         ValueError: Names repeat or are unknown, a size is invalid, or axes, sizes and
             groups differ in number.
+
+    Example:
+        >>> config = make_data_parallel_sharding_config()
+        >>> mesh = config.create_device_mesh()
+        >>> mesh.axis_names, config.batch_sharding(mesh).spec[0]
+        (('data',), 'data')
     """
 
     axis_names: tuple[str, ...]
@@ -98,7 +114,8 @@ class ShardingConfig:
         """Return the mesh over `devices` (default: all), with axes of type Auto.
 
         Raises:
-            ValueError: The devices do not fill the shape.
+            ValueError: The devices do not fill the shape, or their processes do not
+                divide into the groups.
         """
         chosen = list(jax.devices() if devices is None else devices)
         shape = self._resolve(len(chosen))
@@ -111,13 +128,11 @@ class ShardingConfig:
                 f"{self.num_groups} groups do not divide a mesh of shape {shape}; "
                 "choose sizes that are multiples of the groups"
             )
-        slices = {getattr(device, "slice_index", None) for device in chosen}
-        grid = mesh_utils.create_hybrid_device_mesh(
-            tuple(size for size, _ in divided),
-            self.num_groups,
-            chosen,
-            process_is_granule=None in slices or len(slices) != prod(self.num_groups),
-        )
+        inner = tuple(size for size, _ in divided)
+        grids = np.empty(prod(self.num_groups), dtype=object)
+        for index, group in enumerate(_groups(chosen, len(grids))):
+            grids[index] = mesh_utils.create_device_mesh(inner, group)
+        grid = np.block(grids.reshape(self.num_groups).tolist())
         return Mesh(np.asarray(grid), self.axis_names, axis_types=types)
 
     def batch_sharding(self, mesh: Mesh) -> NamedSharding:
@@ -137,20 +152,46 @@ class ShardingConfig:
         return shape
 
 
+def _groups(devices: Sequence[Any], num_groups: int) -> list[list[Any]]:
+    """Group devices by TPU slice if there are `num_groups` slices, else by process."""
+    units = sorted({getattr(device, "slice_index", None) or 0 for device in devices})
+    unit_of = attrgetter("slice_index")
+    if len(units) != num_groups or num_groups == 1:
+        unit_of = attrgetter("process_index")
+        units = sorted({device.process_index for device in devices})
+    each, left_over = divmod(len(units), num_groups)
+    if left_over:
+        raise ValueError(
+            f"{num_groups} groups need a multiple of {num_groups} processes, and the "
+            f"devices belong to {len(units)}; start more processes, or use a preset "
+            "without groups such as make_fsdp_sharding_config()"
+        )
+    found: list[list[Any]] = [[] for _ in range(num_groups)]
+    for device in devices:
+        found[units.index(unit_of(device)) // each].append(device)
+    sizes = [len(group) for group in found]
+    if len(set(sizes)) > 1:
+        raise ValueError(
+            f"the groups would have {sizes} devices; pass the same number of devices "
+            "of every process"
+        )
+    return found
+
+
 def make_fsdp_sharding_config(
     axis_names: Sequence[str] = ("data", "model"),
     batch_axis_name: str = "data",
     mesh_shape: Sequence[int] | None = None,
 ) -> ShardingConfig:
-    """Return the mesh of fully sharded data parallelism.
+    """Return a config for fully sharded data parallelism.
 
-    The batch axis splits batches, parameters and optimizer state. The other axes serve
-    tensor parallelism.
+    The batch axis splits batches, parameters and optimizer state. The other axes are
+    for tensor parallelism.
 
     Args:
         axis_names: Names of the mesh's axes.
         batch_axis_name: The axis that splits batches.
-        mesh_shape: Devices along each axis; by default all along the batch axis.
+        mesh_shape: Devices along each axis. By default all are along the batch axis.
     """
     names = tuple(axis_names)
     shape = mesh_shape or [-1 if name == batch_axis_name else 1 for name in names]
@@ -158,7 +199,7 @@ def make_fsdp_sharding_config(
 
 
 def make_data_parallel_sharding_config(axis_name: str = "data") -> ShardingConfig:
-    """Return a mesh of one axis that splits rows over all devices."""
+    """Return a config of one axis, which splits rows over all devices."""
     return ShardingConfig((axis_name,), (-1,), (axis_name,))
 
 
@@ -168,11 +209,16 @@ def make_hybrid_sharding_config(
     batch_axis_names: Sequence[str] = ("replica", "data"),
     model_parallelism: int = 1,
 ) -> ShardingConfig:
-    """Return the mesh of groups that each hold a whole model, sharded inside the group.
+    """Return a config of groups that each hold a whole model, sharded in the group.
 
     Args:
-        num_groups: Groups joined by the slower network: slices of a pod, or processes.
-        axis_names: Names of the axes between groups, inside a group and inside a layer.
+        num_groups: Number of groups; a slower network connects them. If the number of
+            TPU slices equals `num_groups`, each slice is a group. Else each group is an
+            equal share of the processes, in their order; then the number of processes
+            must be a multiple of `num_groups`.
+        axis_names: Names of three axes, in this order: across groups; across the
+            devices of a group that hold different rows; across the devices that share
+            one layer (tensor parallelism).
         batch_axis_names: The axes that split batches.
         model_parallelism: Devices that share the work of one layer.
     """
@@ -189,7 +235,7 @@ def make_custom_sharding_config(
     axis_names: Sequence[str],
     batch_axis_names: str | Sequence[str],
 ) -> ShardingConfig:
-    """Return a mesh of `mesh_shape`, where -1 means all remaining devices."""
+    """Return a config with the given axes; a size of -1 means all remaining devices."""
     batch = (
         (batch_axis_names,) if isinstance(batch_axis_names, str) else batch_axis_names
     )

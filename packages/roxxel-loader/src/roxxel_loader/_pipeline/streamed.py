@@ -1,4 +1,7 @@
-"""Batches of a stream: workers read the items in turn and map them in parallel."""
+"""The items of the batches of a stream.
+
+One thread at a time reads the stream; several threads map items at the same time.
+"""
 
 from __future__ import annotations
 
@@ -6,26 +9,28 @@ import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from ._prefetch import EndOfWorkError
-from .datasets._dataset import ITEM_NOTE
+from roxxel_loader.datasets._dataset import ITEM_NOTE
+
+from .collate import Loaded
+from .iterate import EndOfWorkError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
-    from ._finisher import Finisher
-    from ._process_rows import Rows
-    from .datasets import StreamingDataset
+    from roxxel_loader.datasets import StreamingDataset
+
+    from .collate import Rows
 
 
 class PastEndError(ValueError):
-    """Raised if a stream ends before the first step."""
+    """The stream ends before `start_step`."""
 
 
-class StreamBatches:
-    """Batches of a stream; each step is made once, and steps start in order.
+class StreamedItems:
+    """Loads each step's items once, in the order of the steps.
 
-    One thread reads items at a time; the others wait for the steps before theirs.
-    Executors start work in the order of submission, so no thread waits forever.
+    One thread reads at a time; each other thread waits for the steps before its own.
+    Executors start calls in the order of submission, so no thread waits forever.
     """
 
     def __init__(
@@ -36,7 +41,6 @@ class StreamBatches:
         start: int,
         epochs: int | None,
         drop_last: bool,
-        finish: Finisher,
         rows_of: Callable[[int], Rows],
     ) -> None:
         self._dataset = dataset
@@ -44,7 +48,6 @@ class StreamBatches:
         self._start = start
         self._epochs = epochs
         self._drop_last = drop_last
-        self._finish = finish
         self._rows_of = rows_of
         self._turn = threading.Condition()
         self._next = start
@@ -52,41 +55,31 @@ class StreamBatches:
         self._batches = self._read()
 
     def check(self) -> None:
-        """Raise a ValueError if whole batches do not divide."""
-        self.rows(self._batch_size)
+        """Raise a ValueError if a whole batch does not divide over the processes."""
+        self._rows_of(self._batch_size)
 
-    def rows(self, num_rows: int) -> Rows:
-        """Return which rows of a batch of `num_rows` this process keeps."""
-        return self._rows_of(num_rows)
-
-    def make(self, step: int) -> Any:
-        """Return the batch of a step."""
+    def load(self, step: int) -> Loaded:
+        """Return this process's items of a step, mapped."""
         first, raw = self._read_batch(step)
-        indices, rows = self._own_rows(first, len(raw))
+        rows = self._rows_of(len(raw))
+        indices = rows.indices(first)
         items = [self._dataset.finish(raw[index - first], index) for index in indices]
-        return self._finish(step, items, indices, rows)
-
-    def _own_rows(self, first: int, num_rows: int) -> tuple[Sequence[int], Rows]:
-        """Return the positions of the items that this process keeps, and its rows."""
-        rows = self.rows(num_rows)
-        return rows.numbers(first), rows
+        return Loaded(items, indices, rows)
 
     def _read_batch(self, step: int) -> tuple[int, list[Any]]:
-        """Wait for the steps before this one; return the first position and the items.
+        """Wait for the steps before `step`; return its first position and its items.
 
-        Raises:
-            EndOfWorkError: The stream has ended.
-            PastEndError: The stream has ended before the first step.
-            RuntimeError: An interrupt stopped an earlier read of the stream.
+        Raises EndOfWorkError after the last batch, and PastEndError if the stream ends
+        before `start_step`.
         """
         with self._turn:
-            if self._broken:
+            self._turn.wait_for(lambda: self._broken or self._next >= step)
+            if self._broken or self._next > step:
                 raise RuntimeError(
                     "the stream was interrupted while it was read; iterate again from "
                     f"step {step}"
                 )
-            self._turn.wait_for(lambda: self._next == step)
-            self._broken = True  # stays True only after an interrupt
+            self._broken = True  # an interrupt leaves this True
             try:
                 found = next(self._batches, None)
                 self._broken = False
@@ -101,9 +94,10 @@ class StreamBatches:
         return found
 
     def _read(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the first position and the items of each batch from the start on."""
+        """Yield the first position and the items of each batch from `start` on."""
         size = self._batch_size
-        # Only a pass over an epoch gives its number of steps.
+        # The length of a stream is unknown until it is read, so with several epochs we
+        # read from step 0 to find the first step.
         step = self._start if self._epochs == 1 else 0
         epoch = 0
         while self._epochs is None or epoch < self._epochs:
@@ -125,10 +119,7 @@ class StreamBatches:
                 if len(raw) < size:
                     break
             if position == 0 and step == first_step:
-                raise ValueError(
-                    f"the stream gave {len(raw)} items in epoch {epoch}, which make no "
-                    f"batch of {size}; check where it reads from"
-                )
+                self._check_no_batch(len(raw), step, epoch)
             epoch += 1
         if step == self._start and self._epochs == 1 and not self._has_step(step - 1):
             step = self._steps_of_first_epoch()
@@ -138,8 +129,16 @@ class StreamBatches:
                 f"epochs={self._epochs}; raise epochs"
             )
 
+    def _check_no_batch(self, num_items: int, step: int, epoch: int) -> None:
+        """Raise a ValueError unless the stream is empty and its epochs end."""
+        if num_items or step or self._epochs is None:
+            raise ValueError(
+                f"the stream gave {num_items} items in epoch {epoch}, which make no "
+                f"batch of {self._batch_size}; check where it reads from"
+            )
+
     def _has_step(self, step: int) -> bool:
-        """Return whether the first epoch has items for a step, reading only those."""
+        """Return whether the first epoch has a step; read only its items."""
         if step < 0:
             return True
         items = self._dataset.unfinished(step * self._batch_size, 0)
@@ -147,7 +146,7 @@ class StreamBatches:
         return num_items >= (self._batch_size if self._drop_last else 1)
 
     def _steps_of_first_epoch(self) -> int:
-        """Return the number of batches, by a pass over all items."""
+        """Read the whole first epoch and return the number of its batches."""
         num_items = sum(1 for _ in self._dataset.unfinished(0, 0))
         whole, rest = divmod(num_items, self._batch_size)
         return whole + (1 if rest and not self._drop_last else 0)

@@ -1,0 +1,378 @@
+"""The one iterator: threads make batches ahead; `next()` returns them in step order.
+
+A batch must not depend on the thread that makes it, so each thread gets the
+thread-local JAX settings of the first consumer, such as `with jax.enable_x64(True):`
+and `with jax.set_mesh(mesh):`. The older `with mesh:` does not reach the threads.
+Functions of global arrays run on the consumer's thread, because all processes must
+dispatch computations to devices in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
+
+import jax
+
+from roxxel_loader.sharding._global_arrays import copy_parts, put_on_devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from roxxel_loader.sharding._global_arrays import HostBatch, Layout, Shape
+
+B = TypeVar("B")
+T = TypeVar("T")
+
+_SETTINGS: dict[str, Callable[[Any], Any]] = {
+    "jax_enable_x64": jax.enable_x64,
+    "jax_default_device": jax.default_device,
+    "jax_default_matmul_precision": jax.default_matmul_precision,
+    "jax_default_prng_impl": jax.default_prng_impl,
+    "jax_numpy_dtype_promotion": jax.numpy_dtype_promotion,
+    "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
+    "jax_threefry_partitionable": jax.threefry_partitionable,
+}
+"""JAX settings that change results, and the context manager that sets each."""
+
+
+@dataclass(frozen=True)
+class StreamStats:
+    """Progress and waiting time of one iteration; no value ever decreases.
+
+    The last three values count the batches that `next()` has returned, on any thread.
+
+    Attributes:
+        steps: Batches that `next()` has returned.
+        waited_s: Seconds the consumer spent in `next()`: making batches or waiting.
+        read_s: Seconds spent loading and collating batches on the host.
+        assemble_s: Seconds spent copying batches to aligned host memory.
+        transfer_s: Seconds spent in the JAX calls that create the global arrays. The
+            copy to an accelerator continues in the background.
+
+    Example:
+        >>> batches = iter(Dataloader([1, 2, 3, 4], batch_size=2))
+        >>> batch = next(batches)
+        >>> batches.stats.steps
+        1
+    """
+
+    steps: int
+    waited_s: float
+    read_s: float
+    assemble_s: float
+    transfer_s: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far an iteration is; the steps before its first step count as done.
+
+    Attributes:
+        batches_processed: Steps before that of the next batch.
+        batches_total: Steps of all epochs; None if unknown or without end.
+        items_processed: Items of these steps, over all processes; None for a stream.
+        items_total: Items of all epochs; None if unknown or without end.
+
+    Example:
+        >>> batches = iter(Dataloader([1, 2, 3], batch_size=2))
+        >>> batch = next(batches)
+        >>> batches.progress().items_processed, batches.progress().items_total
+        (2, 3)
+    """
+
+    batches_processed: int
+    batches_total: int | None
+    items_processed: int | None
+    items_total: int | None
+
+
+class Made(NamedTuple):
+    """The batch of a step, and the seconds that each stage of making it took."""
+
+    step: int
+    batch: Any
+    read_s: float
+    assemble_s: float
+    transfer_s: float
+
+
+def make_global(
+    read: Callable[[int], HostBatch], layout_of: Callable[[Shape], Layout], step: int
+) -> Made:
+    """Read a batch, copy it to aligned host memory, and make global arrays of it."""
+    began = perf_counter()
+    leaves, tree = read(step)
+    was_read = perf_counter()
+    laid_out = [(leaf, layout_of(leaf.shape)) for leaf in leaves]
+    copies = [(layout, copy_parts(leaf, layout)) for leaf, layout in laid_out]
+    assembled = perf_counter()
+    arrays = [put_on_devices(layout, copy) for layout, copy in copies]
+    return Made(
+        step,
+        jax.tree.unflatten(tree, arrays),
+        was_read - began,
+        assembled - was_read,
+        perf_counter() - assembled,
+    )
+
+
+def make_local(read: Callable[[int], Any], step: int) -> Made:
+    """Read a batch that stays on the host."""
+    began = perf_counter()
+    batch = read(step)
+    return Made(step, batch, perf_counter() - began, 0.0, 0.0)
+
+
+def apply_all(functions: Sequence[Callable[[Any], Any]], batch: Any) -> Any:
+    """Apply functions to a batch, in order."""
+    for function in functions:
+        batch = function(batch)
+    return batch
+
+
+class EndOfWorkError(Exception):
+    """The function that makes batches raises this when no step is left."""
+
+
+class BatchIterator(Generic[B]):
+    """Iterator over the batches of consecutive steps; a context manager.
+
+    `next()` raises an error of a step where it would return the batch of that step. The
+    error ends the iteration.
+
+    After an interrupt (Ctrl-C) in `next()`, the following `next()` returns the same
+    step. Two cases lose the step, so iterate again from `step`: a stream with
+    `workers=0`, and a function of `map_batches` with a sharding.
+
+    Call `close()` or use a `with` block to stop the threads. They also stop when the
+    iterator is garbage-collected.
+
+    Attributes:
+        step: The step of the next batch. Pass it as the first step to resume.
+        stop: One past the last step; None if unknown, or if the iteration never ends.
+
+    Example:
+        >>> with iter(Dataloader([1, 2, 3, 4], batch_size=2)) as batches:
+        ...     print(next(batches), batches.step)
+        [1 2] 1
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], Made],
+        start: int,
+        stop: int | None,
+        *,
+        ahead: int,
+        workers: int,
+        executor: Executor | None = None,
+        functions: Sequence[Callable[[Any], Any]] = (),
+        progress: Callable[[int, int | None], None] | None = None,
+        count_items: Callable[[int], int] | None = None,
+    ) -> None:
+        """Make batches on `workers` threads, or on an executor, which stays open.
+
+        `ahead` counts the batches made ahead of the requested one. With `workers=0` and
+        no executor, the consumer's thread makes each batch when it is requested.
+        `count_items` returns the items of the steps before a step.
+        """
+        self._make = make
+        self._start = start
+        self._next = start
+        self._ahead = ahead
+        self._workers = workers
+        self._executor = executor
+        self._functions = functions
+        self._progress = progress
+        self._count_items = count_items
+        self._process_id = os.getpid()
+        self._threads: ThreadPoolExecutor | None = None
+        self._pending: deque[Future[Made]] = deque()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._finalizer: weakref.finalize[..., Self] | None = None
+        self._waited_s = 0.0
+        self._stages_s = (0.0, 0.0, 0.0)
+        self.step = start
+        self.stop = stop
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> B:
+        if self._is_of_parent():
+            raise RuntimeError(
+                "this iteration belongs to the parent of this process: a forked child "
+                "has none of the threads that make its batches; start a new iteration "
+                "in this process"
+            )
+        began = perf_counter()
+        try:
+            step, made, *stages_s = self._next_made()
+            batch = guarded(lambda _: apply_all(self._functions, made), step)
+        except Exception as error:
+            was_closed = self._closed
+            self.close()
+            if isinstance(error, StopIteration | EndOfWorkError) or was_closed:
+                raise StopIteration from None
+            raise
+        finally:
+            self._waited_s += perf_counter() - began
+        pairs = zip(self._stages_s, stages_s, strict=True)
+        self._stages_s = tuple(total + more for total, more in pairs)
+        self.step += 1
+        if self._progress is not None:
+            self._progress(self.step, self.stop)
+        return batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Cancel the batches not begun, and wait for this iterator's threads."""
+        if self._is_of_parent():
+            return
+        with self._lock:
+            self._closed = True
+            _release(self._pending, None, self._process_id)
+        if self._threads is not None:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+        if self._finalizer is not None:
+            self._finalizer.detach()
+
+    @property
+    def stats(self) -> StreamStats:
+        """The progress and the waiting time until now."""
+        return StreamStats(self.step - self._start, self._waited_s, *self._stages_s)
+
+    def progress(self) -> Progress:
+        """Return how many batches and items are done, and how many there are."""
+        count, stop = self._count_items, self.stop
+        return Progress(
+            self.step,
+            stop,
+            None if count is None else count(self.step),
+            None if count is None or stop is None else count(stop),
+        )
+
+    def _next_made(self) -> Made:
+        made = self._take()
+        if made.step != self.step:
+            raise RuntimeError(
+                f"an interrupt between two steps lost the batch of step {self.step}; "
+                f"iterate again from step {self.step}"
+            )
+        return made
+
+    def _take(self) -> Made:
+        if self._workers == 0 and self._executor is None:
+            if self._closed or self._next == self.stop:
+                raise StopIteration
+            result = guarded(self._make, self._next)
+            self._next += 1
+            return result
+        with self._lock:
+            self._submit_ahead()
+            if not self._pending:
+                raise StopIteration
+            first = self._pending[0]
+        try:
+            result = first.result()
+        except CancelledError:
+            raise RuntimeError(
+                "the executor dropped work it had accepted; keep the executor open "
+                "while batches are made, and start again from this step with a new one"
+            ) from None
+        with self._lock:
+            if self._pending:  # empty if another thread has closed this iterator
+                self._pending.popleft()
+        return result
+
+    def _submit_ahead(self) -> None:
+        while (
+            not self._closed
+            and len(self._pending) <= self._ahead
+            and self._next != self.stop
+        ):
+            executor = self._executor or self._own_threads()
+            self._pending.append(executor.submit(guarded, self._make, self._next))
+            self._next += 1
+
+    def _own_threads(self) -> ThreadPoolExecutor:
+        """Return the threads, made with the JAX settings of the calling thread."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(
+                self._workers,
+                thread_name_prefix="roxxel-loader",
+                initializer=_settings_here(),
+            )
+            self._finalizer = weakref.finalize(
+                self, _release, self._pending, self._threads, self._process_id
+            )
+        return self._threads
+
+    def _is_of_parent(self) -> bool:
+        """Return whether a parent process has the threads that make the batches."""
+        is_ahead = self._workers != 0 or self._executor is not None
+        return is_ahead and self._process_id != os.getpid()
+
+
+def guarded(make: Callable[[int], T], step: int) -> T:
+    """Return `make(step)`; a note of each error names the step.
+
+    A StopIteration would end the consumer's loop silently, so it becomes a
+    RuntimeError.
+    """
+    try:
+        return make(step)
+    except StopIteration as error:
+        raise RuntimeError(
+            f"making the batch of step {step} raised StopIteration"
+        ) from error
+    except Exception as error:
+        error.add_note(f"while making the batch of step {step}")
+        raise
+
+
+def _release(
+    pending: deque[Future[Any]],
+    threads: ThreadPoolExecutor | None,
+    process_id: int,
+) -> None:
+    """Cancel pending batches; do not wait, because a finalizer may run on a worker.
+
+    In a forked child this does nothing: the child has no threads, and a thread of the
+    parent may have held a lock of the pool.
+    """
+    if process_id != os.getpid():
+        return
+    while pending:
+        pending.pop().cancel()
+    if threads is not None:
+        threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _settings_here() -> Callable[[], None]:
+    """Return a function that gives its caller's thread the settings of this thread."""
+    config = cast("Any", jax.config)
+    wanted = {name: getattr(config, name) for name in _SETTINGS}
+    mesh = jax.sharding.get_mesh()
+
+    def adopt() -> None:
+        for name, value in wanted.items():
+            if getattr(config, name) != value:
+                _SETTINGS[name](value).__enter__()
+        if not mesh.empty:
+            jax.set_mesh(mesh).__enter__()
+
+    return adopt
