@@ -14,7 +14,6 @@ import numpy as np
 import optax
 from flax import nnx
 from roxxel_ckpt import Checkpointer
-from roxxel_ckpt._leaves import LiveState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,10 +77,20 @@ def train(model: Net, optimizer: nnx.Optimizer[Any], steps: range) -> list[float
     return losses
 
 
+def leaves(model: Any, optimizer: Any = None) -> dict[str, Any]:
+    """Return every leaf by the name that checkpoints give it."""
+    roots = {"model": model} | ({} if optimizer is None else {"optimizer": optimizer})
+    state = nnx.to_pure_dict(nnx.state(roots))
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="/"): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(state)
+    }
+
+
 def content(model: Any, optimizer: Any = None) -> dict[str, tuple[str, bytes]]:
     """Return dtype and bytes of every leaf, to compare bit for bit."""
     found: dict[str, tuple[str, bytes]] = {}
-    for name, leaf in LiveState(model, optimizer).leaves.items():
+    for name, leaf in leaves(model, optimizer).items():
         dtype = str(getattr(leaf, "dtype", type(leaf)))
         data = jax.random.key_data(leaf) if dtype.startswith("key<") else leaf
         found[name] = dtype, np.asarray(data).tobytes()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,14 +17,16 @@ from roxxel_ckpt import (
     CheckpointWriteError,
     _orbax,
 )
-from roxxel_ckpt._folder import Folder
 from roxxel_ckpt.errors import brief
 
 from .helpers import checkpointer, content, make, save_all, train
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
 
 
 @pytest.fixture
@@ -61,65 +65,6 @@ def test_save_returns_before_the_checkpoint_is_there(
         assert record is not None
         assert record.total_s is not None
         assert record.total_s > record.blocking_s > 0
-
-
-def test_a_save_is_described_when_its_arrays_are_copied(tmp_path: Path) -> None:
-    with checkpointer(tmp_path) as saving:
-        before = content(saving.model)
-
-        def describe() -> tuple[dict[str, float], dict[str, int]]:
-            saving.model.weights.set_value(saving.model.weights[...] + 1)
-            return {"loss": 0.5}, {"seed": 7}
-
-        assert saving.save(1, describe=describe)
-        assert content(saving.model) != before
-        saving.wait()
-        assert saving.restore() == 1
-
-        assert content(saving.model) == before
-        assert (saving.metrics(1), saving.extra) == ({"loss": 0.5}, {"seed": 7})
-
-
-def test_what_a_description_raises_gives_the_save_up(tmp_path: Path) -> None:
-    def refuse() -> tuple[None, None]:
-        raise ArithmeticError("not this one")
-
-    with checkpointer(tmp_path) as saving:
-        save_all(saving, 1)
-        with pytest.raises(ArithmeticError, match="not this one"):
-            saving.save(2, describe=refuse)
-        saving.wait()
-        assert {path.name for path in tmp_path.iterdir()} == {"1"}
-        with pytest.raises(TypeError, match=r"metrics_dict\['loss'\] must be a number"):
-            saving.save(2, describe=lambda: ({"loss": "low"}, None))
-        saving.wait()
-        assert saving.latest_step == 1
-        other = checkpointer(tmp_path)  # the folder is not held any more
-        assert other.restore() == 1
-        save_all(other, 2)
-        assert saving.restore() == 2
-        save_all(saving, 3)
-
-    assert other.steps() == [1, 2, 3]
-
-
-def test_a_save_that_is_given_up_leaves_no_thread(tmp_path: Path) -> None:
-    before = set(threading.enumerate())
-    with checkpointer(tmp_path) as saving:
-        for _ in range(3):
-            with pytest.raises(TypeError, match="describe must return"):
-                saving.save(1, describe=lambda: None)  # pyright: ignore[reportArgumentType] - what it refuses
-
-    assert set(threading.enumerate()) <= before
-
-
-def test_a_save_is_described_once_and_by_a_function(tmp_path: Path) -> None:
-    saving = checkpointer(tmp_path)
-    with pytest.raises(ValueError, match="give describe alone"):
-        saving.save(1, {"loss": 1.0}, describe=lambda: (None, None))
-    with pytest.raises(TypeError, match="describe must be a function, got 3"):
-        saving.save(1, describe=3)  # pyright: ignore[reportArgumentType] - what it refuses
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_busy_checkpointer_can_skip(tmp_path: Path, gate: threading.Event) -> None:
@@ -161,11 +106,8 @@ def test_a_failed_write_is_raised_at_the_next_call_and_harms_nothing(
     saving = checkpointer(tmp_path, max_to_keep=1)
     save_all(saving, 1)
 
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as patch:
-        patch.setattr(Folder, "show", fail)
+        patch.setattr(Path, "rename", no_space)
         assert saving.save(2)
         with pytest.raises(CheckpointWriteError) as caught:
             saving.save(3)
@@ -211,10 +153,7 @@ def test_a_full_disk_is_reported_and_harms_nothing(tmp_path: Path) -> None:
 def test_an_error_in_the_loop_is_not_hidden_by_one_of_the_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Folder, "show", fail)
+    monkeypatch.setattr(Path, "rename", no_space)
     saving = checkpointer(tmp_path)
     saving.save(2)
     with pytest.raises(KeyError, match="mine"), saving:
@@ -229,13 +168,17 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
         checkpointer(tmp_path / "file" / "run").save(1)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such locks")
 def test_another_process_saving_here_is_refused(tmp_path: Path) -> None:
+    import fcntl
+
     with checkpointer(tmp_path) as saving:
         save_all(saving, 1)
-        with Folder(tmp_path).lock() as held:
-            assert held
-            with pytest.raises(CheckpointWriteError, match="another process is saving"):
-                saving.save(2)
+        other = os.open(tmp_path, os.O_RDONLY)
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(CheckpointWriteError, match="another process is saving"):
+            saving.save(2)
+        os.close(other)
         save_all(saving, 2)
 
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import tempfile
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import optax
 import pytest
 from flax import nnx
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_ckpt import Checkpointer, CheckpointMismatchError, LeafSpec
-from roxxel_ckpt._compare import plan_restore
+from roxxel_ckpt import (
+    Checkpointer,
+    CheckpointMismatchError,
+    RestoreReport,
+)
 
 from .helpers import content, make, save_all, train
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -185,34 +190,49 @@ def test_a_model_alone_gets_an_optimizer_later(tmp_path: Path) -> None:
     assert all(name.startswith("optimizer/") for name in reading.report.new)
 
 
-SPECS = st.dictionaries(
-    st.sampled_from([f"model/{name}" for name in "abcdef"]),
-    st.builds(
-        LeafSpec,
+LEAVES = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.tuples(
         st.lists(st.integers(1, 2), max_size=2).map(tuple),
         st.sampled_from(["float32", "bfloat16"]),
     ),
 )
 
 
-@given(saved=SPECS, live=SPECS)
-def test_every_leaf_is_in_one_list_of_the_report(
-    saved: dict[str, LeafSpec], live: dict[str, LeafSpec]
-) -> None:
-    plan = plan_restore(0, saved, live)
+def model_of(leaves: Mapping[str, tuple[tuple[int, ...], str]]) -> nnx.Dict[Any]:
+    """Return a model of zeros with these shapes and dtypes, and of one leaf more."""
+    zeros = {name: jnp.zeros(shape, dtype) for name, (shape, dtype) in leaves.items()}
+    return nnx.Dict({n: nnx.Param(x) for n, x in {**zeros, "z": jnp.ones(())}.items()})
 
-    report = plan.report
+
+@settings(max_examples=10, deadline=None)
+@given(saved=LEAVES, live=LEAVES)
+def test_every_leaf_is_in_one_list_of_the_report(
+    saved: dict[str, tuple[tuple[int, ...], str]],
+    live: dict[str, tuple[tuple[int, ...], str]],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        with Checkpointer(folder, model_of(saved)) as saving:
+            saving.save(1)
+        reading = Checkpointer(folder, model_of(live))
+        reading.restore(on_mismatch="keep")
+
+    report = reading.report
+    assert report is not None
     mismatched = [name for name, _, _ in report.mismatched]
-    assert sorted([*report.restored, *report.new, *mismatched]) == sorted(live)
-    assert sorted([*report.restored, *report.dropped, *mismatched]) == sorted(saved)
-    assert all(saved[name] == live[name] for name in report.restored)
+    of_live = [f"model/{name}" for name in [*live, "z"]]
+    of_saved = [f"model/{name}" for name in [*saved, "z"]]
+    assert sorted([*report.restored, *report.new, *mismatched]) == sorted(of_live)
+    assert sorted([*report.restored, *report.dropped, *mismatched]) == sorted(of_saved)
+    equal = {f"model/{name}" for name in saved if saved[name] == live.get(name)}
+    assert set(report.restored) == {*equal, "model/z"}
     assert report.is_exact == (saved == live)
 
 
 def test_a_long_report_is_cut() -> None:
-    live = {f"model/{index}": LeafSpec((), "float32") for index in range(50)}
+    new = tuple(f"model/{index}" for index in range(50))
 
-    lines = str(plan_restore(3, {}, live).report).splitlines()
+    lines = str(RestoreReport(3, (), new)).splitlines()
 
     assert lines[0].startswith("step 3: 0 restored, 50 new, 0 dropped")
     assert (len(lines), lines[-1]) == (22, "  ... and 30 more")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import math
 import os
 import subprocess
 import sys
@@ -49,6 +51,37 @@ def test_ls_marks_the_newest_and_the_best(
     assert rows[0]["num_bytes"] > 1000
 
 
+def test_ls_marks_the_best_by_the_rule_of_the_program_that_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path, best_metric="score", best_mode="max") as saving:
+        for step, score in ((1, 0.5), (2, 0.9), (3, 0.7)):
+            save_all(saving, step, metrics_dict={"loss": -step, "score": score})
+
+    def best(*options: str) -> list[str]:
+        assert main(["ls", str(tmp_path), *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [line.split()[0] for line in lines if "best" in line]
+
+    assert best() == ["2"]
+    assert best("--metric", "loss") == ["3"]
+    assert best("--mode", "min") == ["1"]
+
+
+def test_ls_marks_a_step_that_lacks_the_files_of_a_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        for step in (1, 2, 3):
+            save_all(saving, step)
+    (tmp_path / "2" / "digests" / "0.json").unlink()
+    largest_file(tmp_path / "3" / "state").unlink()
+
+    assert main(["ls", str(tmp_path), "--json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["marks"] for row in rows] == [[], ["damaged"], ["newest", "damaged"]]
+
+
 def test_show_prints_every_leaf(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -73,7 +106,6 @@ def test_a_folder_stands_for_its_newest_step(
 def test_diff_tells_what_changed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["diff", str(folder / "10"), str(folder / "10")]) == 0
     assert main(["diff", str(folder / "10"), str(folder / "30"), "--values"]) == 1
     out = capsys.readouterr().out
     assert '! metrics: {"loss": 3.0} -> {"loss": 2.0}' in out
@@ -84,6 +116,57 @@ def test_diff_tells_what_changed(
     assert main(["diff", str(folder), str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "+ model/blocks/2/kernel: float32[8, 8]\n" in out
+
+
+def test_diff_of_shapes_says_that_it_compared_no_values(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two runs whose steps differ in nothing but the numbers."""
+    for seed in (1, 2):
+        with checkpointer(tmp_path / str(seed), seed) as saving:
+            saving.save(1)
+    pair = [str(tmp_path / "1"), str(tmp_path / "2")]
+
+    assert main(["diff", *pair]) == 0
+    assert capsys.readouterr().out == (
+        "2 leaves of the same shape and dtype, 0 differences; values were not "
+        "compared, add --values to compare them\n"
+    )
+
+    assert main(["diff", *pair, "--values"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "0 leaves equal, 2 differences"
+
+    assert main(["diff", pair[0], pair[0], "--values"]) == 0
+    assert capsys.readouterr().out == "2 leaves equal, 0 differences\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [
+        (
+            [1.0, math.nan, 3.0],
+            [1.5, math.nan, 3.0],
+            "1 of 3 values differ, by up to 0.5",
+        ),
+        ([0.0, 1.0, 2.0], [-0.0, 1.0, 2.0], "1 of 3 values differ, by up to 0"),
+        ([1.0, 2.0, 3.0], [1.0, 2.0, math.nan], "1 of 3 values differ, by up to nan"),
+    ],
+)
+def test_diff_counts_the_values_whose_bits_differ(
+    before: list[float],
+    after: list[float],
+    line: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, numbers in (("a", before), ("b", after)):
+        with Checkpointer(
+            tmp_path / name, nnx.Dict(x=nnx.Param(jnp.array(numbers)))
+        ) as saving:
+            saving.save(1)
+
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--values"]) == 1
+    assert capsys.readouterr().out.splitlines()[0] == f"! model/x: {line}"
 
 
 def test_verify_finds_damage_and_says_where(
@@ -132,45 +215,171 @@ def test_export_writes_a_safetensors_file(
     assert "rngs.default.key" not in header
     assert str(target) in capsys.readouterr().out
 
-    flip(largest_file(tmp_path / "1" / "state"))
-    assert main(["export", str(tmp_path / "1"), "--safetensors", str(target)]) == 1
-    assert "cannot be exported" in capsys.readouterr().err
+
+def test_damaged_step_is_neither_exported_nor_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1, 2)
+    target = tmp_path / "model.safetensors"
+    (tmp_path / "1" / "checkpoint.json").write_text("{")
+    largest = largest_file(tmp_path / "2" / "state")
+    largest.write_bytes(largest.read_bytes()[:-1])
+
+    for name in ("1", "2"):
+        step = str(tmp_path / name)
+        assert main(["export", step, "--safetensors", str(target)]) == 1
+        assert main(["diff", step, step, "--values"]) == 1
+
+    size = largest.stat().st_size
+    short = f"{largest.relative_to(tmp_path / '2')} has {size} bytes instead of "
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == [
+        (
+            f"roxxel-ckpt: {tmp_path / '1'}: cannot be exported, checkpoint.json is "
+            "damaged; name another step"
+        ),
+        (
+            f"roxxel-ckpt: {tmp_path / '1'}: checkpoint.json is damaged; "
+            "restore another step"
+        ),
+    ]
+    for line, verb in zip(said[2:], ("exported", "compared"), strict=True):
+        start = f"roxxel-ckpt: {tmp_path / '2'}: cannot be {verb}, {short}"
+        assert line.startswith(start)
+        assert line.endswith("; name another step")
+    assert not target.exists()
+
+
+def test_export_to_what_cannot_be_a_file_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1)
+    nowhere = tmp_path / "nowhere" / "model.safetensors"
+
+    for target in (nowhere, tmp_path):
+        assert main(["export", str(tmp_path), "--safetensors", str(target)]) == 1
+
+    assert capsys.readouterr().err.splitlines() == [
+        (
+            f"roxxel-ckpt: {nowhere}: its folder does not exist; make it, or name a "
+            "file in another folder"
+        ),
+        f"roxxel-ckpt: {tmp_path}: is a folder; name a file",
+    ]
+
+
+def test_exports_of_one_file_at_once_are_each_whole_and_leave_other_files_alone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "a.safetensors"
+    mine = [tmp_path / f"{target.name}{each}" for each in (".part", ".partial")]
+    for path in mine:
+        path.write_text("mine", encoding="utf-8")
+    export = ["export", str(folder), "--safetensors", str(target)]
+    sizes: list[int] = []
+
+    def sync(_: int) -> None:
+        """Export once more before the draft of the first export has its name."""
+        if not sizes:
+            sizes.append(0)
+            assert main([*export, "--all"]) == 0
+            sizes.append(target.stat().st_size)
+
+    monkeypatch.setattr("os.fsync", sync)
+    assert main(export) == 0
+
+    assert 0 < target.stat().st_size < sizes[1]
+    assert sorted(tmp_path.iterdir()) == sorted([target, *mine])
+    assert {path.read_text(encoding="utf-8") for path in mine} == {"mine"}
+
+
+def test_an_export_that_cannot_be_written_names_its_file_and_leaves_none(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    target = tmp_path / "a.safetensors"
+
+    assert main(["export", str(folder), "--safetensors", str(target)]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel-ckpt: {target}: cannot be written (No space left on device); make "
+        "room and export again, or write elsewhere\n"
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_not_there_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["ls", str(tmp_path / "none")]) == 1
-    assert main(["ls", str(tmp_path)]) == 1
-    assert main(["show", str(tmp_path)]) == 1
+    (tmp_path / "file").touch()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
 
+    for name in ("none", "file", ".", "run"):
+        for command in ("ls", "show", "verify"):
+            assert main([command, str(tmp_path / name)]) == 1
+
+    problems = [
+        f"{tmp_path / 'none'}: does not exist",
+        f"{tmp_path / 'file'}: is a file",
+        f"{tmp_path}: is not a checkpoint and holds none",
+        f"{tmp_path / 'run' / 'checkpoints'}: is not a checkpoint and holds none",
+    ]
     assert capsys.readouterr().err.splitlines() == [
-        (
-            f"roxxel-ckpt: {tmp_path / 'none'}: this folder does not exist; "
-            "name a folder of checkpoints"
-        ),
-        f"{tmp_path}: no checkpoints",
-        (
-            f"roxxel-ckpt: {tmp_path}: neither holds nor is a checkpoint; "
-            "name a folder of steps or a step"
-        ),
+        f"roxxel-ckpt: {problem}; name a folder of checkpoints or of a run"
+        for problem in problems
+        for _ in range(3)
     ]
 
 
 @pytest.mark.parametrize("command", ["ls", "show", "verify"])
-def test_folder_of_a_run_is_told_from_that_of_its_checkpoints(
+def test_folder_of_a_run_stands_for_its_checkpoints(
     command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inner = tmp_path / "checkpoints"
-    with Checkpointer(inner, nnx.Linear(2, 3, rngs=nnx.Rngs(0))) as saving:
-        saving.save(1)
+    with checkpointer(inner) as saving:
+        save_all(saving, 1, 2)
 
-    assert main([command, str(tmp_path)]) == 1
+    assert main([command, str(inner)]) == 0
+    of_checkpoints = capsys.readouterr().out
+    assert main([command, str(tmp_path)]) == 0
+    assert capsys.readouterr().out == of_checkpoints
 
-    [said] = capsys.readouterr().err.splitlines()
-    assert said == (
-        f"roxxel-ckpt: {tmp_path}: holds no step, but {inner} does; give that folder"
-    )
+
+def test_diff_and_export_take_the_folders_of_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        with checkpointer(tmp_path / name / "checkpoints") as saving:
+            save_all(saving, 1)
+    target = tmp_path / "model.safetensors"
+
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b"), "--values"]) == 0
+    assert main(["export", str(tmp_path / "a"), "--safetensors", str(target)]) == 0
+
+    assert "2 leaves equal, 0 differences" in capsys.readouterr().out
+    assert target.exists()
+
+
+def test_ls_marks_a_step_whose_description_is_damaged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1, 2, metrics_dict={"loss": 1.0})
+    (tmp_path / "2" / "checkpoint.json").write_text("{")
+
+    assert main(["ls", str(tmp_path)]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[-2:] == ["best", "loss=1"]
+    assert lines[2].endswith("newest, damaged")
 
 
 def test_the_command_starts_without_jax_and_never_touches_an_accelerator(

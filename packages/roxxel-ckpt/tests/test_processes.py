@@ -51,29 +51,44 @@ LATE = (
     "CheckpointTimeoutError: peek: process 1 did not answer within 0.5 seconds; its "
     "own log says why, or give a larger timeout"
 )
+NOT_SHARED = (
+    "CheckpointWriteError: link-{}/run: process 1 does not see the file that process 0 "
+    "wrote here, so no checkpoint could be restored; give checkpoint_path a folder on "
+    "a disk that all processes share"
+)
+MISSING = (
+    "CheckpointWriteError: moving-{}: the save of step 1 failed ({}the files of "
+    "process 1 are not in moving-0, so the step could not be restored; give "
+    "checkpoint_path a folder on a disk that all processes share); earlier checkpoints "
+    "are unchanged"
+)
 FIRST_SAYS = [
     DAMAGED,
     FAILED.format(4, "process 1: File too large"),
     FAILED.format(4, "File too large"),
-    FAILED.format(5, "process 1: KeyError: 'mine'"),
     UNREADABLE.format("process 1: "),
     LOST.format("process 1: "),
     DIFFERENT.format("save step 6"),
     DIFFERENT.format("restore"),
     REFUSED.format(""),
     LATE,
+    NOT_SHARED.format(0),
+    NOT_SHARED.format(0),
+    MISSING.format(0, ""),
 ]
 SECOND_SAYS = [
     DAMAGED,
     FAILED.format(4, "File too large"),
     FAILED.format(4, "process 0: File too large"),
-    "gave up",
     UNREADABLE.format(""),
     LOST.format(""),
     DIFFERENT.format("save step 6"),
     DIFFERENT.format("restore"),
     REFUSED.format("process 0: "),
     LATE,
+    NOT_SHARED.format(1),
+    NOT_SHARED.format(1),
+    MISSING.format(1, "process 0: "),
 ]
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointError
-from roxxel_ckpt._leaves import LiveState
 
-from .helpers import checkpointer, content, make, save_all, train
+from .helpers import checkpointer, content, leaves, make, save_all, train
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,8 +82,8 @@ def test_every_kind_of_variable_comes_back_as_it_was(tmp_path: Path) -> None:
     Checkpointer(tmp_path, fresh).restore(strict=True)
 
     assert content(fresh) == content(saved)
-    for name, leaf in LiveState(saved).leaves.items():
-        again = LiveState(fresh).leaves[name]
+    for name, leaf in leaves(saved).items():
+        again = leaves(fresh)[name]
         assert type(again) is type(leaf), name
         for trait in ("weak_type", "committed", "sharding"):
             assert getattr(again, trait, None) == getattr(leaf, trait, None), name
@@ -124,7 +123,7 @@ def test_restoring_over_donated_arrays_works(tmp_path: Path) -> None:
     before = content(model, optimizer)
     with Checkpointer(tmp_path, model, optimizer) as saving:
         save_all(saving, 1)
-        for leaf in LiveState(model, optimizer).leaves.values():
+        for leaf in leaves(model, optimizer).values():
             leaf.delete()
 
         assert saving.restore() == 1
@@ -235,3 +234,15 @@ def test_what_json_cannot_hold_is_refused_before_anything_is_written(
     with pytest.raises(CheckpointError, match="holds no arrays"):
         Checkpointer(tmp_path / "run", nnx.Dict()).save(1)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_path_that_goes_back_from_a_link_is_the_folder_of_its_target(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "disk" / "run").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "run")
+
+    save_all(checkpointer(tmp_path / "link" / ".." / "checkpoints"), 1)
+
+    assert (tmp_path / "disk" / "checkpoints" / "1").is_dir()
+    assert not (tmp_path / "checkpoints").exists()

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import TYPE_CHECKING, Any
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 from flax import nnx
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_ckpt import (
+    BestRule,
     Checkpointer,
     CheckpointNotFoundError,
     CheckpointTimeoutError,
     CheckpointWriteError,
 )
-from roxxel_ckpt._description import Description
-from roxxel_ckpt._retention import Retention
 
 from .helpers import checkpointer, content, make, save_all, train
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOSSES = [5.0, 3.0, 1.0, 2.0, 4.0, 6.0, 7.0]
 
@@ -46,24 +45,29 @@ def test_milestones_stay_for_ever(tmp_path: Path) -> None:
     assert checkpointer(tmp_path).steps() == [3, 6, 7]
 
 
+@settings(max_examples=10, deadline=None)
 @given(
-    minutes=st.lists(st.integers(1, 600), min_size=1, max_size=20),
+    minutes=st.lists(st.integers(1, 600), min_size=1, max_size=9),
     hours=st.integers(1, 6),
 )
 def test_one_checkpoint_of_each_duration_is_permanent(
     minutes: list[int], hours: int
 ) -> None:
-    retention = Retention(1, 0, f"{hours}h")
-    found: dict[int, Description] = {}
-    saved_at = 0.0
-    for step, minutes_later in enumerate(minutes):
-        saved_at += 60 * minutes_later
-        found[step] = Description(step, {}, None, {}, saved_at)
-        found = {k: found[k] for k in retention.kept(found)}
+    saved_at = [60.0 * passed for passed in itertools.accumulate(minutes)]
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        rules: dict[str, Any] = {"keep_best": 0, "keep_every": f"{hours}h"}
+        saving = checkpointer(Path(folder), max_to_keep=1, **rules)
+        for step, now in enumerate(saved_at):
+            patch.setattr(time, "time", lambda now=now: now)
+            save_all(saving, step)
+        kept = saving.steps()
 
-    times = [description.saved_at for _, description in sorted(found.items())]
+    times = [saved_at[step] for step in kept]
     gaps = [later - before for before, later in itertools.pairwise(times)]
-    assert 0 in found
+    assert 0 in kept
     assert all(gap >= 3600 * hours for gap in gaps[:-1])
     assert all(gap < 3600 * hours + 60 * max(minutes) for gap in gaps)
 
@@ -95,12 +99,55 @@ def test_a_missing_or_nan_metric_is_never_the_best(tmp_path: Path) -> None:
     assert reading.metrics(2) == {"accuracy": math.inf}
 
 
+def save_scores(saving: Checkpointer, scores: dict[int, float]) -> None:
+    """Save steps of which the newest has the lowest loss."""
+    for step, score in scores.items():
+        save_all(saving, step, metrics_dict={"loss": -step, "score": score})
+
+
+def test_reader_judges_by_the_rule_of_the_program_that_saved(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, best_metric="score", best_mode="max") as saving:
+        save_scores(saving, {1: 0.5, 2: 0.9, 3: 0.7})
+
+    assert checkpointer(tmp_path).best_step == 2
+    assert checkpointer(tmp_path, best_metric="score").best_step == 2
+    assert checkpointer(tmp_path, best_mode="min").best_step == 1
+    assert checkpointer(tmp_path, best_metric="loss").best_step == 3
+
+
+def test_program_without_a_rule_keeps_the_best_by_the_recorded_one(
+    tmp_path: Path,
+) -> None:
+    with checkpointer(tmp_path, best_metric="score", best_mode="max") as saving:
+        save_scores(saving, {1: 0.5, 2: 0.9})
+    with checkpointer(tmp_path, max_to_keep=1) as saving:
+        saving.restore()
+        save_scores(saving, {3: 0.7, 4: 0.6})
+
+        assert saving.steps() == [2, 4]
+        assert saving.best_rule == BestRule("score", "max")
+
+
+def test_given_rule_replaces_the_recorded_one(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, best_metric="score", best_mode="max") as saving:
+        save_scores(saving, {1: 0.5, 2: 0.9})
+    with checkpointer(tmp_path, best_metric="loss") as saving:
+        saving.restore()
+        save_scores(saving, {3: 0.7})
+
+    reading = checkpointer(tmp_path)
+    assert reading.best_rule == BestRule("loss", "min")
+    assert reading.best_step == 3
+
+
 METRICS = st.dictionaries(
     st.integers(0, 50),
     st.dictionaries(st.sampled_from(["loss", "other"]), st.floats(width=16)),
+    max_size=9,
 )
 
 
+@settings(max_examples=10, deadline=None)
 @given(
     metrics=METRICS,
     newest=st.integers(1, 5),
@@ -110,11 +157,12 @@ METRICS = st.dictionaries(
 def test_the_newest_always_stay_and_nothing_better_goes(
     metrics: dict[int, dict[str, float]], newest: int, best: int, mode: str
 ) -> None:
-    retention = Retention(newest, best, best_mode=mode)  # pyright: ignore[reportArgumentType] - a Literal in disguise
-
-    kept = retention.kept(
-        {k: Description(k, values, None, {}, 0.0) for k, values in metrics.items()}
-    )
+    rules: dict[str, Any] = {"keep_best": best, "best_mode": mode}
+    with tempfile.TemporaryDirectory() as folder:
+        saving = checkpointer(Path(folder), max_to_keep=newest, **rules)
+        for step in sorted(metrics):
+            save_all(saving, step, metrics_dict=metrics[step])
+        kept = set(saving.steps())
 
     assert set(sorted(metrics)[-newest:]) <= kept <= set(metrics)
     sign = 1 if mode == "min" else -1
@@ -237,7 +285,7 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
             ValueError, match=f"{url}: checkpoints cannot be written to a"
         ):
             Checkpointer(url, make()[0])
-    with pytest.raises(TypeError, match="str"):
+    with pytest.raises(TypeError, match="step must be an integer, got '3'"):
         checkpointer(tmp_path).restore("3")  # pyright: ignore[reportArgumentType] - the point
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="checkpoint_path is a file"):

@@ -11,9 +11,8 @@ import pytest
 from flax import nnx
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from roxxel_ckpt import Checkpointer, _orbax
-from roxxel_ckpt._leaves import LiveState
 
-from .helpers import content
+from .helpers import content, leaves
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,9 +28,8 @@ def mesh_of(*shape: int) -> Mesh:
 
 def spread(root: Any, mesh: Mesh) -> None:
     """Put every leaf on a mesh: sharded where its shape divides, else everywhere."""
-    live = LiveState(root)
-    placed: dict[str, jax.Array] = {}
-    for name, leaf in live.leaves.items():
+
+    def placed(leaf: jax.Array) -> jax.Array:
         shape = leaf.shape
         if len(shape) == 2 and shape[1] % 8 == 0:
             spec = Spec("data" if shape[0] % 8 == 0 else None, "model")
@@ -39,8 +37,9 @@ def spread(root: Any, mesh: Mesh) -> None:
             spec = Spec(("data", "model"))
         else:
             spec = Spec()
-        placed[name] = jax.device_put(leaf, NamedSharding(mesh, spec))
-    live.update(placed)
+        return jax.device_put(leaf, NamedSharding(mesh, spec))
+
+    nnx.update(root, jax.tree.map(placed, nnx.to_pure_dict(nnx.state(root))))
 
 
 SHAPES = [(8, 1), (2, 4), (4, 1), (1, 4), (1, 1)]
@@ -77,12 +76,12 @@ def test_a_checkpoint_of_eight_devices_fits_any_mesh(
 ) -> None:
     fresh, fresh_optimizer = make(seed=1)
     spread(nnx.Dict(model=fresh, optimizer=fresh_optimizer), mesh_of(*shape))
-    wanted = LiveState(fresh, fresh_optimizer).leaves
+    wanted = leaves(fresh, fresh_optimizer)
 
     assert Checkpointer(of_eight, fresh, fresh_optimizer).restore(strict=True) == 1
 
     assert content(fresh, fresh_optimizer) == content(*make(seed=0))
-    for name, leaf in LiveState(fresh, fresh_optimizer).leaves.items():
+    for name, leaf in leaves(fresh, fresh_optimizer).items():
         assert leaf.sharding == wanted[name].sharding, name
         assert leaf.committed, name
 
@@ -92,7 +91,7 @@ def test_what_is_sharded_is_read_in_its_shards_and_never_lies_whole_on_a_device(
 ) -> None:
     fresh, fresh_optimizer = make(seed=1)
     spread(nnx.Dict(model=fresh, optimizer=fresh_optimizer), mesh_of(2, 4))
-    live = LiveState(fresh, fresh_optimizer).leaves
+    live = leaves(fresh, fresh_optimizer)
     largest: dict[str, int] = {}
     read = _orbax.read_arrays
 

@@ -130,23 +130,6 @@ class Run:
         self.saving.wait()
         assert self.saving.steps() == [2, 3, 4]
 
-    def give_up_alone(self) -> None:
-        """Give a save up on one process; the other process learns the reason."""
-
-        def describe() -> tuple[None, None]:
-            if self.index == 1:
-                raise KeyError("mine")
-            return None, None
-
-        try:
-            assert self.saving.save(5, describe=describe)
-        except KeyError:
-            self.say("gave up")
-        else:
-            self.failure_of(self.saving.wait)
-        self.meet()
-        assert self.saving.steps() == [2, 3, 4]
-
     def read_alone(self) -> None:
         """Fail to read on one process, before and after the arrays are deleted."""
         read = _orbax.read_arrays
@@ -187,6 +170,38 @@ class Run:
             self.failure_of(hasty.peek)
         assert self.saving.peek() == (4, None)
 
+    def share_no_folder(self) -> None:
+        """Save where every process sees another folder under the same path."""
+        link = self.parent / f"link-{self.index}"
+        own = Checkpointer(link / "run", self.model, timeout=60)
+        self.failure_of(own.check_shared)
+        self.failure_of(lambda: own.save(1))
+        assert own.steps() == []
+
+        shared = Checkpointer(self.parent / "shared", self.model, timeout=60)
+        shared.check_shared()
+        self.meet()
+        assert list((self.parent / "shared").iterdir()) == []
+        self.meet()
+        # The disk is lost between the first save and the next commit.
+        assert shared.save(1)
+        shared.wait()
+        moving = Checkpointer(self.parent / f"moving-{self.index}", self.model)
+        if self.index == 0:
+            (self.parent / "moving-1").symlink_to(self.parent / "moving-0")
+        moving.check_shared()
+        self.meet()
+        if self.index == 1:
+            (self.parent / "moving-1").unlink()
+        self.failure_of(lambda: self.whole_save(moving))
+        self.meet()
+        assert moving.steps() == []
+
+    def whole_save(self, saving: Checkpointer) -> None:
+        """Save a step and wait for the commit."""
+        saving.save(1)
+        saving.wait()
+
     def read_other_counts(self) -> None:
         """Restore checkpoints of one process, of version 0.1, and a damaged one."""
         for name in ("one_process", "golden_one", "golden_two"):
@@ -219,10 +234,10 @@ def main() -> None:
     run.save_and_restore()
     run.fall_back()
     run.fail_together()
-    run.give_up_alone()
     run.read_alone()
     run.differ()
     run.be_late()
+    run.share_no_folder()
     run.read_other_counts()
     run.say("done")
     jax.distributed.shutdown()

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from roxxel_ckpt._compare import RestoreReport
-    from roxxel_ckpt._description import LeafSpec, read_description
-    from roxxel_ckpt._retention import default_best_metric
+    from roxxel_ckpt._description import BestRule, LeafSpec, read_description
+    from roxxel_ckpt._retention import best_rule
     from roxxel_ckpt._save import SaveRecord
     from roxxel_ckpt.checkpointer import Checkpointer
     from roxxel_ckpt.errors import (
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BestRule",
     "CheckpointDamagedError",
     "CheckpointError",
     "CheckpointMismatchError",
@@ -46,16 +47,17 @@ __all__ = [
     "LeafSpec",
     "RestoreReport",
     "SaveRecord",
-    "default_best_metric",
+    "best_rule",
     "read_description",
 ]
 
 _HOMES = {
+    "BestRule": "_description",
     "Checkpointer": "checkpointer",
     "LeafSpec": "_description",
     "RestoreReport": "_compare",
     "SaveRecord": "_save",
-    "default_best_metric": "_retention",
+    "best_rule": "_retention",
     "read_description": "_description",
 }
 

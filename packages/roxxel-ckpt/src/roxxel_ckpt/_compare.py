@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from roxxel_ckpt.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from roxxel_ckpt._description import LeafSpec
 
@@ -27,6 +28,11 @@ class RestoreReport:
         mismatched: Leaves that differ in shape or dtype, with the checkpoint's
             shape and dtype first and the live one second; they keep their values.
         renamed: Live name by name in the checkpoint, where the two differ.
+
+    Example:
+        >>> report = RestoreReport(10, restored=("model/kernel",), new=("model/bias",))
+        >>> report.is_exact
+        False
     """
 
     step: int
@@ -38,11 +44,11 @@ class RestoreReport:
 
     @property
     def is_exact(self) -> bool:
-        """Whether checkpoint and live objects have the very same leaves."""
+        """Whether checkpoint and live objects have exactly the same leaves."""
         return not (self.new or self.dropped or self.mismatched)
 
     def __str__(self) -> str:
-        """Return a short table: one line a difference, most important first."""
+        """Return a short table: one line per difference, most important first."""
         head = (
             f"step {self.step}: {len(self.restored)} restored, {len(self.new)} new, "
             f"{len(self.dropped)} dropped, {len(self.mismatched)} kept for another "
@@ -66,17 +72,12 @@ class RestoreReport:
 
 
 @dataclasses.dataclass(frozen=True)
-class RestorePlan:
-    """Which leaf of a checkpoint replaces which live leaf.
+class Options:
+    """How a checkpoint is fitted to the live objects; see `Checkpointer.restore`."""
 
-    Attributes:
-        source: Name in the checkpoint of every leaf that will be restored, by its
-            live name.
-        report: What the restore will do with every leaf.
-    """
-
-    source: Mapping[str, str]
-    report: RestoreReport
+    strict: bool = False
+    on_mismatch: Literal["error", "keep"] = "error"
+    rename: Mapping[str, str] | None = None
 
 
 def plan_restore(
@@ -86,44 +87,32 @@ def plan_restore(
     rename: Mapping[str, str] | None = None,
     *,
     whole: bool = False,
-) -> RestorePlan:
+) -> RestoreReport:
     """Match the leaves of a checkpoint with live ones by name, shape and dtype.
 
-    Args:
-        step: Step of the checkpoint.
-        saved: Its leaves.
-        live: Leaves of the live objects.
-        rename: As for `Checkpointer.restore`.
-        whole: Compare an optimizer of the checkpoint even if there is no live one.
+    `whole` compares the checkpoint's optimizer even if there is no live optimizer.
     """
     if not whole and not any(name.startswith("optimizer/") for name in live):
         saved = {n: s for n, s in saved.items() if not n.startswith("optimizer/")}
     names = _live_names(saved, rename or {})
     old_name = {new: old for old, new in names.items()}
-    source: dict[str, str] = {}
-    mismatched: list[tuple[str, LeafSpec, LeafSpec]] = []
-    for name, spec in live.items():
-        if name in old_name:
-            stored = saved[old_name[name]]
-            if stored == spec:
-                source[name] = old_name[name]
-            else:
-                mismatched.append((name, stored, spec))
-    report = RestoreReport(
+    common = [
+        (n, saved[old_name[n]], spec) for n, spec in live.items() if n in old_name
+    ]
+    return RestoreReport(
         step=step,
-        restored=tuple(source),
+        restored=tuple(name for name, stored, spec in common if stored == spec),
         new=tuple(name for name in live if name not in old_name),
         dropped=tuple(old for old, new in names.items() if new not in live),
-        mismatched=tuple(mismatched),
+        mismatched=tuple(leaf for leaf in common if leaf[1] != leaf[2]),
         renamed={old: new for old, new in names.items() if old != new and new in live},
     )
-    return RestorePlan(source, report)
 
 
 def _live_names(
     saved: Mapping[str, LeafSpec], rename: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the live name of every leaf of a checkpoint.
+    """Map the names in a checkpoint to live names.
 
     The optimizer moments of a renamed part are renamed, too: a moment is a leaf whose
     name ends in the name of a parameter.
@@ -170,21 +159,14 @@ def _bare(name: str) -> str:
     return name.strip("/").removeprefix("model/")
 
 
-def check_restorable(
-    report: RestoreReport, directory: str, *, strict: bool, on_mismatch: str
-) -> None:
-    """Refuse a plan that the arguments of `restore` do not allow.
-
-    Raises:
-        CheckpointMismatchError: A shape or dtype differs and `on_mismatch` is
-            `"error"`, anything differs and `strict` is set, or no leaf matches.
-    """
-    if strict and not report.is_exact:
+def check_restorable(report: RestoreReport, directory: Path, options: Options) -> None:
+    """Raise a CheckpointMismatchError if the options forbid the restore."""
+    if options.strict and not report.is_exact:
         raise CheckpointMismatchError(
             f"{directory}: the checkpoint is not exactly this model "
             f"({_summary(report)}); omit strict=True to restore the leaves that fit"
         )
-    if report.mismatched and on_mismatch == "error":
+    if report.mismatched and options.on_mismatch == "error":
         differences = "; ".join(
             f"{name}: {saved} in the checkpoint, {live} now"
             for name, saved, live in report.mismatched[:_LINES_IN_TABLE]

@@ -1,8 +1,9 @@
 """The description of a checkpoint: JSON that is read without JAX and without Orbax.
 
-`checkpoint.json` holds step, metrics, `extra`, versions, name, shape and dtype of every
-leaf, and the digest of each process's file of digests. Process 0 writes it last, so the
-file commits the step. Version 0.1 wrote `meta/metadata` and `tree/metadata` instead.
+`checkpoint.json` holds step, metrics, `extra`, versions and best rule; name, shape and
+dtype of every leaf; and the CRC-32 of each process's file of digests. Process 0 writes
+`checkpoint.json` last, so this file commits the step. Version 0.1 wrote `meta/metadata`
+and `tree/metadata` instead. Steps of an Orbax manager are described by `_manager`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from operator import index
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from roxxel_ckpt._folder import (
     COMMIT_FILE,
@@ -21,26 +23,30 @@ from roxxel_ckpt._folder import (
     V1_META_FILE,
     V1_TREE_FILE,
     digests_file,
+    is_of_manager,
 )
 from roxxel_ckpt._integrity import (
     FileDigest,
     crc_of,
     digests_from_json,
     sealed,
+    text_of,
     unsealed,
 )
+from roxxel_ckpt._manager import FORMAT_OF_MANAGER, read_manager_description
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Iterable
     from pathlib import Path
 
     from roxxel_ckpt._folder import Folder
 
-    Described = tuple[Mapping[str, Any] | None, dict[str, Any] | None]
-
-# Of the description, and of how arrays are named and stored.
+# Version of the description, and of how arrays are named and stored.
 FORMAT = 2
+# In order of preference. The mean training loss since the last checkpoint is less noisy
+# than the loss of one batch. Version 0.1 and hand-written loops record only `loss`.
+_DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
 # A Python number is stored as the widest numpy number of its kind.
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
 
@@ -50,9 +56,13 @@ class LeafSpec:
     """Shape and dtype of a leaf.
 
     Attributes:
-        shape: As in numpy; of a typed PRNG key, the shape of the array of keys.
+        shape: Shape as in numpy. For typed PRNG keys, the shape of the array of keys.
         dtype: Name of the dtype, such as `bfloat16`; `key<fry>` for a typed PRNG key;
             `int`, `float`, `bool` or `complex` for a Python number.
+
+    Example:
+        >>> LeafSpec((4, 2), "bfloat16").num_bytes
+        16
     """
 
     shape: tuple[int, ...]
@@ -85,17 +95,78 @@ class LeafSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class BestRule:
+    """How checkpoints are compared.
+
+    Attributes:
+        metric: Metric that compares checkpoints. None compares by `"eval_loss"` (the
+            held-out loss) if any checkpoint has a finite value of it; else by
+            `"loss_mean"` (the mean training loss since the previous checkpoint); else
+            by `"loss"`.
+        mode: `"min"` if lower is better, `"max"` if higher is better.
+
+    Raises:
+        TypeError: `metric` is not text.
+        ValueError: `mode` is neither `"min"` nor `"max"`.
+
+    Example:
+        >>> BestRule("loss").ranked({1: {"loss": 3.0}, 2: {"loss": 1.0}})
+        [2, 1]
+    """
+
+    metric: str | None = None
+    mode: Literal["min", "max"] = "min"
+
+    def __post_init__(self) -> None:
+        if not isinstance(cast("Any", self.metric), str | None):
+            raise TypeError(f"metric must be a str or None, got {self.metric!r}")
+        if self.mode not in {"min", "max"}:
+            raise ValueError(f'mode must be "min" or "max", got {self.mode!r}')
+
+    def metric_of(self, metrics: Iterable[Mapping[str, float]]) -> str:
+        """Return the metric that compares checkpoints with these metrics."""
+        if self.metric is not None:
+            return self.metric
+        present = {
+            name
+            for of_step in metrics
+            for name, value in of_step.items()
+            if math.isfinite(value)
+        }
+        return next((name for name in _DEFAULT_METRICS if name in present), "loss")
+
+    def ranked(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:
+        """Return the steps that have a finite value of the metric, best first.
+
+        If two steps have equal values, the newer one is first: it was trained longer.
+
+        Args:
+            metrics: The metrics of every finished step.
+        """
+        name = self.metric_of(metrics.values())
+        sign = 1 if self.mode == "min" else -1
+        values = {
+            step: sign * of_step[name]
+            for step, of_step in metrics.items()
+            if math.isfinite(of_step.get(name, math.nan))
+        }
+        return sorted(values, key=lambda step: (values[step], -step))
+
+
+@dataclasses.dataclass(frozen=True)
 class Description:
     """What a checkpoint says about itself.
 
     Attributes:
         step: Number of updates done.
         metrics: Numbers that were saved with the step.
-        extra: JSON object that was saved with the step; None without one.
+        extra: JSON object that was saved with the step, or None.
         versions: Version of each library that wrote the checkpoint, by name.
         saved_at: Seconds since 1970, when the step was committed.
-        format: Version of the layout on disk.
+        format: Version of the layout on disk; 0 if an Orbax `CheckpointManager` wrote
+            the step, whose files carry no digests.
         digests: CRC-32 of each process's digests, by process; empty before format 2.
+        best: Best rule of the program that saved the checkpoint; None if not recorded.
     """
 
     step: int
@@ -105,6 +176,12 @@ class Description:
     saved_at: float
     format: int = FORMAT
     digests: tuple[int, ...] = ()
+    best: BestRule | None = None
+
+    @property
+    def has_digests(self) -> bool:
+        """Whether damage to the files of the step would be found."""
+        return self.format != FORMAT_OF_MANAGER
 
     def to_json(self, specs: Mapping[str, LeafSpec]) -> str:
         """Return the text of `checkpoint.json`, with shape and dtype of every leaf."""
@@ -114,7 +191,8 @@ class Description:
             for name, value in self.metrics.items()
         }
         body["leaves"] = {name: [s.dtype, list(s.shape)] for name, s in specs.items()}
-        # JSON has lists only, and the seal compares what is read with what was written.
+        # The reader computes the checksum of parsed JSON. The writer does so too: then
+        # both compute it from the same values.
         return sealed(json.loads(json.dumps(body)))
 
 
@@ -132,6 +210,7 @@ def read_description(directory: Path) -> Description:
         saved_at = body.get("saved_at")
         if saved_at is None:
             saved_at = (directory / V1_META_FILE).stat().st_mtime
+        best = body.get("best")
         return Description(
             step=body["step"],
             metrics={name: float(value) for name, value in body["metrics"].items()},
@@ -140,6 +219,7 @@ def read_description(directory: Path) -> Description:
             saved_at=saved_at,
             format=int(body["format"]),
             digests=tuple(body.get("digests", ())),
+            best=None if best is None else BestRule(best["metric"], best["mode"]),
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointDamagedError(
@@ -149,11 +229,12 @@ def read_description(directory: Path) -> Description:
 
 
 def read_leaves(directory: Path) -> dict[str, LeafSpec]:
-    """Return shape and dtype of every leaf of a checkpoint, by name.
+    """Return shape and dtype of every leaf by name, or raise CheckpointDamagedError."""
+    if is_of_manager(directory):
+        from roxxel_ckpt._orbax import read_manager_leaves
 
-    Raises:
-        CheckpointDamagedError: The description is missing or damaged.
-    """
+        specs = read_manager_leaves(directory).items()
+        return {name: LeafSpec(shape, dtype) for name, (dtype, shape) in specs}
     body = _read(directory, V1_TREE_FILE)
     try:
         return {
@@ -167,11 +248,7 @@ def read_leaves(directory: Path) -> dict[str, LeafSpec]:
 
 
 def read_digests(directory: Path, description: Description) -> dict[str, FileDigest]:
-    """Return the digests of all files of a checkpoint, by name.
-
-    Raises:
-        CheckpointDamagedError: Digests are missing or are not those of this commit.
-    """
+    """Return the digests of all files by name, or raise CheckpointDamagedError."""
     if is_version_1(directory):
         return digests_from_json(unsealed(directory, V1_DIGESTS_FILE))
     digests: dict[str, FileDigest] = {}
@@ -194,10 +271,12 @@ def is_version_1(directory: Path) -> bool:
 
 
 def _read(directory: Path, v1_name: str) -> dict[str, Any]:
+    if is_of_manager(directory):
+        return read_manager_description(directory)
     if not is_version_1(directory):
         return unsealed(directory, COMMIT_FILE)
     try:
-        return dict(json.loads((directory / v1_name).read_text()))
+        return dict(json.loads(text_of(directory / v1_name)))
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointDamagedError(
             f"{directory}: {v1_name} cannot be read ({error}); restore another step"
@@ -205,7 +284,11 @@ def _read(directory: Path, v1_name: str) -> dict[str, Any]:
 
 
 def descriptions(folder: Folder) -> dict[int, Description]:
-    """Return the description of every step; an empty one where it is damaged."""
+    """Return the description of every step.
+
+    A damaged description is replaced by a description without metrics and best rule,
+    whose `saved_at` is minus infinity.
+    """
     found: dict[int, Description] = {}
     for step in folder.steps():
         found[step] = Description(step, {}, None, {}, -math.inf)
@@ -214,47 +297,21 @@ def descriptions(folder: Folder) -> dict[int, Description]:
     return found
 
 
-def describer(
-    metrics_dict: Mapping[str, Any] | None,
-    extra: dict[str, Any] | None,
-    describe: Callable[[], Described] | None,
-) -> Callable[[], tuple[dict[str, float], dict[str, Any] | None]]:
-    """Return a function that gives metrics and `extra`; check now what is known now.
-
-    Args:
-        metrics_dict: As for `Checkpointer.save`.
-        extra: As for `Checkpointer.save`.
-        describe: As for `Checkpointer.save`.
-
-    Raises:
-        TypeError: JSON cannot hold an argument, or `describe` is not a function.
-        ValueError: The step is described twice.
-    """
-    if describe is None:
-        known = _checked_metrics(metrics_dict), _checked_json(extra)
-        return lambda: known
-    if metrics_dict is not None or extra is not None:
-        raise ValueError("describe returns metrics_dict and extra; give describe alone")
-    if not callable(describe):
-        raise TypeError(f"describe must be a function, got {describe!r}")
-
-    def described() -> tuple[dict[str, float], dict[str, Any] | None]:
-        result: Any = describe()
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise TypeError(
-                f"describe must return (metrics_dict, extra), got {result!r}"
-            )
-        return _checked_metrics(result[0]), _checked_json(result[1])
-
-    return described
+def checked_step(step: Any) -> int:
+    """Return a step as an int, whatever library the integer is from."""
+    try:
+        number = index(step)
+    except TypeError as error:
+        raise TypeError(
+            f"step must be an integer, got {step!r}; give the number of updates done"
+        ) from error
+    if number < 0:
+        raise ValueError(f"step must be 0 or more, got {number}")
+    return number
 
 
-def _checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return metrics as floats, without those that are None.
-
-    Raises:
-        TypeError: They are not a dict of numbers.
-    """
+def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return metrics as floats, without those that are None."""
     if metrics is None:
         return {}
     if not isinstance(metrics, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a lone loss is an easy mistake
@@ -275,12 +332,8 @@ def _checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
     return checked
 
 
-def _checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a copy of `extra` as it will be read back.
-
-    Raises:
-        TypeError: JSON cannot hold it.
-    """
+def checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return a copy of `extra` that was written to JSON and read back."""
     try:
         return json.loads(json.dumps(extra))
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Read arrays of a checkpoint as numpy, a bounded number of bytes at a time.
+"""Read arrays of a checkpoint as numpy, and export them to a safetensors file.
 
 The safetensors format: eight bytes with the length of a header, the header (JSON: name,
 dtype, shape and byte offsets of every array), then the little-endian arrays without
@@ -7,17 +7,19 @@ gaps. https://github.com/huggingface/safetensors
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from typing import TYPE_CHECKING, Any
+import secrets
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from roxxel_ckpt._folder import STATE
+from roxxel_ckpt._folder import sync_directory
 from roxxel_ckpt._orbax import read_arrays
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_ckpt._description import LeafSpec
@@ -45,20 +47,14 @@ _SAFETENSORS_DTYPES = {
 def read_as_numpy(
     directory: Path, names: Sequence[str], leaves: Mapping[str, LeafSpec]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield leaves in order, as numpy; typed PRNG keys as their 32-bit words.
-
-    Args:
-        directory: Directory of the step.
-        names: Leaves to read.
-        leaves: All leaves of the step.
-    """
+    """Yield the leaves `names` in order, as numpy; typed PRNG keys as 32-bit words."""
     group: list[str] = []
     num_bytes = 0
     for name in [*names, None]:
         size = 0 if name is None else leaves[name].num_bytes or 0
         if group and (name is None or num_bytes + size > _BYTES_AT_ONCE):
             found = read_arrays(
-                directory / STATE,
+                directory,
                 {member: None for member in group if leaves[member].is_stored},
             )
             for member in group:
@@ -76,19 +72,10 @@ def export_safetensors(
     names: Mapping[str, str],
     target: Path,
 ) -> int:
-    """Write leaves of a checkpoint as a safetensors file.
+    """Write leaves as a safetensors file and return its size in bytes.
 
-    Args:
-        directory: Directory of the step.
-        leaves: All leaves of the step.
-        names: Name in the file by name of the leaf, for the leaves to write.
-        target: File to write; it appears only when it is complete.
-
-    Returns:
-        Bytes written.
-
-    Raises:
-        ValueError: A dtype has no counterpart in the format.
+    `names` maps each leaf to write to its name in the file. `target` appears only when
+    it is complete and flushed to the disk.
     """
     header: dict[str, Any] = {}
     offset = 0
@@ -111,13 +98,31 @@ def export_safetensors(
             offset = stop
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    partial = target.with_name(target.name + ".part")
     chosen = [name for name in leaves if names.get(name) in header]
-    with partial.open("wb") as file:
+    with _published(target) as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for _, array in read_as_numpy(directory, chosen, leaves):
             file.write(np.ascontiguousarray(array).tobytes())
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(target)
     return 8 + len(text) + offset
+
+
+@contextlib.contextmanager
+def _published(target: Path) -> Generator[BinaryIO]:
+    """Yield a hidden file that becomes `target` at the end, or is removed on error."""
+    draft = target.with_name(f".{target.name}~{secrets.token_hex(4)}.partial")
+    try:
+        with draft.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except BaseException as error:
+        draft.unlink(missing_ok=True)
+        # The block also reads the checkpoint, and those errors name its own files.
+        if isinstance(error, OSError) and error.filename in {None, str(draft)}:
+            raise OSError(
+                f"{target}: cannot be written ({error.strerror or error}); make room "
+                "and export again, or write elsewhere"
+            ) from error
+        raise
+    sync_directory(target.parent)

@@ -1,9 +1,9 @@
 """The folder of one run's checkpoints: names, deletion, leftovers, the lock.
 
 Step `k` is the directory `<folder>/<k>/`. A save writes the directory
-`<k>.<attempt>.roxxel-staged` and renames it once it is whole, so a directory with a
-number for a name is complete. A deletion renames first, too: a killed process leaves no
-half-deleted step.
+`<k>.<attempt>.roxxel-staged` and renames it once it is whole, so a directory whose name
+is a number is complete. A deletion first renames the directory, so a killed process
+leaves no half-deleted step.
 
 This package removes only names that it made; other files belong to the user.
 """
@@ -35,25 +35,35 @@ ABANDONED = "abandoned"
 V1_META_FILE = "meta/metadata"
 V1_TREE_FILE = "tree/metadata"
 V1_DIGESTS_FILE = "digests.json"
+# An Orbax manager writes these files and no `checkpoint.json`.
+MANAGER_ITEM = "default"
+_OF_MANAGER = ("_CHECKPOINT_METADATA", f"{MANAGER_ITEM}/_METADATA", "metrics/metrics")
 _OURS = (COMMIT_FILE, STATE, V1_META_FILE, V1_TREE_FILE, V1_DIGESTS_FILE)
 _REPLACED = ".roxxel-replaced"
 _DELETED = ".roxxel-deleted"
 STAGED = ".roxxel-staged"
+NOT_SHARED_REMEDY = "give checkpoint_path a folder on a disk that all processes share"
 _LEFTOVER = re.compile(
     r"[0-9]+(\.[0-9a-f]+)?\.roxxel-(staged|deleted)(\.orbax-checkpoint-tmp.*)?"
 )
 _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 
 
-class Folder:
-    """The folder of one run's checkpoints.
+def _absolute(path: Path) -> Path:
+    """Return the path as absolute and without `..`; later links stay unresolved.
 
-    Args:
-        location: Local path, relative or absolute. The first save creates the folder.
-
-    Raises:
-        ValueError: `location` is a URL.
+    `link/..` becomes the parent of the folder that the link names, as the system reads
+    it; `os.path.abspath` would return the folder that holds the link.
     """
+    parts = path.absolute().parts
+    if ".." not in parts:
+        return Path(*parts)
+    first = len(parts) - parts[::-1].index("..")
+    return Path(*parts[:first]).resolve().joinpath(*parts[first:])
+
+
+class Folder:
+    """The folder of one run's checkpoints: a local path, which need not exist yet."""
 
     def __init__(self, location: str | os.PathLike[str]) -> None:
         text = os.fspath(location)
@@ -62,18 +72,13 @@ class Folder:
                 f"{text}: checkpoints cannot be written to a URL; give a path of a "
                 "local or mounted disk"
             )
-        # abspath keeps symlinks, and a later chdir does not move the folder.
-        self.path = Path(os.path.abspath(text))  # noqa: PTH100
+        self.path = _absolute(Path(text))
 
     def __str__(self) -> str:
         return str(self.path)
 
     def check_not_of_a_run(self) -> None:
-        """Refuse the folder of a run where the folder of its checkpoints is meant.
-
-        Raises:
-            CheckpointNotFoundError: The subfolder `checkpoints` holds the steps.
-        """
+        """Raise CheckpointNotFoundError if subfolder `checkpoints` holds the steps."""
         inner = Folder(self.path / "checkpoints")
         if inner.steps():
             raise CheckpointNotFoundError(
@@ -83,8 +88,9 @@ class Folder:
     def step_path(self, step: int) -> Path:
         """Return the directory of a finished step, whether or not it exists.
 
-        A step that `force=True` replaces is moved aside until the new directory has
-        its name. A kill in between leaves it aside until the next save or restore.
+        A save with `force=True` first renames the old directory, and removes it when
+        the new directory has the number. If the process is killed in between, the old
+        directory keeps its other name until the next save or restore.
         """
         numbered, aside = self._numbered_path(step), self._aside(step)
         return aside if not numbered.exists() and aside.exists() else numbered
@@ -97,26 +103,21 @@ class Folder:
         return sorted({int(match[1]) for match, e in found if match and e.is_dir()})
 
     def steps(self) -> list[int]:
-        """Return the finished steps that this package wrote, oldest first."""
-        return [
-            step
-            for step in self.numbered()
-            if any(
-                (self.step_path(step) / name).exists()
-                for name in (COMMIT_FILE, V1_META_FILE)
-            )
-        ]
+        """Return the finished steps that this package can read, oldest first."""
+        return [step for step in self.numbered() if _is_finished(self.step_path(step))]
 
-    def is_ours(self, step: int) -> bool:
-        """Return whether this package wrote the directory of a step."""
+    def is_checkpoint(self, step: int) -> bool:
+        """Return whether this package or an Orbax manager wrote a step's directory."""
         directory = self.step_path(step)
-        return any((directory / part).exists() for part in _OURS)
+        return is_of_manager(directory) or any(
+            (directory / part).exists() for part in _OURS
+        )
 
     def show(self, staged: Path, step: int) -> None:
         """Rename a whole, staged directory to the number of its step.
 
-        An older directory of this number is moved aside first and removed last, so one
-        of the two can be read at any moment, also after a kill.
+        An older directory of this number is renamed first and removed last, so one of
+        the two can be read at any moment, also after a kill.
         """
         numbered, aside = self._numbered_path(step), self._aside(step)
         if numbered.exists():
@@ -141,7 +142,7 @@ class Folder:
         self._numbered_path(step).rename(target)
 
     def clean(self) -> None:
-        """Remove what killed processes left half-written or half-removed.
+        """Remove directories that killed processes left half-written or half-removed.
 
         Only the holder of `lock()` may call this: the files of a save in flight have
         the same names.
@@ -160,11 +161,7 @@ class Folder:
                 _remove_tree(entry)
 
     def create(self) -> None:
-        """Make the folder if it does not exist.
-
-        Raises:
-            CheckpointWriteError: The system refuses.
-        """
+        """Make the folder if it does not exist."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -175,12 +172,10 @@ class Folder:
 
     @contextlib.contextmanager
     def lock(self) -> Generator[bool]:
-        """Lock the folder against other processes that save into it.
+        """Lock the folder against saves of other processes; yield True on success.
 
-        Yields:
-            False when another process has the lock. The operating system releases
-            the lock when a process ends, however it ends. A file system without locks
-            gives the lock to everyone.
+        The operating system releases the lock when the process ends, even after a kill.
+        On a file system without locks, every process succeeds.
         """
         if fcntl is None or not self.path.is_dir():
             yield True
@@ -196,7 +191,7 @@ class Folder:
                 pass  # a file system without locks
             yield held
             if held:
-                # A child forked meanwhile shares the lock, so closing would not end it.
+                # A forked child shares the lock, so closing would not release it.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
@@ -215,13 +210,40 @@ class Folder:
         _remove_tree(doomed)
 
 
+def is_of_manager(directory: Path) -> bool:
+    """Return whether an Orbax manager wrote a step, as the documents describe."""
+    return not (directory / COMMIT_FILE).exists() and all(
+        (directory / name).exists() for name in _OF_MANAGER
+    )
+
+
+def _is_finished(directory: Path) -> bool:
+    ours = any((directory / name).exists() for name in (COMMIT_FILE, V1_META_FILE))
+    return ours or is_of_manager(directory)
+
+
+def escaped(text: str) -> str:
+    """Return one part of a leaf's name without slashes, which separate the parts."""
+    return text.replace("%", "%25").replace("/", "%2F")
+
+
+def listed(steps: list[int]) -> str:
+    """Return steps as words of a sentence: the first ten, then how many more."""
+    if not steps:
+        return "no step"
+    shown = ", ".join(map(str, steps[:10]))
+    return f"{'step' if len(steps) == 1 else 'steps'} {shown}" + (
+        f" and {len(steps) - 10} more" if len(steps) > 10 else ""
+    )
+
+
 def digests_file(process: int) -> str:
-    """Return the name of the digests of one process in the directory of a step."""
+    """Return the path of one process's digests, relative to the step's directory."""
     return f"digests/{process}.json"
 
 
 def write_synced(path: Path, text: str) -> None:
-    """Write a file, and flush it to the disk."""
+    """Write a file and flush it to the disk."""
     with path.open("w") as file:
         file.write(text)
         file.flush()
@@ -229,7 +251,7 @@ def write_synced(path: Path, text: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Flush the names in a directory to the disk, where the system can."""
+    """Flush the names in a directory to the disk, if the system can."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

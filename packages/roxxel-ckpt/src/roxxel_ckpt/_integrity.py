@@ -3,7 +3,7 @@
 Neither Orbax nor zarr checks the numbers in a file, so a flipped bit would restore as a
 wrong number. Every process digests the files that it writes, and verifies the files
 that it reads. The digest of a file is its size and one CRC-32 for each block. A CRC-32
-finds every flip of up to three bits in a block, and misses other damage once in four
+finds any one or two flipped bits in a block, and misses other damage about once in four
 billion blocks.
 """
 
@@ -18,22 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
 _BLOCK_BYTES = 1 << 24
-# Below this size, starting threads costs more than they save.
-_THREADS_FROM_BYTES = 1 << 26
 
 
 class FileDigest(NamedTuple):
-    """The digest of one file.
-
-    Attributes:
-        num_bytes: Size of the file.
-        block_bytes: Size of a block; the last block may be shorter.
-        blocks: CRC-32 of each block, in order.
-    """
+    """Size of a file and CRC-32 of each block; the last block may be shorter."""
 
     num_bytes: int
     block_bytes: int
@@ -42,18 +34,18 @@ class FileDigest(NamedTuple):
 
 def digest_files(directory: Path) -> dict[str, Any]:
     """Return the digests of all files below a directory, as a JSON object."""
-    names = sorted(_names(directory))
-    tasks = _tasks(directory, [(name, _BLOCK_BYTES) for name in names])
-    checksums = iter(_checksums(tasks))
-    files: dict[str, list[int]] = {}
-    for name in names:
-        size = (directory / name).stat().st_size
-        files[name] = [size, *(next(checksums) for _ in range(0, size, _BLOCK_BYTES))]
+    sizes = {
+        path.relative_to(directory).as_posix(): path.stat().st_size
+        for path in sorted(directory.rglob("*"))
+        if not path.is_dir()
+    }
+    checksums = _checksums(directory, dict.fromkeys(sizes, _BLOCK_BYTES))
+    files = {name: [size, *checksums[name]] for name, size in sizes.items()}
     return {"block_bytes": _BLOCK_BYTES, "files": files}
 
 
 def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:
-    """Return the digests by file name from their JSON object."""
+    """Parse the JSON of `digest_files` into digests by file name."""
     block_bytes = int(body["block_bytes"])
     return {
         name: FileDigest(numbers[0], block_bytes, tuple(numbers[1:]))
@@ -62,22 +54,25 @@ def digests_from_json(body: Mapping[str, Any]) -> dict[str, FileDigest]:
 
 
 def sealed(body: Any) -> str:
-    """Return a JSON value as text that carries its own CRC-32."""
+    """Return a JSON text that holds a value and the CRC-32 of the value."""
     return json.dumps({"body": body, "crc32": crc_of(body)}, indent=0)
 
 
-def unsealed(path: Path, name: str) -> Any:
-    """Return the JSON value of a file that `sealed` made.
-
-    Args:
-        path: Directory of the step.
-        name: Name of the file in it.
+def text_of(path: Path) -> str:
+    """Return the text of a regular file; opening a named pipe waits for its writer.
 
     Raises:
-        CheckpointDamagedError: The file is missing or differs from what was written.
+        OSError: The file is missing, not a regular file, or cannot be read.
     """
+    if path.exists() and not path.is_file():
+        raise OSError(f"{path} is not a regular file")
+    return path.read_text()
+
+
+def unsealed(path: Path, name: str) -> Any:
+    """Return the value sealed in `path / name`, or raise CheckpointDamagedError."""
     try:
-        record = json.loads((path / name).read_text())
+        record = json.loads(text_of(path / name))
         if record["crc32"] == crc_of(record["body"]):
             return record["body"]
     except FileNotFoundError as error:
@@ -89,6 +84,18 @@ def unsealed(path: Path, name: str) -> Any:
             f"{path}: {name} is damaged; restore another step"
         ) from error
     raise CheckpointDamagedError(f"{path}: {name} is damaged; restore another step")
+
+
+def find_missing(directory: Path, digests: Mapping[str, FileDigest]) -> str | None:
+    """Describe the first file that is missing or has a wrong size; reads no file."""
+    for name, digest in digests.items():
+        try:
+            size = (directory / name).stat().st_size
+        except FileNotFoundError:
+            return f"{name} is missing"
+        if size != digest.num_bytes:
+            return f"{name} has {size} bytes instead of {digest.num_bytes}"
+    return None
 
 
 class Verifier:
@@ -103,33 +110,21 @@ class Verifier:
     def find_damage(
         self, directory: Path, digests: Mapping[str, FileDigest]
     ) -> str | None:
-        """Return the first difference, with file and byte offset; None for none.
-
-        Args:
-            directory: Directory of the step.
-            digests: Of the files to verify, by name.
-        """
-        identities: dict[str, tuple[int, ...]] = {}
-        for name, digest in digests.items():
-            try:
-                identity = identities[name] = _identity(directory / name)
-            except FileNotFoundError:
-                return f"{name} is missing"
-            if identity[0] != digest.num_bytes:
-                return f"{name} has {identity[0]} bytes instead of {digest.num_bytes}"
+        """Describe the first difference, with file and byte offset; None if none."""
+        missing = find_missing(directory, digests)
+        if missing is not None:
+            return missing
+        identities = {name: _identity(directory / name) for name in digests}
         unknown = [
             name
             for name in digests
             if self._sound.get(directory / name) != identities[name]
         ]
-        tasks = _tasks(
-            directory, [(name, digests[name].block_bytes) for name in unknown]
-        )
-        checksums = iter(_checksums(tasks))
+        checksums = _checksums(directory, {n: digests[n].block_bytes for n in unknown})
         for name in unknown:
             num_bytes, block_bytes, blocks = digests[name]
             for index, wanted in enumerate(blocks):
-                if next(checksums, None) != wanted:
+                if checksums[name][index : index + 1] != [wanted]:
                     start = index * block_bytes
                     stop = min(start + block_bytes, num_bytes)
                     return f"{name} is damaged between its bytes {start} and {stop}"
@@ -137,7 +132,7 @@ class Verifier:
         return None
 
     def forget(self) -> None:
-        """Verify every file again from now on."""
+        """Forget which files are sound, so that each is verified again."""
         self._sound.clear()
 
 
@@ -147,44 +142,29 @@ def _identity(path: Path) -> tuple[int, ...]:
     return stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def _names(directory: Path, prefix: str = "") -> Iterator[str]:
-    for entry in directory.iterdir():
-        if entry.is_dir():
-            yield from _names(entry, f"{prefix}{entry.name}/")
-        else:
-            yield prefix + entry.name
+def _checksums(directory: Path, block_bytes: Mapping[str, int]) -> dict[str, list[int]]:
+    """Return the CRC-32 of every block of files; `block_bytes` is by file name."""
 
+    def checksum(block: tuple[str, int]) -> int:
+        name, start = block
+        with (directory / name).open("rb") as file:
+            file.seek(start)
+            return zlib.crc32(file.read(block_bytes[name]))
 
-def _tasks(
-    directory: Path, files: Iterable[tuple[str, int]]
-) -> list[tuple[Path, int, int]]:
-    """Return path, start and length of every block of some files."""
-    tasks: list[tuple[Path, int, int]] = []
-    for name, block_bytes in files:
-        path = directory / name
-        size = path.stat().st_size
-        tasks += [
-            (path, start, min(block_bytes, size - start))
-            for start in range(0, size, block_bytes)
-        ]
-    return tasks
-
-
-def _checksums(tasks: list[tuple[Path, int, int]]) -> list[int]:
-    if sum(num_bytes for _, _, num_bytes in tasks) >= _THREADS_FROM_BYTES:
-        try:
-            with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-                return list(pool.map(_crc_of_block, tasks))
-        except RuntimeError:
-            pass  # the interpreter is ending and starts no threads
-    return [_crc_of_block(task) for task in tasks]
-
-
-def _crc_of_block(task: tuple[Path, int, int]) -> int:
-    path, start, num_bytes = task
-    with path.open("rb") as file:
-        file.seek(start)
-        return zlib.crc32(file.read(num_bytes))
+    blocks = [
+        (name, start)
+        for name, size in block_bytes.items()
+        for start in range(0, (directory / name).stat().st_size, size)
+    ]
+    try:
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+            checksums = list(pool.map(checksum, blocks))
+    except RuntimeError:  # the interpreter is ending and starts no threads
+        checksums = list(map(checksum, blocks))
+    found: dict[str, list[int]] = {name: [] for name in block_bytes}
+    for (name, _), crc in zip(blocks, checksums, strict=True):
+        found[name].append(crc)
+    return found
 
 
 def crc_of(body: Any) -> int:

@@ -16,33 +16,24 @@ import numpy as np
 from flax import nnx
 
 from roxxel_ckpt._description import LeafSpec
+from roxxel_ckpt._folder import escaped
 from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_SCALARS: dict[str, type] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "complex": complex,
-}
+_NUMBERS = (bool, int, float, complex)
 
-
-# Deleting a smaller array before a restore saves no memory worth the risk.
+# `LiveState.release` deletes only arrays of at least this size in bytes. Deleting
+# smaller arrays would free little memory.
 _RELEASED_BYTES = 1 << 16
 
 
 class LiveState:
     """The leaves of a live model and optimizer, read once.
 
-    Args:
-        model: Any Flax NNX object.
-        optimizer: Any Flax NNX object, or None.
-
-    Attributes:
-        leaves: Values by name, in a fixed order. They are the live arrays themselves.
-        specs: Shape and dtype of each.
+    `leaves` holds the live arrays themselves, by name and in a fixed order; `specs`
+    holds their shapes and dtypes.
     """
 
     def __init__(self, model: Any, optimizer: Any = None) -> None:
@@ -66,28 +57,21 @@ class LiveState:
                     f"{name}: a part of this path is empty, '.' or '..', which cannot "
                     "name a directory; rename the variable"
                 )
-        self.specs = {name: spec_of(name, leaf) for name, leaf in self.leaves.items()}
+        self.specs = {name: _spec(name, leaf) for name, leaf in self.leaves.items()}
 
     def to_stored(self) -> dict[str, Any]:
-        """Return the arrays that Orbax writes, by name.
-
-        Raises:
-            CheckpointError: An array was donated to a computation.
-        """
+        """Return the arrays that Orbax writes, by name; raise if one was donated."""
         return {
-            name: to_stored(name, leaf)
+            name: _to_stored(name, leaf)
             for name, leaf in self.leaves.items()
             if self.specs[name].is_stored
         }
 
     def release(self, names: Iterable[str]) -> None:
-        """Delete large arrays, whose shape, dtype and sharding stay known.
+        """Delete the large arrays among `names`; shape, dtype and sharding stay known.
 
         Small arrays and PRNG keys stay. The live objects are unusable until `update`
         gives them values.
-
-        Args:
-            names: Leaves that a restore replaces.
         """
         for leaf in map(self.leaves.__getitem__, names):
             if (
@@ -98,22 +82,18 @@ class LiveState:
                 leaf.delete()
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Put values into the live objects; a leaf without a value stays as it is."""
+        """Put values into the live objects; leaves without a value stay unchanged."""
         leaves = [values.get(name, leaf) for name, leaf in self.leaves.items()]
         nnx.update(self._roots, jax.tree_util.tree_unflatten(self._structure, leaves))
 
 
-def spec_of(name: str, leaf: Any) -> LeafSpec:
-    """Return shape and dtype of a live leaf, also of one whose buffer was donated.
-
-    Raises:
-        TypeError: The leaf is neither an array nor a number.
-    """
+def _spec(name: str, leaf: Any) -> LeafSpec:
+    """Return shape and dtype of a live leaf, even if its buffer was donated."""
     if isinstance(leaf, jax.Array | np.ndarray | np.generic):
         dtype = str(leaf.dtype)
         if dtype != "object":
             return LeafSpec(tuple(leaf.shape), dtype)
-    if type(leaf).__name__ in _SCALARS:
+    if type(leaf) in _NUMBERS:
         return LeafSpec((), type(leaf).__name__)
     raise TypeError(
         f"{name}: a variable holds {type(leaf).__name__}, which no checkpoint can "
@@ -121,12 +101,8 @@ def spec_of(name: str, leaf: Any) -> LeafSpec:
     )
 
 
-def to_stored(name: str, leaf: Any) -> Any:
-    """Return a leaf as the array that Orbax writes.
-
-    Raises:
-        CheckpointError: The array was donated to a computation.
-    """
+def _to_stored(name: str, leaf: Any) -> Any:
+    """Return a leaf as the array that Orbax writes; raise if it was donated."""
     if isinstance(leaf, jax.Array):
         if leaf.is_deleted():
             raise CheckpointError(
@@ -135,37 +111,33 @@ def to_stored(name: str, leaf: Any) -> Any:
             )
         if _holds_keys(leaf):
             leaf = jax.random.key_data(leaf)
-        # On several processes Orbax writes only global arrays as jax.Array. An array of
-        # one process has the same values on every process, and process 0 writes it.
+        # With several processes, Orbax accepts only global arrays as jax.Array. Every
+        # other array has the same values in every process; as numpy, only process 0
+        # writes it.
         if jax.process_count() > 1 and leaf.is_fully_addressable:
             return np.asarray(leaf)
         return leaf
     return np.array(leaf)
 
 
-def is_read_as_numpy(leaf: Any) -> bool:
-    """Return whether a leaf is read as numpy instead of into its sharding.
+def target_of(leaf: Any) -> jax.ShapeDtypeStruct | None:
+    """Return shape, dtype and sharding to read a leaf into; None to read it as numpy.
 
-    An uncommitted array must stay uncommitted: committed to one device, the array could
-    not be used in a computation with arrays on a mesh.
+    An uncommitted array must stay uncommitted, so it is read as numpy: JAX refuses to
+    combine an array that is committed to one device with arrays on a mesh.
     """
-    if not isinstance(leaf, jax.Array):
-        return True
-    return not leaf.committed or (jax.process_count() > 1 and leaf.is_fully_addressable)
-
-
-def stored_template(leaf: jax.Array) -> jax.ShapeDtypeStruct:
-    """Return shape, dtype and sharding to read a committed leaf into."""
+    if not isinstance(leaf, jax.Array) or not leaf.committed:
+        return None
+    if jax.process_count() > 1 and leaf.is_fully_addressable:
+        return None
+    stored = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
     if _holds_keys(leaf):
-        data = jax.eval_shape(
-            jax.random.key_data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-        )
-        return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=leaf.sharding)
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=leaf.sharding)
+        stored = jax.eval_shape(jax.random.key_data, stored)
+    return jax.ShapeDtypeStruct(stored.shape, stored.dtype, sharding=leaf.sharding)
 
 
 def from_stored(stored: Any, live: Any) -> Any:
-    """Return a stored array as a value of the kind of the live leaf."""
+    """Convert a stored array to the kind, sharding and weak type of the live leaf."""
     if isinstance(live, jax.Array):
         array = stored
         if _holds_keys(live):
@@ -187,8 +159,8 @@ def from_stored(stored: Any, live: Any) -> Any:
 
 
 def _weak_zeros(like: jax.Array) -> jax.Array:
-    zero = _SCALARS[jnp.zeros((), like.dtype).item().__class__.__name__](0)
-    return jnp.broadcast_to(jnp.asarray(zero), like.shape)
+    # JAX gives weak types to Python's own numbers.
+    return jnp.broadcast_to(jnp.zeros((), like.dtype).item(), like.shape)
 
 
 def _holds_keys(leaf: jax.Array) -> bool:
@@ -199,6 +171,5 @@ def _component(entry: Any) -> str:
     """Return one part of a path as text; slashes in the part are escaped."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
-            text = str(getattr(entry, attribute))
-            return text.replace("%", "%25").replace("/", "%2F")
+            return escaped(str(getattr(entry, attribute)))
     return str(entry)

@@ -1,44 +1,47 @@
 """Every use of Orbax in this package.
 
 Orbax's array handler writes the arrays of one process as zarr 3, and reads them into
-any sharding. Each process writes and reads its own shards, and the files of the
-processes are disjoint, so no process merges files for the others. Which checkpoints
-exist, when a step appears and whether its files are sound is decided in this package.
+any sharding. Each process writes and reads its own pieces of the arrays. Processes
+write different files, so no process merges files for the others. This package, not
+Orbax, decides which checkpoints exist, when a step appears and whether its files are
+sound.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from typing import TYPE_CHECKING, Any
 
 import flax
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
+import tensorstore
 from etils import epath
 from orbax.checkpoint import type_handlers
+
+from roxxel_ckpt._folder import MANAGER_ITEM, STATE, is_of_manager
+from roxxel_ckpt._manager import ManagerLeaf, manager_leaves
+from roxxel_ckpt.errors import CheckpointDamagedError, brief
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-# Copies of an array on several devices share the writing from this size on. Below it,
-# one file per copy would cost more than it saves.
+# From this size on, devices that hold copies of an array each write a part of it. Below
+# this size, one file per device would cost more than it saves.
 _SHARED_BYTES = 1 << 20
 
 
 def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]:
-    """Copy arrays to the host, and start to write the shares of this process.
+    """Copy arrays to the host and start to write the shards of this process.
 
-    Args:
-        directory: An existing, empty directory.
-        arrays: By name.
-
-    Returns:
-        A function that waits until the files are written, and raises what failed. The
-        arrays may be donated before that.
+    `directory` is empty. When this returns, the arrays may be donated. The returned
+    function waits until the files are written, and raises any error of the write.
     """
     arrays_of_jax = type_handlers.ArrayHandler(
         array_metadata_store=None,
@@ -69,39 +72,109 @@ def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]
 def read_arrays(
     directory: Path, targets: Mapping[str, jax.ShapeDtypeStruct | None]
 ) -> dict[str, Any]:
-    """Read arrays; each process reads the shards of its own devices.
+    """Read arrays of a step: zarr 3, or OCDBT by version 0.1 or an Orbax manager.
 
-    Args:
-        directory: The arrays of a step, as zarr 3 or, by version 0.1, as OCDBT.
-        targets: By name: shape, dtype and sharding to read into, or None for numpy.
-
-    Returns:
-        A `jax.Array` in its sharding, or a numpy array, for every name.
+    Each process reads the shards of its own devices into the shape, dtype and sharding
+    of the target; a target of None gives the whole array as numpy.
     """
     if not targets:
         return {}
-    item = {name: 0 if target is None else target for name, target in targets.items()}
-    restore_args = {
-        name: ocp.RestoreArgs(restore_type=np.ndarray)
-        if target is None
-        else ocp.ArrayRestoreArgs(
-            restore_type=jax.Array,
-            sharding=target.sharding,
-            global_shape=target.shape,
-            dtype=target.dtype,
-        )
-        for name, target in targets.items()
-    }
-    # The handler alone: Orbax's Checkpointer waits for all processes by itself.
+    state, paths = directory / STATE, {name: (name,) for name in targets}
+    if is_of_manager(directory):
+        leaves = manager_leaves(directory)
+        state = directory / MANAGER_ITEM
+        paths = {name: leaves[name].path for name in targets}
+    item: dict[str, Any] = {}
+    restore_args: dict[str, Any] = {}
+    for name, target in targets.items():
+        args = ocp.RestoreArgs(restore_type=np.ndarray)
+        if target is not None:
+            args = ocp.ArrayRestoreArgs(
+                restore_type=jax.Array,
+                sharding=target.sharding,
+                global_shape=target.shape,
+                dtype=target.dtype,
+            )
+        _put(item, paths[name], 0 if target is None else target)
+        _put(restore_args, paths[name], args)
+    # Not Orbax's Checkpointer, which would wait for all processes.
     handler = ocp.PyTreeCheckpointHandler()
     with _quiet(), contextlib.closing(handler):
         restored: dict[str, Any] = handler.restore(
-            epath.Path(directory),
+            epath.Path(state),
             args=ocp.args.PyTreeRestore(
                 item=item, restore_args=restore_args, partial_restore=True
             ),
         )
-    return restored
+    return {name: _taken(restored, paths[name]) for name in targets}
+
+
+def read_manager_leaves(directory: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Return dtype and shape of every leaf that an Orbax manager wrote, by name.
+
+    Raises:
+        CheckpointDamagedError: A leaf cannot be read.
+    """
+    specs: dict[str, tuple[str, tuple[int, ...]]] = {}
+    for name, leaf in manager_leaves(directory).items():
+        array = _open(directory, name, leaf)
+        dtype, shape = str(array.dtype.name), tuple(array.shape)
+        if leaf.is_number:
+            dtype = type(np.zeros((), dtype).item()).__name__
+        elif leaf.key_kind is not None:
+            make = functools.partial(jax.random.key, 0, impl=leaf.key_kind)
+            dtype, shape = str(jax.eval_shape(make).dtype), shape[:-1]
+        specs[name] = dtype, shape
+    return specs
+
+
+def read_through(directory: Path, part: int = 0, num_parts: int = 1) -> None:
+    """Read a part of the leaves that an Orbax manager wrote, and drop the values.
+
+    Without digests, only this finds files that are missing or too short.
+
+    Raises:
+        CheckpointDamagedError: A leaf cannot be read.
+    """
+    for name, leaf in list(manager_leaves(directory).items())[part::num_parts]:
+        _open(directory, name, leaf, read=True)
+
+
+def _open(directory: Path, name: str, leaf: ManagerLeaf, *, read: bool = False) -> Any:
+    """Open an array that an Orbax manager wrote, or read all of its values.
+
+    TensorStore does this for one array after the other. Orbax opens all arrays at once,
+    and after an error prints a traceback for each.
+    """
+    store = {
+        "driver": "ocdbt",
+        "base": {"driver": "file", "path": f"{directory / MANAGER_ITEM}/"},
+        "path": f"{'.'.join(leaf.path)}/",
+    }
+    try:
+        opened: Any = tensorstore.open({"driver": "zarr", "kvstore": store}).result()
+        return opened.read().result() if read else opened
+    except ValueError as error:
+        raise CheckpointDamagedError(
+            f"{directory}: {name} cannot be read ({brief(error)}); restore another step"
+        ) from error
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for part in path[:-1]:
+        tree = tree.setdefault(part, {})
+    tree[path[-1]] = value
+
+
+def _taken(tree: Any, path: tuple[str, ...]) -> Any:
+    """Remove a leaf from a tree and return it; PRNG keys as 32-bit words."""
+    for part in path[:-1]:
+        tree = tree[part]
+    leaf = tree.pop(path[-1])
+    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(
+        leaf.dtype, jax.dtypes.prng_key
+    )
+    return jax.random.key_data(leaf) if is_key else leaf
 
 
 def versions() -> dict[str, str]:
@@ -113,19 +186,16 @@ def versions() -> dict[str, str]:
     }
 
 
-class _NotFromOrbax(logging.Filter):
-    """Drops records of Orbax, which repeat what is raised as an exception."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "orbax" not in record.pathname
-
-
 @contextlib.contextmanager
 def _quiet() -> Generator[None, None, None]:
-    """Keep tracebacks and hints of Orbax off the terminal."""
-    logger, silencer = logging.getLogger("absl"), _NotFromOrbax()
-    logger.addFilter(silencer)
+    """Keep tracebacks and hints of Orbax off the terminal; errors are also raised."""
+
+    def is_not_of_orbax(record: logging.LogRecord) -> bool:
+        return "orbax" not in record.pathname
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(is_not_of_orbax)
     try:
         yield
     finally:
-        logger.removeFilter(silencer)
+        logger.removeFilter(is_not_of_orbax)

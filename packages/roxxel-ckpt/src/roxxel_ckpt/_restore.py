@@ -1,8 +1,7 @@
 """Choose the checkpoint to restore, verify it, and read it into live objects.
 
-Every process plans which arrays it needs, verifies the files with these arrays, and
-reads them. The processes agree on each candidate: damage that one process finds makes
-all of them pass over the checkpoint.
+Every process plans which arrays it needs, verifies the files that hold these arrays,
+and reads them. If one process finds damage, all processes skip the checkpoint.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ import dataclasses
 import itertools
 import json
 import logging
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 
 from roxxel_ckpt import _orbax
-from roxxel_ckpt._compare import RestorePlan, check_restorable, plan_restore
+from roxxel_ckpt._compare import check_restorable, plan_restore
 from roxxel_ckpt._description import (
     FORMAT,
     is_version_1,
@@ -24,17 +23,11 @@ from roxxel_ckpt._description import (
     read_digests,
     read_leaves,
 )
-from roxxel_ckpt._folder import METADATA_FILE, STATE, Folder
+from roxxel_ckpt._folder import METADATA_FILE, STATE, Folder, listed
 from roxxel_ckpt._integrity import FileDigest, Verifier
-from roxxel_ckpt._leaves import (
-    LiveState,
-    from_stored,
-    is_read_as_numpy,
-    stored_template,
-)
-from roxxel_ckpt._processes import (
+from roxxel_ckpt._leaves import LiveState, from_stored, target_of
+from roxxel_ckpt.coordination import (
     Channel,
-    is_first_process,
     process_count,
     process_index,
 )
@@ -51,7 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from roxxel_ckpt._compare import RestoreReport
+    from roxxel_ckpt._compare import Options, RestoreReport
     from roxxel_ckpt._description import Description
 
 _logger = logging.getLogger("roxxel_ckpt")
@@ -59,39 +52,23 @@ _Targets = dict[str, jax.ShapeDtypeStruct | None]
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
-    """How a checkpoint is fitted to the live objects; see `Checkpointer.restore`."""
-
-    strict: bool = False
-    on_mismatch: Literal["error", "keep"] = "error"
-    rename: Mapping[str, str] | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A verified checkpoint, and what this process reads from it.
+    """A verified checkpoint, and how to read its leaves.
 
-    Attributes:
-        directory: Directory of the step.
-        description: What the checkpoint says about itself.
-        plan: Which stored leaf goes where.
-        targets: What to read each stored leaf into.
+    `source` and `targets` have an entry for each leaf that the restore reads. `source`
+    maps the live name of a leaf to its name in the checkpoint. `targets` maps the name
+    in the checkpoint to shape, dtype and sharding, or to None to read as numpy.
     """
 
     directory: Path
     description: Description
-    plan: RestorePlan
+    report: RestoreReport
+    source: Mapping[str, str]
     targets: _Targets
 
 
 class Restorer:
-    """Chooses, verifies and reads checkpoints of a folder.
-
-    Args:
-        folder: The folder of the checkpoints.
-        channel: Of the calls that all processes make.
-        timeout_s: Longest wait for the other processes.
-    """
+    """Chooses, verifies and reads checkpoints of a folder."""
 
     def __init__(self, folder: Folder, channel: Channel, timeout_s: float) -> None:
         self._folder, self._channel, self._timeout_s = folder, channel, timeout_s
@@ -104,19 +81,12 @@ class Restorer:
         step: int | None,
         options: Options | None,
     ) -> Candidate | None:
-        """Return the newest sound checkpoint, the same on all processes.
+        """Return the newest sound checkpoint, the same on all processes; None if none.
 
-        Args:
-            live: The live objects, whose shardings decide which files are verified.
-            steps: Steps that have a directory, oldest first.
-            step: The requested step; None for the newest sound checkpoint.
-            options: How the checkpoint is fitted to the live objects; None if it need
-                not fit.
-
-        Raises:
-            CheckpointDamagedError: The requested step is damaged, or all steps are.
-            CheckpointMismatchError: The checkpoint does not fit the live objects.
-            CheckpointNotFoundError: The requested step does not exist.
+        `steps` lists the steps with a directory, oldest first. A damaged `step` raises
+        a CheckpointDamagedError. The shardings of `live` decide which files each
+        process verifies. Without `options`, the checkpoint need not fit the live
+        objects.
         """
         if step is not None and step not in steps:
             raise not_found(self._folder, step)
@@ -130,7 +100,7 @@ class Restorer:
                     f"{directory}: cannot be used, {problem}; restore() without a step "
                     "uses the newest sound checkpoint"
                 )
-            if is_first_process():
+            if process_index() == 0:
                 _logger.warning(
                     "%s: cannot be used, %s; trying an older checkpoint",
                     directory,
@@ -150,29 +120,21 @@ class Restorer:
     def read(
         self, live: LiveState, candidate: Candidate, *, release: bool
     ) -> RestoreReport:
-        """Read a verified checkpoint into the live objects, in their shardings.
+        """Read the checkpoint from `choose` into the same live objects.
 
-        Args:
-            live: The live objects; they change only after every process has read.
-            candidate: From `choose`, for the same live objects.
-            release: Delete the live arrays before reading.
-
-        Raises:
-            CheckpointError: A process cannot read; the live objects are unchanged.
-            CheckpointStateLostError: The same, after the live arrays were deleted.
+        The objects change only after every process has read. `release` deletes the live
+        arrays before reading. Then a failure loses their values and raises a
+        CheckpointStateLostError.
         """
-        source = candidate.plan.source
-        names = [name for name in source if live.specs[name].is_stored]
         values: dict[str, Any] = {}
 
         def read() -> None:
             if release:
-                live.release(names)
-            stored = _orbax.read_arrays(candidate.directory / STATE, candidate.targets)
-            for name in names:
+                live.release(candidate.source)
+            stored = _orbax.read_arrays(candidate.directory, candidate.targets)
+            for name, source in candidate.source.items():
                 # Dropping each stored array here keeps the peak at one state.
-                array = stored.pop(source[name])
-                values[name] = from_stored(array, live.leaves[name])
+                values[name] = from_stored(stored.pop(source), live.leaves[name])
 
         try:
             self._channel.agree(
@@ -193,12 +155,12 @@ class Restorer:
                 "restore another step"
             ) from error
         live.update(values)
-        return candidate.plan.report
+        return candidate.report
 
     def _verified(
         self, live: LiveState, step: int, options: Options | None
     ) -> tuple[Candidate | None, str | None]:
-        """Plan and verify a step; return it, or why no process may use it."""
+        """Plan and verify a step; return the candidate, or why the step is unusable."""
         found: list[Candidate] = []
 
         def verify() -> str | None:
@@ -220,9 +182,9 @@ class Restorer:
 
     def _plan(self, live: LiveState, step: int, options: Options | None) -> Candidate:
         directory = self._folder.step_path(step)
-        if not self._folder.is_ours(step):
+        if not self._folder.is_checkpoint(step):
             raise CheckpointDamagedError(
-                f"{directory}: it is not a checkpoint of roxxel-ckpt"
+                f"{directory}: it is not a whole checkpoint of roxxel-ckpt or of Orbax"
             )
         description = read_description(directory)
         if description.format > FORMAT:
@@ -231,27 +193,26 @@ class Restorer:
                 f"reads up to {FORMAT}, so install a newer one"
             )
         rename = options and options.rename
-        plan = plan_restore(step, read_leaves(directory), live.specs, rename)
+        report = plan_restore(step, read_leaves(directory), live.specs, rename)
         if options is not None:
-            check_restorable(
-                plan.report,
-                str(directory),
-                strict=options.strict,
-                on_mismatch=options.on_mismatch,
-            )
-        targets: _Targets = {
-            stored: None if is_read_as_numpy(leaf) else stored_template(leaf)
-            for stored, leaf in (
-                (plan.source[name], live.leaves[name])
-                for name in plan.source
-                if live.specs[name].is_stored
-            )
+            check_restorable(report, directory, options)
+        old_name = {new: old for old, new in report.renamed.items()}
+        source = {
+            name: old_name.get(name, name)
+            for name in report.restored
+            if live.specs[name].is_stored
         }
-        return Candidate(directory, description, plan, targets)
+        targets: _Targets = {
+            stored: target_of(live.leaves[name]) for name, stored in source.items()
+        }
+        return Candidate(directory, description, report, source, targets)
 
     def _damage(self, candidate: Candidate) -> str | None:
         """Return the first damage in the files that this process reads."""
         directory = candidate.directory
+        if not candidate.description.has_digests:
+            _orbax.read_through(directory, process_index(), process_count())
+            return None
         digests = read_digests(directory, candidate.description)
         if is_version_1(directory):
             # The files of OCDBT do not show which arrays they hold, so the processes
@@ -267,7 +228,7 @@ class Restorer:
             for name, target in candidate.targets.items()
             for chunk in _chunks(directory / layouts[name], target)
         )
-        # A chunk without a file holds the fill value; its absence is recorded.
+        # A chunk that holds only the fill value has no file, so it has no digest.
         return self._find(directory, digests, [c for c in chunks if c in digests])
 
     def _find(
@@ -286,16 +247,6 @@ def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
     )
 
 
-def listed(steps: list[int]) -> str:
-    """Return steps as words of a sentence, the first ten of them by number."""
-    if not steps:
-        return "no step"
-    shown = ", ".join(map(str, steps[:10]))
-    return f"{'step' if len(steps) == 1 else 'steps'} {shown}" + (
-        f" and {len(steps) - 10} more" if len(steps) > 10 else ""
-    )
-
-
 def _first_problem(problems: list[str | None]) -> str | None:
     found = ((p, text) for p, text in enumerate(problems) if text is not None)
     process, text = next(found, (0, None))
@@ -307,9 +258,7 @@ def _first_problem(problems: list[str | None]) -> str | None:
 def _chunks(layout: Path, target: jax.ShapeDtypeStruct | None) -> set[str]:
     """Return the chunks of a zarr array that hold the shards of this process.
 
-    Args:
-        layout: The verified `zarr.json` of the array.
-        target: Shape and sharding to read into; None for the whole array.
+    `layout` is the verified `zarr.json`; a target of None needs the whole array.
     """
     array = json.loads(layout.read_text())
     shape, sizes = array["shape"], array["chunk_grid"]["configuration"]["chunk_shape"]

@@ -1,4 +1,9 @@
-"""Which finished checkpoints stay: the newest, the best, and permanent ones."""
+"""Which finished checkpoints stay: the newest, the best, and permanent ones.
+
+Every checkpoint records its program's best rule (metric and mode). If `best_metric` is
+None, the metric comes from the newest checkpoint that records a best rule, so all
+programs name the same best checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -7,57 +12,28 @@ import math
 import re
 from typing import TYPE_CHECKING, Literal
 
+from roxxel_ckpt._description import BestRule
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from roxxel_ckpt._description import Description
 
-# The mean training loss since the last checkpoint is less noisy than the loss of one
-# batch, which checkpoints of version 0.1 and hand-written loops have.
-_DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-
-
-def default_best_metric(metrics: Iterable[Mapping[str, float]]) -> str:
-    """Return the metric that judges checkpoints when the user names none.
-
-    Args:
-        metrics: The metrics of each checkpoint.
-
-    Returns:
-        `"eval_loss"` if any checkpoint has a finite held-out loss; else `"loss_mean"`
-        (the mean training loss since the checkpoint before); else `"loss"`.
-    """
-    present = {
-        name
-        for of_step in metrics
-        for name, value in of_step.items()
-        if math.isfinite(value)
-    }
-    return next((name for name in _DEFAULT_METRICS if name in present), "loss")
 
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """What to keep; a checkpoint stays when any of the rules keeps it.
+    """The retention options of `Checkpointer`.
 
-    Attributes:
-        max_to_keep: Newest checkpoints to keep, at least 1; None keeps all.
-        keep_best: Best checkpoints to keep, 0 or more.
-        keep_every: Permanent checkpoints: those at multiples of this number of steps,
-            or a text such as `"6h"` for one in each such duration; None for none.
-        best_metric: Metric that compares checkpoints; None for `default_best_metric`.
-        best_mode: `"min"` when lower is better, `"max"` when higher is.
-
-    Raises:
-        ValueError: An attribute is out of its range.
+    A checkpoint stays if it is among the newest, the best or the permanent ones.
     """
 
     max_to_keep: int | None = 3
     keep_best: int = 1
     keep_every: int | str | None = None
     best_metric: str | None = None
-    best_mode: Literal["min", "max"] = "min"
+    best_mode: Literal["min", "max"] | None = None
 
     def __post_init__(self) -> None:
         if self.max_to_keep is not None and self.max_to_keep < 1:
@@ -73,34 +49,27 @@ class Retention:
             raise ValueError(
                 f"keep_every must be at least 1 step, got {self.keep_every}"
             )
-        if self.best_mode not in {"min", "max"}:
+        if self.best_mode not in {"min", "max", None}:
             raise ValueError(
                 f'best_mode must be "min" or "max", got {self.best_mode!r}'
             )
 
-    def ranked(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:
-        """Return the steps that have a finite value of the metric, best first.
+    def best_rule(self, found: Mapping[int, Description]) -> BestRule:
+        """Return the rule that compares the finished steps."""
+        recorded = {step: description.best for step, description in found.items()}
+        return best_rule(recorded, self.best_metric, self.best_mode)
 
-        Of equal values the newer step comes first: it has been trained longer.
-
-        Args:
-            metrics: The metrics of every finished step.
-        """
-        name = self.best_metric or default_best_metric(metrics.values())
-        sign = 1 if self.best_mode == "min" else -1
-        values = {
-            step: sign * of_step[name]
-            for step, of_step in metrics.items()
-            if math.isfinite(of_step.get(name, math.nan))
-        }
-        return sorted(values, key=lambda step: (values[step], -step))
+    def ranked(self, found: Mapping[int, Description]) -> list[int]:
+        """Return the steps that have a finite value of the metric, best first."""
+        metrics = {step: description.metrics for step, description in found.items()}
+        return self.best_rule(found).ranked(metrics)
 
     def kept(self, found: Mapping[int, Description]) -> set[int]:
         """Return which of the finished steps stay; the newest always stays."""
         newest_first = sorted(found, reverse=True)
         kept = set(newest_first[: self.max_to_keep])
-        ranked = self.ranked({step: d.metrics for step, d in found.items()})
-        return kept | set(ranked[: self.keep_best]) | self._permanent(found)
+        best = self.ranked(found)[: self.keep_best]
+        return kept | set(best) | self._permanent(found)
 
     def _permanent(self, found: Mapping[int, Description]) -> set[int]:
         if self.keep_every is None:
@@ -113,6 +82,30 @@ class Retention:
             if found[step].saved_at - newest >= _seconds(self.keep_every):
                 permanent.append(step)
         return set(permanent)
+
+
+def best_rule(
+    recorded: Mapping[int, BestRule | None],
+    metric: str | None = None,
+    mode: Literal["min", "max"] | None = None,
+) -> BestRule:
+    """Return the rule that compares the checkpoints of a folder.
+
+    Args:
+        recorded: `Description.best` of every checkpoint, by step.
+        metric: Replaces the recorded metric.
+        mode: Replaces the recorded mode.
+
+    Returns:
+        The rule of the newest checkpoint that records a rule, else `BestRule()`, with
+        `metric` and `mode` replaced if given. A recorded mode applies only to the
+        recorded metric: another `metric` without `mode` uses `"min"`.
+    """
+    rules = {step: rule for step, rule in recorded.items() if rule is not None}
+    rule = rules[max(rules)] if rules else BestRule()
+    if metric is not None and metric != rule.metric:
+        rule = BestRule(metric)
+    return rule if mode is None else BestRule(rule.metric, mode)
 
 
 def _seconds(duration: str) -> float:

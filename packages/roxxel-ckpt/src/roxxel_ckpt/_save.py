@@ -1,28 +1,43 @@
-"""One save: room is made for the step, then a thread writes, digests and commits it.
+"""One save: prepare the folder, then a thread writes, digests and commits.
 
-`make_room` runs on process 0 before a save. A `Save` runs on every process: its thread
-copies the arrays to the host, waits for the description, and writes the files of this
-process. When every process has written, process 0 commits the step.
+`prepare_folder` runs on process 0 before a save. A `Save` runs on every process. Its
+thread copies the arrays to the host, writes the files of process `k` into the
+subdirectory `process-<k>/`, then moves them into the staged directory
+`<step>.<attempt>.roxxel-staged`. When every process has done so, process 0 commits: it
+writes the file that describes the step, and renames the staged directory.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import logging
+import secrets
+import shutil
 import threading
 import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import _orbax
-from roxxel_ckpt._description import Description, descriptions
-from roxxel_ckpt._folder import ABANDONED, STATE, Folder, digests_file, write_synced
-from roxxel_ckpt._integrity import crc_of, digest_files, sealed
-from roxxel_ckpt._processes import is_first_process, process_index
-from roxxel_ckpt._publish import DiskAttempt
-from roxxel_ckpt._restore import listed
+from roxxel_ckpt._description import descriptions
+from roxxel_ckpt._folder import (
+    ABANDONED,
+    COMMIT_FILE,
+    NOT_SHARED_REMEDY,
+    STAGED,
+    STATE,
+    Folder,
+    digests_file,
+    listed,
+    sync_directory,
+    write_synced,
+)
+from roxxel_ckpt._integrity import crc_of, digest_files, sealed, unsealed
+from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_ckpt.errors import (
+    CheckpointDamagedError,
     CheckpointError,
     CheckpointTimeoutError,
     CheckpointWriteError,
@@ -30,11 +45,10 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    import contextlib
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from roxxel_ckpt._description import LeafSpec
-    from roxxel_ckpt._processes import Channel
+    from roxxel_ckpt._description import Description, LeafSpec
     from roxxel_ckpt._retention import Retention
 
 _logger = logging.getLogger("roxxel_ckpt")
@@ -42,15 +56,24 @@ _in_flight: set[Save] = set()
 _exit_hook_lock = threading.Lock()
 _has_exit_hook = False
 
+_VISIBLE_S = 5.0
+"""Longest time after which a network file system shows a new file to other hosts."""
+
+_LOOK_EVERY_S = 0.05
+
 
 @dataclasses.dataclass(frozen=True)
 class SaveRecord:
     """How long a save took.
 
     Attributes:
-        step: Its step.
+        step: The step that was saved.
         blocking_s: Seconds for which `save` blocked its caller.
         total_s: Seconds until the checkpoint was complete; None before that.
+
+    Example:
+        >>> SaveRecord(step=10, blocking_s=0.5, total_s=2.0).total_s
+        2.0
     """
 
     step: int
@@ -58,22 +81,27 @@ class SaveRecord:
     total_s: float | None
 
 
-def make_room(folder: Folder, step: int, base: int, *, force: bool) -> bool:
-    """Prepare a locked folder for a step; return False when the step exists.
+def prepare_folder(
+    folder: Folder,
+    step: int,
+    base: int | None,
+    held: contextlib.ExitStack,
+    *,
+    force: bool,
+) -> bool:
+    """Lock the folder and prepare it for a step; return False if the step exists.
 
-    Args:
-        folder: The folder of the checkpoints.
-        step: The step to save.
-        base: Newer steps belong to an abandoned future and are moved to `abandoned/`.
-        force: Replace the step if it exists.
-
-    Raises:
-        CheckpointWriteError: The folder cannot hold the step.
+    `base` is the step that the run continues from, if known. Newer steps are from a run
+    that this one replaces, so they move to `abandoned/`. `held` receives the folder's
+    lock; closing it releases the lock.
     """
+    _lock(folder, held)
+    if base is None or step < base:
+        base = step
     try:
         folder.clean()
         numbered = folder.numbered()
-        ours = [number for number in numbered if folder.is_ours(number)]
+        ours = [number for number in numbered if folder.is_checkpoint(number)]
         if step in numbered and step not in ours:
             raise CheckpointWriteError(
                 f"{folder.step_path(step)}: exists and is not a checkpoint of "
@@ -99,101 +127,141 @@ def make_room(folder: Folder, step: int, base: int, *, force: bool) -> bool:
     return True
 
 
+def check_shared(
+    folder: Folder, channel: Channel, held: contextlib.ExitStack, timeout_s: float
+) -> None:
+    """Check on every process that all of them see a file that process 0 writes.
+
+    If each process had its own disk, no disk would hold a complete step. If a process
+    does not see the file, every process raises a CheckpointWriteError.
+
+    On process 0, `held` receives the folder's lock; closing it releases the lock.
+    """
+    # The name is new each time, because a network file system caches that a name is
+    # absent. If this process is killed, the next save or restore removes the file.
+    token = folder.path / f"0.{secrets.token_hex(8)}{STAGED}"
+
+    def write(_: list[None]) -> str:
+        _lock(folder, held)
+        try:
+            token.write_text("")
+        except OSError as error:
+            raise CheckpointWriteError(
+                f"{folder}: cannot hold checkpoints ({error.strerror or error}); "
+                "give checkpoint_path a folder that this process may write to"
+            ) from error
+        return token.name
+
+    name = channel.agree("write to the folder", lambda: None, write, timeout_s)
+    try:
+        blind: Sequence[int] = channel.agree(
+            "look into the folder",
+            lambda: _is_visible(folder.path / name),
+            lambda seen: [index for index, sees in enumerate(seen) if not sees],
+            timeout_s,
+        )
+    finally:
+        if process_index() == 0:
+            with contextlib.suppress(OSError):
+                token.unlink()
+    if blind:
+        raise CheckpointWriteError(
+            f"{folder}: process {blind[0]} does not see the file that process 0 wrote "
+            f"here, so no checkpoint could be restored; {NOT_SHARED_REMEDY}"
+        )
+
+
+def _lock(folder: Folder, held: contextlib.ExitStack) -> None:
+    """Wait for this process's saves into the folder, then make and lock the folder."""
+    for save in list(_in_flight):
+        if save.folder.path == folder.path:
+            save.wait()
+    folder.create()
+    if not held.enter_context(folder.lock()):
+        raise CheckpointWriteError(
+            f"{folder}: another process is saving a checkpoint here; "
+            "give every run a folder of its own"
+        )
+
+
+def _is_visible(path: Path) -> bool:
+    deadline_s = time.monotonic() + _VISIBLE_S
+    while not path.exists():
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(_LOOK_EVERY_S)
+    return True
+
+
 class Save:
-    """A save of one step, in a thread of its own.
+    """A save of one step, on its own thread.
 
-    Args:
-        folder: The folder of the checkpoints.
-        step: The step.
-        attempt: Name of this attempt, the same on every process.
-        channel: Of this attempt.
-        retention: Which steps stay after the commit.
-        timeout_s: Longest wait for this save or for another process, in seconds.
-        held: Closed when the save has ended.
-        started_at: `time.perf_counter()` at the begin of the save.
-
-    Attributes:
-        folder: The folder of the checkpoints.
-        step: The step.
-        channel: Of this attempt.
-        was_raised: Whether the caller knows already that this save failed.
+    `attempt` is a hexadecimal text that no other save has, so a process that is late
+    for one save cannot write into the next. `channel` is used by this save alone. The
+    end of the save closes `held`. `was_raised` is True if the caller has already seen
+    the error of this save.
     """
 
     def __init__(
         self,
         folder: Folder,
-        step: int,
+        description: Description,
+        specs: Mapping[str, LeafSpec],
         attempt: str,
-        channel: Channel,
         retention: Retention,
         timeout_s: float,
-        *,
         held: contextlib.ExitStack,
-        started_at: float,
     ) -> None:
-        self.folder, self.step, self._retention = folder, step, retention
-        self._attempt = DiskAttempt(folder, step, attempt, process_index())
-        self.channel = channel
+        self.folder, self.step = folder, description.step
+        self.channel = Channel(f"save/{attempt}")
         self.was_raised = False
-        self._timeout_s, self._held = timeout_s, held
-        self._started_at = started_at
-        self._blocking_s = 0.0
+        self._description, self._specs = description, specs
+        self._directory = folder.path / f"{self.step}.{attempt}{STAGED}"
+        self._retention, self._timeout_s, self._held = retention, timeout_s, held
+        self._started_at = self._blocking_s = 0.0
         self._total_s: float | None = None
         self._copied: Future[None] = Future()
-        self._described: Future[tuple[Description, Mapping[str, LeafSpec]]] = Future()
         self._done: Future[None] = Future()
 
-    def start(self, arrays: dict[str, Any]) -> None:
+    def start(self, arrays: dict[str, Any], started_at: float) -> None:
         """Start the thread; return when the arrays may be donated.
 
-        The thread waits for `describe` or `give_up` after that.
-
-        Raises:
-            CheckpointWriteError: The write cannot begin.
+        `started_at` was read from `time.perf_counter()` when the caller began.
         """
+        self._started_at = started_at
         _install_exit_hook()
         _in_flight.add(self)
-        # A daemon: a hanging disk must not keep the interpreter from ending. The exit
-        # hook waits for the thread instead.
+        # The thread copies the arrays too: Orbax runs an event loop, and the calling
+        # thread of a notebook has one already. The thread is a daemon, so a hanging
+        # disk cannot block the end of the program forever: the exit hook waits for the
+        # save, but no longer than the timeout.
         threading.Thread(
             target=self._run,
-            # A thread keeps its arguments until it ends, so a list passes the arrays.
+            # A thread keeps its arguments until it ends; `_write` empties this list.
             args=([arrays],),
             name=f"roxxel-ckpt-save-{self.step}",
             daemon=True,
         ).start()
         error = self._copied.exception()
+        self._blocking_s = time.perf_counter() - started_at
         if error is not None:
             self.was_raised = True
             raise _cannot_begin(self.folder, self.step, error) from error
 
-    def describe(self, description: Description, specs: Mapping[str, LeafSpec]) -> None:
-        """Let the thread commit the step with this description."""
-        self._blocking_s = time.perf_counter() - self._started_at
-        self._described.set_result((description, specs))
-
-    def give_up(self, error: BaseException) -> None:
-        """Let the thread end the save on every process, for an error of the caller."""
-        self.was_raised = True
-        self._described.set_exception(error)
-
     @property
     def record(self) -> SaveRecord:
-        """How long the save took so far."""
+        """How long the save has taken so far."""
         return SaveRecord(self.step, self._blocking_s, self._total_s)
 
     @property
     def has_ended(self) -> bool:
-        """Whether the thread has done everything, successful or not."""
+        """Whether the thread has done everything, successfully or not."""
         return self._done.done()
 
     def wait(self) -> None:
-        """Wait until the checkpoint is complete.
+        """Wait until the checkpoint is complete; raise an error of the save once.
 
-        Raises:
-            CheckpointTimeoutError: It is not complete after `timeout_s` seconds. The
-                write goes on, so waiting again is possible.
-            CheckpointWriteError: The save failed, and the caller does not know it yet.
+        After a CheckpointTimeoutError the save continues; waiting again is possible.
         """
         try:
             error = self._done.exception(self._timeout_s)
@@ -211,27 +279,18 @@ class Save:
 
     def _run(self, box: list[dict[str, Any]]) -> None:
         failure: BaseException | None = None
-        wait_for_files: Callable[[], None] | None = None
-        try:
-            self._attempt.create()
-            state = self._attempt.staging / STATE
-            state.mkdir()
-            wait_for_files = _orbax.start_writing(state, box.pop())
-            self._copied.set_result(None)
-        except BaseException as error:  # noqa: BLE001 - raised by start()
-            self._copied.set_exception(error)
         try:
             self.channel.agree(
                 f"commit step {self.step}",
-                lambda: self._publish(wait_for_files),
+                lambda: self._write(box),
                 self._commit,
                 self._timeout_s,
             )
             self._total_s = time.perf_counter() - self._started_at
         except BaseException as error:  # noqa: BLE001 - raised by wait()
             failure = error
-            if is_first_process():
-                self._attempt.discard()
+            if process_index() == 0:
+                shutil.rmtree(self._directory, ignore_errors=True)
         self._held.close()
         _in_flight.discard(self)
         if failure is None:
@@ -239,29 +298,51 @@ class Save:
         else:
             self._done.set_exception(failure)
 
-    def _publish(self, wait_for_files: Callable[[], None] | None) -> int:
-        """Finish and digest the files of this process; return the digests' CRC-32."""
-        error = self._copied.exception() or self._described.exception()
-        if wait_for_files is not None:
-            wait_for_files()
-        if error is not None:
-            raise _as_exception(error)
-        staging = self._attempt.staging
+    def _write(self, box: list[dict[str, Any]]) -> int:
+        """Write and digest the files of this process; return the digests' CRC-32."""
+        staging = self._directory / f"process-{process_index()}"
+        state = staging / STATE
+        try:
+            state.mkdir(parents=True)
+            wait_for_files = _orbax.start_writing(state, box.pop())
+        except BaseException as error:
+            self._copied.set_exception(error)
+            raise
+        self._copied.set_result(None)
+        wait_for_files()
         digests = digest_files(staging)
         path = staging / digests_file(process_index())
         path.parent.mkdir()
         write_synced(path, sealed(digests))
-        self._attempt.publish()
+        for entry in list(staging.iterdir()):
+            _merge(entry, self._directory / entry.name)
+        sync_directory(self._directory)
+        shutil.rmtree(staging)
         return crc_of(digests)
 
     def _commit(self, digests: list[int]) -> None:
-        """Commit the step on process 0, then delete the steps that need not stay."""
-        description, specs = self._described.result()
-        description = dataclasses.replace(
-            description, digests=tuple(digests), saved_at=time.time()
-        )
-        self._attempt.commit(description.to_json(specs))
+        """Commit the step on process 0, then delete the steps that retention drops.
+
+        Raises a CheckpointWriteError if the folder lacks the files of a process: the
+        digests of this process are absent or have another CRC-32.
+        """
+        for process, crc in enumerate(digests):
+            if not self._has_digests(process, crc):
+                raise CheckpointWriteError(
+                    f"the files of process {process} are not in {self.folder}, so the "
+                    f"step could not be restored; {NOT_SHARED_REMEDY}"
+                )
         found = descriptions(self.folder)
+        found[self.step] = description = dataclasses.replace(
+            self._description,
+            digests=tuple(digests),
+            saved_at=time.time(),
+            best=self._retention.best_rule(found),
+        )
+        text = description.to_json(self._specs)
+        write_synced(self._directory / COMMIT_FILE, text)
+        sync_directory(self._directory)
+        self.folder.show(self._directory, self.step)
         for old in sorted(found.keys() - self._retention.kept(found)):
             try:
                 self.folder.delete(old)
@@ -272,6 +353,11 @@ class Save:
                     brief(error),
                 )
 
+    def _has_digests(self, process: int, crc: int) -> bool:
+        with contextlib.suppress(CheckpointDamagedError):
+            return crc_of(unsealed(self._directory, digests_file(process))) == crc
+        return False
+
     def _too_slow(self, reason: str) -> CheckpointTimeoutError:
         return CheckpointTimeoutError(
             f"{self.folder}: the save of step {self.step} was not done after "
@@ -280,16 +366,16 @@ class Save:
         )
 
 
-def wait_for_others(folder: Folder) -> None:
-    """Wait for saves into a folder that another object of this process started."""
-    for save in list(_in_flight):
-        if save.folder.path == folder.path:
-            save.wait()
-
-
-def _as_exception(error: BaseException) -> Exception:
-    """Return an error that an agreement passes on, also for a KeyboardInterrupt."""
-    return error if isinstance(error, Exception) else CheckpointError(brief(error))
+def _merge(source: Path, target: Path) -> None:
+    """Rename a file or directory; merge a directory into an existing one."""
+    try:
+        source.rename(target)
+    except OSError:
+        if not (source.is_dir() and target.is_dir()):
+            raise
+        for entry in list(source.iterdir()):
+            _merge(entry, target / entry.name)
+        sync_directory(target)
 
 
 def _cannot_begin(
@@ -304,8 +390,8 @@ def _cannot_begin(
 def _install_exit_hook() -> None:
     """Finish saves in flight when the program ends without `close()`.
 
-    `atexit` runs too late: `concurrent.futures`, which Orbax uses, accepts no work by
-    then. Hooks of `threading` run before, and the hook registered last runs first.
+    `atexit` runs too late: by then, `concurrent.futures`, which Orbax uses, accepts no
+    work. Hooks of `threading` run earlier; the hook registered last runs first.
     """
     global _has_exit_hook  # noqa: PLW0603 - one hook for the process
     with _exit_hook_lock:

@@ -1,12 +1,13 @@
 """The `roxxel-ckpt` command: list, show, compare, verify and export checkpoints.
 
-The command uses no accelerator. Exit codes: 0 for success; 1 when there is damage or a
-difference, or something does not exist; 2 for a wrong command line.
+The command uses no accelerator. Exit codes: 0 for success; 1 for damage, a difference
+or a missing file; 2 for a wrong command line.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime as dt
 import json
 import math
@@ -25,7 +26,7 @@ from roxxel_ckpt._description import (
     read_leaves,
 )
 from roxxel_ckpt._folder import Folder
-from roxxel_ckpt._integrity import Verifier
+from roxxel_ckpt._integrity import Verifier, find_missing
 from roxxel_ckpt._retention import Retention
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -35,6 +36,8 @@ from roxxel_ckpt.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+_NAME_A_FOLDER = "name a folder of checkpoints or of a run"
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -> int:
@@ -48,14 +51,20 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -
         The exit code.
     """
     options = _parser(prog).parse_args(arguments)
+    if "jax" not in sys.modules:
+        os.environ["JAX_PLATFORMS"] = "cpu"
     try:
         return options.run(options)
     except BrokenPipeError:
-        # Whoever read our output has seen enough.
+        # The reader closed our output early, as `head` does.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (CheckpointError, OSError, ValueError) as error:
+    except (CheckpointError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        place = "" if error.filename is None else f"{error.filename}: "
+        print(f"{prog}: {place}{error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
@@ -65,15 +74,22 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    step_help = "directory of a step, or a folder of them for its newest"
+    step_help = "directory of a step, or a folder of steps or of a run (newest step)"
 
     ls = commands.add_parser("ls", help="list the steps of a folder")
-    ls.add_argument("folder", nargs="?", default=".")
+    ls.add_argument(
+        "folder", nargs="?", default=".", help="folder of checkpoints or of a run"
+    )
     ls.add_argument(
         "--metric",
-        help="metric of the best mark (default: the held-out loss, else the loss)",
+        help="metric of the best mark (default: the one that the checkpoints record, "
+        "else the held-out loss, else the loss)",
     )
-    ls.add_argument("--mode", choices=["min", "max"], default="min")
+    ls.add_argument(
+        "--mode",
+        choices=["min", "max"],
+        help="whether lower or higher is better (default: as recorded, else min)",
+    )
     ls.add_argument("--json", action="store_true", help="one JSON object a line")
     ls.set_defaults(run=_ls)
 
@@ -88,7 +104,9 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     diff.set_defaults(run=_diff)
 
     verify = commands.add_parser("verify", help="check every file against its digest")
-    verify.add_argument("paths", nargs="*", default=["."], help="folders or steps")
+    verify.add_argument(
+        "paths", nargs="*", default=["."], help="folders of steps or runs, or steps"
+    )
     verify.set_defaults(run=_verify)
 
     export = commands.add_parser("export", help="write a step's model to one file")
@@ -105,11 +123,9 @@ def _ls(options: argparse.Namespace) -> int:
     folder = _folder(options.folder)
     found = descriptions(folder)
     if not found:
-        folder.check_not_of_a_run()
-        print(f"{folder}: no checkpoints", file=sys.stderr)
-        return 1
+        raise _holds_none(folder)
     retention = Retention(best_metric=options.metric, best_mode=options.mode)
-    ranked = retention.ranked({step: d.metrics for step, d in found.items()})
+    ranked = retention.ranked(found)
     rows: list[dict[str, Any]] = [
         {
             "step": step,
@@ -121,6 +137,8 @@ def _ls(options: argparse.Namespace) -> int:
                 for mark, holds in (
                     ("newest", step == max(found)),
                     ("best", step in ranked[:1]),
+                    ("damaged", not _is_whole(folder.step_path(step))),
+                    ("no digests", not description.has_digests),
                 )
                 if holds
             ],
@@ -146,6 +164,14 @@ def _ls(options: argparse.Namespace) -> int:
     return 0
 
 
+def _is_whole(directory: Path) -> bool:
+    """Return whether all files of a step exist and have their sizes."""
+    with contextlib.suppress(CheckpointDamagedError):
+        digests = read_digests(directory, read_description(directory))
+        return find_missing(directory, digests) is None
+    return False
+
+
 def _show(options: argparse.Namespace) -> int:
     directory = _step(options.step)
     description, leaves = read_description(directory), read_leaves(directory)
@@ -155,6 +181,8 @@ def _show(options: argparse.Namespace) -> int:
     if description.extra is not None:
         print(f"  extra: {json.dumps(description.extra)}")
     versions = ", ".join(f"{name} {v}" for name, v in description.versions.items())
+    if not description.has_digests:
+        versions = "an Orbax manager; its files carry no digests"
     print(f"  written with {versions}\n")
     table = [("leaf", "dtype", "shape", "size")]
     table += [
@@ -175,7 +203,7 @@ def _diff(options: argparse.Namespace) -> int:
     directories = _step(options.a), _step(options.b)
     leaves = read_leaves(directories[0]), read_leaves(directories[1])
     both = read_description(directories[0]), read_description(directories[1])
-    report = plan_restore(both[0].step, *leaves, whole=True).report
+    report = plan_restore(both[0].step, *leaves, whole=True)
     lines = [f"- {name}: {leaves[0][name]}" for name in report.dropped]
     lines += [f"+ {name}: {leaves[1][name]}" for name in report.new]
     lines += [f"! {name}: {a} -> {b}" for name, a, b in report.mismatched]
@@ -185,13 +213,18 @@ def _diff(options: argparse.Namespace) -> int:
             lines.append(f"! {part}: {a} -> {b}")
     same = len(report.restored)
     if options.values:
+        for directory in directories:
+            _check_sound(directory, "compared")
         for name, line in _different_values(directories, report.restored, leaves[0]):
             lines.append(f"! {name}: {line}")
             same -= 1
     for line in lines:
         print(line)
-    alike = "equal" if options.values else "of the same shape and dtype"
-    print(f"{same} leaves {alike}, {len(lines)} differences")
+    alike, note = "equal", ""
+    if not options.values:
+        alike = "of the same shape and dtype"
+        note = "; values were not compared, add --values to compare them"
+    print(f"{same} leaves {alike}, {len(lines)} differences{note}")
     return 1 if lines else 0
 
 
@@ -200,19 +233,26 @@ def _different_values(
     names: Sequence[str],
     leaves: dict[str, LeafSpec],
 ) -> Iterable[tuple[str, str]]:
-    _keep_off_accelerators()
+    """Yield each leaf with a differing bit, and a line for the user."""
+    import numpy as np
+
     from roxxel_ckpt._export import read_as_numpy
+
+    def bits(values: Any) -> Any:
+        return np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, -1)
 
     readers = (read_as_numpy(path, names, leaves) for path in directories)
     for (name, a), (_, b) in zip(*readers, strict=True):
         if a.tobytes() == b.tobytes():
             continue
-        count = int((a != b).sum())
+        differ = (bits(a) != bits(b)).any(axis=1)
+        line = f"{differ.sum()} of {a.size} values differ"
         if a.dtype.kind in "fc" or a.dtype.name.startswith(("bfloat", "float8")):
-            largest = abs(a.astype("float64") - b.astype("float64")).max()
-            yield name, f"{count} of {a.size} values differ, by up to {largest:.3g}"
-        else:
-            yield name, f"{count} of {a.size} values differ"
+            wide = "complex128" if a.dtype.kind == "c" else "float64"
+            pair = [x.astype(wide).reshape(-1)[differ] for x in (a, b)]
+            with np.errstate(invalid="ignore"):
+                line += f", by up to {abs(pair[0] - pair[1]).max():.3g}"
+        yield name, line
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -220,28 +260,49 @@ def _verify(options: argparse.Namespace) -> int:
     for text in options.paths:
         for directory in _steps(text):
             damage = _damage(directory)
-            print(f"{directory}: {'sound' if damage is None else f'DAMAGED, {damage}'}")
+            state = "sound" if damage is None else f"DAMAGED, {damage}"
+            if damage is None and not read_description(directory).has_digests:
+                state = "can be read, but Orbax wrote it without digests"
+            print(f"{directory}: {state}")
             num_damaged += damage is not None
     return 1 if num_damaged else 0
 
 
 def _damage(directory: Path) -> str | None:
-    """Return the first damage in any file of a step; None for none."""
+    """Describe the first damage in any file of a step; None if none."""
     try:
-        digests = read_digests(directory, read_description(directory))
+        description = read_description(directory)
+        if not description.has_digests:
+            from roxxel_ckpt._orbax import read_through
+
+            read_through(directory)
+        digests = read_digests(directory, description)
     except CheckpointDamagedError as error:
-        return str(error).removeprefix(f"{directory}: ")
+        problem, _, _ = str(error).removeprefix(f"{directory}: ").rpartition("; ")
+        return problem
     return Verifier().find_damage(directory, digests)
+
+
+def _check_sound(directory: Path, done: str) -> None:
+    """Raise a CheckpointDamagedError if any file of a step is damaged."""
+    damage = _damage(directory)
+    if damage is not None:
+        raise CheckpointDamagedError(
+            f"{directory}: cannot be {done}, {damage}; name another step"
+        )
 
 
 def _export(options: argparse.Namespace) -> int:
     directory = _step(options.step)
-    damage = _damage(directory)
-    if damage is not None:
-        raise CheckpointError(
-            f"{directory}: cannot be exported, {damage}; export another step"
+    _check_sound(directory, "exported")
+    target = Path(options.safetensors)
+    if target.is_dir():
+        raise CheckpointNotFoundError(f"{target}: is a folder; name a file")
+    if not target.parent.is_dir():
+        raise CheckpointNotFoundError(
+            f"{target}: its folder does not exist; make it, or name a file in another "
+            "folder"
         )
-    _keep_off_accelerators()
     from roxxel_ckpt._export import export_safetensors
 
     leaves = read_leaves(directory)
@@ -250,40 +311,37 @@ def _export(options: argparse.Namespace) -> int:
         for name in leaves
         if options.all or name.startswith("model/")
     }
-    target = Path(options.safetensors)
     num_bytes = export_safetensors(directory, leaves, names, target)
     print(f"{target}: {len(names)} arrays, {_human(num_bytes)}")
     return 0
 
 
-def _keep_off_accelerators() -> None:
-    """Restrict JAX to the CPU, unless the program has imported JAX already."""
-    if "jax" not in sys.modules:
-        os.environ["JAX_PLATFORMS"] = "cpu"
-
-
 def _folder(text: str) -> Folder:
+    """Return the folder of checkpoints, named by itself or by its run."""
     folder = Folder(text)
     if not folder.path.is_dir():
-        raise CheckpointNotFoundError(
-            f"{text}: this folder does not exist; name a folder of checkpoints"
-        )
-    return folder
+        problem = "is a file" if folder.path.exists() else "does not exist"
+        raise CheckpointNotFoundError(f"{text}: {problem}; {_NAME_A_FOLDER}")
+    inner = Folder(folder.path / "checkpoints")
+    return inner if inner.path.is_dir() and not folder.numbered() else folder
+
+
+def _holds_none(folder: Folder) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(
+        f"{folder}: is not a checkpoint and holds none; {_NAME_A_FOLDER}"
+    )
 
 
 def _steps(text: str) -> list[Path]:
-    """Return the directories of a folder's steps, or the step that is named."""
+    """Return the directories of a folder's steps, or of the one step that is named."""
     folder = _folder(text)
-    own = [folder.step_path(n) for n in folder.numbered() if folder.is_ours(n)]
+    own = [folder.step_path(n) for n in folder.numbered() if folder.is_checkpoint(n)]
     if own:
         return own
     name = folder.path.name
-    if name.isdigit() and Folder(folder.path.parent).is_ours(int(name)):
+    if name.isdigit() and Folder(folder.path.parent).is_checkpoint(int(name)):
         return [folder.path]
-    folder.check_not_of_a_run()
-    raise CheckpointNotFoundError(
-        f"{text}: neither holds nor is a checkpoint; name a folder of steps or a step"
-    )
+    raise _holds_none(folder)
 
 
 def _step(text: str) -> Path:

@@ -1,21 +1,34 @@
-"""The coordination service of `jax.distributed`: short texts and barriers by name.
+"""How the processes of a program agree, through the service of `jax.distributed`.
 
-The processes of a program agree through this service and not through collectives on
-their devices: a collective needs every process at the same point, and waits for ever
-for a process that has failed. A call of the service has a deadline and works in any
-thread.
+The processes exchange short texts and use no collectives on their devices. A collective
+needs every process at the same point, and waits forever for a process that has failed.
+A call of the service has a deadline and works in any thread. A `Channel` makes
+agreements from such texts: process 0 decides from the reports of all processes.
 
-JAX has no public interface to this service. No other module of Roxxel uses the private
-interface. `roxxel_train` builds on this module; programs need not use it.
+JAX has no public interface to this service; only this module uses the private one.
+`roxxel_train` uses this module; user programs need not.
 """
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
-from jax._src import distributed
+from jax._src import distributed, xla_bridge
+
+from roxxel_ckpt import errors
+from roxxel_ckpt.errors import (
+    CheckpointError,
+    CheckpointTimeoutError,
+    OtherProcessError,
+    brief,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -23,14 +36,21 @@ class CoordinationService:
     """This process's connection to the service.
 
     Attributes:
-        process_index: This process, from 0. Reading it touches no device.
+        process_index: Index of this process, from 0. `jax.process_index()` would
+            initialize the devices.
         process_count: Number of processes.
         client: JAX's own client.
+        host: Name or address of the host of process 0, which every process reaches.
+
+    Example:
+        >>> coordination_service() is None  # in a lone process
+        True
     """
 
     process_index: int
     process_count: int
     client: Any
+    host: str
 
     def set(self, key: str, value: str, *, overwrite: bool = False) -> bool:
         """Store a text.
@@ -38,10 +58,10 @@ class CoordinationService:
         Args:
             key: Parts separated by slashes.
             value: The text.
-            overwrite: Replace the text that the key has.
+            overwrite: Replace the text of an existing key.
 
         Returns:
-            False when the key exists already and stays as it is.
+            False if the key existed and its text is unchanged.
         """
         try:
             self.client.key_value_set(key, value, allow_overwrite=overwrite)
@@ -55,7 +75,7 @@ class CoordinationService:
         """Wait until a key has a text, and return it.
 
         Raises:
-            TimeoutError: No process stored one within `timeout_s` seconds.
+            TimeoutError: No process stored a text within `timeout_s` seconds.
         """
         try:
             value: str = self.client.blocking_key_value_get(
@@ -70,7 +90,10 @@ class CoordinationService:
         return value
 
     def entries(self, prefix: str) -> dict[str, str]:
-        """Return the texts below a prefix that ends in a slash, by the key's rest."""
+        """Return the texts whose keys begin with `prefix`, which ends in a slash.
+
+        The keys of the returned dict lack `prefix`.
+        """
         found: list[tuple[str, str]] = self.client.key_value_dir_get(prefix)
         return {key.removeprefix(prefix): value for key, value in found}
 
@@ -82,11 +105,11 @@ class CoordinationService:
         """Wait until every process has called this with the same name.
 
         Args:
-            name: Not used for a barrier before.
-            timeout_s: Longest wait.
+            name: A name that no earlier barrier had.
+            timeout_s: Longest wait, in seconds.
 
         Raises:
-            TimeoutError: A process did not call it in time, or this one was too late.
+            TimeoutError: A process did not call in time, or this process was too late.
         """
         try:
             self.client.wait_at_barrier(name, _milliseconds(timeout_s))
@@ -94,12 +117,229 @@ class CoordinationService:
             raise TimeoutError(f"barrier {name!r}: {error}") from error
 
 
+class Channel:
+    """A series of agreements, which every process makes in the same order.
+
+    In each agreement every process reports a JSON value. From the list of reports, in
+    process order, process 0 computes the decision, which is also a JSON value. In a
+    program of one process, that process computes the decision from its own report.
+
+    Args:
+        name: The same on every process, and different for every channel.
+
+    Example:
+        >>> channel = Channel("example")
+        >>> channel.agree("choose a step", lambda: 3, max, timeout_s=1.0)
+        3
+    """
+
+    def __init__(self, name: str) -> None:
+        self._prefix = f"roxxel/{name}/"
+        self._turn = 0
+
+    def agree(
+        self,
+        call: str,
+        report: Callable[[], Any],
+        decide: Callable[[list[Any]], Any],
+        timeout_s: float,
+    ) -> Any:
+        """Wait for the reports of all processes, and return what process 0 decides.
+
+        An error in one process is raised on every process. The other processes raise it
+        as the same subclass of CheckpointError, or as an OtherProcessError.
+
+        Args:
+            call: Names the agreement, also in errors; the same on every process.
+            report: Returns what this process reports.
+            decide: Returns the decision; runs on process 0.
+            timeout_s: Longest time until all processes have reported, in seconds.
+
+        Raises:
+            CheckpointTimeoutError: A process did not report in time; raised on all.
+            CheckpointError: Another process failed, or makes another call.
+        """
+        service = _service()
+        if service is None:
+            return decide([report()])
+        turn, self._turn = self._turn, self._turn + 1
+        failure: Exception | None = None
+        message: dict[str, Any] = {"call": call}
+        try:
+            message["value"] = report()
+        except Exception as error:  # noqa: BLE001 - raised below, once all know
+            failure = error
+            message["error"] = [type(error).__name__, brief(error)]
+        keys = self._keys(turn)
+        if service.process_index == 0:
+            answer, failed = _decide(service, keys, message, decide, timeout_s)
+            failure = failure or failed
+            self._publish(service, turn, answer)
+        else:
+            service.set(f"{keys}{service.process_index}", json.dumps(message))
+            try:
+                # Process 0 waits for the slowest process before it answers.
+                answer = json.loads(service.get(f"{keys}answer", 2 * timeout_s))
+            except TimeoutError as error:
+                raise (failure or _late("process 0", call, timeout_s)) from error
+        if failure is not None:
+            raise failure
+        if "error" in answer:
+            kind, text = answer["error"]
+            raise _error_class(kind)(text)
+        return answer["value"]
+
+    def poll(
+        self,
+        report: Callable[[bool], Any | None],
+        decide: Callable[[list[Any]], Any],
+    ) -> Any | None:
+        """Make the next agreement without waiting; call again while the result is None.
+
+        Args:
+            report: Returns what this process reports, or None to report at a later
+                call. Its argument is whether another process has reported. After it has
+                returned a report, it is not called again in this agreement.
+            decide: Returns the decision, never None; runs on process 0.
+
+        Returns:
+            The decision, or None if it is not made yet.
+        """
+        service = _service()
+        if service is None:
+            own = report(False)
+            return None if own is None else decide([own])
+        turn, index = self._turn, service.process_index
+        keys = self._keys(turn)
+        found = service.entries(keys)
+        if "answer" in found:
+            self._turn += 1
+            return json.loads(found["answer"])
+        if str(index) not in found:
+            own = report(bool(found))
+            if own is not None:
+                service.set(f"{keys}{index}", json.dumps(own))
+        elif index == 0 and len(found) == service.process_count:
+            values = [json.loads(found[str(i)]) for i in range(len(found))]
+            self._publish(service, turn, decide(values))
+        return None
+
+    def close(self) -> None:
+        """Delete the texts of a channel that no process will use again."""
+        service = _service()
+        if service is not None and service.process_index == 0:
+            service.delete(self._prefix)
+
+    def _keys(self, turn: int) -> str:
+        return f"{self._prefix}{turn}/"
+
+    def _publish(self, service: CoordinationService, turn: int, answer: Any) -> None:
+        service.set(f"{self._keys(turn)}answer", json.dumps(answer))
+        if turn:
+            # A process that reports in this turn has read the previous turn's answer.
+            service.delete(self._keys(turn - 1))
+
+
 def coordination_service() -> CoordinationService | None:
     """Return the service; None where `jax.distributed` is not initialised."""
     state = distributed.global_state
     if state.client is None:
         return None
-    return CoordinationService(state.process_id, state.num_processes or 1, state.client)
+    host = (state.coordinator_address or "").rpartition(":")[0].strip("[]")
+    return CoordinationService(
+        state.process_id, state.num_processes or 1, state.client, host
+    )
+
+
+def has_devices() -> bool:
+    """Return whether this process has found its devices.
+
+    Finding the devices waits for all other processes; this call does not.
+    """
+    return not is_finding_devices() and xla_bridge.backends_are_initialized()
+
+
+def is_finding_devices() -> bool:
+    """Return whether a thread of this process is finding its devices."""
+    lock = xla_bridge._backend_lock  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no function says so
+    is_free = lock.acquire(blocking=False)
+    if is_free:
+        lock.release()
+    return not is_free
+
+
+def process_index() -> int:
+    """Return the index of this process."""
+    service = _service()
+    return 0 if service is None else service.process_index
+
+
+def process_count() -> int:
+    """Return the number of processes."""
+    service = _service()
+    return 1 if service is None else service.process_count
+
+
+def _service() -> CoordinationService | None:
+    """Return the service; None in a program of one process."""
+    service = coordination_service()
+    if service is None and jax.process_count() > 1:
+        raise CheckpointError(
+            "JAX runs on several processes without its coordination service; "
+            "call jax.distributed.initialize() first"
+        )
+    return None if service is None or service.process_count == 1 else service
+
+
+def _decide(
+    service: CoordinationService,
+    keys: str,
+    own: dict[str, Any],
+    decide: Callable[[list[Any]], Any],
+    timeout_s: float,
+) -> tuple[dict[str, Any], Exception | None]:
+    """Return the answer to all processes, and the error to raise on process 0."""
+    deadline, messages = time.monotonic() + timeout_s, [own]
+    for process in range(1, service.process_count):
+        try:
+            text = service.get(f"{keys}{process}", deadline - time.monotonic())
+        except TimeoutError as error:
+            late = _late(f"process {process}", own["call"], timeout_s)
+            late.__cause__ = error
+            return {"error": ["CheckpointTimeoutError", str(late)]}, late
+        messages.append(json.loads(text))
+    for process, message in enumerate(messages):
+        if message["call"] != own["call"]:
+            text = (
+                f"process 0 calls {own['call']} and process {process} calls "
+                f"{message['call']}; every process must make the same calls in the "
+                "same order"
+            )
+            return {"error": ["CheckpointError", text]}, CheckpointError(text)
+    for process, message in enumerate(messages):
+        if "error" in message:
+            kind, text = message["error"]
+            text = f"process {process}: {text}"
+            return {"error": [kind, text]}, _error_class(kind)(text)
+    try:
+        return {"value": decide([message["value"] for message in messages])}, None
+    except Exception as error:  # noqa: BLE001 - raised by the caller
+        text = f"process 0: {brief(error)}"
+        return {"error": [type(error).__name__, text]}, error
+
+
+def _late(process: str, call: str, timeout_s: float) -> CheckpointTimeoutError:
+    return CheckpointTimeoutError(
+        f"{call}: {process} did not answer within {timeout_s:g} seconds; "
+        "its own log says why, or give a larger timeout"
+    )
+
+
+def _error_class(name: str) -> type[CheckpointError]:
+    found: Any = getattr(errors, name, None)
+    if isinstance(found, type) and issubclass(found, CheckpointError):
+        return found
+    return OtherProcessError
 
 
 def _milliseconds(seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Errors of checkpoints; each one is also the builtin error whose meaning fits."""
+"""Errors of checkpoints; most are also a builtin error, such as OSError."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ _OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[os_error_code=")
 
 
 class CheckpointError(Exception):
-    """Base of every error that this package raises about a checkpoint."""
+    """Base of every error that this package raises about a checkpoint.
+
+    Example:
+        >>> issubclass(CheckpointNotFoundError, (CheckpointError, FileNotFoundError))
+        True
+    """
 
 
 class CheckpointDamagedError(CheckpointError, ValueError):
