@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 from roxxel_curriculum import Phase
-from roxxel_train._loss import LOSS_WEIGHT
-from roxxel_train._model_sharding import ModelLayout, place
-from roxxel_train._model_state import take
-from roxxel_train._step import descend, jit_update, make_update
+from roxxel_train._step.loss import LOSS_WEIGHT
+from roxxel_train._step.model_sharding import ModelLayout, put_on_mesh
+from roxxel_train._step.step import descend, jit_update, take
 
 from .helpers import VOCABULARY, Tiny, loss_fn, mesh_of, trainer
 
@@ -48,8 +47,9 @@ def updated(parts: int) -> tuple[Any, Any]:
     # With this optimizer the parameters change by the gradient itself.
     optimizer = nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
     graphdef = nnx.graphdef((model, optimizer))
-    update = make_update(graphdef, descend(masked_loss, parts))
-    return take(model, optimizer), jax.jit(update)
+    state = take(model, optimizer)
+    update = jit_update(graphdef, descend(masked_loss, parts), state)
+    return state, lambda state, batch: update(jax.tree.map(jnp.copy, state), batch)
 
 
 batches = st.lists(
@@ -105,7 +105,7 @@ def compiled(parts: int) -> Any:
     mesh = mesh_of(8)
     model = Tiny(nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
-    place(model, optimizer, ModelLayout(mesh))
+    put_on_mesh(model, optimizer, ModelLayout(mesh))
     state = take(model, optimizer)
     graphdef = nnx.graphdef((model, optimizer))
     update = jit_update(graphdef, descend(loss_fn, parts), state)

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from roxxel_train._cache import kernel_options
+from roxxel_train._step.compiled import kernel_options
 
 PROGRAM = """
 import jax
-from roxxel_train._cache import use_compilation_cache
+from roxxel_train._step.compiled import use_compilation_cache
 use_compilation_cache()
 print(jax.config.values["jax_compilation_cache_dir"])
 """

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,16 +12,13 @@ import pytest
 from flax import nnx
 from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum, Phase
-from roxxel_train import Preempted
-from roxxel_train._model_state import take
-from roxxel_train._observe.evaluation import HeldOut
-from roxxel_train._placement import BatchPlacement, batch_sharding
-from roxxel_train._profile import Trace
+from roxxel_curriculum.testing import PositionReader
+from roxxel_train import Logger, Preempted
 
-from .helpers import VOCABULARY, corpus, loss_fn, mesh_of, rows, trainer, values
+from .helpers import VOCABULARY, corpus, loss_fn, rows, trainer, values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -113,39 +110,14 @@ def test_held_out_loss_is_the_mean_over_all_tokens_and_disturbs_nothing(
     assert by_step[saved.best_step] == min(by_step.values())
 
 
-def evaluator(folder: Path, loss: Any) -> tuple[HeldOut, Any]:
-    mesh = mesh_of(1)
-    model, optimizer = stateful()
-    state = jax.device_put(take(model, optimizer), mesh.devices.flat[0])
-    held = HeldOut(
-        held_out(folder).sampler(0),
-        BatchPlacement(batch_sharding(mesh, None)),
-        loss,
-        nnx.graphdef((model, optimizer)),
-        state,
-    )
-    with ThreadPoolExecutor(1) as compiler:
-        held.compile_ahead(compiler)
-    return held, state
-
-
-def test_evaluation_that_is_given_up_has_no_result(tmp_path: Path) -> None:
-    held, state = evaluator(tmp_path, loss_fn)
-    answers = iter([False] * 5 + [True] * 20)
-
-    assert held.evaluate(state, lambda: True) is None
-    assert held.evaluate(state, lambda: next(answers)) is None
-    assert (held.evaluate(state, lambda: False) or {}).keys() == {"eval_loss"}
-
-
 def test_held_out_data_in_which_nothing_counts_is_an_error(tmp_path: Path) -> None:
     def nothing(model: Any, batch: jax.Array) -> Any:
         return loss_fn(model, batch), {"loss_weight": jnp.zeros(())}
 
-    held, state = evaluator(tmp_path, nothing)
+    one = trainer(tmp_path, loss_fn=nothing, eval_curriculum=held_out(tmp_path))
 
     with pytest.raises(ValueError, match="'loss_weight' is 0 in every batch of eval_"):
-        held.evaluate(state, lambda: False)
+        one.run()
 
 
 def test_held_out_data_needs_a_loss(tmp_path: Path) -> None:
@@ -159,44 +131,57 @@ def test_held_out_data_needs_a_loss(tmp_path: Path) -> None:
         )
 
 
-def test_evaluation_that_was_interrupted_is_made_once_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = held_out(tmp_path)
-    options: dict[str, Any] = {"eval_curriculum": data, "eval_every": 4, "log_every": 2}
+class Stopping(PositionReader):
+    """Data that raises SIGTERM when it is next read after `is_on` was set."""
+
+    is_on = False
+
+    def read(self, *args: Any, **options: Any) -> Any:
+        if self.is_on:
+            self.is_on = False
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().read(*args, **options)
+
+
+class Killing(Logger):
+    """A log that kills the run when it has read the loss of step 5."""
+
+    is_on = False
+
+    def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
+        if self.is_on and step == 5:
+            raise KeyboardInterrupt
+        super().progress(step, total_steps, shown)
+
+
+def test_evaluation_that_was_interrupted_is_made_once_later(tmp_path: Path) -> None:
+    data = Stopping(500)
+    held = Curriculum(data, [Phase(2, 3, 9), Phase(3, 2, 12)])
+
+    def small(model: Any, batch: jax.Array) -> jax.Array:
+        return loss_fn(model, batch % VOCABULARY)
+
+    options: dict[str, Any] = {
+        "loss_fn": small,
+        "eval_curriculum": held,
+        "eval_every": 4,
+        "log_every": 2,
+    }
     unbroken = trainer(tmp_path / "a", **options)
     unbroken.run()
 
-    def signal_in_evaluation(patch: pytest.MonkeyPatch) -> None:
-        evaluate = HeldOut.evaluate
-
-        def stopped(self: HeldOut, state: Any, give_up: Callable[[], bool]) -> Any:
-            signal.raise_signal(signal.SIGTERM)
-            return evaluate(self, state, give_up)
-
-        patch.setattr(HeldOut, "evaluate", stopped)
-
-    def killed_at_step_5(patch: pytest.MonkeyPatch) -> None:
-        def kill(_: Trace, step: int, __: Any) -> None:
-            if step == 5:
-                raise KeyboardInterrupt
-
-        patch.setattr(Trace, "at", kill)
-
     # The owed evaluation is stopped too, with all compiled that the next step needs;
     # then it is made, but the run is killed before it saves that.
-    broken = trainer(tmp_path / "b", **options)
-    for interruption, error in (
-        (signal_in_evaluation, Preempted),
-        (signal_in_evaluation, Preempted),
-        (killed_at_step_5, KeyboardInterrupt),
-    ):
-        with monkeypatch.context() as patch:
-            interruption(patch)
-            with pytest.raises(error) as caught:
-                broken.run()
-        if isinstance(caught.value, Preempted):
-            assert caught.value.step == 4
+    log = Killing(tmp_path / "b" / "run")
+    broken = trainer(tmp_path / "b", logger=log, **options)
+    for _ in range(2):
+        data.is_on = True
+        with pytest.raises(Preempted) as caught:
+            broken.run()
+        assert caught.value.step == 4
+    log.is_on = True
+    with pytest.raises(KeyboardInterrupt):
+        broken.run()
     resumed = trainer(tmp_path / "b", **options)
 
     assert resumed.run().start_step == 4

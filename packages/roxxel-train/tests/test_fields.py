@@ -18,7 +18,7 @@ FIELDS = ("tokens", "segment_ids", "positions")
 
 
 def loss_inside_documents(model: Any, batch: Any) -> Any:
-    """Predict only tokens of the document that the token before is of."""
+    """Return the mean loss of the tokens that follow a token of their own document."""
     assert {name: x.dtype for name, x in batch.items()} == dict.fromkeys(
         FIELDS, jnp.int32
     )

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
-from roxxel_ckpt import CheckpointMismatchError
+from roxxel_ckpt import Checkpointer, CheckpointMismatchError
 from roxxel_curriculum import Phase
+from roxxel_train import RunMismatchError
 
 from .helpers import VOCABULARY, Tiny, pair, trainer, values
 
@@ -57,6 +59,30 @@ def test_new_run_begins_with_the_weights_alone(source: Trainer, tmp_path: Path) 
         if jnp.issubdtype(ours.dtype, jax.dtypes.prng_key):
             ours, expected = map(jax.random.key_data, (ours, expected))  # noqa: PLW2901 - as numbers
         np.testing.assert_array_equal(ours, expected)
+
+
+def test_run_of_the_documented_trainer_gives_its_weights(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = tmp_path / "old"
+    model, optimizer = pair(seed=3)
+    options = ocp.CheckpointManagerOptions(best_fn=lambda metrics: metrics["loss"])
+    with ocp.CheckpointManager(old / "checkpoints", options=options) as manager:
+        _, state = nnx.split((model, optimizer))
+        manager.save(4, args=ocp.args.StandardSave(state), metrics={"loss": 0.5})
+
+    one = trainer(tmp_path, PHASES, pair=pair(seed=7), init_from=old)
+    for ours, expected in zip(weights(one.model), weights(model), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+    assert "step 4 was written by an Orbax manager" in caplog.text
+    assert one.run().start_step == 0
+
+    with pytest.raises(RunMismatchError, match=f"save_path, and init_from='{old}' to "):
+        trainer(tmp_path, PHASES, save_path=old)
+    again = pair(seed=7)
+    saving = Checkpointer(old / "checkpoints", *again)
+    with pytest.raises(RunMismatchError, match="step 4 holds no state of the data, so"):
+        trainer(tmp_path / "third", PHASES, pair=again, checkpointer=saving)
 
 
 def test_run_that_has_a_checkpoint_of_its_own_does_not_look_there_again(

@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 from roxxel_curriculum import Phase
 from roxxel_loader import make_hybrid_sharding_config
-from roxxel_train._model_sharding import (
-    MIN_SPLIT_SIZE,
-    ModelLayout,
-    create,
-    on_mesh,
-    place,
-)
-from roxxel_train._model_state import signature, take
+from roxxel_train._step.model_sharding import MIN_SPLIT_SIZE, ModelLayout
 
 from .helpers import rows, trainer
 
@@ -71,7 +64,8 @@ def built(mesh: Mesh, width: int = 64) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
 
 
 def leaves(pair: tuple[nnx.Module, nnx.Optimizer[Any]]) -> dict[str, jax.Array]:
-    found = jax.tree_util.tree_flatten_with_path(take(*pair))[0]
+    tree = nnx.to_pure_dict(nnx.state(pair))
+    found = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {jax.tree_util.keystr(path): leaf for path, leaf in found}
 
 
@@ -198,7 +192,7 @@ def test_hybrid_mesh_holds_the_whole_model_in_every_group(tmp_path: Path) -> Non
         shards = array.addressable_shards
         return {str(shard.index) for shard in shards if shard.device in group}
 
-    for array in jax.tree.leaves(take(one.model, one.optimizer)):
+    for array in leaves((one.model, one.optimizer)).values():
         first, second = (pieces(array, group) for group in groups)
         assert first == second
         assert len(first) == (4 if array.size >= MIN_SPLIT_SIZE else 1)
@@ -217,16 +211,14 @@ def test_small_arrays_are_replicated(size: int) -> None:
 @pytest.mark.parametrize("way", ["placed", "created"])
 @pytest.mark.parametrize("split_over", [(), ("data",)])
 def test_model_and_moments_are_split_as_annotated_and_the_rest_by_rule(
-    way: str, split_over: tuple[str, ...]
+    tmp_path: Path, way: str, split_over: tuple[str, ...]
 ) -> None:
-    layout = ModelLayout(grid(), split_over, min_split_size=64)
-    if way == "created":
-        pair = create(build, layout)
-    else:
-        pair = built(layout.mesh)
-        place(*pair, layout)
+    width = MIN_SPLIT_SIZE // 8
+    pair = (lambda: build(width), None) if way == "created" else built(grid(), width)
 
-    found = leaves(pair)
+    one = trainer(tmp_path, pair=pair, mesh=grid(), model_sharding=split_over)
+
+    found = leaves((one.model, one.optimizer))
     split = split_over or None
     for prefix in ("[0]", "[1]['opt_state'][0]['mu']", "[1]['opt_state'][0]['nu']"):
         up = axes_by_dimension(found[f"{prefix}['up']['kernel']"])
@@ -238,12 +230,16 @@ def test_model_and_moments_are_split_as_annotated_and_the_rest_by_rule(
     assert {len(array.sharding.device_set) for array in found.values()} == {8}
 
 
-def test_model_from_a_function_has_the_form_of_the_built_one() -> None:
-    layout = ModelLayout(grid(), ("data",))
-    model, optimizer = create(build, layout)
-    other = built(layout.mesh)
+def test_model_from_a_function_has_the_form_of_the_built_one(tmp_path: Path) -> None:
+    one = trainer(tmp_path, pair=(build, None), mesh=grid(), model_sharding="fsdp")
+    model, optimizer = one.model, one.optimizer
+    other = built(grid())
 
-    assert signature(take(model, optimizer)) == signature(take(*other))
+    forms, expected = (
+        {name: (x.shape, x.dtype) for name, x in leaves(pair).items()}
+        for pair in ((model, optimizer), other)
+    )
+    assert forms == expected
     assert isinstance(model, Model)
     assert model.tied is model.out.bias
     np.testing.assert_allclose(
@@ -252,7 +248,7 @@ def test_model_from_a_function_has_the_form_of_the_built_one() -> None:
 
 
 def test_no_array_that_divides_is_ever_whole_on_a_device(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     programs: list[Any] = []
     jit = jax.jit
@@ -263,20 +259,27 @@ def test_no_array_that_divides_is_ever_whole_on_a_device(
 
     monkeypatch.setattr(jax, "jit", spy)
     mesh = grid()
+    width = 384  # arrays that are large enough to be split
 
     def deep() -> tuple[nnx.Module, nnx.Optimizer[Any]]:
-        layers = (nnx.Linear(128, 128, rngs=nnx.Rngs(seed)) for seed in range(4))
+        layers = (nnx.Linear(width, width, rngs=nnx.Rngs(seed)) for seed in range(4))
         model = nnx.Sequential(*layers)
         return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param)
 
-    pair = create(deep, ModelLayout(mesh, mesh.axis_names, 0))
+    one = trainer(
+        tmp_path,
+        pair=(deep, None),
+        mesh=mesh,
+        model_sharding=mesh.axis_names,
+        loss_fn=lambda model, batch: model(jnp.ones((batch.shape[0], width))).mean(),
+    )
 
-    found = leaves(pair)
+    found = leaves((one.model, one.optimizer))
     for name, array in found.items():
-        if any(size % 8 == 0 for size in array.shape):
+        if array.size >= MIN_SPLIT_SIZE:
             sizes = {shard.data.size for shard in array.addressable_shards}
             assert sizes == {array.size // 8}, name
-    (program,) = programs
+    program = programs[0]  # creates the arrays; the others train
     with jax.set_mesh(mesh):
         memory = program.lower().compile().memory_analysis()
     whole = sum(array.nbytes for array in found.values())
@@ -284,26 +287,26 @@ def test_no_array_that_divides_is_ever_whole_on_a_device(
     assert memory.output_size_in_bytes + memory.temp_size_in_bytes < whole / 4
 
 
-def test_array_that_is_split_over_the_mesh_keeps_its_sharding() -> None:
+def test_array_that_is_split_over_the_mesh_keeps_its_sharding(tmp_path: Path) -> None:
     mesh = grid()
     model, optimizer = built(mesh)
     assert isinstance(model, Model)
     columns = NamedSharding(mesh, PartitionSpec(None, "data"))
     model.down.kernel.set_value(jax.device_put(model.down.kernel[...], columns))
 
-    place(model, optimizer, ModelLayout(mesh, ("data",)))
+    trainer(tmp_path, pair=(model, optimizer), mesh=mesh, model_sharding="fsdp")
 
     assert axes_by_dimension(model.down.kernel[...]) == (None, "data")
 
 
-def test_array_on_a_mesh_of_another_shape_gets_a_new_sharding() -> None:
+def test_array_on_a_mesh_of_another_shape_gets_a_new_sharding(tmp_path: Path) -> None:
     model, optimizer = built(grid())
     assert isinstance(model, Model)
     turned = Mesh(np.asarray(jax.devices()[:8]).reshape(2, 4), ("data", "model"))
     pairs = NamedSharding(turned, PartitionSpec("data"))
     model.carry.set_value((jnp.zeros(8), jax.device_put(jnp.zeros(2), pairs)))
 
-    place(model, optimizer, ModelLayout(grid()))
+    trainer(tmp_path, pair=(model, optimizer), mesh=grid())
 
     assert axes_by_dimension(model.carry.get_value()[1]) == (None,)
 
@@ -314,23 +317,26 @@ class Stray(nnx.Module):
         self.mask = jnp.ones(8)
 
 
-def test_array_without_a_variable_is_refused_by_name_where_flax_loses_it() -> None:
+def test_array_without_a_variable_is_refused_by_name_where_flax_loses_it(
+    tmp_path: Path,
+) -> None:
     def stray() -> Any:
         model = Stray()
         return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
 
-    layout = ModelLayout(grid())
+    def loss(model: Any, _: Any) -> jax.Array:
+        return model.weight.sum()
 
     try:
-        model, _ = create(stray, layout)
+        one = trainer(tmp_path, pair=(stray, None), mesh=grid(), loss_fn=loss)
     except TypeError as error:
         assert str(error) == (  # noqa: PT017 - older versions of Flax keep it
             "model/mask is an array without a Variable, which a model given as a "
             "function cannot hold; wrap the array in an nnx.Variable"
         )
     else:
-        assert isinstance(model, Stray)
-        np.testing.assert_array_equal(model.mask, np.ones(8))
+        assert isinstance(one.model, Stray)
+        np.testing.assert_array_equal(one.model.mask, np.ones(8))
 
 
 @pytest.mark.parametrize(
@@ -345,7 +351,7 @@ def test_array_without_a_variable_is_refused_by_name_where_flax_loses_it() -> No
     ],
 )
 def test_wrong_model_or_optimizer_is_named(
-    given: tuple[Any, Any], message: str
+    tmp_path: Path, given: tuple[Any, Any], message: str
 ) -> None:
     model, optimizer = given
     if model == "model":
@@ -354,7 +360,7 @@ def test_wrong_model_or_optimizer_is_named(
         _, optimizer = built(grid())
 
     with pytest.raises(TypeError, match=message):
-        on_mesh(model, optimizer, ModelLayout(grid()))
+        trainer(tmp_path, pair=(model, optimizer), mesh=grid())
 
 
 def test_run_from_a_function_on_eight_devices_goes_on_on_one(tmp_path: Path) -> None:
@@ -388,8 +394,8 @@ def test_run_from_a_function_on_eight_devices_goes_on_on_one(tmp_path: Path) -> 
         assert row["tokens_by_source"] == expected["tokens_by_source"]
         assert row["loss"] == pytest.approx(expected["loss"], rel=1e-4)
     for ours, expected in zip(
-        jax.tree.leaves(take(resumed.model, resumed.optimizer)),
-        jax.tree.leaves(take(unbroken.model, unbroken.optimizer)),
+        leaves((resumed.model, resumed.optimizer)).values(),
+        leaves((unbroken.model, unbroken.optimizer)).values(),
         strict=True,
     ):
         assert ours.sharding.device_set == {jax.devices()[0]}

@@ -2,19 +2,20 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
-from roxxel_train._placement import (
-    BatchPlacement,
-    accumulation_notes,
-    data_parallel_mesh,
-)
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
+from roxxel_train._step.placement import BatchPlacement, accumulation_notes
+
+from .helpers import Tiny, trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def on_mesh(shape: dict[str, int], *spec: str | None) -> NamedSharding:
@@ -63,7 +64,7 @@ def test_spec_of_too_many_dimensions_is_an_error() -> None:
 
 
 def test_default_mesh_holds_all_devices_in_the_order_of_the_network(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_mesh = jax.make_mesh
 
@@ -71,10 +72,14 @@ def test_default_mesh_holds_all_devices_in_the_order_of_the_network(
         return make_mesh(*args, devices=jax.devices()[::-1])
 
     monkeypatch.setattr(jax, "make_mesh", along_a_ring)
-    mesh = data_parallel_mesh()
+    one = trainer(tmp_path, mesh=None)
 
-    assert (mesh.axis_names, mesh.axis_types) == (("data",), (AxisType.Auto,))
-    assert list(np.ravel(mesh.devices)) == jax.devices()[::-1]
+    assert isinstance(one.model, Tiny)
+    sharding = one.model.embed.embedding[...].sharding
+    assert isinstance(sharding, NamedSharding)
+    assert isinstance(sharding.mesh, Mesh)
+    assert sharding.mesh.axis_names == ("data",)
+    assert list(np.ravel(sharding.mesh.devices)) == jax.devices()[::-1]
 
 
 def phases(*batch_sizes: int) -> Any:

@@ -1,41 +1,46 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jax
-from roxxel_train._compiled import CompiledAhead
-from roxxel_train._model_state import take
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel_curriculum import Phase
 
 from .helpers import trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 
 def test_preflight_finds_what_the_run_takes_and_compiles_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiled: list[Any] = []
-    compile_now = CompiledAhead._compile  # pyright: ignore[reportPrivateUsage] - counted
+    compile_now = jax.stages.Lowered.compile
 
-    def counted(self: CompiledAhead, key: Any, done: Any) -> Any:
-        compiled.append(key)
-        return compile_now(self, key, done)
+    def counted(self: jax.stages.Lowered, **options: Any) -> Any:
+        compiled.append(self)
+        return compile_now(self, **options)
 
-    monkeypatch.setattr(CompiledAhead, "_compile", counted)
-    one = trainer(tmp_path, max_to_keep=1)
+    phases = [Phase(4, 4, 9), Phase(4, 2, 17), Phase(2, 4, 9)]
+    one = trainer(tmp_path, phases, max_to_keep=1)
+    monkeypatch.setattr(jax.stages.Lowered, "compile", counted)
 
     found = one.preflight()
     assert not (tmp_path / "run").exists()
     again = one.preflight()
+    assert len(compiled) == 2
+    monkeypatch.undo()
     one.run()
 
-    assert len(compiled) == 2
-    arrays = jax.tree.leaves(take(one.model, one.optimizer))
+    state = nnx.to_pure_dict(nnx.state((one.model, one.optimizer)))
+    arrays = jax.tree.leaves(state)
     assert found.ok
     assert [shape.shape for shape in found.compiled] == [(4, 9), (2, 17)]
     assert found.checkpoint_bytes == sum(array.nbytes for array in arrays)
@@ -102,3 +107,32 @@ def test_device_that_is_too_small_is_a_problem(
     assert found.problems[0].startswith("batches of 4 x 9 need about ")
     assert "on a device that has 64 bytes; raise grad_acc" in found.problems[0]
     assert "a device has 64 bytes" in str(found).splitlines()
+
+
+def test_size_is_shown_in_the_unit_that_keeps_it_short(tmp_path: Path) -> None:
+    found = trainer(tmp_path, save_path=None).preflight()
+
+    @given(number=st.integers(0, 2**60))
+    def is_short(number: int) -> None:
+        lines = str(replace(found, checkpoint_bytes=number)).splitlines()
+        (line,) = (line for line in lines if line.startswith("a checkpoint holds "))
+        text, unit = line.removeprefix("a checkpoint holds ").split(" ")
+
+        factor = 1024 ** ("bytes", "KiB", "MiB", "GiB", "TiB").index(unit)
+        shown = float(text.replace(",", ""))
+        assert shown * factor == pytest.approx(number, rel=0.06, abs=0.5)
+        assert shown < 1024.05 or unit == "TiB"
+
+    is_short()
+
+
+def test_compiler_without_an_estimate_is_no_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax.stages.Compiled, "memory_analysis", lambda _: None)
+
+    found = trainer(tmp_path, save_path=None).preflight()
+
+    assert found.ok
+    assert [shape.device_bytes for shape in found.compiled] == [None, None]
+    assert str(found.compiled[0]).endswith(" s")

@@ -13,16 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from roxxel_ckpt import coordination
+from roxxel_ckpt.coordination import Channel
 from roxxel_train import (
     PREEMPTED_EXIT_CODE,
     BatchRow,
     Logger,
     NonFiniteError,
     Preempted,
-    _processes,
 )
 from roxxel_train._observe.recorder import Recorder
-from roxxel_train._processes import Processes, Request
+from roxxel_train._run import processes
+from roxxel_train._run.processes import Processes, Request
+from roxxel_train._run.watcher import Watcher
 
 from .helpers import trainer
 
@@ -79,6 +82,10 @@ class Service:
         self._store.barrier.wait(timeout_s)
 
 
+class SettingsOfThread(Channel, threading.local):
+    """A channel whose turns are counted in each thread that acts as a process."""
+
+
 class Store:
     """What the processes share."""
 
@@ -92,7 +99,6 @@ def alone(**options: Any) -> Processes:
     """Return what a lone process uses."""
     defaults: dict[str, Any] = {
         "report": lambda _: None,
-        "flush": lambda: None,
         "hang_after_s": None,
         "timeout_s": GUARD_S,
     }
@@ -104,13 +110,28 @@ def together(
 ) -> list[list[Any]]:
     """Return what `act` returns in the threads that act as processes."""
     store, own = Store(), threading.local()
-    patch.setattr(_processes, "coordination_service", lambda: own.service)
+
+    class RequestsOfProcess(Channel):
+        """A channel for the thread of a process, which has the same service."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__(name)
+            self.service = own.service
+
+        def poll(self, report: Any, decide: Any) -> Any:
+            own.service = self.service
+            return super().poll(report, decide)
+
+    patch.setattr(processes, "watcher", lambda: Watcher(own.service))
+    patch.setattr(coordination, "coordination_service", lambda: own.service)
+    patch.setattr(processes, "Channel", RequestsOfProcess)
     patch.setattr(
-        _processes, "barrier", lambda _, timeout_s: store.barrier.wait(timeout_s)
+        processes, "barrier", lambda _, timeout_s: store.barrier.wait(timeout_s)
     )
-    patch.setattr(_processes, "_runs", itertools.repeat(0))
-    patch.setattr(_processes, "_TICK_S", 1e-3)
-    patch.setattr(_processes, "_HURRIED_TICK_S", 1e-3)
+    patch.setattr(processes, "_settings", SettingsOfThread("settings"))
+    patch.setattr(processes, "_runs", itertools.repeat(0))
+    patch.setattr(processes, "_TICK_S", 1e-3)
+    patch.setattr(processes, "_HURRIED_TICK_S", 1e-3)
 
     def run(index: int) -> list[Any]:
         own.service = Service(index, store)

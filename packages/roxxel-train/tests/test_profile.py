@@ -6,7 +6,7 @@ import jax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_train._profile import Trace, checked_steps
+from roxxel_train._run.profile import Trace
 
 from .helpers import trainer
 
@@ -71,11 +71,12 @@ def test_trace_covers_the_steps_and_always_stops(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax.profiler, "start_trace", lambda _: switch(on=True))
         patch.setattr(jax.profiler, "stop_trace", lambda: switch(on=False))
-        with Trace(steps, None, said.append) as trace:
-            for step in range(start, start + done):
-                trace.at(step, lambda step=step: waited.append(step))
-                if is_on:
-                    traced.append(step)
+        trace = Trace(steps, None, said.append)
+        for step in range(start, start + done):
+            trace.at(step, lambda step=step: waited.append(step))
+            if is_on:
+                traced.append(step)
+        trace.close()
 
     assert not is_on
     assert traced == [s for s in range(start, start + done) if s in steps]
@@ -100,34 +101,26 @@ def test_run_that_ends_inside_the_range_stops_the_trace(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("profile", "has_folder", "message"),
+    ("profile", "options", "message"),
     [
-        ((3, 3), True, r"profile=\(3, 3\) holds no steps; give 0 <= start < stop"),
-        ((-1, 3), True, "holds no steps"),
-        ((10, 12), True, r"profile=\(10, 12\) starts after the last of 10 steps"),
+        ((3, 3), {}, r"profile=\(3, 3\) holds no steps; give 0 <= start < stop"),
+        ((-1, 3), {}, "holds no steps"),
+        ((10, 12), {}, r"profile=\(10, 12\) starts after the last of 10 steps"),
         (
             (1, 3),
-            False,
+            {"save_path": None},
             r"profile=\(1, 3\) needs a folder for the trace; give save_path",
         ),
     ],
 )
 def test_wrong_range_is_named(
-    profile: tuple[int, int], has_folder: bool, message: str
+    tmp_path: Path, profile: tuple[int, int], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        checked_steps(profile, 10, has_folder=has_folder)
+        trainer(tmp_path, profile=profile, **options)
 
 
 @pytest.mark.parametrize("profile", [3, (1, 2, 3), ("a", "b"), (1.5, 2)])
-def test_profile_that_is_not_two_steps_is_named(profile: Any) -> None:
+def test_profile_that_is_not_two_steps_is_named(tmp_path: Path, profile: Any) -> None:
     with pytest.raises(TypeError, match=r"profile must be \(start, stop\), two steps"):
-        checked_steps(profile, 10, has_folder=True)
-
-
-def test_trainer_checks_the_range(tmp_path: Path) -> None:
-    assert checked_steps(None, 10, has_folder=False) == range(0)
-    with pytest.raises(ValueError, match="starts after the last of 10 steps"):
-        trainer(tmp_path, profile=(10, 11))
-    with pytest.raises(ValueError, match="needs a folder for the trace"):
-        trainer(tmp_path, profile=(1, 2), save_path=None)
+        trainer(tmp_path, profile=profile)

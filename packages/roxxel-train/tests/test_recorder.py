@@ -1,58 +1,60 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import pytest
+from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
-from roxxel_train import TIMING_FIELDS, Logger, NonFiniteError
-from roxxel_train._observe.losses import LossMeans
-from roxxel_train._observe.recorder import ROW_FIELDS, Recorder
+from roxxel_loader import StreamStats
+from roxxel_train import Logger, NonFiniteError
+from roxxel_train._observe.machine import Machine
+from roxxel_train._observe.recorder import LossMeans, Recorder
+
+from .helpers import pair, rows, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from roxxel_curriculum import Sampler
+    from roxxel_train import ModelState, Trainer
+
+SIZES = {"self": 50_000, "code": 900}
 
 
-def blend() -> Sampler:
-    """Return a run in which `code` runs out in the second phase."""
+def blend() -> Curriculum:
+    """Return 70 steps in which `code` runs out in the second phase."""
     readers = {name: PositionReader(n, name) for name, n in SIZES.items()}
     phases = [
         Phase(30, 3, 10, {"self": 0.7, "code": 0.3}),
         Phase(40, 2, 16, {"self": 0.5, "code": 0.5}),
     ]
-    return Curriculum(readers["self"], phases, {"code": readers["code"]}).sampler(0)
+    return Curriculum(readers["self"], phases, {"code": readers["code"]})
 
 
-SIZES = {"self": 50_000, "code": 900}
+def count(_: Any, optimizer: Any, __: Any) -> Any:
+    """Make no update; the loss is the number of the step."""
+    optimizer.step[...] += 1
+    return {"loss": optimizer.step[...].astype(jnp.float32), "norm": 2.0}
 
 
-def run(
-    folder: Path, start: int, stop: int, losses: LossMeans, log_every: int = 7
-) -> LossMeans:
-    """Record steps `[start, stop)` whose loss is their number."""
-    with Logger(folder, terminal=False) as log:
-        recorder = Recorder(log, blend(), log_every, start, losses)
-        log.cut_metrics(start)
-        for step in range(start + 1, stop + 1):
-            recorder.push(step, {"loss": jnp.float32(step), "norm": jnp.float32(2)})
-        recorder.drain()
-    return losses
-
-
-def rows(folder: Path) -> list[dict[str, Any]]:
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
+def counting(folder: Path, **options: Any) -> Trainer:
+    """Return a run of 70 steps whose loss is their number."""
+    defaults: dict[str, Any] = {
+        "curriculum": blend(),
+        "loss_fn": None,
+        "train_step": count,
+        "log_every": 7,
+        "checkpoint_every": 10,
+    }
+    return trainer(folder, **(defaults | options))
 
 
 def test_rows_say_what_each_source_gave_and_should_have_given(tmp_path: Path) -> None:
-    run(tmp_path, 0, 70, LossMeans())
+    counting(tmp_path).run()
 
-    sampler = blend()
+    sampler = blend().sampler(0)
     counted = dict.fromkeys(SIZES, 0)
     by_step = {row["step"]: row for row in rows(tmp_path)}
     assert list(by_step) == [1, *range(7, 71, 7)]
@@ -72,40 +74,48 @@ def test_rows_say_what_each_source_gave_and_should_have_given(tmp_path: Path) ->
 def test_rows_of_a_run_that_goes_on_are_those_of_an_unbroken_one(
     tmp_path: Path, at: int
 ) -> None:
-    run(tmp_path / "a", 0, 40, LossMeans())
-    losses = run(tmp_path / "b", 0, at, LossMeans())
-    state = json.loads(json.dumps(losses.to_json()))
-    run(tmp_path / "b", at, 40, LossMeans.from_json(state))
+    trips = True
 
-    whole, broken = (
-        [{k: v for k, v in row.items() if k not in TIMING_FIELDS} for row in rows(f)]
-        for f in (tmp_path / "a", tmp_path / "b")
-    )
-    assert broken == whole
-    assert whole[1]["loss_mean"] == 4.5  # of steps 2 to 7
-    assert set(rows(tmp_path / "a")[0]) <= ROW_FIELDS | {"loss", "norm"}
+    def trip(state: ModelState) -> None:
+        nonlocal trips
+        if trips and int(state.step[...]) == at:
+            trips = False
+            raise RuntimeError("it tripped")
 
+    def checkpoints(name: str) -> list[dict[str, float]]:
+        folder = tmp_path / name / "run" / "checkpoints"
+        with Checkpointer(folder, pair()[0]) as kept:
+            return [kept.metrics(step) for step in range(10, 71, 10)]
 
-def test_waiting_is_split_since_the_row_before(tmp_path: Path) -> None:
-    with Logger(tmp_path, terminal=False) as log:
-        recorder = Recorder(log, blend(), 2, 0, LossMeans())
-        for step in range(1, 7):
-            recorder.read_stats = lambda step=step: stream(step)
-            recorder.push(step, {"loss": jnp.float32(1)})
-        recorder.drain()
-        assert recorder.waited_s == 48.0
-        assert recorder.new_tokens == 6 * 30
+    options: dict[str, Any] = {"eval_every": 1, "max_to_keep": None}
+    counting(tmp_path / "a", eval_fn=lambda _: None, **options).run()
+    with pytest.raises(RuntimeError, match="it tripped"):
+        counting(tmp_path / "b", eval_fn=trip, **options).run()
+    counting(tmp_path / "b", eval_fn=trip, **options).run()
 
-    row = next(row for row in rows(tmp_path) if row["step"] == 4)
-    assert row["wait_s"] == 16.0
-    assert (row["read_s"], row["assemble_s"], row["transfer_s"]) == (8.0, 6.0, 2.0)
+    assert rows(tmp_path / "b") == rows(tmp_path / "a")
+    assert rows(tmp_path / "a")[1]["loss_mean"] == 4.5  # of steps 2 to 7
+    assert checkpoints("b") == checkpoints("a")
 
 
-def stream(step: int) -> Any:
-    """Return the times of a stream whose every batch was waited for for 8 s."""
-    return SimpleNamespace(
-        waited_s=8.0 * step, read_s=4.0 * step, assemble_s=3.0 * step, transfer_s=step
-    )
+def test_checkpoint_of_version_0_1_starts_a_new_mean_for_checkpoints() -> None:
+    means = LossMeans.from_json({"interval": {"loss_sum": 6.0, "steps": 3}})
+
+    assert means.metrics_row.mean == 2.0
+    assert means.checkpoint.steps == 0
+
+
+def test_metric_cannot_take_the_name_of_a_field_that_a_row_has(tmp_path: Path) -> None:
+    counting(tmp_path, eval_fn=lambda _: None, eval_every=1).run()
+
+    first = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0]
+    fields = json.loads(first).keys() - {"norm"}
+    assert fields >= {"loss", "phase", "tokens_by_source", "step_s", "read_s"}
+    for name in fields - {"loss", "perplexity"}:
+        with pytest.raises(
+            TypeError, match=f"metric named '{name}', which is a reserved"
+        ):
+            counting(tmp_path / name, train_step=lambda *_, n=name: (1.0, {n: 1.0}))
 
 
 class Loss:
@@ -131,7 +141,11 @@ def test_loss_is_read_two_updates_late_however_fast_the_device_is(
 ) -> None:
     loss: Any = Loss(is_ready=is_ready)
     with Logger(terminal=False) as log:
-        recorder = Recorder(log, blend(), 99, 1, LossMeans())
+        machine = Machine(pair()[0], [])
+        sampler, stats = blend().sampler(0), StreamStats(0, 0, 0, 0, 0)
+        recorder = Recorder(
+            log, sampler, 99, 1, LossMeans(), machine, (), lambda: stats
+        )
         recorder.push(2, {"loss": jnp.float32(1)})
         recorder.push(3, {"loss": loss})
         recorder.push(4, {"loss": jnp.float32(1)})
@@ -139,46 +153,49 @@ def test_loss_is_read_two_updates_late_however_fast_the_device_is(
             recorder.push(5, {"loss": jnp.float32(1)})
 
 
-def test_checkpoint_metrics_have_the_mean_and_the_evaluation_of_the_step() -> None:
-    losses = LossMeans()
-    with Logger(terminal=False) as log:
-        recorder = Recorder(log, blend(), 99, 0, losses)
-        for step in (1, 2):
-            recorder.push(step, {"loss": jnp.float32(step)})
-        recorder.drain()
-        recorder.evaluation(2, {"eval_loss": 5.0, "text": "no number"})
-
-        assert recorder.metrics() == {"loss": 2.0, "loss_mean": 1.5, "eval_loss": 5.0}
-        losses.checkpoint.close()
-        recorder.push(3, {"loss": jnp.float32(4)})
-        recorder.drain()
-        assert recorder.metrics() == {"loss": 4.0, "loss_mean": 4.0}
-
-
-def test_every_line_on_the_terminal_names_the_total(
-    capsys: pytest.CaptureFixture[str],
+def test_checkpoint_metrics_have_the_mean_and_the_evaluation_of_the_step(
+    tmp_path: Path,
 ) -> None:
-    with Logger() as log:
-        recorder = Recorder(log, blend(), 2, 0, LossMeans())
-        for step in (1, 2):
-            recorder.push(step, {"loss": jnp.float32(1)})
-        recorder.drain()
+    one = counting(
+        tmp_path,
+        checkpoint_every=2,
+        max_to_keep=None,
+        eval_every=4,
+        eval_fn=lambda _: {"score": 5.0, "text": "no number"},
+    )
+
+    one.run()
+
+    with Checkpointer(tmp_path / "run" / "checkpoints", pair()[0]) as kept:
+        metrics = {step: kept.metrics(step) for step in (2, 4)}
+    assert metrics == {
+        2: {"loss": 2.0, "norm": 2.0, "loss_mean": 1.5},
+        4: {"loss": 4.0, "norm": 2.0, "loss_mean": 3.5, "score": 5.0},
+    }
+
+
+def test_every_row_on_the_terminal_names_the_total(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counting(tmp_path, log_every=35).run()
 
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split("  ")[0] for line in lines] == ["step 1/70", "step 2/70"]
+    shown = [line.split("  ")[0] for line in lines if "  loss " in line]
+    assert shown == ["step 1/70", "step 35/70", "step 70/70"]
 
 
 def test_every_row_of_a_bad_batch_is_in_the_system_log_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Logger(tmp_path) as log:
-        recorder = Recorder(log, blend(), 2, 1, LossMeans())
-        recorder.push(3, {"loss": jnp.float32("nan")})
-        with pytest.raises(NonFiniteError) as caught:
-            recorder.drain()
+    def spoil(model: Any, optimizer: Any, batch: Any) -> Any:
+        loss = count(model, optimizer, batch)["loss"]
+        return jnp.where(loss == 3, jnp.nan, loss)
 
-    text = (tmp_path / "system.log").read_text()
+    with pytest.raises(NonFiniteError) as caught:
+        counting(tmp_path, train_step=spoil).run()
+
+    text = (tmp_path / "run" / "system.log").read_text()
     for row in caught.value.rows:
         assert f"step 3: the loss is nan: {row}\n" in text
     assert len(caught.value.rows) == 3
-    assert capsys.readouterr().err == ""
+    assert "the loss is nan" not in capsys.readouterr().err

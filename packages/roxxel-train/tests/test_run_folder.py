@@ -83,8 +83,9 @@ def test_model_of_another_shape_is_refused(begun: Path) -> None:
 def test_foreign_folder_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "run" / name).mkdir(parents=True)
 
-    with pytest.raises(RunMismatchError, match=f"holds {name} but no run.json"):
+    with pytest.raises(RunMismatchError, match=f"holds {name} but no run.json") as done:
         trainer(tmp_path, PHASES)
+    assert ("init_from=" in str(done.value)) == (name == "checkpoints")
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", '{"version": 1, "data": {}}'])

@@ -10,9 +10,8 @@ import pytest
 from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
-from roxxel_train._loss import LOSS_WEIGHT, unpack_loss
-from roxxel_train._model_state import put, take
-from roxxel_train._step import descend, make_update
+from roxxel_train._step.loss import LOSS_WEIGHT, unpack_loss
+from roxxel_train._step.step import descend, jit_update, put, take
 
 
 class Tiny(nnx.Module):
@@ -36,6 +35,11 @@ def tiny(tx: Any = None, dropout: float = 0.0) -> tuple[Tiny, nnx.Optimizer[Any]
     return model, nnx.Optimizer(model, tx or optax.adam(1e-2), wrt=nnx.Param)
 
 
+def updater(model: Any, optimizer: Any, train_step: Any) -> Any:
+    graphdef = nnx.graphdef((model, optimizer))
+    return jit_update(graphdef, train_step, take(model, optimizer))
+
+
 BATCH = np.arange(24, dtype=np.int32).reshape(4, 6) % 11
 
 
@@ -45,9 +49,9 @@ def test_update_equals_the_one_a_person_writes_with_nnx(parts: int) -> None:
     loss, grads = nnx.value_and_grad(loss_fn)(expected_model, BATCH)
     expected_optimizer.update(expected_model, grads)
     model, optimizer = tiny(optax.sgd(0.1))
-    update = make_update(nnx.graphdef((model, optimizer)), descend(loss_fn, parts))
+    update = updater(model, optimizer, descend(loss_fn, parts))
 
-    state, scalars = jax.jit(update)(take(model, optimizer), BATCH)
+    state, scalars = update(take(model, optimizer), BATCH)
 
     put(model, optimizer, state)
     np.testing.assert_allclose(scalars["loss"], loss, rtol=1e-6)
@@ -59,10 +63,10 @@ def test_update_equals_the_one_a_person_writes_with_nnx(parts: int) -> None:
 
 def test_accumulation_draws_new_dropout_for_every_part() -> None:
     model, optimizer = tiny(dropout=0.5)
-    update = make_update(nnx.graphdef((model, optimizer)), descend(loss_fn, 2))
+    update = updater(model, optimizer, descend(loss_fn, 2))
     before = int(model.dropout.rngs.count[...])  # pyright: ignore[reportOptionalMemberAccess]
 
-    state, _ = jax.jit(update)(take(model, optimizer), BATCH)
+    state, _ = update(take(model, optimizer), BATCH)
 
     put(model, optimizer, state)
     assert int(model.dropout.rngs.count[...]) == before + 2  # pyright: ignore[reportOptionalMemberAccess]
@@ -75,7 +79,7 @@ def test_learning_rate_is_reported_where_optax_keeps_it() -> None:
         optax.inject_hyperparams(optax.sgd)(learning_rate=schedule),
     )
     model, optimizer = tiny(tx)
-    update = jax.jit(make_update(nnx.graphdef((model, optimizer)), descend(loss_fn)))
+    update = updater(model, optimizer, descend(loss_fn))
 
     state, first = update(take(model, optimizer), BATCH)
     _, second = update(state, BATCH)
@@ -91,7 +95,7 @@ def test_own_train_step_updates_both_objects() -> None:
         return {"loss": loss, "twice": 2 * loss}
 
     model, optimizer = tiny()
-    update = jax.jit(make_update(nnx.graphdef((model, optimizer)), train_step))
+    update = updater(model, optimizer, train_step)
 
     state, scalars = update(take(model, optimizer), BATCH)
 
@@ -103,6 +107,11 @@ def test_own_train_step_updates_both_objects() -> None:
 class Named(NamedTuple):
     loss: jax.Array
     accuracy: jax.Array
+
+
+class LossLast(NamedTuple):
+    accuracy: jax.Array
+    loss: jax.Array
 
 
 LOSS, HALF = jnp.float32(2.0), jnp.float32(0.5)
@@ -121,12 +130,15 @@ LOSS, HALF = jnp.float32(2.0), jnp.float32(0.5)
         ((LOSS, HALF, (HALF, HALF)), {"aux/1", "aux/2/0", "aux/2/1"}),
         ((LOSS, {"grad": {"x": HALF}}), {"grad/x"}),
         (Named(LOSS, HALF), {"accuracy"}),
+        (LossLast(HALF, LOSS), {"accuracy"}),
         ({"loss": LOSS, "accuracy": HALF}, {"accuracy"}),
         ({"loss": LOSS, "aux": {"grad": {"x": HALF}, "y": None}}, {"aux/grad/x"}),
         ({"loss": LOSS, "logits": jnp.zeros((2, 3)), 3: HALF}, {"3"}),
         ({"train": {"loss": LOSS, "accuracy": HALF}}, {"train/accuracy"}),
         ({"nll": LOSS, "logits": jnp.zeros(3), "cache": None}, set()),
         ({"nll": LOSS, LOSS_WEIGHT: HALF}, {LOSS_WEIGHT}),
+        ({"loss": LOSS, "aux": {"loss": jnp.zeros(3)}}, set()),
+        ({"loss": {"nll": LOSS, "row_loss": jnp.zeros(3)}}, set()),
         ((LOSS, {"key": jax.random.key(0), "z": jnp.complex64(1)}), set()),
     ],
 )
@@ -173,6 +185,36 @@ def test_scalars_are_named_by_their_path(aux: dict[str, Any]) -> None:
             'loss_fn returned the scalars a/loss and b/loss but no "loss"',
         ),
         ({"logits": jnp.zeros(3)}, "loss_fn returned a dict without a scalar"),
+        (
+            {"loss": jnp.zeros((4, 5)), "accuracy": HALF},
+            r"loss_fn returned 'loss' as an array of shape \(4, 5\) and dtype float32",
+        ),
+        (
+            {"train": {"loss": jnp.zeros(4)}, "accuracy": HALF},
+            r"loss_fn returned 'train/loss' as an array of shape \(4,\)",
+        ),
+        (
+            {"a": {"loss": LOSS}, "b": {"loss": jnp.zeros(4)}},
+            r"loss_fn returned 'b/loss' as an array of shape \(4,\)",
+        ),
+        (
+            {"loss": {"nll": jnp.zeros(4)}, "accuracy": HALF},
+            r"loss_fn returned 'loss/nll' as an array of shape \(4,\)",
+        ),
+        ({"loss": None, "accuracy": HALF}, "loss_fn returned 'loss' as a NoneType; "),
+        (
+            {"loss": jnp.zeros(4), LOSS_WEIGHT: HALF},
+            r"loss_fn returned 'loss' as an array of shape \(4,\)",
+        ),
+        (
+            {"loss": jnp.complex64(1), "accuracy": HALF},
+            r"'loss' as an array of shape \(\) and dtype complex64; return a real",
+        ),
+        (
+            LossLast(HALF, jnp.zeros(4)),
+            r"loss_fn returned the loss as an array of shape \(4,\)",
+        ),
+        ({"loss": jnp.int32(3), "nll": LOSS}, "loss_fn returned a loss of dtype int32"),
         ((), "loss_fn returned an empty tuple"),
         (jnp.zeros(3), r"loss as an array of shape \(3,\) and dtype float32"),
         (({"loss": LOSS}, HALF), "loss_fn returned the loss as a dict"),
@@ -195,7 +237,7 @@ def test_wrong_loss_is_named_without_the_words_of_a_compiler(parts: int) -> None
         return {"nll": loss_fn(model, batch), "accuracy": loss_fn(model, batch)}
 
     model, optimizer = tiny()
-    update = make_update(nnx.graphdef((model, optimizer)), descend(two_scalars, parts))
+    update = updater(model, optimizer, descend(two_scalars, parts))
 
     with pytest.raises(TypeError) as caught:
         jax.eval_shape(update, take(model, optimizer), BATCH)
@@ -213,7 +255,7 @@ def test_accumulated_metrics_keep_their_meaning() -> None:
 
     model, optimizer = tiny()
     step = descend(with_metrics, 2)
-    update = jax.jit(make_update(nnx.graphdef((model, optimizer)), step))
+    update = updater(model, optimizer, step)
 
     _, scalars = update(take(model, optimizer), BATCH)
 
@@ -228,7 +270,7 @@ def test_accumulated_gradients_of_low_precision_keep_its_dtype() -> None:
     model, _ = tiny()
     model.embed = nnx.Embed(11, 4, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
-    update = jax.jit(make_update(nnx.graphdef((model, optimizer)), descend(loss_fn, 4)))
+    update = updater(model, optimizer, descend(loss_fn, 4))
 
     state, _ = update(take(model, optimizer), BATCH)
 
@@ -242,7 +284,7 @@ def test_variable_made_in_the_loss_is_named(parts: int) -> None:
         return loss_fn(model, batch)
 
     model, optimizer = tiny()
-    update = make_update(nnx.graphdef((model, optimizer)), descend(remembers, parts))
+    update = updater(model, optimizer, descend(remembers, parts))
 
     with pytest.raises(TypeError, match=r"'seen'.* from nothing to float32\[2\]"):
         jax.eval_shape(update, take(model, optimizer), BATCH)

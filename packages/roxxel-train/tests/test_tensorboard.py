@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import doctest
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
-from roxxel_train import Logger
+from roxxel_train import Logger, tensorboard
 from roxxel_train.tensorboard import TensorBoard
 from tensorboardX.proto import event_pb2
 
@@ -12,6 +13,8 @@ EVENTS: Any = event_pb2
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 
 def events(folder: Path) -> list[list[Any]]:
@@ -119,3 +122,12 @@ def test_missing_tensorboardx_names_the_extra() -> None:
     )
 
     assert 'needs tensorboardX: pip install "roxxel-train[tensorboard]"' in done.stderr
+
+
+def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    done = doctest.testmod(tensorboard)
+
+    assert done.attempted
+    assert done.failed == 0

@@ -1,51 +1,61 @@
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
+import json
+import time
+from typing import TYPE_CHECKING, Any
 
-from roxxel_train._observe.timing import Mark, Stopwatch
+import pytest
+
+from .helpers import trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
-def stream(waited: float, read: float, assemble: float, transfer: float) -> Any:
-    return SimpleNamespace(
-        waited_s=waited, read_s=read, assemble_s=assemble, transfer_s=transfer
-    )
+def training_rows(folder: Path) -> dict[int, dict[str, Any]]:
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    return {row["step"]: row for row in rows if row["kind"] == "train"}
 
 
-def test_clock_stops_while_other_work_is_done() -> None:
+def test_clock_stops_while_other_work_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 10.0
-    watch = Stopwatch(lambda: now)
 
-    now = 14.0
-    with watch.excluded("eval_s"):
-        now = 20.0
-    with watch.excluded("compile_s"):
-        pass
-    now = 22.0
+    def evaluate(_: Any) -> float:
+        nonlocal now
+        now += 6.0
+        return 0.0
 
-    assert watch.now() == 6.0
-    assert watch.close_row() == {"eval_s": 6.0}
-    assert watch.close_row() == {}
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    trainer(tmp_path, eval_fn=evaluate, eval_every=4).run()
 
-
-def test_rates_are_those_since_the_row_before() -> None:
-    last = Mark(10, 1000, 4.0, stream(1.0, 0.5, 0.25, 0.125))
-    mark = Mark(13, 1600, 10.0, stream(2.5, 2.5, 1.25, 1.125))
-
-    assert mark.rates_since(last) == {
-        "step_s": 2.0,
-        "tokens_per_s": 100.0,
-        "wait_s": 1.5,
-        "wait_share": 0.25,
-        "read_s": 0.75,  # half of all: making the batches took 4 s of another thread
-        "assemble_s": 0.375,
-        "transfer_s": 0.375,
+    by_step = training_rows(tmp_path)
+    assert {step: row.get("eval_s") for step, row in by_step.items()} == {
+        1: None,
+        3: None,
+        6: 6.0,
+        9: 6.0,
+        10: None,
     }
+    assert all(row["step_s"] < 1e-6 for row in by_step.values())
 
 
-def test_first_row_counts_from_zero() -> None:
-    mark = Mark(1, 100, 2.0, stream(1.0, 1.0, 0.0, 0.0))
+def test_rates_are_those_since_the_row_before(tmp_path: Path) -> None:
+    one = trainer(tmp_path)
 
-    rates = mark.rates_since(Mark(0, 0, 0.0))
+    summary = one.run()
 
-    assert (rates["wait_s"], rates["wait_share"], rates["read_s"]) == (1.0, 0.5, 1.0)
+    rows = training_rows(tmp_path)
+    waited = 0.0
+    for before, step in zip([0, *rows], rows, strict=False):
+        row = rows[step]
+        tokens = row["tokens"] - (rows[before]["tokens"] if before else 0)
+        seconds = row["step_s"] * (step - before)
+        assert row["tokens_per_s"] == pytest.approx(tokens / seconds)
+        assert row["wait_share"] == pytest.approx(min(row["wait_s"] / seconds, 1.0))
+        work = row["read_s"] + row["assemble_s"] + row["transfer_s"]
+        assert work == pytest.approx(row["wait_s"])
+        waited += row["wait_s"]
+    assert waited == pytest.approx(summary.waited_s)

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import signal
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from jax.sharding import AxisType
@@ -24,6 +27,7 @@ from roxxel_train import (
     RunMismatchError,
     Trainer,
 )
+from roxxel_train.config import TrainConfig
 
 from .helpers import VOCABULARY, corpus, loss_fn, mesh_of, pair, rows, trainer, values
 
@@ -44,6 +48,66 @@ def test_run_makes_every_update_and_says_what_it_did(tmp_path: Path) -> None:
     assert [row["step"] for row in rows(tmp_path)] == [1, 3, 6, 9, 10]
     assert rows(tmp_path)[-1]["tokens"] == summary.tokens
     assert [row["phase"] for row in rows(tmp_path)] == [0, 0, 0, 1, 1]
+
+
+def test_a_trainer_shows_its_state_checkpoints_and_log(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def look(state: ModelState) -> None:
+        assert state.model is one.state.model
+        seen.append(int(one.state.step[...]))
+
+    one = trainer(tmp_path, eval_fn=look, eval_every=4)
+    assert int(one.state.step[...]) == 0
+    one.run()
+
+    assert seen == [4, 8, 10]
+    assert int(one.state.step[...]) == 10
+    assert one.state.optimizer is one.optimizer
+    assert one.checkpointer is not None
+    assert one.checkpointer.latest_step == 10
+    assert isinstance(one.logger, Logger)
+
+
+def test_an_unknown_argument_names_the_trainer_and_the_closest_one(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        TypeError,
+        match=r"^Trainer: got an unexpected keyword argument 'grad_accum_step'; "
+        r"similar arguments are grad_accum_steps",
+    ):
+        trainer(tmp_path, grad_accum_step=2)
+    make: Any = Trainer
+    with pytest.raises(TypeError, match=r"^Trainer: missing a required argument"):
+        make()
+
+
+def test_rows_have_the_perplexity_of_the_mean_loss(tmp_path: Path) -> None:
+    trainer(
+        tmp_path, eval_curriculum=Curriculum(corpus(tmp_path), [Phase(1, 4, 9)])
+    ).run()
+
+    for row in rows(tmp_path):
+        prefix = "eval_" if row["kind"] == "eval" else ""
+        loss = row["eval_loss" if prefix else "loss_mean"]
+        assert row[prefix + "perplexity"] == np.exp(loss)
+
+
+def test_a_perplexity_of_the_loss_function_stays_and_none_overflows(
+    tmp_path: Path,
+) -> None:
+    def own(model: Any, batch: Any) -> Any:
+        return {"loss": loss_fn(model, batch), "perplexity": jnp.float32(3)}
+
+    def large(model: Any, batch: Any) -> Any:
+        return loss_fn(model, batch) + 1000
+
+    trainer(tmp_path / "a", loss_fn=own).run()
+    trainer(tmp_path / "b", loss_fn=large).run()
+
+    assert {row["perplexity"] for row in rows(tmp_path / "a")} == {3.0}
+    assert all("perplexity" not in row for row in rows(tmp_path / "b"))
 
 
 def test_run_that_failed_goes_on_as_if_it_never_had(tmp_path: Path) -> None:
@@ -392,7 +456,9 @@ def test_run_without_a_folder_writes_nothing(
     assert summary.complete
     assert summary.save_path is None
     assert summary.tokens == 6 * 4 * 9 + 4 * 2 * 17
-    assert capsys.readouterr().err.splitlines()[-1].startswith("step 10/10  loss")
+    *_, last_row, last = capsys.readouterr().err.splitlines()
+    assert last_row.startswith("step 10/10  loss")
+    assert last == "complete: 10 of 10 steps are done; nothing is saved"
     assert sorted(tmp_path.iterdir()) == before
     assert one.run().tokens == 0
 
@@ -583,6 +649,35 @@ def test_best_checkpoint_may_go_by_what_only_eval_fn_knows(tmp_path: Path) -> No
     assert "best_metric" not in (tmp_path / "run" / "system.log").read_text()
 
 
+def test_run_that_goes_on_keeps_its_best_metric(tmp_path: Path) -> None:
+    def run(phases: list[Phase], **options: Any) -> None:
+        trainer(tmp_path, phases, checkpoint_every=1, max_to_keep=1, **options).run()
+
+    def score(state: ModelState) -> dict[str, float]:
+        return {"score": abs(int(state.step[...]) - 2)}
+
+    evaluation = {"eval_fn": score, "eval_every": 1}
+    run([Phase(3, 4, 9)], **evaluation, best_metric="score")
+    run([Phase(4, 4, 9)], **evaluation)
+    run([Phase(5, 4, 9)])
+
+    checkpoints = tmp_path / "run" / "checkpoints"
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["2", "5"]
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert log.count("WARNING") == 1
+    assert (
+        "WARNING the checkpoints of this run are compared by 'score', which the run no "
+        "longer measures, so no new one becomes the best; give best_metric= to compare "
+        "them by another value\n"
+    ) in log
+
+
+def test_best_checkpoint_may_go_by_the_mean_loss(tmp_path: Path) -> None:
+    one = trainer(tmp_path, best_metric="loss_mean")
+
+    assert one.run().complete
+
+
 def test_best_metric_that_eval_fn_does_not_return_is_told_once(tmp_path: Path) -> None:
     trainer(
         tmp_path, eval_fn=lambda _: {"score": 1.0}, eval_every=4, best_metric="scroe"
@@ -628,10 +723,35 @@ def test_numbers_of_numpy_serve_as_pythons(tmp_path: Path) -> None:
     assert trainer(tmp_path, phases, seed=2).run().start_step == 2
 
 
+def test_trainer_takes_and_documents_the_arguments_of_its_config() -> None:
+    text = inspect.getdoc(Trainer.__init__) or ""
+
+    assert inspect.signature(Trainer) == inspect.signature(TrainConfig)
+    for argument in fields(TrainConfig):
+        assert f"\n    {argument.name}: " in text
+
+
 def test_wrong_loss_is_found_before_anything_runs(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="loss as an array of shape"):
         trainer(tmp_path, loss_fn=lambda model, batch: model(batch))
     assert not (tmp_path / "run").exists()
+
+
+def test_loss_of_every_token_is_refused_beside_a_metric_that_is_a_scalar(
+    tmp_path: Path,
+) -> None:
+    def loss_of_tokens(model: Any, batch: Any) -> Any:
+        logits = model(batch[:, :-1])
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:])
+        return {"loss": losses, "acc": (logits.argmax(-1) == batch[:, 1:]).mean()}
+
+    with pytest.raises(TypeError) as caught:
+        trainer(tmp_path, loss_fn=loss_of_tokens)
+
+    assert str(caught.value) == (
+        "loss_fn returned 'loss' as an array of shape (4, 8) and dtype float32; "
+        "return a real scalar, such as the mean over the tokens (`.mean()`)"
+    )
 
 
 def test_plan_is_the_curriculums(tmp_path: Path) -> None:

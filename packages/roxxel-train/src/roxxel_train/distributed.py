@@ -1,4 +1,4 @@
-"""Several processes of one program: joining them, and barriers by name.
+"""Connects the processes of one program, and offers barriers by name.
 
 At the top of a script::
 
@@ -6,32 +6,31 @@ At the top of a script::
 
     initialize()  # at the top of the script, before JAX touches a device
 
-A lone script runs as before. Under Slurm, Open MPI, on a slice of TPUs, or started by
-`python -m roxxel_train.local`, the processes of the script find each other.
+In a single process `initialize` does nothing. It connects the processes of a script
+under Slurm, Open MPI or `python -m roxxel_train.local`, and on a slice of TPUs.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
 
 import jax
 from roxxel_ckpt.coordination import coordination_service
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from roxxel_train._run.texts import named
+from roxxel_train._run.watcher import watcher
 
 COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
 NUM_PROCESSES = "JAX_NUM_PROCESSES"
 PROCESS_ID = "JAX_PROCESS_ID"
 
 _passed: Counter[str] = Counter()
-"""Uses of each barrier in this process; the service requires fresh names."""
+"""Uses of each barrier in this process. The service requires a new name each time."""
 
 _HEARTBEAT_TIMEOUT_S = 30
-"""Silence after which JAX counts a process as dead and ends the others, in place of
-JAX's 100 s. Within a run the trainer notices a dead process earlier."""
+"""Silence after which JAX treats a process as dead and ends the others. JAX's default
+is 100 s. The watcher of the program detects a dead process earlier."""
 
 
 def initialize(
@@ -43,23 +42,33 @@ def initialize(
 ) -> None:
     """Connect the processes of this program, if there are several.
 
-    Calls `jax.distributed.initialize` if an argument is given or the environment names
-    several processes: `JAX_NUM_PROCESSES` (with `JAX_COORDINATOR_ADDRESS` and
-    `JAX_PROCESS_ID`), a Slurm step or Open MPI job of several tasks, or a list of TPU
-    hosts. Otherwise, and when the processes are connected already, it does nothing. On
-    any other cluster give the arguments, or call `jax.distributed.initialize` yourself.
+    After this call the processes end together. If an exception ends the program in one
+    process, or a process is killed, all other processes exit too, with exit code 1 and
+    the reason on standard error.
+
+    This function calls `jax.distributed.initialize` if an argument is given, or if the
+    environment shows several processes:
+
+    - `JAX_NUM_PROCESSES` is above 1. `JAX_COORDINATOR_ADDRESS` and `JAX_PROCESS_ID`
+      must be set too. If the number is 1, the variables below are not read.
+    - The program is a Slurm step or an Open MPI job of several tasks.
+    - The variables of a TPU pod list several hosts or slices.
+
+    On any other cluster give the arguments, or call `jax.distributed.initialize`
+    yourself. If the processes are already connected, JAX is not initialized again.
 
     Args:
         coordinator_address: Host and port of process 0.
         num_processes: Number of processes.
         process_id: Index of this process.
-        timeout_s: Longest wait for the others, in seconds.
+        timeout_s: Longest wait for the other processes, in seconds.
 
     Raises:
         ValueError: A variable of the environment is missing or is not a number.
-        RuntimeError: JAX has used a device before, or a process did not connect.
+        RuntimeError: JAX has already used a device, or a process did not connect.
     """
     if coordination_service() is not None:
+        watcher()
         return
     given = (coordinator_address, num_processes, process_id)
     if NUM_PROCESSES in os.environ and given == (None, None, None):
@@ -77,21 +86,22 @@ def initialize(
         initialization_timeout=max(1, round(timeout_s)),
         heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_S,
     )
+    watcher()
 
 
 def barrier(name: str, timeout_s: float = 300.0) -> None:
     """Wait until every process has called this with the same name.
 
-    No device is used. A name may be used again, equally often in all processes. A lone
-    process does not wait.
+    The barrier uses no device. A name may be used several times, equally often in all
+    processes. A single process does not wait.
 
     Args:
         name: Identifies the barrier, also in the error.
-        timeout_s: Longest wait for the others, in seconds.
+        timeout_s: Longest wait for the other processes, in seconds.
 
     Raises:
-        TimeoutError: The processes that the error names were not there in time, or
-            this process was too late.
+        TimeoutError: Another process did not arrive in time; the error names it. Or
+            this process arrived after the other processes had given up.
     """
     service = coordination_service()
     if service is None or service.process_count == 1:
@@ -116,14 +126,8 @@ def barrier(name: str, timeout_s: float = 300.0) -> None:
         ) from error
 
 
-def named(indices: Sequence[int]) -> str:
-    """Return such as "processes 0, 3"."""
-    listed = ", ".join(map(str, indices[:10])) + (", ..." if len(indices) > 10 else "")
-    return f"process{'es' if len(indices) > 1 else ''} {listed}"
-
-
 def _cluster_has_several() -> bool:
-    """Return whether the environment names several processes that JAX can find."""
+    """Return whether the environment names several processes that JAX can connect."""
     environ = os.environ
     tasks = (
         environ.get("SLURM_NTASKS", "1") if "SLURM_STEP_NODELIST" in environ else "1"

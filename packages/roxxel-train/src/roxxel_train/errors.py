@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PREEMPTED_EXIT_CODE = 75
-"""Exit code of a run that was saved after a signal (`EX_TEMPFAIL`: try again)."""
+"""Exit code of a run that a signal stopped and that was saved (`EX_TEMPFAIL`)."""
 
 
 class RunMismatchError(ValueError):
-    """The folder holds another run, which this run must not overwrite."""
+    """The folder holds another run. This run must not overwrite that run."""
+
+
+class SettingsDifferError(ValueError):
+    """A setting differs between processes; all of them raise this error."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,10 @@ class BatchRow:
         start: First token in the source.
         stop: One past the last token.
         documents: Documents that the row overlaps, in order.
+
+    Example:
+        >>> print(BatchRow(row=3, source="self", start=64, stop=96, documents=(5, 6)))
+        row 3: self tokens [64, 96), documents 5, 6
     """
 
     row: int
@@ -47,32 +55,42 @@ class NonFiniteError(FloatingPointError):
 
     Attributes:
         step: Number of the update, from 1.
-        what: What is not finite.
+        what: Says which value is not finite.
         rows: Source, tokens and documents of every row of the batch.
+        cause: The reason, with a remedy, if the batch is the reason; None otherwise.
     """
 
-    def __init__(self, step: int, what: str, rows: tuple[BatchRow, ...]) -> None:
+    def __init__(
+        self,
+        step: int,
+        what: str,
+        rows: tuple[BatchRow, ...],
+        cause: str | None = None,
+    ) -> None:
         self.step = step
         self.what = what
         self.rows = rows
+        self.cause = cause
         shown = "; ".join(map(str, rows[:4]))
         more = f"; and {len(rows) - 4} more rows" if len(rows) > 4 else ""
-        super().__init__(
-            f"step {step}: {what}; its batch was {shown}{more}; no checkpoint was "
-            "written since, so check that batch or lower the learning rate, then "
-            "start again"
+        advice = cause or (
+            "no checkpoint was written since, so check that batch or lower the "
+            "learning rate, then start again"
         )
+        super().__init__(f"step {step}: {what}; its batch was {shown}{more}; {advice}")
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments and not the message."""
-        return type(self), (self.step, self.what, self.rows)
+        return type(self), (self.step, self.what, self.rows, self.cause)
 
 
 class Preempted(SystemExit):
-    """A signal stopped the run; the step was finished, and saved if there is a folder.
+    """A signal stopped the run after a finished step.
 
-    If nothing catches this exception, the program ends with exit code 75, so that a
-    scheduler can queue a preempted run again and not a failed one.
+    A run that writes checkpoints has saved this step.
+
+    If nothing catches this exception, the program ends with exit code 75. The code
+    distinguishes a preempted run, which a scheduler can queue again, from a failed run.
 
     Attributes:
         step: Updates done.

@@ -1,14 +1,14 @@
-"""Several processes of a script on this machine's CPU, for trying it out.
+"""Starts several processes of a script on this machine's CPU, to test the script.
 
 For example::
 
     python -m roxxel_train.local --processes 2 train.py --steps 10
 
 The script calls `roxxel_train.distributed.initialize()`. The output of process 0 is the
-output of the command; the output of the others is shown after a failure. The command
-forwards SIGTERM and SIGINT to all. The command ends the other processes after one has
-failed, and has the exit code of the failed one. Code 75 means "stopped and saved" and
-ends no other process.
+output of the command. After a failure the command shows the output of the others too.
+The command forwards SIGTERM and SIGINT to all processes. If a process fails, the
+command ends the others and returns the exit code of the failed process. Exit code 75
+means "stopped and saved", which is not a failure.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 _GRACE_S = 15.0
-"""Time in which the others must end after one has failed, before they are killed; long
-enough for a run to find out and to log why it ends."""
+"""Time from the failure of a process until the others are killed. A run needs this time
+to detect the failure and to log why it ends."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,10 +60,11 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
     Args:
         command: Program and arguments.
         processes: Number of processes.
-        devices_per_process: CPU devices that JAX simulates in each.
+        devices_per_process: CPU devices that JAX simulates in each process.
 
     Returns:
-        0, or the exit code of the first process that failed; 128 + n for signal n.
+        0, or the exit code of the first process that failed; 128 + n if signal n killed
+        this process.
     """
     address = f"127.0.0.1:{_free_port()}"
     with ExitStack() as stack:
@@ -89,7 +90,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    # Otherwise Ctrl-C arrives twice, from the terminal and from here.
+                    # Otherwise Ctrl-C arrives twice: from the terminal and from us.
                     process_group=0,
                 )
             )
@@ -131,7 +132,7 @@ def _wait(started: Sequence[subprocess.Popen[Any]]) -> int:
 
 @contextmanager
 def _forwarding(started: Sequence[subprocess.Popen[Any]]) -> Generator[None]:
-    """Forward signals that request a stop to the processes."""
+    """Forward SIGTERM and SIGINT to the processes."""
 
     def forward(number: int, _frame: object) -> None:
         for process in started:

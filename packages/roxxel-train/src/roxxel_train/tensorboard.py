@@ -4,9 +4,10 @@ Example::
 
     Logger("run", sinks=[TensorBoard("run/tensorboard")])
 
-The extra `tensorboard` installs tensorboardX. The sink writes records itself:
-`SummaryWriter.flush()` does not wait for the queue of that class (a process that ended
-after `flush()` lost 7 of 100 rows), and an error in the thread of the queue is lost.
+The extra `tensorboard` installs tensorboardX. The sink writes records without
+tensorboardX's `SummaryWriter`. `SummaryWriter.flush()` does not wait for the queue of
+the class: a process that ended after `flush()` lost 7 of 100 rows. An error in the
+thread of this queue is lost too.
 """
 
 from __future__ import annotations
@@ -41,15 +42,20 @@ _NOT_DRAWN = ("kind", "step", "time")
 
 
 class TensorBoard:
-    """Writes every number of a row as a scalar, and every text as a text, at its step.
+    """Writes the numbers and texts of metrics rows as scalars and texts, by step.
 
     A tag is the row's kind and the path of the value: `train/loss`,
     `train/tokens_by_source/self`, `eval/text`. When a run resumes from step k,
-    TensorBoard discards what it has after k, because the run writes those rows again.
+    TensorBoard discards its rows after step k, because the run writes these rows again.
 
     Args:
         log_dir: Folder of the event files, created with the first row. tensorboardX
             also accepts `gs://` and `s3://`.
+
+    Example:
+        >>> sink = TensorBoard("run/tensorboard")
+        >>> sink({"kind": "train", "step": 1, "loss": 0.5})
+        >>> sink.close()
     """
 
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
@@ -75,7 +81,7 @@ class TensorBoard:
         writer.flush()
 
     def cut(self, step: int) -> None:
-        """Start a new file that purges rows after `step`."""
+        """Start a new file that lets TensorBoard discard earlier rows after `step`."""
         self.close()
         self._purge_step = step + 1
 
@@ -88,8 +94,8 @@ class TensorBoard:
     def _open(self) -> RecordWriter:
         if "://" not in self._log_dir:
             Path(self._log_dir).mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names. Process and number keep
-        # files of one second apart.
+        # TensorBoard reads files in the order of their names. The process and a number
+        # distinguish files that were made within one second.
         name = (
             f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
             f".{os.getpid()}.{self._num_files:04}"
@@ -110,7 +116,7 @@ def _write(writer: RecordWriter, **fields: Any) -> None:
 
 
 def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the tag of every number and text, with a function of it to a summary."""
+    """Yield the tag of every number and text, and a function from tag to summary."""
     for name, value in values.items():
         tag = prefix + name
         if isinstance(value, dict):

@@ -1,57 +1,118 @@
-"""`system.log` and `metrics.jsonl` of one folder, written by a thread of their own.
+"""`system.log` and `metrics.jsonl` of one folder, and the threads of a log.
 
-An error of a write is kept, and raised by the next flush or by closing.
+One `Worker` writes both files. The terminal and every sink have a `Worker` of their
+own: a terminal that is stopped with Ctrl-S, or a sink that waits for a server, delays
+only its own calls.
+After a failed write to a file, the next `flush` or `close` raises the error.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
+import math
 import os
+import queue
+import re
+import threading
+import time
+from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
-
-from roxxel_train._log.lines import (
-    cut_rows,
-    drop_torn_row,
-    end_torn_line,
-    json_line,
-    text_line,
-)
-from roxxel_train._log.worker import Worker
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from pathlib import Path
+
+_Result = TypeVar("_Result")
 
 METRICS_FILE = "metrics.jsonl"
 SYSTEM_FILE = "system.log"
 
+_MAX_WAITING = 10_000
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+class Worker:
+    """Makes calls in order on a thread, until a call raises.
+
+    The thread calls `report` with the first error. A lossy worker drops new calls while
+    10,000 calls are queued.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        report: Callable[[BaseException], object] = lambda _: None,
+        *,
+        is_lossy: bool = False,
+    ) -> None:
+        self._report = report
+        self._is_lossy = is_lossy
+        self._calls: queue.SimpleQueue[
+            tuple[Callable[..., object], tuple[Any, ...], bool]
+        ] = queue.SimpleQueue()
+        # A daemon thread: a sink that never returns must not keep the program alive.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, function: Callable[..., object], *args: Any) -> bool:
+        """Queue a call; return False when it was dropped."""
+        if self._is_lossy and self._calls.qsize() >= _MAX_WAITING:
+            return False
+        self._calls.put((function, args, False))
+        return True
+
+    def call(self, function: Callable[[], _Result]) -> _Result:
+        """Make a call after all queued ones; return its result or raise its error."""
+        outcome: Future[_Result] = Future()
+        self._calls.put((_settle, (outcome, function), False))
+        return outcome.result()
+
+    def finish(self, last: Callable[[], object] = lambda: None) -> None:
+        """Queue a last call, which is made even after an error; then end the thread."""
+        self._calls.put((last, (), True))
+
+    def join(self, timeout_s: float | None = None) -> bool:
+        """Wait for the thread to end; return False after `timeout_s`."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        has_failed = is_last = False
+        while not is_last:
+            function, args, is_last = self._calls.get()
+            if has_failed and not is_last:
+                continue
+            try:
+                function(*args)
+            except BaseException as error:  # noqa: BLE001 - reported, not raised
+                if not has_failed:
+                    self._report(error)
+                has_failed = True
+
 
 class LogFiles:
-    """Both files of a folder. A call queues its work; only `cut` and `flush` wait.
+    """Both files of a folder. Calls queue work; only `cut`, `flush` and `close` wait.
 
-    Args:
-        folder: Created when missing.
-
-    Attributes:
-        was_torn: Whether the last row was half written, and so dropped.
-
-    Raises:
-        BlockingIOError: Another `Logger` has locked the rows.
-        OSError: A file cannot be written.
+    `was_torn` is True if the last metrics row was incomplete and was dropped.
     """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._rows_path = folder / METRICS_FILE
         with ExitStack() as on_error:
-            self._rows = _LogFile(self._rows_path, json_line)
+            self._rows = _LogFile(self._rows_path, _json_line)
             on_error.callback(self._rows.close)
             self._rows.lock()
-            self._text = _LogFile(folder / SYSTEM_FILE, text_line)
+            self._text = _LogFile(folder / SYSTEM_FILE, _text_line)
             on_error.pop_all()
-        end_torn_line(folder / SYSTEM_FILE)
-        self.was_torn = drop_torn_row(self._rows_path)
+        if _torn_bytes(folder / SYSTEM_FILE):
+            self._text.end_line()
+        torn = _torn_bytes(self._rows_path)
+        self.was_torn = torn > 0
+        if torn:
+            os.truncate(self._rows_path, self._rows_path.stat().st_size - torn)
         self._worker = Worker("roxxel-log")
 
     def text(self, level: str, message: str, stack: str) -> None:
@@ -63,54 +124,80 @@ class LogFiles:
         self._worker.put(self._rows.write, row)
 
     def cut(self, step: int, *, evaluated: bool) -> int:
-        """Drop the rows after `step`; return their number."""
+        """Drop the metrics rows after `step`; return the number of dropped rows."""
         return self._worker.call(
-            lambda: cut_rows(self._rows_path, step, evaluated=evaluated)
+            lambda: _cut_rows(self._rows_path, step, evaluated=evaluated)
         )
 
     def flush(self) -> None:
-        """Write what is queued, and flush both files to the disk.
-
-        Raises:
-            Exception: A line could not be written.
-        """
+        """Write queued lines and flush both files; raise an error of a write."""
         self._worker.call(self._text.sync)
         self._worker.call(self._rows.sync)
 
     def close(self) -> None:
-        """Write what is queued, and close both files.
-
-        Raises:
-            Exception: A line could not be written, and no flush has raised it yet.
-        """
-        self._worker.close()
+        """Write queued lines and close both files; raise an error not raised before."""
+        self._worker.finish()
+        self._worker.join()
         with ExitStack() as stack:
             stack.callback(self._rows.close)
             stack.callback(self._text.close)
 
 
-class _LogFile:
-    """Appends lines to one file.
+def check_writable(path: str | os.PathLike[str], name: str) -> None:
+    """Check that a folder, given as argument `name`, can be written or created."""
+    text = os.fspath(path)
+    if _URL.match(text):
+        raise ValueError(
+            f"{name}={text!r}: is a URL, and runs are written to local folders only; "
+            "give a local folder"
+        )
+    if "\0" in text:
+        raise ValueError(f"{name}={text!r}: holds a NUL character; give another folder")
+    folder = Path(path)
+    if folder.is_symlink() and not folder.exists():
+        raise FileNotFoundError(
+            f"{name}={text!r}: is a link to nothing; "
+            "create the folder that the link names, or give another folder"
+        )
+    nearest = next(path for path in (folder, *folder.parents) if path.exists())
+    if not nearest.is_dir():
+        raise NotADirectoryError(f"{name}={text!r}: {nearest} is a file; give a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PermissionError(
+            f"{name}={text!r}: {nearest} cannot be written; "
+            "give another folder or change its permissions"
+        )
 
-    Args:
-        path: The file, created when missing.
-        format_line: Makes the line from the arguments of `write`.
+
+def plain_row(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Copy a metrics row into Python's own types: arrays to lists, keys to text.
+
+    Raises:
+        ValueError: Two keys have the same text.
     """
+    return cast("dict[str, Any]", _plain(dict(row)))
+
+
+def _settle(outcome: Future[_Result], function: Callable[[], _Result]) -> None:
+    try:
+        outcome.set_result(function())
+    except BaseException as error:  # noqa: BLE001 - raised in the thread that waits
+        outcome.set_exception(error)
+
+
+class _LogFile:
+    """Appends lines to one file; `format_line` makes a line from the written values."""
 
     def __init__(self, path: Path, format_line: Callable[..., str]) -> None:
         self._format_line = format_line
-        # A lone surrogate in a text is escaped: it must not end the run.
+        # Escape lone surrogates in a text: an encoding error must not end the run.
         self._file = path.open("a", encoding="utf-8", errors="backslashreplace")
         self._failure: Exception | None = None
         self._is_failure_raised = False
         self._is_synced = True
 
     def lock(self) -> None:
-        """Lock the file against other writers.
-
-        Raises:
-            BlockingIOError: Another `Logger` has locked the file.
-        """
+        """Lock the file; raise BlockingIOError if another `Logger` has locked it."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -119,13 +206,17 @@ class _LogFile:
                 "use that Logger (Trainer(logger=...)) or give another folder"
             ) from error
         except OSError:
-            pass  # The file system has no locks, so a second writer is not noticed.
+            pass  # The file system has no locks, so no second writer can be found.
+
+    def end_line(self) -> None:
+        """Add a newline to a file whose last line has none."""
+        self._file.write("\n")
 
     def write(self, *values: Any) -> None:
-        """Append one line; an error is kept for `sync` and `close`."""
+        """Append one line; `sync` and `close` raise the error of a failed write."""
         try:
             self._file.write(self._format_line(*values))
-            # The kernel gets every line at once: the process may be killed any time.
+            # Give every line to the kernel now: the process may be killed at any time.
             self._file.flush()
             self._is_synced = False
         except OSError as error:
@@ -135,11 +226,7 @@ class _LogFile:
             self._failure = self._failure or error
 
     def sync(self) -> None:
-        """Flush the lines to the disk.
-
-        Raises:
-            Exception: A line could not be written, now or before.
-        """
+        """Flush the lines to the disk; raise the first error of a write."""
         if self._failure is not None:
             self._is_failure_raised = True
             raise self._failure
@@ -148,11 +235,7 @@ class _LogFile:
             self._is_synced = True
 
     def close(self) -> None:
-        """Close the file.
-
-        Raises:
-            Exception: A line could not be written, and `sync` has not raised it yet.
-        """
+        """Close the file; raise the error of a write unless `sync` has raised it."""
         # Unlock explicitly: a forked child may still have the file open.
         with suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -162,3 +245,78 @@ class _LogFile:
             self._failure = self._failure or error
         if self._failure is not None and not self._is_failure_raised:
             raise self._failure
+
+
+def _text_line(level: str, message: str, traceback: str = "") -> str:
+    """Return a line of `system.log`: UTC time, level, message, then the traceback."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return f"{now} {level} {message}\n{traceback}"
+
+
+def _json_line(row: Mapping[Any, Any]) -> str:
+    """Return a row as one line of JSON; NaN and infinities become text."""
+    return json.dumps(_plain(dict(row), for_json=True), allow_nan=False) + "\n"
+
+
+def _torn_bytes(path: Path) -> int:
+    """Return the length of an incomplete last line, which a killed process has left.
+
+    The length is 0 if the last line ends with a newline, and for a pipe or a device.
+    """
+    content = path.read_bytes() if path.is_file() else b""
+    return len(content) - (content.rfind(b"\n") + 1)
+
+
+def _cut_rows(path: Path, step: int, *, evaluated: bool) -> int:
+    """Truncate a file before its first row after `step`; return how many lines it lost.
+
+    Steps never decrease from row to row, and an evaluation is the last row of its step,
+    so the remaining rows are a prefix of the file. If `evaluated`, the evaluation of
+    `step` remains. The first dropped line is always a row.
+    """
+    if not path.is_file():
+        return 0
+    kept = 0
+    lines = path.read_bytes().splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        if _position(line) > (step, evaluated):
+            os.truncate(path, kept)
+            return len(lines) - number
+        kept += len(line)
+    return 0
+
+
+def _plain(value: Any, *, for_json: bool = False) -> Any:
+    """Return a value in Python's own types.
+
+    With `for_json`, NaN and infinities become text, because JSON has no such numbers.
+    """
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, dict):
+        items = cast("dict[Any, Any]", value)
+        named = {str(k): _plain(x, for_json=for_json) for k, x in items.items()}
+        if len(named) < len(items):
+            raise ValueError(
+                f"keys of a row have the same text: {list(items)}; rename one of them"
+            )
+        return named
+    if isinstance(value, list | tuple):
+        return [_plain(x, for_json=for_json) for x in cast("list[Any]", value)]
+    if for_json and isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _position(line: bytes) -> tuple[int, bool]:
+    """Return the step of a row, and whether the row is an evaluation.
+
+    The step of a line that is not a row is 0.
+    """
+    try:
+        parsed = json.loads(line)
+    except ValueError:
+        return 0, False
+    row = cast("dict[str, Any]", parsed) if isinstance(parsed, dict) else {}
+    step = row.get("step")
+    return (step if isinstance(step, int) else 0), row.get("kind") == "eval"

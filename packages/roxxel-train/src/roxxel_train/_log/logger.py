@@ -1,63 +1,69 @@
 """The log of a run: `system.log`, `metrics.jsonl`, the terminal and the sinks.
 
 A call to the logger only queues work. Worker threads write the files, draw the terminal
-and call the sinks, and none of them waits for another. Only process 0 writes.
+and call the sinks. No worker waits for another worker. Only process 0 writes.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 
-from roxxel_train._log.files import METRICS_FILE, LogFiles
-from roxxel_train._log.sink import SinkRunner
+from roxxel_train._log.files import (
+    METRICS_FILE,
+    LogFiles,
+    Worker,
+    check_writable,
+    plain_row,
+)
 from roxxel_train._log.terminal import Terminal
-from roxxel_train._log.worker import Worker
-from roxxel_train._paths import check_writable
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-_REDRAW_S = 0.1
-"""Least time between two moves of the progress bar."""
-
-
-class _Screen(NamedTuple):
-    terminal: Terminal
-    worker: Worker
-
 
 class Logger:
     """Writes the text and the metrics of a run without delaying its loop.
 
-    Use it as a context manager. Leaving the block writes everything that is queued. An
-    exception that leaves the block is written to `system.log` with its traceback.
+    A logger is a context manager. Leaving the block writes everything that is queued.
+    An exception that leaves the block is written to `system.log` with its traceback.
 
     Args:
-        log_dir: Folder for `system.log` and `metrics.jsonl`, created when missing; None
+        log_dir: Folder for `system.log` and `metrics.jsonl`, created if missing. None
             writes no files. Only one `Logger` at a time may be open in a folder.
-        sinks: Further consumers of rows. Each is called with every row, a dict of plain
-            Python values of its own, on a thread of its own. A sink that raises is
-            named in `system.log`, with its traceback, and gets no more rows until the
-            logger is opened again; the run continues. A slow sink delays nothing else:
-            when 10,000 rows are waiting for it, further rows are dropped. A sink may
-            have the methods `cut(step)`, called when a run starts or resumes at `step`,
-            so that the rows after `step` are written (again), and `close()`, called
-            when no more rows follow until the logger is opened again.
+        sinks: Functions that are called with every metrics row. Each sink runs on its
+            own thread and gets its own copy of the row, a dict of plain Python values.
+            If a sink raises, the run continues, `system.log` has the traceback, and the
+            sink gets no more rows until the logger is opened again. A slow sink delays
+            nothing else: while 10,000 rows are queued for the sink, further rows are
+            dropped. A sink may have two methods. `cut(step)` is called when a run
+            starts or resumes at `step`; the run then writes all rows after `step`,
+            perhaps for the second time. `close()` is called when no more rows follow
+            until the logger is opened again.
         terminal: Show text and rows on standard error too: a progress bar on a terminal
             or in a notebook, plain lines elsewhere.
-        timeout_s: How long closing waits for the terminal and for the sinks. Closing
+        timeout_s: Longest wait of `close` for the terminal and for the sinks. `close`
             waits for the files without a limit.
 
     Raises:
         TypeError: An item of `sinks` is not callable.
+
+    Example:
+        >>> rows = []
+        >>> with Logger("run", [rows.append], terminal=False) as log:
+        ...     log.info("begins")
+        ...     log.metrics({"kind": "train", "step": 1, "loss": 0.5})
+        >>> rows[0]["loss"]
+        0.5
     """
 
     def __init__(
@@ -85,10 +91,8 @@ class Logger:
         self._depth = 0
         self._is_open = False
         self._files: LogFiles | None = None
-        self._screen: _Screen | None = None
-        self._sinks: list[SinkRunner] = []
-        self._progress: tuple[int, int, Mapping[str, str]] | None = None
-        self._redraw_at_s = 0.0
+        self._screen: Terminal | None = None
+        self._sinks: list[_Sink] = []
 
     def __enter__(self) -> Self:
         """Open the files and start the threads, on process 0 only.
@@ -118,14 +122,19 @@ class Logger:
     ) -> None:
         """Write the exception that leaves the block, then everything that is queued."""
         try:
-            # SystemExit is a decision to stop and not a fault. The terminal gets the
-            # traceback from the interpreter.
+            # SystemExit is a decision to stop and not a fault. The interpreter shows
+            # the traceback on the terminal.
             if error is not None and not isinstance(error, SystemExit):
                 self._say("ERROR", "the run ended with an error", error, terminal=False)
         finally:
             self._depth -= 1
             if self._depth <= 0:
-                self._close_after(error)
+                try:
+                    self.close()
+                except Exception as failure:
+                    if error is None:
+                        raise
+                    error.add_note(f"the log could not be written: {failure}")
 
     def info(self, message: str, *, terminal: bool = True) -> None:
         """Write one line of text.
@@ -146,64 +155,60 @@ class Logger:
         self._say("WARNING", message, terminal=terminal)
 
     def status(self, message: str) -> None:
-        """Write what the run does while no step is made, such as compiling.
+        """Write what the run does between steps, such as compiling.
 
-        The text is shown beside the progress bar until the next step; without a bar it
-        is a line. `system.log` has it as a line.
+        The terminal shows the text beside the progress bar until the next step, or as a
+        line if there is no bar. `system.log` has the text as a line.
         """
         self._say("INFO", message, terminal=False)
         if self._screen is not None:
-            self._screen.worker.put(self._screen.terminal.status, message)
+            self._screen.status(message)
 
-    def metrics(self, row: Mapping[str, Any]) -> None:
+    def metrics(self, row: Mapping[str, Any], *, terminal: bool = True) -> None:
         """Write one row of metrics.
 
         Args:
-            row: Names and values that JSON can hold, or scalars and arrays of NumPy and
-                JAX; other keys than text become text. NaN and infinities are written as
-                text, since JSON has no numbers for them. `flush` and `close` raise the
-                error of a row that could not be written.
+            row: Values by name. A value is one that JSON can hold, or a scalar or array
+                of NumPy or JAX. A key that is not text becomes text. NaN and infinities
+                are written as text, since JSON has no such numbers. If the row cannot
+                be written, `flush` and `close` raise the error.
+            terminal: Show the row on the terminal too.
         """
         if not self._is_writing():
             return
         row = dict(row)
         if self._files is not None:
             self._files.row(row)
-        if self._screen is not None:
-            self._screen.worker.put(self._screen.terminal.row, row)
+        if terminal and self._screen is not None:
+            self._screen.row(row)
         for sink in self._sinks:
-            was_behind = sink.is_behind
-            sink.row(row)
-            if sink.is_behind and not was_behind:
+            if not sink.put_row(row) and not sink.is_behind:
+                sink.is_behind = True
                 self.warning(f"{sink.name} is far behind; it misses rows from here on")
 
     def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
         """Move the progress bar; without a bar nothing is shown.
 
-        Cheap enough for every step: another thread draws the bar, at most ten times a
+        Call this at every step: another thread draws the bar, at most ten times a
         second.
 
         Args:
             step: Updates done.
             total_steps: Updates in the whole run.
-            shown: Short texts beside the bar, by name; must not be changed afterwards.
+            shown: Short texts beside the bar, by name; do not change it afterwards.
         """
-        if self._screen is None:
-            return
-        self._progress = (step, total_steps, shown)
-        now = time.monotonic()
-        if now >= self._redraw_at_s:
-            self._redraw_at_s = now + _REDRAW_S
-            self._draw_progress()
+        if self._screen is not None:
+            self._screen.progress(step, total_steps, shown)
 
     def cut_metrics(self, step: int, *, evaluated: bool = True) -> int:
-        """Drop the rows of updates after `step`, and announce it to the sinks.
+        """Drop the metrics rows after `step`, and call `cut(step)` of the sinks.
 
         A run that resumes from an earlier checkpoint writes those rows again.
 
         Args:
             step: Updates done.
-            evaluated: Keep the evaluation after them; otherwise it is made again.
+            evaluated: Keep the evaluation row of `step`. If False, the run evaluates
+                again.
 
         Returns:
             Number of rows dropped from `metrics.jsonl`.
@@ -212,13 +217,13 @@ class Logger:
             OSError: The file cannot be read or truncated.
         """
         for sink in self._sinks:
-            sink.cut(step)
+            sink.worker.put(sink.method, "cut", step)
         if self._files is None:
             return 0
         return self._files.cut(step, evaluated=evaluated)
 
     def flush(self) -> None:
-        """Flush the files to the disk; wait neither for the terminal nor for a sink.
+        """Flush the files to the disk, without a wait for the terminal or a sink.
 
         Raises:
             OSError: A line could not be written, now or since the last flush.
@@ -230,15 +235,13 @@ class Logger:
         """Write everything that is queued, close the files and end the threads.
 
         Raises:
-            Exception: A line could not be written, and no flush has raised it yet.
+            Exception: A line could not be written, and no `flush` has raised the error.
         """
         self._depth = 0
         self._close_sinks()
-        self._draw_progress()
         screen, self._screen = self._screen, None
         if screen is not None:
-            screen.worker.put(screen.terminal.close)
-            screen.worker.close(self._timeout_s)
+            screen.close(self._timeout_s)
         files, self._files = self._files, None
         self._is_open = False
         if files is not None:
@@ -249,10 +252,9 @@ class Logger:
             self._files = LogFiles(self.log_dir)
         # A program without a console has no standard error.
         if self._has_terminal and sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - typeshed omits None
-            worker = Worker("roxxel-terminal", is_lossy=True)
-            self._screen = _Screen(Terminal(sys.stderr), worker)
+            self._screen = Terminal(sys.stderr)
         self._sinks = [
-            SinkRunner(index, sink, self._sink_failed)
+            _Sink(index, sink, self._sink_failed)
             for index, sink in enumerate(self._given_sinks)
         ]
         self._is_open = True
@@ -261,24 +263,15 @@ class Logger:
 
     def _close_sinks(self) -> None:
         for sink in self._sinks:
-            sink.request_close()
+            sink.worker.finish(partial(sink.method, "close"))
         until_s = time.monotonic() + self._timeout_s
         for sink in self._sinks:
-            if not sink.join(max(0.0, until_s - time.monotonic())):
+            if not sink.worker.join(max(0.0, until_s - time.monotonic())):
                 self.warning(
                     f"{sink.name} did not accept all rows within "
                     f"{self._timeout_s:g} s; the run no longer waits for it"
                 )
         self._sinks = []
-
-    def _close_after(self, error: BaseException | None) -> None:
-        """Close; if the block raised `error`, add the failure of the log to it."""
-        try:
-            self.close()
-        except Exception as failure:
-            if error is None:
-                raise
-            error.add_note(f"the log could not be written: {failure}")
 
     def _sink_failed(self, name: str, error: BaseException) -> None:
         """Log the error of a sink; called on the thread of the sink."""
@@ -286,11 +279,6 @@ class Logger:
             failure = f"{type(error).__name__}: {error}"
             text = f"{name} failed and gets no more rows: {failure}"
             self._say("WARNING", text, error)
-
-    def _draw_progress(self) -> None:
-        progress, self._progress = self._progress, None
-        if self._screen is not None and progress is not None:
-            self._screen.worker.put(self._screen.terminal.progress, *progress)
 
     def _say(
         self,
@@ -306,17 +294,71 @@ class Logger:
             stack = "" if error is None else "".join(traceback.format_exception(error))
             self._files.text(level, message, stack)
         if terminal and self._screen is not None:
-            self._screen.worker.put(self._screen.terminal.line, message)
+            self._screen.line(message)
 
     def _is_writing(self) -> bool:
-        """Return whether this process writes the log.
-
-        Raises:
-            RuntimeError: The logger is not open, on any process.
-        """
+        """Return whether this process writes; raise RuntimeError unless open."""
         if not self._is_open and self._depth <= 0:
             raise RuntimeError(
                 "this Logger is not open, so nothing would be written; "
                 "use it inside `with Logger(...) as log:`"
             )
         return self._is_open
+
+
+class _Sink:
+    """Calls a user's sink on a thread of its own, until the sink raises.
+
+    The thread calls `report` with the name and the first error of the sink. `is_behind`
+    is True if a row was dropped because too many rows were queued.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        sink: Callable[[dict[str, Any]], object],
+        report: Callable[[str, BaseException], None],
+    ) -> None:
+        kind = getattr(sink, "__qualname__", type(sink).__qualname__)
+        self.name = f"sink {index} ({kind})"
+        self.is_behind = False
+        self._sink = sink
+        self.worker = Worker(
+            f"roxxel-sink-{index}", partial(report, self.name), is_lossy=True
+        )
+
+    def put_row(self, row: Mapping[str, Any]) -> bool:
+        """Queue a row; return False when it was dropped."""
+        return self.worker.put(lambda: self._sink(plain_row(row)))
+
+    def method(self, name: str, *args: Any) -> None:
+        """Call a method of the sink, if it has one."""
+        method = getattr(self._sink, name, None)
+        if method is not None:
+            method(*args)
+
+
+class WarningForwarder(logging.Handler):
+    """A context that writes the warnings of a package's `logging` logger to `log`."""
+
+    def __init__(self, package: str, log: Logger) -> None:
+        super().__init__(logging.WARNING)
+        self._logger = logging.getLogger(package)
+        self._log = log
+        self._is_shown = False
+
+    def __enter__(self) -> Self:
+        # Once a logger has a handler, `logging` no longer prints its warnings.
+        self._is_shown = self._logger.hasHandlers()
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._logger.removeHandler(self)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a warning; show it on the terminal unless another handler does."""
+        try:
+            self._log.warning(self.format(record), terminal=not self._is_shown)
+        except Exception:  # noqa: BLE001 - logging must not end the code that logs
+            self.handleError(record)

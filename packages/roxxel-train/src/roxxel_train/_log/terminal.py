@@ -1,15 +1,19 @@
-"""What standard error shows of a run: a progress bar, or plain lines."""
+"""Shows a run on standard error: a progress bar, or plain lines."""
 
 from __future__ import annotations
 
 import importlib.util
 import sys
+import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from roxxel_train._log.lines import plain_row
+from roxxel_train._log.files import Worker, plain_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
+
+_REDRAW_S = 0.1
+"""Shortest time between two moves of the progress bar."""
 
 _WATCHED = {
     "loss": ("loss", ".4f"),
@@ -17,19 +21,15 @@ _WATCHED = {
     "mfu": ("mfu", ".1%"),
     "wait_share": ("wait", ".1%"),
 }
-"""Fields of a training row that are shown: their short names and formats."""
+"""Fields of a training row that the terminal shows, with short names and formats."""
 
 _NOT_SHOWN = ("kind", "step", "time")
 
 
 class Terminal:
-    """Shows lines, and a tqdm bar on a terminal or in a notebook.
+    """Shows lines, and a tqdm bar on a terminal or in a notebook, on its own thread.
 
-    A notebook shows a widget when ipywidgets is installed. After an error of the stream
-    nothing more is shown, and the run continues.
-
-    Args:
-        stream: Usually standard error.
+    After an error of the stream nothing more is shown, and the run continues.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -38,43 +38,42 @@ class Terminal:
         self._bar: Any = None
         self._has_status = False
         self._total_steps: int | None = None
-        self._is_broken = False
+        self._progress: tuple[int, int, Mapping[str, str]] | None = None
+        self._redraw_at_s = 0.0
+        self._worker = Worker("roxxel-terminal", is_lossy=True)
 
     def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
         """Move the bar to `step`, with short texts beside it by name."""
         self._total_steps = total_steps
-        if self._bar_class is not None:
-            self._show(lambda: self._move_bar(step, total_steps, shown))
+        self._progress = (step, total_steps, shown)
+        now = time.monotonic()
+        if now >= self._redraw_at_s:
+            self._redraw_at_s = now + _REDRAW_S
+            self._draw_progress()
 
     def status(self, text: str) -> None:
         """Show a text beside the bar until it moves; without a bar, as a line."""
-        self._show(lambda: self._write_status(text))
+        self._worker.put(self._write_status, text)
 
     def line(self, text: str) -> None:
         """Show one line, above the bar if there is one."""
-        self._show(lambda: self._write(text))
+        self._worker.put(self._write, text)
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Show a row of metrics as a line, unless the bar shows it."""
-        if self._bar_class is not None and row.get("kind") == "train":
-            return
-        try:
-            text = _describe_row(plain_row(row), self._total_steps)
-        except ValueError:
-            return  # `metrics.jsonl` reports the error
-        self._show(lambda: self._write(text))
+        if self._bar_class is None or row.get("kind") != "train":
+            self._worker.put(self._write_row, row)
 
-    def close(self) -> None:
-        """Leave the bar as it is and start a new line."""
-        self._show(self._close_bar)
+    def close(self, timeout_s: float) -> None:
+        """Show the queued lines, keep the bar on the screen, and start a new line."""
+        self._draw_progress()
+        self._worker.finish(self._close_bar)
+        self._worker.join(timeout_s)
 
-    def _show(self, show: Callable[[], None]) -> None:
-        if self._is_broken:
-            return
-        try:
-            show()
-        except Exception:  # noqa: BLE001 - the run continues without its terminal
-            self._is_broken = True
+    def _draw_progress(self) -> None:
+        progress, self._progress = self._progress, None
+        if self._bar_class is not None and progress is not None:
+            self._worker.put(self._move_bar, *progress)
 
     def _move_bar(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
         if self._bar is None:
@@ -84,7 +83,7 @@ class Terminal:
                 unit="step",
                 file=self._stream,
                 dynamic_ncols=True,
-                # The logger limits the moves, so tqdm must draw every one.
+                # `progress` limits the rate of moves, so tqdm must draw every move.
                 mininterval=0,
                 miniters=1,
                 postfix=dict(shown),
@@ -109,6 +108,13 @@ class Terminal:
         else:
             self._bar.write(text, file=self._stream)
 
+    def _write_row(self, row: Mapping[str, Any]) -> None:
+        try:
+            plain = plain_row(row)
+        except ValueError:
+            return  # `metrics.jsonl` reports the error
+        self._write(_describe_row(plain, self._total_steps))
+
     def _close_bar(self) -> None:
         if self._bar is not None:
             self._bar.refresh()
@@ -117,7 +123,7 @@ class Terminal:
 
 
 def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the watched fields of a training row as short texts by name."""
+    """Return the fields of a training row for the terminal, as short texts by name."""
     return {
         name: format(row[field], form)
         for field, (name, form) in _WATCHED.items()
@@ -141,12 +147,12 @@ def _describe_row(row: Mapping[str, Any], total_steps: int | None) -> str:
 
 
 def _bar_class(stream: TextIO) -> Any:
-    """Return tqdm's class for a stream; None where plain lines are better."""
+    """Return tqdm's class for a stream; None if the stream gets plain lines."""
     notebook = _is_notebook()
     if not notebook and not stream.isatty():
         return None
     try:
-        # Not tqdm.auto: it warns in a notebook without ipywidgets.
+        # `tqdm.auto` would print a warning in a notebook without ipywidgets.
         if notebook and importlib.util.find_spec("ipywidgets") is not None:
             from tqdm.notebook import tqdm
         else:

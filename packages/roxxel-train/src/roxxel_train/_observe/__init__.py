@@ -1,1 +1,1 @@
-"""What is measured of a run: losses, rates, evaluations."""
+"""Measurements of a run: losses, rates, the devices, and its needs before the start."""

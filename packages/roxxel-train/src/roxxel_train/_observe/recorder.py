@@ -1,63 +1,107 @@
-"""Reads the scalars of updates, two updates late, and makes rows of them.
+"""Reads the scalars of updates two updates late, and writes metrics rows.
 
-The loss of update k is read after update k + 2 was dispatched, on every process: the
-device always has work, at most three updates are in flight, and all processes stop at
-the same step when a loss is not finite. Rows, saves and evaluations read every loss
-before them.
+Every process reads the loss of update k after it has dispatched update k + 2. So the
+device always has work, and at most three updates are in flight. If a loss is not
+finite, all processes stop at the same step. Before a save or an evaluation, the loop
+reads all earlier losses.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+import operator
+import time
+from collections import defaultdict, deque
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from roxxel_train._log.terminal import train_texts
-from roxxel_train._observe.timing import TIMING_FIELDS, Mark, Stopwatch
+from roxxel_train._step.loss import perplexity
+from roxxel_train._step.vocabulary import missing_in_batch
 from roxxel_train.errors import BatchRow, NonFiniteError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 
     import jax
     from roxxel_curriculum import Sampler
     from roxxel_loader import StreamStats
 
     from roxxel_train._log.logger import Logger
-    from roxxel_train._machine import Machine
-    from roxxel_train._observe.losses import LossMeans
-
-ROW_FIELDS = TIMING_FIELDS | {
-    "kind",
-    "step",
-    "phase",
-    "loss_mean",
-    "tokens",
-    "tokens_by_source",
-    "planned_tokens_by_source",
-}
-"""Fields that a training row may have besides the scalars of `loss_fn`."""
+    from roxxel_train._observe.machine import Machine
+    from roxxel_train._step.vocabulary import TokenLookup
 
 _UNREAD_UPDATES = 2
-"""Updates whose loss is not read yet: enough to keep a device busy."""
+"""Largest number of updates with an unread loss; two keep a device busy."""
+
+_LEAST_SHOWN_S = 1e-3
+
+
+@dataclass(slots=True)
+class LossMean:
+    """The mean loss of an interval of updates.
+
+    The sum is a Python float. Losses are added in the order of the updates, and every
+    checkpoint saves the sum. So a resumed run writes the same means as an uninterrupted
+    run.
+    """
+
+    loss_sum: float = 0.0
+    steps: int = 0
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN without an update."""
+        return self.loss_sum / self.steps if self.steps else math.nan
+
+    def add(self, loss: float) -> None:
+        self.loss_sum += loss
+        self.steps += 1
+
+    def close(self) -> float:
+        """Return the mean and start the next interval."""
+        mean = self.mean
+        self.loss_sum, self.steps = 0.0, 0
+        return mean
+
+
+@dataclass(slots=True)
+class LossMeans:
+    """Two running means: since the last metrics row, and since a scheduled checkpoint.
+
+    A requested checkpoint does not reset the field `checkpoint`, so requests do not
+    change later means.
+    """
+
+    metrics_row: LossMean = field(default_factory=LossMean)
+    checkpoint: LossMean = field(default_factory=LossMean)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the means as JSON values for a checkpoint."""
+        return {
+            "interval": asdict(self.metrics_row),
+            "since_checkpoint": asdict(self.checkpoint),
+        }
+
+    @classmethod
+    def from_json(cls, extra: Mapping[str, Any]) -> LossMeans:
+        """Return the means in a checkpoint.
+
+        Older checkpoints hold only the mean since the last metrics row.
+        """
+        return cls(
+            LossMean(**extra["interval"]), LossMean(**extra.get("since_checkpoint", {}))
+        )
 
 
 class Recorder:
-    """Turns the scalars of updates into rows, progress and errors.
+    """Turns the scalars of updates into metrics rows, progress and errors.
 
-    Args:
-        logger: Writes the rows.
-        sampler: Knows the contents of every batch.
-        log_every: Updates between rows; the first and the last update have a row too.
-        start: Updates done before this run.
-        losses: Open means of the loss; every loss that is read is added.
-        machine: Computes FLOP/s and memory; None leaves these fields out.
-
-    Attributes:
-        read_stats: Returns the times of the stream of batches; set by the trainer once
-            there is a stream.
+    `start` is the number of updates done before this call of `Trainer.run`. The
+    recorder adds every loss that it reads to `losses`. `read_stats` returns the times
+    of the stream of batches.
     """
 
     def __init__(
@@ -67,7 +111,9 @@ class Recorder:
         log_every: int,
         start: int,
         losses: LossMeans,
-        machine: Machine | None = None,
+        machine: Machine,
+        lookups: Iterable[TokenLookup],
+        read_stats: Callable[[], StreamStats],
     ) -> None:
         self._logger = logger
         self._sampler = sampler
@@ -75,19 +121,22 @@ class Recorder:
         self._total_steps = sampler.total_steps
         self._losses = losses
         self._machine = machine
-        self._watch = Stopwatch()
+        self._lookups = lookups
+        self._read_stats = read_stats
         self._start = self._step = start
-        self._mark = Mark(start, self._tokens(start), 0.0)
+        self._excluded: defaultdict[str, float] = defaultdict(float)
+        self._row_at_s = time.perf_counter()
+        # Updates, tokens and times of the stream at the previous metrics row.
+        self._counts: list[float] = [start, self._tokens(start), 0, 0, 0, 0]
         self._unread: deque[tuple[int, Mapping[str, jax.Array]]] = deque()
         self._last: Mapping[str, jax.Array] = {}
         self._shown: dict[str, str] = {}
         self._evaluated_step = -1
         self._evaluation: dict[str, float] = {}
-        self.read_stats: Callable[[], StreamStats] | None = None
 
     @property
     def last_loss(self) -> float | None:
-        """Loss of the last update that was read; None before the first."""
+        """Loss of the last update that was read; None if none was read."""
         return float(self._last["loss"]) if self._last else None
 
     @property
@@ -98,11 +147,16 @@ class Recorder:
     @property
     def waited_s(self) -> float:
         """Seconds that the loop has waited for batches."""
-        return 0.0 if self.read_stats is None else self.read_stats().waited_s
+        return self._read_stats().waited_s
 
-    def excluded(self, name: str) -> AbstractContextManager[None]:
-        """Count the time of a block under `name` and not as training."""
-        return self._watch.excluded(name)
+    @contextmanager
+    def excluded(self, name: str) -> Generator[None]:
+        """Count the time of a block under `name` and not as training time."""
+        start_s = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._excluded[name] += time.perf_counter() - start_s
 
     def push(self, step: int, scalars: Mapping[str, jax.Array]) -> None:
         """Queue the scalars of update `step`, and read those of update `step` - 2.
@@ -116,26 +170,22 @@ class Recorder:
             self._read_oldest()
 
     def drain(self) -> None:
-        """Wait for every update and read its scalars.
-
-        Raises:
-            NonFiniteError: A loss is NaN or infinite.
-        """
+        """Wait for every update and read its scalars; errors as in `push`."""
         while self._unread:
             self._read_oldest()
 
     def evaluation(self, step: int, values: Mapping[str, Any]) -> None:
-        """Log the values of an evaluation after update `step`."""
+        """Log the row of an evaluation after update `step`; a line of text shows it."""
         if values:
-            self._log_row("eval", step, values)
+            self._logger.metrics(_row("eval", step, values), terminal=False)
         self._evaluated_step = step
         self._evaluation = {k: v for k, v in values.items() if isinstance(v, float)}
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers that a checkpoint of the last update keeps.
+        """Return the numbers that a checkpoint keeps for the last update.
 
-        These are its scalars, `loss_mean` since the last checkpoint, and the values of
-        the evaluation after this update if there was one.
+        These are the scalars of the update, `loss_mean` since the last scheduled
+        checkpoint, and the values of an evaluation after this update.
         """
         metrics = {name: float(value) for name, value in self._last.items()}
         metrics["loss_mean"] = self._losses.checkpoint.mean
@@ -144,53 +194,74 @@ class Recorder:
         return metrics
 
     def not_finite(self, step: int, what: str) -> NonFiniteError:
-        """Return the error for update `step`; log every row of its batch."""
+        """Log every row of the batch of update `step`, and return the error."""
         rows = tuple(self._rows_of_batch(step - 1))
         for row in rows:
             self._logger.info(f"step {step}: {what}: {row}", terminal=False)
-        return NonFiniteError(step, what, rows)
+        cause = missing_in_batch(self._sampler, self._lookups, step - 1)
+        return NonFiniteError(step, what, rows, cause)
 
     def _read_oldest(self) -> None:
         step, scalars = self._unread.popleft()
         loss = float(scalars["loss"])
         if not math.isfinite(loss):
             raise self.not_finite(step, f"the loss is {loss}")
-        self._losses.add(loss)
+        self._losses.metrics_row.add(loss)
+        self._losses.checkpoint.add(loss)
         self._step, self._last = step, scalars
         row = None
         if step % self._log_every == 0 or step in (1, self._total_steps):
             row = self._train_row(step, scalars)
             self._shown = train_texts(row)
-        # Before the row: a line on the terminal shows the number of steps too.
+        # First the progress: the terminal shows a metrics row with the total steps.
         shown = {**self._shown, "loss": f"{loss:.4f}"}
         self._logger.progress(step, self._total_steps, shown)
         if row is not None:
-            self._log_row("train", step, row)
+            self._logger.metrics(_row("train", step, row))
 
     def _train_row(self, step: int, scalars: Mapping[str, jax.Array]) -> dict[str, Any]:
         by_source = self._sampler.delivered_tokens(step)
         planned = self._sampler.planned_tokens(step)
         tokens = sum(by_source.values())
-        stream = None if self.read_stats is None else self.read_stats()
-        last, self._mark = self._mark, Mark(step, tokens, self._watch.now(), stream)
-        rates = self._mark.rates_since(last)
-        row = {
+        rates = self._rates(step, tokens)
+        loss_mean = self._losses.metrics_row.close()
+        return {
             "phase": self._sampler.phase(step - 1),
             **{name: float(value) for name, value in scalars.items()},
-            "loss_mean": self._losses.row.close(),
+            "loss_mean": loss_mean,
+            **perplexity("perplexity", loss_mean, scalars),
             "tokens": tokens,
             "tokens_by_source": by_source,
             "planned_tokens_by_source": {n: round(x) for n, x in planned.items()},
             **rates,
-            **self._watch.close_row(),
+            **self._machine.fields(rates["tokens_per_s"]),
         }
-        if self._machine is not None:
-            row |= self._machine.fields(rates["tokens_per_s"])
-        return row
 
-    def _log_row(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self._logger.metrics({"kind": kind, "step": step, "time": now, **values})
+    def _rates(self, step: int, tokens: int) -> dict[str, float]:
+        """Return the timing fields of a metrics row, measured since the previous row.
+
+        `read_s`, `assemble_s` and `transfer_s` split the wait of the loop in proportion
+        to the work of the background thread, which may exceed the wait.
+        """
+        stream = self._read_stats()
+        times = stream.waited_s, stream.read_s, stream.assemble_s, stream.transfer_s
+        before, self._counts = self._counts, [step, tokens, *times]
+        steps, new_tokens, waited, *work = map(operator.sub, self._counts, before)
+        excluded, self._excluded = self._excluded, defaultdict(float)
+        before_s, self._row_at_s = self._row_at_s, time.perf_counter()
+        training_s = self._row_at_s - before_s - sum(excluded.values())
+        seconds = max(training_s, 1e-9)
+        share = waited / sum(work) if sum(work) else 0.0
+        return {
+            "step_s": seconds / max(steps, 1),
+            "tokens_per_s": new_tokens / seconds,
+            "wait_s": waited,
+            "wait_share": min(waited / seconds, 1.0),
+            "read_s": share * work[0],
+            "assemble_s": share * work[1],
+            "transfer_s": share * work[2],
+            **{name: s for name, s in excluded.items() if s >= _LEAST_SHOWN_S},
+        }
 
     def _tokens(self, step: int) -> int:
         return sum(self._sampler.delivered_tokens(step).values())
@@ -202,3 +273,8 @@ class Recorder:
             yield BatchRow(
                 row, location.source, location.start, location.stop, documents
             )
+
+
+def _row(kind: str, step: int, values: Mapping[str, Any]) -> dict[str, Any]:
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return {"kind": kind, "step": step, "time": now, **values}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,35 +12,21 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from roxxel_train._units import in_bytes
-
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Iterable
 
     from roxxel_curriculum import ResolvedPhase, Sampler
 
-
-def data_parallel_mesh() -> Mesh:
-    """Return a mesh of all devices of all processes along one axis, `"data"`.
-
-    `jax.make_mesh` orders the devices such that neighbours on the axis are neighbours
-    in the network.
-    """
-    return jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
+_UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
-@contextmanager
-def instead_of_set_mesh(mesh: Mesh) -> Generator[None]:
+def instead_of_set_mesh(mesh: Mesh) -> AbstractContextManager[object]:
     """Set `mesh` for a block if the program has set another one by `jax.set_mesh`.
 
-    While a mesh is set, JAX refuses arrays on any other mesh, even on one that differs
-    only in the types of its axes. The block sets no mesh if the program has set none.
+    While a mesh is set, JAX refuses arrays on any other mesh, even on a mesh that
+    differs only in the types of its axes.
     """
-    if jax.sharding.get_mesh().empty:
-        yield
-    else:
-        with jax.set_mesh(mesh):
-            yield
+    return nullcontext() if jax.sharding.get_mesh().empty else jax.set_mesh(mesh)
 
 
 def batch_sharding(
@@ -48,17 +34,10 @@ def batch_sharding(
 ) -> NamedSharding:
     """Return the sharding of a batch, on a mesh whose axes are of the Auto type.
 
-    Explicit axes, the default of newer versions of `jax.make_mesh`, would require
-    models that state the sharding of every operation; an embedding alone is an error.
-
-    Args:
-        mesh: Devices to use; None for the mesh of `data_sharding`, or else for a mesh
-            of all devices along one axis.
-        data_sharding: Sharding of a batch; None splits the rows over the first axis.
-
-    Raises:
-        ValueError: `data_sharding` is on another mesh than `mesh`.
-        TypeError: An argument has another type, or the mesh is abstract.
+    Newer versions of `jax.make_mesh` make Explicit axes by default. With these a model
+    must state the sharding of every operation; an embedding alone is an error. Without
+    a mesh, all devices are along one axis. Without `data_sharding`, the first axis of
+    the mesh splits the rows.
     """
     _check_type("mesh", mesh, Mesh)
     _check_type("data_sharding", data_sharding, NamedSharding)
@@ -73,14 +52,12 @@ def batch_sharding(
                 f"the argument mesh is {dict(mesh.shape)}; use one mesh for both"
             )
         mesh = data_sharding.mesh
-    mesh = mesh or data_parallel_mesh()
-    automatic = Mesh(mesh.devices, mesh.axis_names)
-    spec = (
-        PartitionSpec(mesh.axis_names[0])
-        if data_sharding is None
-        else data_sharding.spec
-    )
-    return NamedSharding(automatic, spec)
+    if mesh is None:
+        # `jax.make_mesh` orders devices so that neighbours are near in the network.
+        mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
+    rows = PartitionSpec(mesh.axis_names[0])
+    spec = rows if data_sharding is None else data_sharding.spec
+    return NamedSharding(Mesh(mesh.devices, mesh.axis_names), spec)
 
 
 def _check_type(name: str, value: Any, expected: type) -> None:
@@ -93,24 +70,17 @@ def _check_type(name: str, value: Any, expected: type) -> None:
 
 @dataclass(frozen=True)
 class BatchPlacement:
-    """The sharding of every batch, also of those that do not divide over the mesh.
+    """The sharding of every batch, also of a batch that does not divide over the mesh.
 
-    Attributes:
-        sharding: The sharding of a batch that divides.
-        strict: Whether a batch that does not divide is an error. Otherwise the batch is
-            replicated over the axes of the mesh that do not divide its shape.
+    If `strict` is set, a batch that does not divide is an error. Otherwise the batch is
+    replicated over the axes of the mesh that do not divide its shape.
     """
 
     sharding: NamedSharding
     strict: bool = False
 
     def __call__(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding for a batch of this shape.
-
-        Raises:
-            ValueError: The batch does not divide and `strict` is set, or the spec has
-                more dimensions than the batch.
-        """
+        """Return the sharding for a batch of this shape, or raise ValueError."""
         spec = tuple(self.sharding.spec)
         if len(spec) > len(shape):
             raise ValueError(
@@ -167,13 +137,8 @@ class BatchPlacement:
 def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
     """Return shape, dtype and sharding of the batches of each phase.
 
-    Returns:
-        One `jax.ShapeDtypeStruct` per phase, or a dict of them by field if the sampler
-        has other fields than the tokens.
-
-    Raises:
-        ValueError: A batch does not divide and the placement is strict, or a process
-            does not have the memory for its share of a batch.
+    Each item is one `jax.ShapeDtypeStruct`. If the sampler has other fields than the
+    tokens, an item is a dict of these objects by field.
     """
     tokens = jax.dtypes.canonicalize_dtype(sampler.dtype)
     shapes: list[Any] = []
@@ -198,12 +163,8 @@ def accumulation_notes(
     """Return one sentence for each phase whose accumulated parts leave devices idle.
 
     A part with fewer rows than devices costs each device as much as a part with one row
-    per device, and saves no memory. A batch that is replicated over all devices may be
-    cut as its rows allow.
-
-    Raises:
-        ValueError: A batch does not divide by the number of parts, or the placement is
-            strict and the parts of a batch leave devices idle.
+    per device, and saves no memory. If a batch is replicated over all devices, any
+    divisor of its rows works. If the placement is strict, idle devices are an error.
     """
     ways = [
         (phase, placement.row_ways((phase.batch_size, phase.seq_len)))
@@ -233,11 +194,7 @@ def accumulation_notes(
 
 
 def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:
-    """Check that this machine has the memory for its share of one batch.
-
-    Raises:
-        ValueError: The share of a process is larger than the memory.
-    """
+    """Check that this machine has the memory for its share of one batch."""
     share = math.prod(shape) * value_bytes // jax.process_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if share > memory:
@@ -246,3 +203,18 @@ def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:
             f"each process, and this machine has {in_bytes(memory)} of memory; lower "
             "batch_size or seq_len"
         )
+
+
+def in_bytes(number: float) -> str:
+    """Return a size with a binary unit.
+
+    >>> in_bytes(3 * 2**20)
+    '3.0 MiB'
+    """
+    exponent = 0
+    while abs(number) >= 1024 and exponent < len(_UNITS):
+        number /= 1024
+        exponent += 1
+    return (
+        f"{number:,.1f} {_UNITS[exponent - 1]}" if exponent else f"{number:.0f} bytes"
+    )

@@ -1,73 +1,75 @@
 """The state of a run: what is restored, saved, shown and continued.
 
-The trainer owns one `RunState`. It holds the live arrays, the number of updates done,
-the open means of the loss, the position in the data and the evaluation that is still
-due, and it is the only object that reads or writes checkpoints of the run.
+The trainer owns one `RunState`. Only this object reads or writes the run's checkpoints.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import jax
 from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_curriculum import StateMismatch
 
-from roxxel_train._model_state import is_finite, is_sound, put, signature, take
-from roxxel_train._observe.losses import LossMeans
-from roxxel_train._run_folder import CHECKPOINTS
+from roxxel_train._observe.recorder import LossMean, LossMeans
+from roxxel_train._run.events import failed_save
+from roxxel_train._run.folder import CHECKPOINTS
+from roxxel_train._step.step import is_finite, is_sound, put, signature, take
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
     from concurrent.futures import Executor, Future
+    from contextlib import AbstractContextManager
 
     from roxxel_ckpt import RestoreReport
-    from roxxel_curriculum import Curriculum, Field, Sampler
+    from roxxel_curriculum import Curriculum, Plan
 
     from roxxel_train._log.logger import Logger
-    from roxxel_train._model_state import Tree
     from roxxel_train._observe.recorder import Recorder
-    from roxxel_train._run_folder import RunFolder
+    from roxxel_train._run.folder import RunFolder
+    from roxxel_train._step.step import Tree
+    from roxxel_train.config import TrainConfig
 
 
 class RunState:
     """Everything that a run needs to continue.
 
-    Args:
-        model: The user's model, on the mesh.
-        optimizer: Its optimizer.
-        folder: Folder of the run; None writes nothing.
-        checkpointer: Saves both objects; None saves nothing.
-        checkpoint_every: Updates between checkpoints.
-
     Attributes:
+        sampler: The batches that continue what the run has read.
+        best_metric: The metric that ranks the checkpoints in the run's own folder.
         arrays: The live arrays; the next update donates them.
         step: Updates done.
-        losses: Open means of the loss.
         owes_evaluation: Whether the evaluation after `step` is due and not made yet.
-        signature: Hash of all shapes and dtypes.
-        past: State of the data that the run has read, as JSON; None for a new run.
         weights_from: Path and step of the checkpoint that gave a new run its weights.
-        weights_report: How that checkpoint fitted the model.
-
-    Raises:
-        ValueError: The checkpointer saves another model.
-        RunMismatchError: The folder or the checkpoint is not of this run.
+        weights_report: How those weights were fitted to a changed model.
     """
 
     def __init__(
         self,
+        config: TrainConfig,
+        curriculum: Curriculum,
         model: nnx.Module,
         optimizer: nnx.Optimizer[Any],
         folder: RunFolder | None,
-        checkpointer: Checkpointer | None,
-        checkpoint_every: int,
     ) -> None:
-        if checkpointer is not None and checkpointer.model is not model:
+        checkpointer = config.checkpointer
+        self.best_metric: str | None = None
+        if checkpointer is None and folder is not None:
+            checkpointer = Checkpointer(
+                folder.checkpoints,
+                model,
+                optimizer,
+                config.max_to_keep,
+                config.timeout,
+                best_metric=config.best_metric,
+                best_mode=None if config.best_metric is None else "min",
+            )
+            self.best_metric = checkpointer.best_rule.metric
+        elif checkpointer is not None and checkpointer.model is not model:
             raise ValueError(
                 "checkpointer saves another model than the one that is trained; "
                 "make the checkpointer from the trainer's own model and optimizer"
@@ -76,7 +78,7 @@ class RunState:
         self.optimizer = optimizer
         self.folder = folder
         self.checkpointer = checkpointer
-        self._checkpoint_every = checkpoint_every
+        self._checkpoint_every = config.checkpoint_every
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
         self.step = 0
@@ -88,56 +90,38 @@ class RunState:
         self._spoilt: str | None = None
         self._is_lost = False
         self._finite_program: Future[Any] | None = None
-        self._newest_step, self.past = self._find_past()
-
-    def bind(
-        self,
-        curriculum: Curriculum,
-        seed: int,
-        fields: Iterable[Field],
-        check: Literal["headers", "blocks"],
-    ) -> Sampler:
-        """Return the sampler of the run: it continues what the run has read.
-
-        Args:
-            curriculum: As it is declared now.
-            seed: Seed of the order of the data.
-            fields: Fields of a batch.
-            check: What is verified of the data that is read.
-
-        Raises:
-            RunMismatchError: The run has read something else than the curriculum says.
-        """
+        newest_step, self._past = self._find_past()
+        self._is_new = newest_step == 0
+        self.curriculum = curriculum
         try:
-            sampler = curriculum.sampler(seed, self.past, fields, check)
-        except StateMismatch as error:
-            raise RunMismatchError(
-                f"{self.folder or 'the checkpoints'}: the run there does not fit this "
-                f"curriculum: {error}; or give another save_path"
-            ) from error
-        if self._newest_step > sampler.total_steps:
-            raise RunMismatchError(
-                f"the run has done {self._newest_step} steps but the curriculum has "
-                f"only {sampler.total_steps}; give as many steps or more, or another "
-                "save_path"
+            self.sampler = curriculum.sampler(
+                config.seed, self._past, config.fields, config.check
             )
-        self._sampler = sampler
-        return sampler
+        except StateMismatch as error:
+            raise self._mismatch(error) from error
+        if newest_step > self.sampler.total_steps:
+            raise RunMismatchError(
+                f"the run has done {newest_step} steps but the curriculum has "
+                f"only {self.sampler.total_steps}; give as many steps or more, or "
+                "another save_path"
+            )
+
+    @property
+    def path(self) -> Path | None:
+        """Folder of the run; None if nothing is written."""
+        return None if self.folder is None else self.folder.path
+
+    def plan(self) -> Plan:
+        """Return the plan of the curriculum; trained steps are as they were trained."""
+        return self.curriculum.plan(self.sampler.seed, self._past)
 
     def load_weights(self, init_from: str | os.PathLike[str]) -> None:
-        """Load the model from the newest checkpoint of another run, for a new run.
+        """Load the newest weights of another run, unless this run has a checkpoint.
 
-        A run that has a checkpoint ignores `init_from`. Random streams keep the values
-        of the new model, so runs with the same weights may differ in their seeds.
-
-        Args:
-            init_from: Folder of a run, or of checkpoints.
-
-        Raises:
-            FileNotFoundError: There is no checkpoint.
-            roxxel_ckpt.CheckpointError: The checkpoint is damaged or does not fit.
+        Random streams keep the values of the new model, so runs with the same weights
+        may differ in their seeds.
         """
-        if self._newest_step:
+        if not self._is_new:
             return
         path = Path(init_from)
         inner = path / CHECKPOINTS
@@ -154,11 +138,19 @@ class RunState:
         self.weights_from = {"path": str(init_from), "step": step}
         self.weights_report = other.report
 
-    def compile_ahead(self, compiler: Executor) -> None:
-        """Start to compile the check that every save makes.
+    def run_lock(self) -> AbstractContextManager[None]:
+        """Process 0 holds `run.lock`, and writes `run.json` at the first start."""
+        if self.folder is None or jax.process_index() != 0:
+            return nullcontext()
+        return self.folder.run_lock(
+            seed=self.sampler.seed,
+            model=self.signature,
+            data=self.sampler.state(0),
+            init_from=self.weights_from,
+        )
 
-        Otherwise the device would be idle while the first save compiles the check.
-        """
+    def compile_ahead(self, compiler: Executor) -> None:
+        """Start to compile the check before a save, so the first save does not wait."""
         if self.checkpointer is not None:
             shapes = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
@@ -173,22 +165,16 @@ class RunState:
             self._finite_program = None
 
     def restore(self) -> int:
-        """Restore the newest sound checkpoint, or start; return the updates done.
+        """Restore the newest sound checkpoint if there is one; return the updates done.
 
-        Restoring needs no more device memory than training: the live arrays are deleted
-        once every file of the checkpoint was verified. When reading fails after that,
-        the model is spoilt.
-
-        Raises:
-            RunMismatchError: The model is spoilt: it no longer has the values that the
-                run began with, and no checkpoint can replace them.
-            roxxel_ckpt.CheckpointStateLostError: Reading failed in the middle.
-            roxxel_ckpt.CheckpointError: A checkpoint cannot be read.
+        Restoring needs no more device memory than training: the checkpointer verifies
+        every file of the checkpoint, then deletes the live arrays. If reading fails
+        after the deletion, the model is lost, and later calls raise RunMismatchError.
         """
         if self.checkpointer is not None and not self._is_lost:
             done = self.step
             try:
-                # Deletes the live arrays before it places those of the checkpoint.
+                # Deletes the live arrays before it creates the restored arrays.
                 self.step = self._saved_step = self.checkpointer.restore(release=True)
             except CheckpointStateLostError:
                 self._is_lost = True
@@ -196,8 +182,11 @@ class RunState:
                 raise
             if self.step:
                 extra = self.checkpointer.extra or {}
-                # Another program may have continued the run since it was opened here.
-                self._sampler.check(extra["data"])
+                # Another program may have continued the run after our constructor.
+                try:
+                    self.sampler.check(extra["data"])
+                except StateMismatch as error:
+                    raise self._mismatch(error) from error
                 self.losses = LossMeans.from_json(extra)
                 self.owes_evaluation = not extra["evaluated"]
                 self._spoilt = None
@@ -216,46 +205,40 @@ class RunState:
         put(self.model, self.optimizer, self.arrays)
 
     def save(self, recorder: Recorder, log: Logger) -> None:
-        """Save the state, unless the newest checkpoint has it or it is not finite.
+        """Save the state, unless the newest checkpoint holds this step.
 
         Raises:
-            NonFiniteError: A loss so far, or a parameter, is not finite.
-            roxxel_ckpt.CheckpointError: The checkpoint cannot be written.
+            NonFiniteError: A loss or a parameter is not finite.
         """
         if self.checkpointer is None or self.step == self._saved_step:
             recorder.drain()
             return
-        # Both are queued behind the updates in flight, so the device stays busy.
+        # These two calls do not wait for updates in flight, so the device stays busy.
         self.show()
         finite = self._finite()
         recorder.drain()
-
-        def describe() -> tuple[dict[str, float], dict[str, Any]]:
-            self._check(finite, recorder)
-            # The checkpoint counts these rows as written, so they reach the disk first.
-            log.flush()
-            metrics = recorder.metrics()
-            if self.step % self._checkpoint_every == 0:
-                self.losses.checkpoint.close()
-            return metrics, {
-                "data": self._sampler.state(self.step),
-                "evaluated": not self.owes_evaluation,
-                **self.losses.to_json(),
-            }
-
         with recorder.excluded("save_s"):
-            if not self.checkpointer.save(self.step, describe=describe):
-                # `on_busy="skip"` skipped the step; a run must not lose the step.
+            self._check(finite, recorder)
+            # A resume assumes that metrics rows up to the checkpoint are on the disk.
+            log.flush()
+            is_due = self.step % self._checkpoint_every == 0
+            open_ = LossMean() if is_due else self.losses.checkpoint
+            extra = {
+                "data": self.sampler.state(self.step),
+                "evaluated": not self.owes_evaluation,
+                **LossMeans(self.losses.metrics_row, open_).to_json(),
+            }
+            metrics = recorder.metrics()
+            if not self.checkpointer.save(self.step, metrics, extra):
+                # `on_busy="skip"` has skipped the save, but a run must save this step.
                 self.checkpointer.wait()
-                self.checkpointer.save(self.step, describe=describe)
+                self.checkpointer.save(self.step, metrics, extra)
+            if is_due:
+                self.losses.checkpoint.close()
         self._saved_step = self.step
 
     def check_finite(self, recorder: Recorder) -> None:
-        """Check the parameters after the last update; a loss shows them before it.
-
-        Raises:
-            NonFiniteError: A parameter is NaN or infinite.
-        """
+        """Check the parameters after the last update, since no later loss does."""
         self._check(self._finite(), recorder)
 
     def leave(
@@ -263,20 +246,24 @@ class RunState:
     ) -> None:
         """Put the newest arrays into the user's objects at the end of a run.
 
-        After an error the state is saved if it is whole and finite, so that only the
-        failed step is lost.
+        After an error, a single process saves the state if it is whole and finite, so
+        only the failed step is lost.
         """
         if not is_sound(self.arrays):
             self._spoilt = "failed within an update"
             return
         if isinstance(error, NonFiniteError):
             self._spoilt = "stopped on a value that is not finite"
-        elif isinstance(error, Exception):
-            self._save_after(error, recorder, log)
+        # With several processes, the other processes would not take part in a save.
+        elif isinstance(error, Exception) and jax.process_count() == 1:
+            try:
+                self.save(recorder, log)
+            except Exception as second:  # noqa: BLE001 - the first error is the one to raise
+                log.warning(failed_save(self.step, error, second))
         self.show()
 
     def _find_past(self) -> tuple[int, dict[str, Any] | None]:
-        """Return the updates done and the state of the data of the run so far."""
+        """Return the updates done and the state of the data; None for a new run."""
         newest = None if self.checkpointer is None else self.checkpointer.peek()
         if newest is not None:
             step, extra = newest
@@ -284,7 +271,8 @@ class RunState:
             if data is None:
                 raise RunMismatchError(
                     f"the checkpoint of step {step} holds no state of the data, so a "
-                    "trainer did not write it; give another save_path"
+                    "trainer did not write it and cannot continue its data; give "
+                    "another folder, and init_from= this one to start with its weights"
                 )
             return step, data
         record = None if self.folder is None else self.folder.record
@@ -298,11 +286,18 @@ class RunState:
             )
         return 0, record["data"]
 
+    def _mismatch(self, error: StateMismatch) -> RunMismatchError:
+        """Return the error for a curriculum that differs in trained steps."""
+        return RunMismatchError(
+            f"{self.folder or 'the checkpoints'}: the run there does not fit this "
+            f"curriculum: {error}; or give another save_path"
+        )
+
     def _trained(self) -> Tree:
         return nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))
 
     def _finite(self) -> jax.Array | bool:
-        """Start to check the parameters; return True where no check is needed."""
+        """Start to check the parameters; return True if no check is needed."""
         trained = self._trained()
         if self.step <= self._saved_step or not is_sound(trained):
             return True
@@ -315,16 +310,4 @@ class RunState:
         if not finite:
             raise recorder.not_finite(
                 self.step, "the update left NaN or infinite parameters"
-            )
-
-    def _save_after(self, error: Exception, recorder: Recorder, log: Logger) -> None:
-        """Save after an error of this process, where no other process takes part."""
-        if jax.process_count() > 1:
-            return
-        try:
-            self.save(recorder, log)
-        except Exception as second:  # noqa: BLE001 - the first error is the one to raise
-            log.warning(
-                f"step {self.step} could not be saved after "
-                f"{type(error).__name__}: {second}"
             )

@@ -1,33 +1,49 @@
 """A function of state and batch, compiled ahead for every shape of batch.
 
 Construction traces the function for all shapes, so a wrong loss function is an error
-before anything runs. A background thread then compiles the shapes in the order of
-need, so a change of phase does not wait for the compiler.
+before the first update. A background thread then compiles the shapes in the order in
+which the run needs them, so the first step of a phase rarely waits for the compiler.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
 
-from roxxel_train._cache import kernel_options
-from roxxel_train._units import in_bytes
+from roxxel_train._step.placement import in_bytes
+from roxxel_train._step.vocabulary import token_lookups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Executor, Future
-    from pathlib import Path
 
-    from roxxel_train._model_state import Tree
+    from jax.sharding import Mesh
+
+    from roxxel_train._step.step import Tree
+    from roxxel_train._step.vocabulary import TokenLookup
 
 _POLL_S = 0.1
 _ANNOUNCE_AFTER_S = 1.0
+_GPUS = {"gpu", "cuda", "rocm"}
+
+
+def use_compilation_cache() -> None:
+    """Turn on JAX's persistent compilation cache unless the user has configured it."""
+    settings = jax.config.values
+    chosen = settings["jax_compilation_cache_dir"]
+    if chosen or not settings["jax_enable_compilation_cache"]:
+        return
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    jax.config.update("jax_compilation_cache_dir", str(Path(base) / "roxxel" / "jax"))
 
 
 @dataclass(frozen=True)
@@ -55,18 +71,12 @@ class CompiledShape:
 
 
 class CompiledAhead:
-    """The compiled program for each shape of batch.
+    """The compiled programs of a jitted `(state, batch)` function by shape of batch.
 
-    Args:
-        function: `(state, batch)` to anything and a dict, already jitted.
-        state: The live state; its shardings are kept.
-        batches: Shape, dtype and sharding of the batches, each of an array or of a dict
-            of arrays, in the order of need.
-        mesh: The mesh whose axes the function may name.
-        run_folder: Folder that keeps the choice of GPU kernels; None keeps none.
-
-    Raises:
-        TypeError: The loss function does not return a loss.
+    The function returns any value and a dict, and may name the axes of `mesh`. The
+    programs keep the shardings of `state`. `batches` has the shape, dtype and sharding
+    of each batch (an array, or a dict of arrays), in the order in which the run needs
+    them. `lookups` are the arrays that the programs index by tokens.
     """
 
     def __init__(
@@ -83,15 +93,18 @@ class CompiledAhead:
         self._mesh = mesh
         self._run_folder = run_folder
         distinct = {_key(batch): batch for batch in batches}
-        with jax.set_mesh(mesh):
-            self._lowered = {
-                key: function.lower(shapes, batch) for key, batch in distinct.items()
-            }
+        self._lowered: dict[Any, Any] = {}
+        self.lookups: set[TokenLookup] = set()
+        for key, batch in distinct.items():
+            with jax.set_mesh(mesh):
+                traced = function.trace(shapes, batch)
+                self._lowered[key] = traced.lower()
+            self.lookups |= token_lookups(traced.jaxpr.jaxpr, shapes, batch)
         self._compiled: dict[Any, Future[tuple[Any, CompiledShape]]] = {}
 
     @property
     def names(self) -> set[str]:
-        """Keys of the dict that the function returns second, for any batch."""
+        """Keys of the dict that the function returns as its second value."""
         return {
             name for lowered in self._lowered.values() for name in lowered.out_info[1]
         }
@@ -102,13 +115,7 @@ class CompiledAhead:
         batches: Iterable[Any],
         done: Callable[[CompiledShape], None] | None = None,
     ) -> None:
-        """Start to compile for `batches`, in order, in the background.
-
-        Args:
-            compiler: Executor that compiles one program after the other.
-            batches: Some of the batches of the constructor.
-            done: Called after each compilation, on the compiling thread.
-        """
+        """Compile for `batches` in order; the compiling thread also calls `done`."""
         for key in dict.fromkeys(map(_key, batches)):
             known = self._compiled.get(key)
             if known is None or known.cancelled():
@@ -120,12 +127,10 @@ class CompiledAhead:
         give_up: Callable[[], bool] | None = None,
         status: Callable[[str], None] | None = None,
     ) -> Callable[[Tree, Any], Any] | None:
-        """Return the compiled program for a batch, after waiting for the compiler.
+        """Wait for the compiled program of a batch; None once `give_up` returns true.
 
-        Args:
-            batch: Live arrays, or their shape, dtype and sharding.
-            give_up: Called while waiting; a true result ends the wait with None.
-            status: Called with a line for the user if there is a wait.
+        `batch` may be live arrays or their shape, dtype and sharding. If the program is
+        not compiled yet, `status` is called with a line for the user.
         """
         key = _key(batch)
         future = self._compiled[key]
@@ -141,11 +146,11 @@ class CompiledAhead:
         return future.result()[0]
 
     def shapes(self) -> tuple[CompiledShape, ...]:
-        """Wait for every compilation that was started and return the costs."""
+        """Wait for every started compilation, and return the costs."""
         return tuple(future.result()[1] for future in self._compiled.values())
 
     def close(self) -> None:
-        """Cancel the compilations that wait for the compiler."""
+        """Cancel the compilations that have not started."""
         for future in self._compiled.values():
             future.cancel()
 
@@ -166,10 +171,10 @@ class CompiledAhead:
 def compiling_thread(
     status: Callable[[str], None] | None = None,
 ) -> Generator[Executor]:
-    """Yield a thread that compiles; leave the block after its last compilation.
+    """Yield a thread for compilations.
 
-    Args:
-        status: Called with a line for the user if leaving has to wait.
+    Leaving the context waits for the thread. If the wait takes longer than a second,
+    `status` is called with a line for the user.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="roxxel-compile") as thread:
         try:
@@ -180,6 +185,22 @@ def compiling_thread(
                     thread.submit(int).result(_ANNOUNCE_AFTER_S)
                 except NotYet:
                     status("waiting for the compiler, which cannot be interrupted")
+
+
+def kernel_options(mesh: Mesh, run_folder: Path | None) -> dict[str, str | bool]:
+    """Return `compiler_options` that let a resumed run use the same GPU kernels.
+
+    For a GPU, XLA times several kernels and picks the fastest. On a busy GPU, or after
+    a restart, another kernel may be the fastest, and may sum in another order. With
+    these options XLA reads earlier choices from `autotune/` in the run's folder, and
+    adds new choices there. Other devices, or a run without a folder, get no options.
+    """
+    if run_folder is None or mesh.devices.flat[0].platform not in _GPUS:
+        return {}
+    # XLA does not create this folder, and does not check the version of the files.
+    folder = run_folder / "autotune" / metadata.version("jaxlib")
+    folder.mkdir(parents=True, exist_ok=True)
+    return {"xla_gpu_per_fusion_autotune_cache_dir": str(folder.absolute())}
 
 
 def _key(batch: Any) -> Any:

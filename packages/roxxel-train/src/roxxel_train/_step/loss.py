@@ -2,19 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 
-from roxxel_train._observe.recorder import ROW_FIELDS
-
 Scalars = dict[str, jax.Array]
 """Values of shape () by the names under which they are logged."""
 
 LOSS_WEIGHT = "loss_weight"
-"""Name of the scalar that says over how many tokens a loss function took its means."""
+"""Name of the scalar that counts the tokens in the mean of a loss function."""
+
+TIMING_FIELDS = frozenset(
+    {
+        "time",
+        "step_s",
+        "tokens_per_s",
+        "model_flops_per_s",
+        "mfu",
+        "wait_s",
+        "wait_share",
+        "read_s",
+        "assemble_s",
+        "transfer_s",
+        "compile_s",
+        "eval_s",
+        "save_s",
+        "device_bytes",
+        "device_peak_bytes",
+    }
+)
+"""Fields of a metrics row that depend on the clock and the machine. An interrupted run
+and an uninterrupted run have the same values in all other fields."""
+
+ROW_FIELDS = TIMING_FIELDS | {
+    "kind",
+    "step",
+    "phase",
+    "loss_mean",
+    "tokens",
+    "tokens_by_source",
+    "planned_tokens_by_source",
+}
+"""Names that the trainer reserves: a loss function must not return them."""
+
+
+def perplexity(
+    name: str, mean_loss: float, others: Collection[str]
+) -> dict[str, float]:
+    """Return e to the power of a mean loss, by its name.
+
+    The result is empty if `others`, the names that a loss function returned, has the
+    name, or if no float holds the value.
+    """
+    try:
+        return {} if name in others else {name: math.exp(mean_loss)}
+    except OverflowError:
+        return {}
 
 
 def unpack_loss(result: Any, function: str = "loss_fn") -> tuple[jax.Array, Scalars]:
@@ -24,33 +70,25 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> tuple[jax.Array, Scal
 
     - a scalar;
     - a tuple or list whose first value is the loss. Dicts among the other values give
-      names to their scalars; a value without a name is `aux/1`, by its position;
-    - a dict, nested or not, with one scalar named `"loss"`, or with one scalar.
+      names to their scalars; a value without a name is `aux/1`, by its position. In a
+      named tuple with a field `loss`, this field is the loss;
+    - a dict, nested or not, with one scalar named `"loss"`. A dict without a value of
+      this name must have exactly one scalar.
 
-    Names of nested scalars are joined by `/`, as in `aux/grad/x`. An array of shape
-    (1,) counts as a scalar. Other arrays and None are allowed and left out.
-
-    Args:
-        result: Returned by the function.
-        function: Name of the function, for errors.
-
-    Raises:
-        TypeError: `result` has another form, or a scalar has a name that a row of
-            metrics already uses.
+    The name of a nested scalar is its path, as in `aux/grad/x`. An array of shape (1,)
+    counts as a scalar. Other arrays and None are allowed and ignored.
     """
     if isinstance(result, Mapping):
-        scalars = _scalars(_leaves("", result), function)
-        name = _find_loss(scalars, function)
+        leaves = list(_leaves("", result))
+        scalars = _scalars(leaves, function)
+        name = _find_loss(dict(leaves), scalars, function)
         loss = scalars.pop(name)
     elif isinstance(result, tuple | list):
         loss, scalars = _split_sequence(cast("list[Any]", result), function)
     else:
         loss, scalars = result, {}
     if not _is_scalar(loss):
-        raise TypeError(
-            f"{function} returned the loss as {_describe(loss)}; "
-            "return a real scalar, such as the mean over the tokens"
-        )
+        raise _not_a_scalar("the loss", loss, function)
     if not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
         raise TypeError(
             f"{function} returned a loss of dtype {jnp.result_type(loss)}; "
@@ -59,31 +97,34 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> tuple[jax.Array, Scal
     for name in scalars:
         if name in ROW_FIELDS or name == "loss":
             raise TypeError(
-                f"{function} returned a metric named {name!r}, which is already a "
-                "field of every row; rename the metric"
+                f"{function} returned a metric named {name!r}, which is a "
+                "reserved name; rename the metric"
             )
     return _scalar(loss), {name: _scalar(value) for name, value in scalars.items()}
 
 
 def _split_sequence(result: Any, function: str) -> tuple[Any, dict[str, Any]]:
-    """Return the first value and the scalars among the others."""
+    """Return the loss and the scalars among the other values."""
     if not result:
         raise TypeError(
             f"{function} returned an empty {type(result).__name__}; "
             "return the loss as the first value"
         )
-    fields: Any = getattr(result, "_fields", None)  # of a named tuple
+    fields: Any = getattr(result, "_fields", ())  # of a named tuple
+    loss_index = fields.index("loss") if "loss" in fields else 0
 
     def leaves() -> Iterator[tuple[str, Any]]:
-        for index, value in enumerate(result[1:], 1):
-            if fields is not None:
+        for index, value in enumerate(result):
+            if index == loss_index:
+                continue
+            if fields:
                 yield from _leaves(fields[index], value)
             else:
                 yield from _leaves(
                     "" if isinstance(value, Mapping) else f"aux/{index}", value
                 )
 
-    return result[0], _scalars(leaves(), function)
+    return result[loss_index], _scalars(leaves(), function)
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
@@ -99,12 +140,8 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _leaves(f"{path}/{key}" if path else str(key), inner)
 
 
-def _scalars(leaves: Iterator[tuple[str, Any]], function: str) -> dict[str, Any]:
-    """Return the scalars by path.
-
-    Raises:
-        TypeError: Two have the same path, or a value is not a number or an array.
-    """
+def _scalars(leaves: Iterable[tuple[str, Any]], function: str) -> dict[str, Any]:
+    """Return the scalars by path, without other arrays and None."""
     found: dict[str, Any] = {}
     for name, value in leaves:
         if name in found:
@@ -121,14 +158,26 @@ def _scalars(leaves: Iterator[tuple[str, Any]], function: str) -> dict[str, Any]
     return found
 
 
-def _find_loss(scalars: dict[str, Any], function: str) -> str:
-    """Return the path of the loss among the scalars of a dict."""
+def _find_loss(
+    leaves: Mapping[str, Any], scalars: Mapping[str, Any], function: str
+) -> str:
+    """Return the path of the loss in a dict, given its values and scalars by path.
+
+    A value named "loss" that is not a scalar is an error. Without this check the
+    trainer would minimise the only scalar of the dict, which may be a metric.
+    """
     if "loss" in scalars:
         return "loss"
-    named = [name for name in scalars if name.endswith("/loss")]
+    within = [name for name in leaves if "loss" in name.split("/")]
+    named = [name for name in within if name.rpartition("/")[2] == "loss"]
+    for name in named:
+        if name not in scalars:
+            raise _not_a_scalar(repr(name), leaves[name], function)
     unweighted = [name for name in scalars if name != LOSS_WEIGHT]
     for candidates in (named, unweighted):
         if len(candidates) == 1:
+            if within and candidates[0] not in within:
+                raise _not_a_scalar(repr(within[0]), leaves[within[0]], function)
             return candidates[0]
     if not unweighted:
         raise TypeError(
@@ -138,6 +187,13 @@ def _find_loss(scalars: dict[str, Any], function: str) -> str:
     raise TypeError(
         f"{function} returned the scalars {' and '.join(unweighted)} "
         'but no "loss"; name the one to minimise "loss"'
+    )
+
+
+def _not_a_scalar(name: str, value: Any, function: str) -> TypeError:
+    return TypeError(
+        f"{function} returned {name} as {_describe(value)}; "
+        "return a real scalar, such as the mean over the tokens (`.mean()`)"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import jax
 
@@ -14,17 +14,7 @@ if TYPE_CHECKING:
 
 
 def checked_steps(profile: Any, total_steps: int, *, has_folder: bool) -> range:
-    """Return the steps to trace.
-
-    Args:
-        profile: `(start, stop)`, or None for no steps.
-        total_steps: Updates in the whole curriculum.
-        has_folder: Whether the run has a folder.
-
-    Raises:
-        ValueError: The steps are not in the run, or the run has no folder.
-        TypeError: `profile` is not two integers.
-    """
+    """Return the steps in the argument `profile`; empty for None."""
     if profile is None:
         return range(0)
     try:
@@ -50,12 +40,10 @@ def checked_steps(profile: Any, total_steps: int, *, has_folder: bool) -> range:
 
 
 class Trace:
-    """A context that traces the updates of some steps, for XProf or TensorBoard.
+    """Writes a JAX trace of the updates of some steps, for XProf or TensorBoard.
 
-    Args:
-        steps: Steps to trace, counted from 0 like batches.
-        folder: Folder of the run; the trace is written to `profile` in this folder.
-        info: Called with the path of the trace, or with the reason why there is none.
+    Steps count from 0 like batches. The trace is written to `profile` in `folder`.
+    `info` is called with the path of the trace, or with the reason why no trace exists.
     """
 
     def __init__(
@@ -67,26 +55,15 @@ class Trace:
         self._first: int | None = None
         self._next = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop()
-
     def at(self, step: int, wait: Callable[[], None]) -> None:
-        """Start or stop the trace before the update of `step`, if due.
-
-        Args:
-            step: The next step.
-            wait: Returns when all updates before `step` are finished.
-        """
+        """Start or stop the trace before `step`; `wait` waits for earlier updates."""
         is_due = step in self._steps
         if is_due != (self._first is not None):
             wait()
             if is_due:
                 self._start(step)
             else:
-                self._stop()
+                self.close()
         self._next = step + 1
 
     def _start(self, step: int) -> None:
@@ -100,10 +77,11 @@ class Trace:
         else:
             self._first = step
 
-    def _stop(self) -> None:
+    def close(self) -> None:
+        """End the trace if JAX is writing it."""
         first, self._first = self._first, None
         if first is not None:
-            # The program may have stopped the trace.
+            # The user's program may have stopped the trace already.
             with suppress(RuntimeError):
                 jax.profiler.stop_trace()
             self._info(

@@ -11,23 +11,22 @@ import jax.numpy as jnp
 from flax import nnx
 from roxxel_loader import device_stream
 
-from roxxel_train._compiled import CompiledAhead
-from roxxel_train._loss import LOSS_WEIGHT, unpack_loss
-from roxxel_train._model_state import ModelState
-from roxxel_train._placement import batch_shapes
+from roxxel_train._step.compiled import CompiledAhead
+from roxxel_train._step.loss import LOSS_WEIGHT, perplexity, unpack_loss
+from roxxel_train._step.placement import batch_shapes
+from roxxel_train._step.step import ModelState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
-    from concurrent.futures import Executor
     from pathlib import Path
 
     from roxxel_curriculum import Sampler
 
-    from roxxel_train._loss import Scalars
-    from roxxel_train._model_state import Tree
-    from roxxel_train._placement import BatchPlacement
-    from roxxel_train._run_state import RunState
-    from roxxel_train._step import LossFunction
+    from roxxel_train._run.state import RunState
+    from roxxel_train._step.loss import Scalars
+    from roxxel_train._step.placement import BatchPlacement
+    from roxxel_train._step.step import LossFunction, Tree
+    from roxxel_train.config import TrainConfig
 
 _FIXED_FIELDS = ("kind", "step", "time")
 _PREFIX = "eval_"
@@ -35,64 +34,95 @@ _UNREAD_BATCHES = 2
 
 
 class Evaluator:
-    """Makes the evaluations of a run, and keeps the last results.
-
-    Args:
-        eval_fn: The user's function of a `ModelState`, or None.
-        held_out: The held-out data, or None.
-
-    Attributes:
-        result: The last result of `eval_fn`.
-        eval_loss: The last mean loss on the held-out data.
-    """
+    """Makes the evaluations of a run; keeps the last `result` and `eval_loss`."""
 
     def __init__(
-        self, eval_fn: Callable[[ModelState], Any] | None, held_out: HeldOut | None
+        self,
+        config: TrainConfig,
+        placement: BatchPlacement,
+        graphdef: Any,
+        state: RunState,
     ) -> None:
-        self._eval_fn = eval_fn
-        self._held_out = held_out
+        self._eval_fn = config.eval_fn
+        self.held_out: HeldOut | None = None
+        if config.eval_curriculum is not None:
+            self.held_out = HeldOut(
+                config.eval_curriculum.sampler(
+                    config.seed, fields=config.fields, check=config.check
+                ),
+                placement,
+                config.loss_fn,
+                graphdef,
+                state.arrays,
+                state.path,
+            )
+        self._unseen_metric: str | None = None
         self.result: Any = None
         self.eval_loss: float | None = None
 
     def __bool__(self) -> bool:
         """Return whether there is anything to evaluate."""
-        return self._eval_fn is not None or self._held_out is not None
+        return self._eval_fn is not None or self.held_out is not None
 
-    @property
-    def names(self) -> set[str]:
-        """Names of the values on held-out data; `eval_fn` may return further ones."""
-        return set() if self._held_out is None else self._held_out.names
+    def check_best_metric(
+        self, name: str | None, of_training: set[str], *, is_recorded: bool
+    ) -> None:
+        """Check that a run measures the metric that compares its checkpoints.
 
-    def compile_ahead(self, compiler: Executor) -> None:
-        """Start to compile in the background."""
-        if self._held_out is not None:
-            self._held_out.compile_ahead(compiler)
+        An unknown name passes if `eval_fn` may return this metric, or if checkpoints of
+        the run recorded it (`is_recorded`). `metric_warning` later returns a warning if
+        the run does not measure the metric.
+        """
+        known = {*of_training, "loss_mean"}
+        if self.held_out is not None:
+            known |= {_PREFIX + name for name in self.held_out.programs.names}
+        if name is None or name in known:
+            return
+        if self._eval_fn is None and not is_recorded:
+            raise ValueError(
+                f"best_metric={name!r} is nothing that this run measures; "
+                f"name one of {', '.join(sorted(known))}"
+            )
+        self._unseen_metric = name
 
-    def close(self) -> None:
-        """Cancel the compilations that have not started."""
-        if self._held_out is not None:
-            self._held_out.close()
+    def metric_warning(self, measured: Collection[str] | None = None) -> str | None:
+        """Return why no new checkpoint can become the best; None if one can.
+
+        The warning is returned only once. `measured` are the metrics after an
+        evaluation; None at the start of a run.
+        """
+        name = self._unseen_metric
+        if name is None or (measured is None and self._eval_fn is not None):
+            return None
+        self._unseen_metric = None
+        if measured is None:
+            return (
+                f"the checkpoints of this run are compared by {name!r}, "
+                "which the run no longer measures, so no new one becomes the best; "
+                "give best_metric= to compare them by another value"
+            )
+        if name in measured:
+            return None
+        return (
+            f"eval_fn returned no number named best_metric={name!r}; a checkpoint "
+            f"without it is never the best, so return {{{name!r}: ...}}"
+        )
 
     def __call__(
         self, state: RunState, is_stopping: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """Return all values of an evaluation of the newest state, by name.
+        """Evaluate the newest state; return values by name.
 
-        Args:
-            state: The state of the run.
-            is_stopping: Called between batches; once it returns True, the evaluation is
-                given up and returns None.
-
-        Raises:
-            TypeError: `eval_fn` returns something that cannot be logged.
+        The result is None if `is_stopping()` became true.
         """
         values: dict[str, Any] = {}
-        if self._held_out is not None:
-            means = self._held_out.evaluate(state.arrays, is_stopping)
+        if self.held_out is not None:
+            means = self.held_out.evaluate(state.arrays, is_stopping)
             if means is None:
                 return None
             self.eval_loss = means[_PREFIX + "loss"]
             values |= means
+            values |= perplexity(_PREFIX + "perplexity", self.eval_loss, means)
         if self._eval_fn is not None:
             state.show()
             step = nnx.Variable(jnp.asarray(state.step))
@@ -107,18 +137,6 @@ class HeldOut:
     The compiled program evaluates a copy of the model that is in evaluation mode. The
     live model stays in training mode, and changes that the loss function makes to the
     copy, such as drawing random numbers, are discarded.
-
-    Args:
-        sampler: The held-out batches.
-        placement: Their sharding.
-        loss_fn: The same function as for training.
-        graphdef: Structure of `(model, optimizer)`.
-        state: The live arrays; their shardings are kept.
-        run_folder: Folder that keeps the choice of GPU kernels.
-
-    Raises:
-        ValueError: There is no `loss_fn`.
-        TypeError: `loss_fn` does not return a loss.
     """
 
     def __init__(
@@ -141,44 +159,25 @@ class HeldOut:
             weight = aux.pop(LOSS_WEIGHT, jnp.asarray(num_tokens, jnp.float32))
             return weight, {"loss": loss, **aux}
 
-        self._sampler = sampler
+        self.sampler = sampler
         self._placement = placement
-        self._batches = batch_shapes(sampler, placement)
-        self._programs = CompiledAhead(
+        self.shapes = batch_shapes(sampler, placement)
+        self.programs = CompiledAhead(
             jax.jit(evaluate),
             state,
-            self._batches,
+            self.shapes,
             placement.sharding.mesh,
             run_folder,
         )
 
-    @property
-    def names(self) -> set[str]:
-        """Names of the means that `evaluate` returns."""
-        return {_PREFIX + name for name in self._programs.names}
-
-    def compile_ahead(self, compiler: Executor) -> None:
-        """Start to compile in the background."""
-        self._programs.begin(compiler, self._batches)
-
-    def close(self) -> None:
-        """Cancel the compilations that have not started."""
-        self._programs.close()
-
     def evaluate(
         self, state: Tree, is_stopping: Callable[[], bool]
     ) -> dict[str, float] | None:
-        """Return the means over all tokens, named with the prefix `eval_`.
+        """Return the means over all tokens, named `eval_*`.
 
-        A batch has the weight of its tokens, or its `"loss_weight"`.
-
-        Args:
-            state: The live arrays; they are not donated.
-            is_stopping: Called at every batch; once it returns True, the evaluation is
-                given up and returns None.
-
-        Raises:
-            ValueError: All weights are 0.
+        The weight of a batch is its `"loss_weight"`, or without this scalar its number
+        of tokens. `state` has the live arrays and is not donated. The result is None if
+        `is_stopping()` became true.
         """
         sums: dict[str, float] = {}
         total = 0.0
@@ -199,14 +198,14 @@ class HeldOut:
     def _results(
         self, state: Tree, is_stopping: Callable[[], bool]
     ) -> Iterator[tuple[float, dict[str, float]]]:
-        """Yield weight and means of each batch, two batches late."""
+        """Yield the weight and the means of each batch, two batches late."""
         unread: deque[tuple[jax.Array, Scalars]] = deque()
         stream = device_stream(
-            self._sampler, 0, self._sampler.total_steps, self._placement
+            self.sampler, 0, self.sampler.total_steps, self._placement
         )
         with stream as batches:
-            for phase, form in zip(self._sampler.phases, self._batches, strict=True):
-                program = self._programs.program(form, is_stopping)
+            for phase, form in zip(self.sampler.phases, self.shapes, strict=True):
+                program = self.programs.program(form, is_stopping)
                 if program is None:
                     return
                 for _ in range(phase.start, phase.stop):
@@ -224,10 +223,9 @@ def _read(result: tuple[jax.Array, Scalars]) -> tuple[float, dict[str, float]]:
 
 
 def _values(result: Any, taken: Collection[str]) -> dict[str, Any]:
-    """Return the result of `eval_fn` as fields of a row that has the fields `taken`.
+    """Return the result of `eval_fn` as fields of a metrics row.
 
-    Raises:
-        TypeError: The result is neither text, a number, a dict of these, nor None.
+    The names `taken` are already fields of this row.
     """
     if result is None:
         return {}

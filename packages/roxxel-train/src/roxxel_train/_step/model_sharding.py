@@ -1,14 +1,15 @@
 """The sharding of a model and its optimizer over the mesh.
 
-An array keeps the annotation of its Variable. Other arrays are replicated, or split
-over some axes of the mesh (Rajbhandari et al., ZeRO: Memory Optimizations Toward
-Training Trillion Parameter Models, 2020). A model that exists is copied to the mesh. A
-model given as a function is created on the mesh: each device computes its own pieces,
-so the model may be larger than the memory of a device.
+An array follows the annotation of its Variable. Arrays without an annotation are
+replicated, or split over some axes of the mesh (Rajbhandari et al., ZeRO: Memory
+Optimizations Toward Training Trillion Parameter Models, 2020). An existing model is
+copied to the mesh. A model given as a function is created on the mesh: each device
+computes its own pieces, so the model may be larger than the memory of a device.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,21 +26,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ModelSharding = Literal["annotated", "fsdp"] | Sequence[str]
-"""Over which axes of the mesh to split arrays without an annotation: `"annotated"` over
-none, `"fsdp"` over those that split the rows of a batch, or the names of the axes.
+"""The axes of the mesh that split arrays without an annotation: `"annotated"` for no
+axes, `"fsdp"` for the axes that split the rows of a batch, or the names of the axes.
 
-`"fsdp"` leaves out the axis `"replica"`, by which `make_hybrid_sharding_config` counts
-groups of devices: each group holds the whole model, so the slower network between
-groups carries gradients only.
+`"fsdp"` leaves out the axis `"replica"`, along which `make_hybrid_sharding_config` puts
+groups of devices. Each group holds the whole model, so the slower network between
+groups carries only gradients.
 """
 
 GROUP_AXIS = "replica"
 
 MIN_SPLIT_SIZE = 100_000
-"""Elements below which an array is replicated.
+"""An array with fewer elements is replicated.
 
-A copy of a bias or of the scale of a norm costs little memory, and gathering it costs a
-collective. DeepSpeed's ZeRO-3 has the same bound, `stage3_param_persistence_threshold`.
+A copy of a small array, such as a bias, costs little memory, and gathering a split
+array costs a collective. DeepSpeed's ZeRO-3 has the same bound,
+`stage3_param_persistence_threshold`.
 """
 
 
@@ -47,11 +49,8 @@ collective. DeepSpeed's ZeRO-3 has the same bound, `stage3_param_persistence_thr
 class ModelLayout:
     """The rule that gives every array of a model and its optimizer a sharding.
 
-    Attributes:
-        mesh: The devices of the arrays.
-        split_over: Axes of the mesh over which arrays without an annotation are split;
-            no axes means replicated.
-        min_split_size: Elements from which on an array is split.
+    The axes `split_over` split arrays of at least `min_split_size` elements that have
+    no annotation. If `split_over` is empty, these arrays are replicated.
     """
 
     mesh: Mesh
@@ -60,16 +59,7 @@ class ModelLayout:
 
     @classmethod
     def of(cls, model_sharding: ModelSharding, batch: NamedSharding) -> ModelLayout:
-        """Return the layout for the argument `model_sharding` of a trainer.
-
-        Args:
-            model_sharding: `"annotated"`, `"fsdp"` or names of axes.
-            batch: Sharding of batches, on the mesh to use.
-
-        Raises:
-            ValueError: The name is unknown, the mesh does not have an axis, or `"fsdp"`
-                has no axis to split over.
-        """
+        """Return the layout for the argument `model_sharding` and a batch sharding."""
         mesh = batch.mesh
         assert isinstance(mesh, Mesh)  # noqa: S101 - batch_sharding made it
         if model_sharding == "annotated":
@@ -95,16 +85,10 @@ class ModelLayout:
         return cls(mesh, tuple(model_sharding))
 
     def sharding(self, path: str, array: Any, annotated: Any) -> NamedSharding:
-        """Return the sharding of an array.
+        """Return the sharding of an object with shape and dtype; errors name `path`.
 
-        Args:
-            path: Name of the array in errors.
-            array: Anything with shape and dtype.
-            annotated: Annotation of the array, None or empty without one. An annotation
-                without an axis, such as `(None, None)`, replicates.
-
-        Raises:
-            ValueError: The annotation does not fit the mesh or the shape.
+        An annotation without an axis, such as `(None, None)`, replicates the array. An
+        array whose annotation is None or empty counts as not annotated.
         """
         spec: tuple[Any, ...] = tuple(annotated or ())
         if spec:
@@ -144,19 +128,20 @@ class ModelLayout:
 
 
 def on_mesh(
-    model: Any, optimizer: nnx.Optimizer[Any] | None, layout: ModelLayout
+    model: Any,
+    optimizer: nnx.Optimizer[Any] | None,
+    layout: ModelLayout,
+    check: Callable[[str], None] | None = None,
 ) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
     """Return model and optimizer on the mesh, created there if `model` is a function.
 
-    Raises:
-        TypeError: An argument has another type, or the optimizer is missing or given
-            twice.
-        ValueError: An annotation does not fit the mesh or the shape.
+    `check` is called with a text about all arrays before the first computation. The
+    computation would crash if the arrays differ between processes.
     """
     if isinstance(model, nnx.Module):
         if optimizer is None:
             raise TypeError("optimizer is None; give the nnx.Optimizer of the model")
-        place(model, optimizer, layout)
+        put_on_mesh(model, optimizer, layout, check)
         return model, optimizer
     if not callable(model):
         raise TypeError(
@@ -168,20 +153,20 @@ def on_mesh(
             "model is a function, which returns the optimizer too; "
             "omit the argument optimizer"
         )
-    return create(model, layout)
+    return create(model, layout, check)
 
 
-def place(
-    model: nnx.Module, optimizer: nnx.Optimizer[Any], layout: ModelLayout
+def put_on_mesh(
+    model: nnx.Module,
+    optimizer: nnx.Optimizer[Any],
+    layout: ModelLayout,
+    check: Callable[[str], None] | None = None,
 ) -> None:
     """Replace the arrays of both objects by copies on the mesh.
 
-    An array that is already split over axes of the mesh keeps its sharding. Every array
-    is copied, because the update donates the arrays of the state, and a clone or an
-    average of the weights may hold the old ones. One array is copied at a time.
-
-    Raises:
-        ValueError: An annotation does not fit the mesh or the shape.
+    An array that is already split over axes of the mesh keeps its sharding. The update
+    donates the arrays of the state, and the user's program may still hold the original
+    arrays, so every array is copied. One array is copied at a time.
     """
     copies: set[int] = set()
 
@@ -191,35 +176,34 @@ def place(
         sharding = _kept(layout.mesh, x) or layout.sharding(
             path, jax.typeof(x), annotated
         )
-        # device_put alone may return the buffer of its argument.
+        # Without this copy, device_put may return the buffer of its argument.
         copied = jnp.copy(_put(x, sharding))
         copies.add(id(copied))
         return copied
 
     pair = (model, optimizer)
+    if check is not None:
+        state = nnx.state(pair)
+        arrays = jax.tree.map(jax.typeof, nnx.to_pure_dict(state))
+        check(_summary(arrays, _annotations(state)))
     for path, node in nnx.iter_graph(pair):
         if isinstance(node, nnx.Variable):
-            copy_array = partial(copy, _name(path), _annotation(node))
+            copy_array = partial(copy, array_path(path), _annotation(node))
             node.set_value(jax.tree.map(copy_array, node.get_value()))
-    # Arrays that are attributes without a Variable are copied by the state.
+    # Also copy the arrays that are attributes and not Variables.
     copy_attribute = partial(copy, "an array", None)
     nnx.update(pair, jax.tree.map(copy_attribute, nnx.state(pair)))
 
 
 def create(
-    build: Callable[[], Any], layout: ModelLayout
+    build: Callable[[], Any],
+    layout: ModelLayout,
+    check: Callable[[str], None] | None = None,
 ) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
-    """Create a model and its optimizer directly on the mesh.
+    """Create a model and its optimizer directly on the mesh; `check` as for `on_mesh`.
 
-    Args:
-        build: Returns `(model, optimizer)`. The function is traced, so it must create
-            arrays with JAX.
-        layout: Rule of the shardings. An array that is split is never whole on a
-            device.
-
-    Raises:
-        TypeError: `build` returns something else, or an array without a Variable.
-        ValueError: An annotation does not fit the mesh or the shape.
+    `build` returns `(model, optimizer)`. JAX traces `build`, so `build` must create
+    arrays with JAX. No device ever holds the whole of a split array.
     """
     form: list[tuple[Any, Any]] = []
 
@@ -235,10 +219,26 @@ def create(
     with jax.set_mesh(layout.mesh):
         shapes = jax.eval_shape(arrays)
         graphdef, specs = form[0]
+        if check is not None:
+            check(_summary(shapes, specs))
         shardings = jax.tree_util.tree_map_with_path(
-            lambda path, x, spec: layout.sharding(_name(path), x, spec), shapes, specs
+            lambda path, x, spec: layout.sharding(array_path(path), x, spec),
+            shapes,
+            specs,
         )
         return nnx.merge(graphdef, jax.jit(arrays, out_shardings=shardings)())
+
+
+def _summary(arrays: Any, specs: Any) -> str:
+    """Return number and size of the arrays, and a digest of paths and annotations."""
+    leaves = jax.tree_util.tree_flatten_with_path(arrays)[0]
+    lines = [
+        f"{array_path(path)} {leaf.shape} {leaf.dtype} {tuple(spec)}"
+        for (path, leaf), spec in zip(leaves, jax.tree.leaves(specs), strict=True)
+    ]
+    digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=4).hexdigest()
+    size = sum(math.prod(leaf.shape) for _, leaf in leaves)
+    return f"{len(leaves)} arrays of {size:,} numbers, digest {digest}"
 
 
 def _check_pair(pair: Any) -> None:
@@ -261,9 +261,6 @@ def _check_no_strays(pair: Any, state: Any) -> None:
     """Check that the state holds every array of the modules.
 
     Some versions of Flax leave an array without a Variable out of the state.
-
-    Raises:
-        TypeError: An attribute of a module is an array that the state lacks.
     """
     held = {id(x) for x in jax.tree.leaves(state)}
     for path, node in nnx.iter_graph(pair):
@@ -271,7 +268,7 @@ def _check_no_strays(pair: Any, state: Any) -> None:
             for name, value in vars(node).items():
                 if isinstance(value, Tracer) and id(value) not in held:
                     raise TypeError(
-                        f"{_name((*path, name))} is an array without a Variable, "
+                        f"{array_path((*path, name))} is an array without a Variable, "
                         "which a model given as a function cannot hold; wrap the array "
                         "in an nnx.Variable"
                     )
@@ -297,7 +294,7 @@ def _annotation(variable: nnx.Variable[Any]) -> PartitionSpec | None:
     return spec if isinstance(spec, PartitionSpec) else None
 
 
-def _name(path: tuple[Any, ...]) -> str:
+def array_path(path: tuple[Any, ...]) -> str:
     """Return a path such as `optimizer/opt_state/0/mu` from keys of Flax or JAX."""
     first, *rest = (getattr(key, "key", key) for key in path)
     return "/".join([("model", "optimizer")[first], *map(str, rest)])

@@ -1,4 +1,4 @@
-"""What a run needs, found out before its first step."""
+"""Checks before its first step what a run needs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from roxxel_train._units import in_bytes
+from roxxel_train._step.placement import in_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-    from roxxel_train._compiled import CompiledShape
+    from roxxel_train._step.compiled import CompiledShape
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """What a run needs, and which problems would end it.
+    """What a run needs, and the problems that would end the run.
 
     Attributes:
         compiled: Time to compile and memory, for each distinct shape of batch.
@@ -27,7 +28,8 @@ class Preflight:
         checkpoint_bytes: Size of the arrays of one checkpoint.
         disk_needed_bytes: Free space that the checkpoints of the run still need; None
             when the trainer does not write them to its own folder.
-        disk_free_bytes: Free space of that disk; None likewise.
+        disk_free_bytes: Free space of the disk that holds the folder; None as for
+            `disk_needed_bytes`.
         problems: One sentence for each problem.
     """
 
@@ -64,16 +66,17 @@ def find_problems(
     arrays: Any,
     folder: Path | None,
     num_checkpoints: int,
+    vocabulary: Iterable[str] = (),
 ) -> Preflight:
     """Compare what a run needs with what the machine has.
 
-    Args:
-        compiled: The compiled programs.
-        arrays: The arrays that a checkpoint holds.
-        folder: Folder of the checkpoints; None if the trainer does not choose it.
-        num_checkpoints: Largest number of checkpoints on the disk at one time.
+    `folder` is the folder of the checkpoints; None if the user gave a checkpointer. At
+    most `num_checkpoints` checkpoints are on the disk at one time. `vocabulary` has a
+    sentence for each parameter that lacks a row for some token.
     """
-    limit = min(filter(None, map(_limit, jax.local_devices())), default=None)
+    memory = [device.memory_stats() or {} for device in jax.local_devices()]
+    limits = [stats["bytes_limit"] for stats in memory if stats.get("bytes_limit")]
+    limit = min(limits, default=None)
     problems = [
         f"batches of {' x '.join(map(str, shape.shape))} need about "
         f"{in_bytes(shape.device_bytes or 0)} on a device that has {in_bytes(limit)}; "
@@ -81,26 +84,17 @@ def find_problems(
         for shape in compiled
         if limit is not None and (shape.device_bytes or 0) > limit
     ]
+    problems += vocabulary
     checkpoint_bytes = sum(x.nbytes for x in jax.tree.leaves(arrays))
     needed = free = None
     if folder is not None:
         existing = sum(x.stat().st_size for x in folder.rglob("*") if x.is_file())
         needed = max(num_checkpoints * checkpoint_bytes - existing, 0)
-        free = shutil.disk_usage(_nearest(folder)).free
+        above = (folder, *folder.absolute().parents)
+        free = shutil.disk_usage(next(path for path in above if path.exists())).free
         if needed > free:
             problems.append(
                 f"{folder}: {num_checkpoints} checkpoints need {in_bytes(needed)} more "
                 f"but {in_bytes(free)} are free; make room or lower max_to_keep"
             )
     return Preflight(compiled, limit, checkpoint_bytes, needed, free, tuple(problems))
-
-
-def _limit(device: Any) -> int | None:
-    return (device.memory_stats() or {}).get("bytes_limit")
-
-
-def _nearest(path: Path) -> Path:
-    """Return the path, or its nearest parent that exists."""
-    return next(
-        folder for folder in (path, *path.absolute().parents) if folder.exists()
-    )

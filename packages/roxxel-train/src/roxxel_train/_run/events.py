@@ -1,0 +1,228 @@
+"""What a run says about itself: every line of its log, and the summary of a call.
+
+`Session` decides when a line is due, and this module words it. The lines go to
+`system.log` and to the terminal; values of single updates are metrics rows instead.
+A line that begins with "step k" is about the moment when k updates are done, before the
+update that reads batch k.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import merge
+from itertools import pairwise
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from roxxel_train.errors import Preempted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from roxxel_ckpt import RestoreReport
+    from roxxel_curriculum import MixPlan, Plan, Sampler
+
+Planned = tuple[int, str]
+"""A step, and a line that is due when so many updates are done."""
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What one call of `Trainer.run` did.
+
+    Attributes:
+        start_step: Updates done before this call.
+        step: Updates done now.
+        total_steps: Updates in the whole curriculum.
+        loss: Loss of the last update; None if this call made no update.
+        eval_loss: Mean loss of the last evaluation on held-out data; None without one.
+        evaluation: Last result of `eval_fn`; None without one.
+        tokens: Tokens delivered by this call.
+        seconds: Duration of this call.
+        waited_s: Seconds of this call in which the loop waited for data.
+        save_path: Folder of the run; None if nothing was written.
+
+    Example:
+        >>> print(RunSummary(0, 9, 10, 2.5, None, None, 0, 4.0, 0.1, None))
+        stopped: 9 of 10 steps, loss 2.5000
+    """
+
+    start_step: int
+    step: int
+    total_steps: int
+    loss: float | None
+    eval_loss: float | None
+    evaluation: Any
+    tokens: int
+    seconds: float
+    waited_s: float
+    save_path: Path | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether the curriculum is done."""
+        return self.step == self.total_steps
+
+    def __str__(self) -> str:
+        """Return the summary as one line."""
+        parts = [f"{self.step} of {self.total_steps} steps"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4f}")
+        if self.eval_loss is not None:
+            parts.append(f"held-out loss {self.eval_loss:.4f}")
+        if self.tokens:
+            share = self.waited_s / self.seconds
+            parts.append(f"{self.tokens:,} tokens in {self.seconds:.1f} s")
+            parts.append(f"{share:.1%} of it waiting for data")
+        if self.save_path is not None:
+            parts.append(str(self.save_path))
+        return ("done: " if self.complete else "stopped: ") + ", ".join(parts)
+
+
+def opening(
+    sampler: Sampler, plan: Plan, step: int, weights_from: Mapping[str, Any] | None
+) -> Iterator[str]:
+    """Yield what a run says when it starts, or resumes after `step` updates.
+
+    `weights_from` has the path and the step of the weights that a new run begins with.
+    """
+    total = plan.total_steps
+    if step == total:
+        yield f"already complete: {total} of {total} steps are done"
+        return
+    if step:
+        yield f"resumed from step {step} of {total}"
+    else:
+        phases = len({phase.index for phase in plan.phases})
+        yield f"starts: {total} steps in {phases} phase{'' if phases == 1 else 's'}"
+    yield _epochs(sampler, plan, step)
+    if plan.ended is not None:
+        yield f"ends early: {plan.ended}"
+    if not step and weights_from is not None:
+        at, path = weights_from["step"], weights_from["path"]
+        yield f"begins with the weights of step {at} of {path}"
+
+
+def planned(sampler: Sampler, plan: Plan, start: int, every: int) -> Iterator[Planned]:
+    """Yield the lines about steps from `start` on that follow from the plan, in order.
+
+    They are about phases, blends, skipped data and epochs. The iterator computes each
+    line when it is due. A source that begins epochs faster has at most one line in
+    `every` steps.
+    """
+    at_step = itemgetter(0)
+    rest = sorted(_of_phases(sampler, plan, start), key=at_step)
+    epochs = (_of_epochs(sampler, name, start, every) for name in sampler.source_names)
+    return merge(rest, *epochs, key=at_step)
+
+
+def evaluation(step: int, seconds: float, values: Mapping[str, Any]) -> str:
+    """Return the line of an evaluation: its duration, numbers, then texts."""
+    numbers = [f"{n} {x:.5g}" for n, x in values.items() if isinstance(x, float)]
+    texts = [
+        x if name == "text" else f"{name}: {x}"
+        for name, x in values.items()
+        if not isinstance(x, float)
+    ]
+    line = ", ".join([f"step {step}: evaluated in {seconds:.1f} s", *numbers])
+    return "; ".join([line, *texts])
+
+
+def dropped_rows(number: int, step: int) -> str:
+    """Return the line about metrics rows after the step from which a run resumes."""
+    return (
+        f"{number} rows of metrics after step {step} were dropped; "
+        "the run writes them again"
+    )
+
+
+def changed_model(report: RestoreReport) -> str:
+    """Return the line of a new run whose first weights are those of another model."""
+    return f"the model has changed: {report}"
+
+
+def requested_save(step: int) -> str:
+    """Return the line of a checkpoint that a signal or `Trainer.save` requested."""
+    return f"step {step}: saves a checkpoint on request"
+
+
+def failed_save(step: int, after: BaseException, error: Exception) -> str:
+    """Return the line of a save that failed while the run ended with an error."""
+    return f"step {step} could not be saved after {type(after).__name__}: {error}"
+
+
+def ending(
+    error: BaseException | None, total_steps: int, latest_step: int | None
+) -> str:
+    """Return the last line of a run; `latest_step` is that of the newest checkpoint."""
+    if isinstance(error, Preempted):
+        return str(error)
+    saved = (
+        "nothing is saved" if latest_step is None else f"step {latest_step} is saved"
+    )
+    if error is not None:
+        return f"{type(error).__name__} ended the run; {saved}"
+    return f"complete: {total_steps} of {total_steps} steps are done; {saved}"
+
+
+def _epochs(sampler: Sampler, plan: Plan, step: int) -> str:
+    """Return the line with the epochs of every source: all, and read so far."""
+    read = sampler.epochs(step)
+    parts: list[str] = []
+    for source in plan.sources:
+        part = f"{source.name} {source.epochs:.3g}"
+        if step:
+            part = f"{source.name} {read[source.name]:.3g} of {source.epochs:.3g}"
+        coming = sampler.next_epoch(source.name, step)
+        if coming is not None:
+            at, epoch = coming
+            part += f" (epoch {epoch} begins at step {at})"
+        parts.append(part)
+    return f"epochs {'read so far' if step else 'to read'}: {', '.join(parts)}"
+
+
+def _of_phases(sampler: Sampler, plan: Plan, start: int) -> Iterator[Planned]:
+    for phase, solved in zip(plan.phases, sampler.phases, strict=True):
+        begin, steps = max(start, phase.start), phase.stop - max(start, phase.start)
+        if steps <= 0:
+            continue
+        does = "begins"
+        if begin > phase.start or solved.is_edited:
+            does = "goes on, edited" if solved.is_edited else "goes on"
+        # A source may run out within the step in which its last mix stops.
+        blend = next(mix for mix in phase.mixes if begin <= mix.stop)
+        line = (
+            f"step {begin}: phase {phase.index} {does}: {steps} "
+            f"step{'' if steps == 1 else 's'} of {phase.batch_size} x {phase.seq_len} "
+            f"tokens, {_percent(plan, blend)}"
+        )
+        spent = [source.name for source in phase.sources if source.is_spent]
+        if spent:
+            line += f"; {', '.join(spent)} has no data left"
+        yield begin, line
+        for before, after in pairwise(phase.mixes):
+            if after.start >= begin:
+                gone = ", ".join(sorted(before.shares.keys() - after.shares.keys()))
+                left = _percent(plan, after)
+                yield after.start, f"step {after.start}: {gone} runs out; then {left}"
+    for at, count in plan.skips:
+        if at >= start:
+            yield at, f"step {at}: skips the data of {count} steps"
+
+
+def _of_epochs(
+    sampler: Sampler, name: str, start: int, every: int
+) -> Iterator[Planned]:
+    step: int = start
+    while (coming := sampler.next_epoch(name, step)) is not None:
+        at, epoch = coming
+        yield at, f"step {at}: {name} begins epoch {epoch}: its tokens repeat"
+        # The line of an epoch is no more frequent than metrics rows are.
+        step = min(at - at % every + every, sampler.total_steps)
+
+
+def _percent(plan: Plan, mix: MixPlan) -> str:
+    """Return the shares of a mix, with the sources in the order of the plan."""
+    names = [source.name for source in plan.sources if source.name in mix.shares]
+    return ", ".join(f"{name} {100 * mix.shares[name]:.3g}%" for name in names)

@@ -1,0 +1,182 @@
+"""The folder of a run: the lock, `run.json`, and the recorded state of the data.
+
+`run.json` names the data and the model that the run began with. The folder also holds
+`checkpoints/`, `metrics.jsonl` and `system.log`. This module does not import JAX, so a
+plan or a batch of a run needs no accelerator.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel_ckpt import CheckpointDamagedError, read_description
+
+from roxxel_train._log.files import METRICS_FILE, check_writable
+from roxxel_train.errors import RunMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+CHECKPOINTS = "checkpoints"
+RECORD = "run.json"
+_LOCK = "run.lock"
+_VERSION = 1
+_RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+class RunFolder:
+    """The folder of a run, created when the run starts.
+
+    `record` is the content of `run.json`; None if the file did not exist.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        check_writable(path, "save_path")
+        self.path = Path(path)
+        self.checkpoints = self.path / CHECKPOINTS
+        self.record: dict[str, Any] | None = self._read()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @contextmanager
+    def run_lock(self, **record: Any) -> Generator[None]:
+        """Hold `run.lock`, and write `record` to `run.json` at the first start.
+
+        An existing `run.json` stays as it is, even if another program wrote the file
+        after this object was made.
+
+        Raises:
+            RunMismatchError: Another process holds the lock.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / _LOCK).open("a") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RunMismatchError(
+                    f"{self.path}: another process is running in this folder; "
+                    "wait until it ends, or give another save_path"
+                ) from error
+            if self._read() is None:
+                # `run.json` marks the folder as a run, so it is the first file.
+                self._write(record)
+            yield
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
+        content = {"version": _VERSION, **record, "versions": versions}
+        temporary = self.path / (RECORD + ".tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=2)
+            file.write("\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / RECORD)
+
+    def _read(self) -> dict[str, Any] | None:
+        record = _read_record(self.path / RECORD)
+        if record is None:
+            weights = f", and init_from={str(self.path)!r} to start with its weights"
+            for name, more in ((CHECKPOINTS, weights), (METRICS_FILE, "")):
+                if _has_content(self.path / name):
+                    raise RunMismatchError(
+                        f"{self.path}: holds {name} but no {RECORD}, so it is not a "
+                        f"run of this trainer; give another save_path{more}"
+                    )
+        return record
+
+
+def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the recorded state of a run's data, to see what the run has read.
+
+    The state names the seed, the versions of the corpora, `longest`, and the trained
+    phases. A curriculum with this state returns the batches that the run has read, even
+    if later phases of the curriculum were edited since::
+
+        sampler = curriculum.sampler(state=data_state("run"))
+
+    Args:
+        path: Folder of the run, its `save_path`, or the folder of its checkpoints.
+
+    Returns:
+        The result of `Sampler.state` at the newest whole checkpoint, or at step 0 if
+        there is no checkpoint. Later steps follow the curriculum as it is declared now.
+
+    Raises:
+        FileNotFoundError: The folder holds no run.
+        RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
+            was not written by a trainer.
+        roxxel_ckpt.CheckpointError: All checkpoints are damaged.
+    """
+    folder = Path(path)
+    inner = folder / CHECKPOINTS
+    state = _of_newest_checkpoint(inner if inner.is_dir() else folder)
+    if state is not None:
+        return state
+    record = _read_record(folder / RECORD)
+    if record is None:
+        raise FileNotFoundError(
+            f"{folder}: holds no run (neither {RECORD} nor a checkpoint); "
+            "give the save_path of a run"
+        )
+    return record["data"]
+
+
+def _of_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
+    """Return the state of the newest whole checkpoint; None without a checkpoint."""
+    names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
+    damage: CheckpointDamagedError | None = None
+    for step in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
+        try:
+            extra = read_description(folder / str(step)).extra
+        except CheckpointDamagedError as error:
+            damage = damage or error
+            continue
+        if not extra or "data" not in extra:
+            raise RunMismatchError(
+                f"{folder / str(step)}: holds no state of the data, so a trainer did "
+                "not write it; give the folder of a run"
+            )
+        return extra["data"]
+    if damage is not None:
+        raise damage
+    return None
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """Return the content of a `run.json`; None if the file does not exist."""
+    if not path.exists():
+        return None
+    if not path.is_file():  # opening a named pipe waits for its writer
+        raise RunMismatchError(
+            f"{path}: is not a regular file, so it is not the record of a run; "
+            "restore the file or give another save_path"
+        )
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        version = content["version"]
+        if version == _VERSION:
+            _ = content["data"], content["model"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunMismatchError(
+            f"{path}: is not the record of a run ({error}); "
+            "restore the file or give another save_path"
+        ) from error
+    if version != _VERSION:
+        raise RunMismatchError(
+            f"{path}: has version {version}, this trainer reads {_VERSION}; "
+            "resume with the version of roxxel-train that began the run"
+        )
+    return content
+
+
+def _has_content(path: Path) -> bool:
+    """Return whether a path is a folder, or a file that is not empty."""
+    return path.is_dir() or (path.exists() and path.stat().st_size > 0)

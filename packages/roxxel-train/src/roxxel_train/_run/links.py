@@ -1,0 +1,164 @@
+"""Connections between processes. A closed connection shows that a process has died.
+
+Every process holds a TCP connection to process 0. No data is sent. The kernel closes
+the connections of every process that dies. It keeps the connections of a living process
+open, even while C code holds the interpreter lock. A closed connection is therefore
+proof that a process has ended; silence is not.
+
+A host that loses its power or its network does not close its connections. The kernels
+of the other hosts probe idle connections, and close a connection without an answer.
+"""
+
+from __future__ import annotations
+
+import secrets
+import selectors
+import socket
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roxxel_ckpt.coordination import CoordinationService
+
+_ADDRESS = "links"
+_CONNECT_S = 5.0
+"""Longest wait for a connection, and for the first line on a connection."""
+
+_PROBE_AFTER_S = 2
+_PROBE_EVERY_S = 1
+_NUM_PROBES = 4
+"""The kernel closes the connection to a lost host after 2 + 4 * 1 seconds."""
+
+_LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class Links:
+    """The connections of this process.
+
+    Process 0 has a connection to every other process. Every other process has only a
+    connection to process 0. Use an object in one thread; another thread may call `wake`
+    and `close`. `keys` is the prefix of the keys in the coordination service.
+    """
+
+    def __init__(self, service: CoordinationService, keys: str) -> None:
+        self._service = service
+        self._key = f"{keys}/{_ADDRESS}"
+        self._selector = selectors.DefaultSelector()
+        self._waker, woken = socket.socketpair()
+        self._selector.register(woken, selectors.EVENT_READ)
+        self._is_connected = service.process_index == 0
+        self._listener: socket.socket | None = None
+        self._token = ""
+        if service.process_index == 0:
+            # If all processes are on this host, other hosts need not connect.
+            host = "127.0.0.1" if service.host in _LOCAL else ""
+            self._listener = _listen(host)
+            self._selector.register(self._listener, selectors.EVENT_READ)
+            self._token = secrets.token_hex(16)
+            port = self._listener.getsockname()[1]
+            service.set(self._key, f"{port} {self._token}")
+
+    def connect(self, timeout_s: float) -> None:
+        """Connect to process 0.
+
+        If process 0 does not listen within `timeout_s` seconds, this method returns
+        without a connection: call it again. Once a connection was made or has failed,
+        later calls do nothing.
+
+        Raises:
+            OSError: Process 0 cannot be reached.
+        """
+        if self._is_connected:
+            return
+        try:
+            port, token = self._service.get(self._key, timeout_s).split()
+        except TimeoutError:
+            return
+        self._is_connected = True
+        host = "127.0.0.1" if self._service.host in _LOCAL else self._service.host
+        connection = socket.create_connection((host, int(port)), _CONNECT_S)
+        connection.sendall(f"{token} {self._service.process_index}\n".encode())
+        self._register(connection, 0)
+
+    def wait(self, timeout_s: float) -> dict[int, str]:
+        """Wait for an event; return by index how each newly dead process has ended.
+
+        An event is a new connection, a closed connection or a call of `wake`. Without
+        an event, the wait ends after `timeout_s` seconds. The result is empty if no
+        connection was closed.
+        """
+        dead: dict[int, str] = {}
+        for key, _ in self._selector.select(timeout_s):
+            connection = key.fileobj
+            assert isinstance(connection, socket.socket)  # noqa: S101 - all are
+            if connection is self._listener:
+                self._accept(connection)
+            elif key.data is not None and (how := _end_of(connection)):
+                self._selector.unregister(connection)
+                connection.close()
+                dead[key.data] = how
+        return dead
+
+    def wake(self) -> None:
+        """Let the current and every later `wait` return at once."""
+        with suppress(OSError):
+            self._waker.send(b"\0")
+
+    def close(self) -> None:
+        for key in tuple(self._selector.get_map().values()):
+            assert isinstance(key.fileobj, socket.socket)  # noqa: S101 - all are
+            key.fileobj.close()
+        self._selector.close()
+        self._waker.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        """Accept a connection, and close it unless it sends the token and an index."""
+        connection, _ = listener.accept()
+        connection.settimeout(_CONNECT_S)
+        with suppress(OSError, ValueError), connection.makefile("rb") as lines:
+            token, index = lines.readline(100).decode("ascii").split()
+            if secrets.compare_digest(token, self._token):
+                self._register(connection, int(index))
+                return
+        connection.close()
+
+    def _register(self, connection: socket.socket, process: int) -> None:
+        connection.setblocking(False)
+        _probe(connection)
+        self._selector.register(connection, selectors.EVENT_READ, process)
+
+
+def _listen(host: str) -> socket.socket:
+    if host or not socket.has_dualstack_ipv6():
+        return socket.create_server((host, 0), backlog=1024)
+    return socket.create_server(
+        (host, 0), family=socket.AF_INET6, backlog=1024, dualstack_ipv6=True
+    )
+
+
+def _end_of(connection: socket.socket) -> str:
+    """Return how the process at the other end has ended; empty if it is alive."""
+    try:
+        return "" if connection.recv(64) else "killed or crashed"
+    except BlockingIOError:
+        return ""
+    except ConnectionError:
+        return "killed or crashed"
+    except OSError:  # timed out, no route
+        return "its host does not answer"
+
+
+def _probe(connection: socket.socket) -> None:
+    """Let the kernel probe whether the other host still answers."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "darwin":
+        idle = socket.TCP_KEEPALIVE
+    else:
+        idle = socket.TCP_KEEPIDLE
+    for option, value in (
+        (idle, _PROBE_AFTER_S),
+        (socket.TCP_KEEPINTVL, _PROBE_EVERY_S),
+        (socket.TCP_KEEPCNT, _NUM_PROBES),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,0 +1,411 @@
+"""How the processes of a run agree on steps, and report hangs.
+
+Processes exchange messages through the coordination service
+(`roxxel_ckpt.coordination`), never through a collective: a collective waits forever for
+a process that has failed. One daemon thread per process exchanges messages with the
+service, twice a second:
+
+- **Agreement.** A process reports a request to stop or to save, with the step that its
+  loop has begun. The thread of every other process reports the step of its own loop,
+  and no loop begins a further step. All processes act after the largest of these steps.
+  The thread reports the step because a loop that waits in a collective cannot.
+- **Hangs.** If a step exceeds `hang_after_s`, all processes print their stacks and
+  exit. A single process prints its stacks and continues. If C code holds the
+  interpreter lock, the thread cannot run, and `faulthandler` prints the stacks.
+
+`roxxel_train._run.watcher` ends all processes when one fails. A single process uses the
+same interface without the service.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import hashlib
+import json
+import signal
+import threading
+import time
+from collections import defaultdict
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+from roxxel_ckpt.coordination import Channel
+
+from roxxel_train._run.texts import brief, named, print_error, stacks
+from roxxel_train._run.watcher import Progress, watcher
+from roxxel_train.distributed import barrier
+from roxxel_train.errors import SettingsDifferError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+    from types import FrameType, TracebackType
+
+    from roxxel_train._run.watcher import Watcher
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+_TICK_S = 0.5
+"""Time between two exchanges with the service."""
+
+_HURRIED_TICK_S = 0.02
+"""Time between two exchanges during an agreement, in which loops may be waiting."""
+
+_LONGEST_TIMER_S = 1e6  # `faulthandler` refuses infinite times
+
+_runs = count()
+"""Counts the runs of this program. The count is part of each run's keys and is equal in
+all processes."""
+
+_settings = Channel("train/settings")
+
+
+class Request(NamedTuple):
+    """What all processes do after a step; a save has an empty `signal_name`."""
+
+    kind: Literal["stop", "save"]
+    signal_name: str = ""
+
+
+class Processes:
+    """A context around one run, in which its processes agree on steps.
+
+    In the block, SIGTERM or SIGINT in one process requests a stop of all processes, and
+    SIGUSR1 requests a checkpoint. A second SIGTERM or SIGINT has the effect that it has
+    outside the block.
+
+    `report` writes a text to the log of the run and flushes the log to the disk.
+    Several threads call `report`, after the text was written to standard error. If
+    `hang_after_s` is None, no step is watched. `timeout_s` limits the waits for the
+    other processes at the start and at the end.
+    """
+
+    def __init__(
+        self,
+        *,
+        report: Callable[[str], None],
+        hang_after_s: float | None,
+        timeout_s: float,
+    ) -> None:
+        self._watcher = watcher()
+        self._progress = Progress() if self._watcher is None else self._watcher.progress
+        self._report = report
+        self._hang_after_s = hang_after_s
+        self._timeout_s = timeout_s
+        self._name = f"train/{next(_runs)}"
+        self._channel = Channel(f"{self._name}/requests")
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._in_run = ExitStack()
+        self._tick_s = _TICK_S if hang_after_s is None else min(_TICK_S, hang_after_s)
+        # Signal handlers set these fields, and must not acquire a lock.
+        self._stop: signal.Signals | None = None
+        self._is_save_requested = False
+        self._previous_handlers: dict[int, object] = {}
+        # The loop and the thread share the fields below, under this condition.
+        self._change = threading.Condition()
+        self._due_s: float | None = None
+        self._begun: int | None = None
+        self._hold: int | None = None
+        self._agreed: tuple[int, Request] | None = None
+
+    def __enter__(self) -> Self:
+        """Install the signal handlers, in the main thread only; start the thread."""
+        if threading.current_thread() is threading.main_thread():
+            self._install(signal.SIGUSR1, self._on_save_signal)
+            for number in _STOP_SIGNALS:
+                self._install(number, self._on_stop_signal)
+        self._progress.step, self._progress.pause = 0, None
+        if self._watcher is not None:
+            self._in_run.enter_context(self._watcher.in_run(self._report))
+        if self._watcher is not None or self._hang_after_s is not None:
+            self._thread = threading.Thread(
+                target=self._run_thread, name="roxxel-processes", daemon=True
+            )
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        stack: TracebackType | None,
+    ) -> None:
+        """Wait for all processes, end the thread and restore the signal handlers."""
+        try:
+            if self._watcher is not None:
+                if error is not None:
+                    self._watcher.leave(error)
+                with self.paused("end"):
+                    self._wait_for_all(self._watcher)
+        finally:
+            self._in_run.close()
+            self._closed.set()
+            if self._thread is not None:
+                self._thread.join()
+                self._set_timer(None)
+            for number in tuple(self._previous_handlers):
+                self._restore_handler(number)
+
+    @contextmanager
+    def failing_together(self) -> Generator[None]:
+        """End all processes when the block raises in one of them.
+
+        Enter this context inside every context that waits for other processes when it
+        closes. The errors that all processes raise at the same point leave the block:
+        `Preempted`, `NonFiniteError` and the error of `check_same`. Any other error
+        ends this process with exit code 1, without further clean-up. In a single
+        process every error leaves the block.
+        """
+        try:
+            yield
+        except BaseException as error:
+            if self._watcher is not None:
+                self._watcher.leave(error)
+            raise
+        finally:
+            self._due_s = None
+
+    def check_same(self, settings: Mapping[str, object]) -> None:
+        """Wait until all processes begin the run; raise in all if a setting differs."""
+        check_same("start of the run", settings, self._timeout_s)
+
+    def before(self, step: int) -> None:
+        """Record that update `step` begins.
+
+        Call this after the batch is read and before the update is dispatched.
+        """
+        if self._begun is None:
+            with self._change:
+                self._begun = step
+        self._progress.step = step
+        self._due_s = self._from_now()
+
+    def after(self, step: int) -> Request | None:
+        """Return what all processes do after update `step`, or None to continue.
+
+        Call this after each update. The result is the same in every process.
+        """
+        if self._watcher is None:
+            request = self._requested()
+            self._is_save_requested = False
+            return request
+        with self._change:
+            while self._hold == step and self._agreed is None:
+                self._change.wait()
+            request = None
+            if self._agreed is not None and self._agreed[0] == step:
+                _, request = self._agreed
+                self._agreed = self._hold = None
+                # The checkpoint serves every request made before it.
+                self._is_save_requested &= request.kind != "save"
+            self._begun = step + 1
+        return request
+
+    def ask_to_save(self) -> None:
+        """Request a checkpoint of all processes; any thread may call this."""
+        self._is_save_requested = True
+
+    def is_stopping(self) -> bool:
+        """Return whether to give up a wait because of a signal.
+
+        With several processes the result is False: all must stop at the same step.
+        """
+        return self._watcher is None and self._stop is not None
+
+    @contextmanager
+    def paused(self, what: str) -> Generator[None]:
+        """Exclude the block `what` from the time of a step, in all processes."""
+        with self._change:
+            outer, self._progress.pause = self._progress.pause, what
+            self._set_timer(None)
+        try:
+            yield
+        finally:
+            with self._change:
+                self._progress.pause = outer
+                if self._due_s is not None:
+                    self._due_s = self._from_now()
+
+    # Signals
+
+    def _install(self, number: int, handler: object) -> None:
+        # If the program ignores a signal, as under nohup, the signal stays ignored.
+        # Under `jax.distributed` this handler replaces JAX's own for SIGTERM.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            self._previous_handlers[number] = signal.signal(number, handler)  # pyright: ignore[reportArgumentType] - a handler of ours
+
+    def _restore_handler(self, number: int) -> None:
+        handler = self._previous_handlers.pop(number)
+        # `signal` returns None for a handler that was not installed from Python.
+        signal.signal(number, signal.SIG_DFL if handler is None else handler)  # pyright: ignore[reportArgumentType]
+
+    def _on_stop_signal(self, number: int, _frame: FrameType | None) -> None:
+        if self._stop is not None:
+            for installed in tuple(self._previous_handlers):
+                self._restore_handler(installed)
+            signal.raise_signal(number)
+            return
+        self._stop = signal.Signals(number)
+
+    def _on_save_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_save_requested = True
+
+    def _requested(self) -> Request | None:
+        if self._stop is not None:
+            return Request("stop", self._stop.name)
+        return Request("save") if self._is_save_requested else None
+
+    # The thread
+
+    def _run_thread(self) -> None:
+        wait_s = self._tick_s
+        while not self._closed.wait(wait_s):
+            try:
+                self._check_step()
+                if self._watcher is not None:
+                    self._agree()
+                    wait_s = _HURRIED_TICK_S if self._is_agreeing() else self._tick_s
+            except Exception as error:
+                if self._watcher is None:
+                    raise
+                self._watcher.end(
+                    f"process {self._watcher.index} failed: {brief(error)}", error
+                )
+
+    def _agree(self) -> None:
+        """Advance the agreement, unless the loop has yet to act on the last result."""
+        if self._agreed is None:
+            decision = self._channel.poll(self._vote, _latest)
+            if decision is not None:
+                with self._change:
+                    self._hold, request = decision
+                    self._agreed = decision[0], Request(*request)
+                    self._change.notify_all()
+
+    def _vote(self, is_called: bool) -> tuple[int, Request | None] | None:
+        """Hold the loop after the step that it has begun; return step and request.
+
+        The result is None if no process has a request, or before the first step.
+        """
+        with self._change:
+            request = self._requested()
+            if self._begun is None or not (request or is_called):
+                return None
+            self._hold = self._begun
+            return self._hold, request
+
+    def _is_agreeing(self) -> bool:
+        return self._hold is not None and self._agreed is None
+
+    # Hangs
+
+    def _from_now(self) -> float | None:
+        if self._hang_after_s is None:
+            return None
+        return time.monotonic() + self._hang_after_s
+
+    def _set_timer(self, left_s: float | None) -> None:
+        """Let `faulthandler` print all stacks after `left_s`; None cancels the timer.
+
+        The thread restarts the timer at every tick, so the timer expires only if C code
+        holds the interpreter lock.
+        """
+        faulthandler.cancel_dump_traceback_later()
+        if left_s is not None:
+            faulthandler.dump_traceback_later(
+                min(max(left_s, 0.0) + 2 * _TICK_S, _LONGEST_TIMER_S),
+                exit=self._watcher is not None,
+                file=2,
+            )
+
+    def _check_step(self) -> None:
+        """Report the current step if it takes too long."""
+        with self._change:
+            due_s = self._due_s
+            if due_s is None or self._progress.pause is not None:
+                return
+            left_s = due_s - time.monotonic()
+            self._set_timer(left_s)
+            if left_s > 0:
+                return
+            self._due_s = None
+            self._set_timer(None)
+        late = f"step {self._progress.step} is not done after {self._hang_after_s:g} s"
+        if self._watcher is None:
+            text = f"{late}; the stacks of all threads:\n{stacks()}"
+            print_error(text)
+            # The log may not be open yet, or may have failed.
+            with suppress(Exception):
+                self._report(text)
+            return
+        lives = self._watcher.lives()
+        if any(pause is not None for _, pause in lives.values()):
+            self._due_s = self._from_now()
+            return
+        slowest = min(step for step, _ in lives.values())
+        behind = sorted(i for i, (step, _) in lives.items() if step == slowest)
+        self._watcher.end(
+            f"{named(behind)} failed: {late}, and the last that began there is step "
+            f"{slowest}",
+            is_hang=True,
+        )
+
+    def _wait_for_all(self, watcher: Watcher) -> None:
+        try:
+            watcher.service.barrier(f"roxxel/{self._name}/end", self._timeout_s)
+        except TimeoutError:
+            watcher.end(
+                f"process {watcher.index} failed: it waited {self._timeout_s:g} s for "
+                "the other processes at the end of the run"
+            )
+
+
+def check_same(what: str, settings: Mapping[str, object], timeout_s: float) -> None:
+    """Wait until all processes call this function, and compare their settings.
+
+    Processes with different settings would wait for each other forever, or crash in a
+    collective. `what` names the point of the program in the error about a late process.
+    `settings` has JSON values by name.
+
+    Raises:
+        SettingsDifferError: A setting differs; every process raises this error.
+        TimeoutError: A process did not arrive in time.
+    """
+    barrier(what, timeout_s)
+    texts = {
+        name: json.dumps(value, sort_keys=True) for name, value in settings.items()
+    }
+    difference = _settings.agree(what, lambda: texts, _difference, timeout_s)
+    if difference:
+        raise SettingsDifferError(difference)
+
+
+def _latest(votes: list[tuple[int, Any]]) -> tuple[int, Any]:
+    """Return the last step that a loop has begun, and the first request."""
+    return max(step for step, _ in votes), next(r for _, r in votes if r is not None)
+
+
+def _difference(of_all: list[dict[str, str]]) -> str:
+    """Return what differs between the settings of processes; empty if nothing."""
+    for name in of_all[0]:
+        processes: defaultdict[str, list[int]] = defaultdict(list)
+        for index, texts in enumerate(of_all):
+            processes[texts.get(name, "nothing")].append(index)
+        if len(processes) > 1:
+            values = "; ".join(
+                f"{named(indices)}: {_shortened(value)}"
+                for value, indices in processes.items()
+            )
+            return (
+                f"{name} differs between processes ({values}); "
+                "start all of them with the same files and arguments"
+            )
+    return ""
+
+
+def _shortened(value: str) -> str:
+    if len(value) <= 80:
+        return value
+    digest = hashlib.blake2b(value.encode(), digest_size=4).hexdigest()
+    return f"{value[:40]}... with digest {digest}"

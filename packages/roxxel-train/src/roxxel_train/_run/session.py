@@ -1,0 +1,320 @@
+"""One call of `Trainer.run`, from the lock of the folder to the last line of the log.
+
+A session opens what a run needs, restores its state, logs what the run does, and starts
+to compile. It closes everything when the loop of the trainer ends.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from roxxel_loader import device_stream
+
+from roxxel_train._log.logger import WarningForwarder
+from roxxel_train._observe.recorder import Recorder
+from roxxel_train._run import events
+from roxxel_train._run.events import RunSummary
+from roxxel_train._run.processes import Processes
+from roxxel_train._run.profile import Trace
+from roxxel_train._step.compiled import compiling_thread
+from roxxel_train._step.placement import instead_of_set_mesh
+from roxxel_train._step.vocabulary import missing_rows
+from roxxel_train.errors import Preempted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+    from concurrent.futures import Executor
+
+    from jax.sharding import Mesh
+    from roxxel_loader import DeviceStream
+
+    from roxxel_train._log.logger import Logger
+    from roxxel_train._observe.machine import Machine
+    from roxxel_train._run.evaluation import Evaluator
+    from roxxel_train._run.processes import Request
+    from roxxel_train._run.state import RunState
+    from roxxel_train._step.compiled import CompiledAhead, CompiledShape
+    from roxxel_train._step.placement import BatchPlacement
+    from roxxel_train.config import TrainConfig
+
+
+@dataclass(eq=False, repr=False)
+class Session:
+    """The parts of a trainer, and the resources open during a call of `Trainer.run`.
+
+    Attributes:
+        shapes: Shape, dtype and sharding of the batches of each phase.
+        notes: Sentences about the sharding, for the log.
+        traced: Steps whose JAX trace is written.
+        is_open: Whether a run is open. The attributes that follow are set only then.
+    """
+
+    config: TrainConfig
+    log: Logger
+    mesh: Mesh
+    placement: BatchPlacement
+    machine: Machine
+    state: RunState
+    updates: CompiledAhead
+    shapes: Sequence[Any]
+    evaluator: Evaluator
+    notes: Sequence[str]
+    traced: range
+    is_open: bool = False
+    processes: Processes = field(init=False)
+    trace: Trace = field(init=False)
+    batches: DeviceStream = field(init=False)
+    recorder: Recorder = field(init=False)
+    _start: int | None = field(init=False, default=None)
+    _coming: Iterator[events.Planned] = field(init=False)
+    _next: events.Planned | None = field(init=False, default=None)
+
+    @contextmanager
+    def opened(self) -> Generator[None]:
+        """Open what a run needs and restore its state; close everything at the end."""
+        state, log, sampler = self.state, self.log, self.state.sampler
+        self._began_s = time.perf_counter()
+        self._start: int | None = None
+
+        def report(text: str) -> None:
+            log.warning(text, terminal=False)
+            log.flush()
+
+        # `processes` and `recorder` must not refer to the session: in a reference
+        # cycle the model's arrays would live until Python's garbage collector runs.
+        self.processes = Processes(
+            report=report,
+            hang_after_s=self.config.hang_after_s,
+            timeout_s=self.config.timeout,
+        )
+        with ExitStack() as stack:
+            stack.enter_context(instead_of_set_mesh(self.mesh))
+            stack.enter_context(self.processes)
+            self.is_open = True
+            stack.callback(vars(self).update, is_open=False)
+            # The stack may wait for a failed process when it closes, so this context
+            # is entered inside the stack.
+            with self.processes.failing_together():
+                self.processes.check_same(self._settings())
+                stack.enter_context(state.run_lock())
+                stack.enter_context(log)
+                stack.enter_context(WarningForwarder("roxxel_ckpt", log))
+                stack.push(lambda _, error, __: self._log_ending(error))
+                # The compiler closes after the save: no compilation can be interrupted.
+                compiler = stack.enter_context(compiling_thread(log.info))
+                if state.checkpointer is not None:
+                    stack.callback(state.checkpointer.close)
+                    state.checkpointer.check_shared()
+                self.trace = Trace(self.traced, state.path, log.info)
+                stack.callback(self.trace.close)
+                with self.processes.paused("restore"):
+                    self._restore()
+                self.compile_ahead(compiler)
+                stack.callback(self.updates.close)
+                stack.callback(state.close)
+                if self.evaluator.held_out is not None:
+                    stack.callback(self.evaluator.held_out.programs.close)
+                self.batches = batches = stack.enter_context(
+                    device_stream(
+                        sampler, state.step, sampler.total_steps, self.placement
+                    )
+                )
+                self.recorder = recorder = Recorder(
+                    log,
+                    sampler,
+                    self.config.log_every,
+                    state.step,
+                    state.losses,
+                    self.machine,
+                    self.updates.lookups,
+                    lambda: batches.stats,
+                )
+                stack.push(lambda _, error, __: state.leave(error, recorder, log))
+                yield
+
+    def update_of(self, batch: Any) -> Callable[[Any, Any], Any]:
+        """Wait for the compiled update of a batch; a stop raises `Preempted`."""
+        self._log_planned()
+        with self._excluded("compile", "compile_s"):
+            program = self.updates.program(
+                batch, self.processes.is_stopping, self.log.status
+            )
+        if program is None:
+            raise self._preempted(self.processes.after(self.state.step))
+        return program
+
+    def begin(self, step: int) -> None:
+        """Begin update `step`, whose batch is read."""
+        self._log_planned()
+        self.processes.before(step)
+
+    def evaluate(self) -> None:
+        """Evaluate the state; a request to stop ends the evaluation early."""
+        state, evaluator = self.state, self.evaluator
+        state.owes_evaluation = bool(evaluator)
+        if not evaluator:
+            return
+        self.recorder.drain()
+        began_s = time.perf_counter()
+        with self._excluded("evaluate", "eval_s"):
+            values = evaluator(state, self.processes.is_stopping)
+        if values is None:
+            return
+        seconds = time.perf_counter() - began_s
+        self.log.info(events.evaluation(state.step, seconds, values))
+        self.recorder.evaluation(state.step, values)
+        state.owes_evaluation = False
+        warning = evaluator.metric_warning(self.recorder.metrics())
+        if warning is not None:
+            self.log.warning(warning)
+
+    def act(self) -> None:
+        """Stop if requested, or save if a checkpoint is due or requested."""
+        request = self.processes.after(self.state.step)
+        if request is not None and request.kind == "stop":
+            raise self._preempted(request)
+        if request is not None:
+            self.log.info(events.requested_save(self.state.step))
+        if request is not None or self.is_due(self.config.checkpoint_every):
+            self._save()
+
+    def is_due(self, every: int | None) -> bool:
+        """Return whether the current step is the last, or a multiple of `every`."""
+        state = self.state
+        return state.step == state.sampler.total_steps or (
+            every is not None and state.step % every == 0
+        )
+
+    def finish(self) -> RunSummary:
+        """Check the last update, put it into the user's objects, return a summary."""
+        state, recorder = self.state, self.recorder
+        recorder.drain()
+        state.show()
+        state.check_finite(recorder)
+        return RunSummary(
+            start_step=self._start or 0,
+            step=state.step,
+            total_steps=state.sampler.total_steps,
+            loss=recorder.last_loss,
+            eval_loss=self.evaluator.eval_loss,
+            evaluation=self.evaluator.result,
+            tokens=recorder.new_tokens,
+            seconds=time.perf_counter() - self._began_s,
+            waited_s=recorder.waited_s,
+            save_path=state.path,
+        )
+
+    def compile_ahead(self, compiler: Executor) -> None:
+        """Compile the programs for the remaining steps in the background, in order."""
+        state = self.state
+        phases = zip(state.sampler.phases, self.shapes, strict=True)
+        needed = [batch for phase, batch in phases if phase.stop > state.step]
+
+        def report(shape: CompiledShape) -> None:
+            # After a second signal the compiler may outlive the log.
+            with suppress(RuntimeError):
+                self.log.info(str(shape))
+
+        # A first checkpoint may be due while later phases are still being compiled.
+        self.updates.begin(compiler, needed[:1], report)
+        if needed:
+            state.compile_ahead(compiler)
+        self.updates.begin(compiler, needed, report)
+        held_out = self.evaluator.held_out
+        if held_out is not None and (needed or state.owes_evaluation):
+            held_out.programs.begin(compiler, held_out.shapes)
+
+    def _save(self) -> None:
+        with self.processes.paused("save"):
+            self.state.save(self.recorder, self.log)
+
+    def _preempted(self, request: Request | None) -> Preempted:
+        """Save the state and return the exception that ends the run."""
+        self._save()
+        state = self.state
+        name = "a signal" if request is None else request.signal_name
+        return Preempted(state.step, name, saved=state.checkpointer is not None)
+
+    @contextmanager
+    def _excluded(self, what: str, field: str) -> Generator[None]:
+        """Count the time of a block under `field`, and not as the time of a step."""
+        with self.processes.paused(what), self.recorder.excluded(field):
+            yield
+
+    def _restore(self) -> None:
+        """Restore the state, drop the metrics rows after it, and log the start."""
+        state, log, sampler = self.state, self.log, self.state.sampler
+        self._start = start = state.restore()
+        dropped = log.cut_metrics(start, evaluated=not state.owes_evaluation)
+        plan = state.plan()
+        for line in events.opening(sampler, plan, start, state.weights_from):
+            log.info(line)
+        report = state.weights_report
+        if not start and report is not None and not report.is_exact:
+            # The terminal shows the checkpointer's own warning already.
+            log.info(events.changed_model(report), terminal=False)
+        warning = self.evaluator.metric_warning()
+        if warning is not None:
+            log.warning(warning)
+        if dropped:
+            log.info(events.dropped_rows(dropped, start))
+        self._coming = events.planned(sampler, plan, start, self.config.log_every)
+        self._next = next(self._coming, None)
+        if start < sampler.total_steps:
+            for problem in missing_rows(sampler, self.updates.lookups):
+                log.warning(problem)
+            for note in (*plan.notes_on_longest, *self.notes):
+                log.info(note)
+        self._log_planned()
+
+    def _log_planned(self) -> None:
+        """Log what the plan says about the current step."""
+        while self._next is not None and self._next[0] <= self.state.step:
+            self.log.info(self._next[1])
+            self._next = next(self._coming, None)
+
+    def _log_ending(self, error: BaseException | None) -> None:
+        """Log how the run ended, after its last checkpoint is written."""
+        state, total = self.state, self.state.sampler.total_steps
+        if self._start is not None and (error is not None or self._start < total):
+            checkpointer = state.checkpointer
+            latest = None if checkpointer is None else checkpointer.latest_step
+            self.log.info(events.ending(error, total, latest))
+
+    def _settings(self) -> dict[str, object]:
+        """Return the settings that must be equal in all processes, as JSON values.
+
+        Processes with different settings would wait for each other forever.
+        """
+        sampler, held_out = self.state.sampler, self.evaluator.held_out
+        state = sampler.state(0)
+        del state["digest"]  # differs whenever another part differs
+        of_sources = {
+            f"{what} of source {source['name']!r}": value
+            for source in state.pop("sources")
+            for what, value in source.items()
+        }
+        of_phases: dict[str, object] = {}
+        for number, phase in enumerate(sampler.phases):
+            of_phases |= {
+                f"phase {number}": f"{phase.steps} steps of {phase.batch_size} x "
+                f"{phase.seq_len} from step {phase.start}",
+                f"weights of phase {number}": dict(phase.weights),
+                f"skips of phase {number}": [[s.at, s.steps] for s in phase.skips],
+            }
+        # The corpora come first: different corpora may be why other settings differ.
+        return {
+            "sources": sampler.source_names,
+            **of_sources,
+            "number of phases": len(sampler.phases),
+            **of_phases,
+            **state,
+            **self.config.pacing(),
+            "evaluation": [
+                self.config.eval_fn is not None,
+                held_out and held_out.sampler.state(0),
+            ],
+        }

@@ -1,0 +1,419 @@
+"""How the processes of a program watch each other, and end together.
+
+In a collective, a process waits forever for a process that has failed. So every process
+has one `Watcher`, from `roxxel_train.distributed.initialize()` or its first trainer
+until its program ends. The other processes treat a process as failed when
+
+- an exception ends its program, or a run in its program;
+- its connection is closed (`roxxel_train._run.links`), because it has died;
+- its connection is open but it gives no sign of life, for instance after SIGSTOP;
+- its program ends while other processes are in a trainer, or while JAX initializes
+  their devices.
+
+The process that notices a failure publishes the reason in the coordination service,
+which keeps the first reason. All processes log this reason and exit without clean-up
+(`os._exit`): the shutdown of JAX is a barrier, which waits for the failed process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+
+import jax
+from roxxel_ckpt.coordination import (
+    coordination_service,
+    has_devices,
+    is_finding_devices,
+)
+
+from roxxel_train._run.links import Links
+from roxxel_train._run.texts import brief, named, print_error, stacks
+from roxxel_train.errors import NonFiniteError, Preempted, SettingsDifferError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+    from types import TracebackType
+
+    from roxxel_ckpt.coordination import CoordinationService
+
+_KEYS = "roxxel_train/watch"
+
+_TICK_S = 0.5
+"""Longest time between two exchanges with the service."""
+
+_SILENT_S = 6.0
+"""Silence after which a process counts as stopped. Keep `_SILENT_S + _LEAVE_S` plus a
+few ticks below 10 s: the README promises that all processes end within 10 s."""
+
+_PAUSED_SILENT_S = 60.0
+"""The same limit while the process is not in a step of a run (restore, compile): C code
+may hold the interpreter lock there."""
+
+_CAUSE_S = 4.0
+"""Wait before a process publishes an error that another process may have caused. A
+process that gives no sign of life in this time is named as the cause."""
+
+_LEAVE_S = 2.0
+"""Longest time that process 0, which runs the service, waits for the others to exit."""
+
+_LEAVING_TICK_S = 0.02
+
+_EXIT_S = 300.0
+"""Longest wait for the other processes at the end of the program, as JAX waits."""
+
+_START = "start"
+"""Name of the pause before the first run."""
+
+_ALIKE = (Preempted, NonFiniteError, SettingsDifferError)
+"""Errors that all processes raise at the same point."""
+
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+_lock = threading.Lock()
+_watcher: Watcher | None = None
+
+
+@dataclass
+class Progress:
+    """What this process does, for the other processes.
+
+    `step` is the last step that began. `pause` names what the process does between
+    steps, such as a save, and is None during a step.
+    """
+
+    step: int = 0
+    pause: str | None = _START
+
+
+class Watcher:
+    """Watches the other processes, and ends this one when one of them fails.
+
+    The run of this process changes `progress`, and the other processes read it.
+    """
+
+    def __init__(self, service: CoordinationService) -> None:
+        self.service = service
+        self.progress = Progress()
+        self.index = service.process_index
+        self._ending = threading.Lock()
+        self._closed = threading.Event()
+        self._is_leaving = False
+        self._num_needs = 0
+        self._has_run = False
+        self._report: Callable[[str], None] | None = None
+        # Only the thread uses these fields.
+        self._links: Links | None = None
+        self._num_ticks = 0
+        self._neighbour = ""
+        self._silent_s = 0.0
+        self._dead: dict[int, str] = {}
+        self._left: dict[int, bool] = {}
+
+    def start(self) -> None:
+        """Watch until the program ends."""
+        self._links = Links(self.service, _KEYS)
+        self._thread = threading.Thread(
+            target=self._watch, args=(self._links,), name="roxxel-watcher", daemon=True
+        )
+        self._thread.start()
+        self._outer_hook, sys.excepthook = sys.excepthook, self._on_uncaught
+        # Runs before JAX's shutdown, because the last registered function runs first.
+        atexit.register(self._on_exit)
+
+    @contextmanager
+    def needing_all(self) -> Generator[None]:
+        """End this process if the program of another process ends during the block."""
+        with _lock:
+            self._num_needs += 1
+        try:
+            yield
+        finally:
+            with _lock:
+                self._num_needs -= 1
+
+    @contextmanager
+    def in_run(self, report: Callable[[str], None]) -> Generator[None]:
+        """Watch a run, and write the reason of a failure to the log of the run too.
+
+        `report` writes a text to the log of the run and flushes the log to the disk.
+        Any thread may call `report`. Outside of runs, the processes of a program may
+        end at different times.
+        """
+        self._report, self.progress.pause = report, None
+        try:
+            with self.needing_all():
+                yield
+        finally:
+            self._report, self.progress.pause = None, "after the run"
+            self._has_run = True
+
+    def lives(self) -> dict[int, tuple[int, str | None]]:
+        """Return the `step` and the `pause` of every process."""
+        lives = self.service.entries(f"{_KEYS}/alive/")
+        return {int(i): (step, pause) for i, (_, step, pause) in _parsed(lives)}
+
+    def leave(self, error: BaseException, *, is_printed: bool = False) -> None:
+        """End all processes after an error, unless all of them raise the error."""
+        if isinstance(error, _ALIKE):
+            return
+        cause = f"process {self.index} failed: {brief(error)}"
+        if _is_echo(error):
+            with suppress(Exception):  # without the service, only our error is known
+                before = self.service.entries(f"{_KEYS}/alive/")
+                # The thread ends this process as soon as a cause is published.
+                time.sleep(_CAUSE_S)
+                after = self.service.entries(f"{_KEYS}/alive/")
+                silent = sorted(int(i) for i in before if before[i] == after[i])
+                if silent:
+                    cause = (
+                        f"{named(silent)} failed: no sign of life for {_CAUSE_S:g} s"
+                    )
+        self.end(cause, None if is_printed else error)
+
+    def end(
+        self, reason: str, error: BaseException | None = None, *, is_hang: bool = False
+    ) -> NoReturn:
+        """Publish and log why all processes end, and exit without clean-up.
+
+        If another process has already published a reason, that reason replaces
+        `reason`. This process prints the traceback of `error`. If `is_hang`, all
+        processes print their stacks.
+        """
+        self._ending.acquire()  # never released: a second thread waits for the exit
+        has_service = 0 not in self._dead
+        # Without process 0 there is no service. Print our own reason at once, because
+        # JAX aborts this process at about the same time.
+        if has_service:
+            with suppress(Exception):
+                failed = f"{_KEYS}/news/failed"
+                if not self.service.set(failed, json.dumps([reason, is_hang])):
+                    reason, is_hang = json.loads(self.service.get(failed, _TICK_S))
+        if error is not None:
+            print_error("".join(traceback.format_exception(error)))
+        text = f"the run ends: {reason}"
+        if is_hang:
+            text += f"\nthe stacks of process {self.index}:\n{stacks()}"
+        # A disk that hangs must not keep the process alive.
+        writing = threading.Thread(target=self._write, args=(text,), daemon=True)
+        writing.start()
+        writing.join(_LEAVE_S)
+        if has_service:
+            with suppress(Exception):
+                self._wait_for_others()
+        with suppress(Exception):
+            sys.stdout.flush()
+        os._exit(1)
+
+    # The thread
+
+    def _watch(self, links: Links) -> None:
+        waited_s = 0.0
+        while not self._closed.is_set() and self._has_service():
+            try:
+                self._exchange(waited_s)
+                self._connect(links)
+                began = time.monotonic()
+                self._dead |= links.wait(_TICK_S)
+                # Count at most one tick: the time in which this process itself was
+                # suspended must not count as silence of its neighbour.
+                waited_s = min(time.monotonic() - began, _TICK_S)
+            except Exception as error:  # noqa: BLE001 - ends the program
+                # When the program shuts JAX down, the service ends before the client.
+                if self._closed.wait(2 * _TICK_S) or not self._has_service():
+                    break
+                self.end(f"process {self.index} failed: {brief(error)}", error)
+        links.close()
+
+    def _has_service(self) -> bool:
+        """Return whether the program has not shut `jax.distributed` down."""
+        service = coordination_service()
+        return service is not None and service.client is self.service.client
+
+    def _connect(self, links: Links) -> None:
+        try:
+            links.connect(_TICK_S)
+        except OSError as error:
+            print_error(
+                f"process {self.index} cannot connect to process 0 at "
+                f"{self.service.host} ({brief(error)}), so this program notices a "
+                f"process that was killed after {_SILENT_S:g} to {_PAUSED_SILENT_S:g} "
+                "s; open the ports between the hosts"
+            )
+
+    def _exchange(self, waited_s: float) -> None:
+        """Read which processes have ended, and publish a sign of life."""
+        if 0 in self._dead:
+            # The service is gone too.
+            self._end_without_needed()
+            return
+        news = self.service.entries(f"{_KEYS}/news/")
+        if "failed" in news:
+            self.end("")
+        self._left = {
+            int(key.removeprefix("left/")): json.loads(had_devices)
+            for key, had_devices in news.items()
+            if key.startswith("left/")
+        }
+        self._end_without_needed()
+        self._num_ticks += 1
+        life = [self._num_ticks, self.progress.step, self.progress.pause]
+        key = f"{_KEYS}/alive/{self.index}"
+        self.service.set(key, json.dumps(life), overwrite=True)
+        self._watch_neighbour(waited_s)
+
+    def _end_without_needed(self) -> None:
+        """End this process if it needs a process that has died or left."""
+        if self._is_leaving:
+            return
+        for process in sorted(self._dead.keys() - self._left.keys()):
+            if self._num_needs or not self._has_run:
+                during = self._during(process)
+                self.end(f"process {process} failed: {self._dead[process]}{during}")
+        for process, had_devices in sorted(self._left.items()):
+            # JAX initializes the devices of all processes together.
+            if self._num_needs or (not had_devices and is_finding_devices()):
+                self.end(
+                    f"process {process} failed: its program ended while the others "
+                    "wait for it; the output of that process may say why"
+                )
+
+    def _during(self, process: int) -> str:
+        """Return the last activity of a process, as the end of a sentence."""
+        if 0 in self._dead:
+            return ""
+        with suppress(Exception):
+            step, pause = self.lives()[process]
+            return _during(step, pause)
+        return ""
+
+    def _watch_neighbour(self, waited_s: float) -> None:
+        """End this process if the process of the next index gives no sign of life."""
+        neighbour = (self.index + 1) % self.service.process_count
+        if neighbour in self._left:
+            return
+        try:
+            life = self.service.get(f"{_KEYS}/alive/{neighbour}", _TICK_S)
+        except TimeoutError:
+            life = self._neighbour
+        self._silent_s = self._silent_s + waited_s if life == self._neighbour else 0.0
+        self._neighbour = life
+        if not life:
+            return
+        _, step, pause = json.loads(life)
+        if self._silent_s > (_SILENT_S if pause is None else _PAUSED_SILENT_S):
+            self.end(
+                f"process {neighbour} failed: no sign of life for "
+                f"{self._silent_s:.0f} s{_during(step, pause)}; the process was "
+                "stopped, or C code holds its interpreter lock"
+            )
+
+    # The end
+
+    def _on_uncaught(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        stack: TracebackType | None,
+    ) -> None:
+        """Print an exception that ends the program, and end all processes."""
+        self._outer_hook(kind, error, stack)
+        is_interactive = hasattr(sys, "ps1")
+        if not is_interactive and not self._closed.is_set() and self._has_service():
+            self.leave(error, is_printed=True)
+
+    def _on_exit(self) -> None:
+        """Announce that this program ends, and wait until the other programs end.
+
+        The exit code is not known here. If the other processes still need this process,
+        they end, and this process ends with them.
+        """
+        self._is_leaving = True
+        if self._has_service():
+            with suppress(Exception):
+                key = f"{_KEYS}/news/left/{self.index}"
+                self.service.set(key, json.dumps(has_devices()))
+                self.service.barrier(f"{_KEYS}/exit", _EXIT_S)
+        self._closed.set()
+        if self._links is not None:
+            self._links.wake()
+        self._thread.join()
+
+    def _wait_for_others(self) -> None:
+        """Report the end. Process 0, which runs the service, waits for the others."""
+        self.service.set(f"{_KEYS}/ended/{self.index}", "")
+        deadline_s = time.monotonic() + _LEAVE_S
+        others = set(range(self.service.process_count)) - self._dead.keys()
+        while self.index == 0 and time.monotonic() < deadline_s:
+            if others <= set(map(int, self.service.entries(f"{_KEYS}/ended/"))):
+                return
+            time.sleep(_LEAVING_TICK_S)
+
+    def _write(self, text: str) -> None:
+        """Write a text to standard error and to the log of the run."""
+        print_error(text)
+        # The log may not be open yet, or may have failed.
+        with suppress(Exception):
+            if self._report is not None:
+                self._report(text)
+
+
+def watcher() -> Watcher | None:
+    """Return the started watcher of this program; None in a single process."""
+    global _watcher  # noqa: PLW0603 - one for the program
+    service = coordination_service()
+    if service is None:
+        if jax.process_count() > 1:
+            raise RuntimeError(
+                "JAX runs on several processes without its coordination service; "
+                "call roxxel_train.distributed.initialize() first"
+            )
+        return None
+    if service.process_count == 1:
+        return None
+    if _watcher is None or _watcher.service.client is not service.client:
+        _watcher = Watcher(service)
+        _watcher.start()
+    return _watcher
+
+
+def needs_all_processes(
+    method: Callable[_Arguments, _Result],
+) -> Callable[_Arguments, _Result]:
+    """Return a function that ends this process if another program ends meanwhile."""
+
+    @functools.wraps(method)
+    def watched(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        found = watcher()
+        with nullcontext() if found is None else found.needing_all():
+            return method(*args, **kwargs)
+
+    return watched
+
+
+def _parsed(texts: Mapping[str, str]) -> list[tuple[str, tuple[int, int, str | None]]]:
+    return [(key, json.loads(text)) for key, text in texts.items()]
+
+
+def _during(step: int, pause: str | None) -> str:
+    if pause == _START:
+        return " before its first run"
+    return f" in step {step}" if pause is None else f" in {pause!r} after step {step}"
+
+
+def _is_echo(error: BaseException) -> bool:
+    """Return whether the end of another process may have caused an error."""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return "RESOURCE_EXHAUSTED" not in str(error)
+    # JAX raises errors of Gloo as ValueError.
+    return isinstance(error, ValueError) and "Gloo" in str(error)

@@ -1,0 +1,1 @@
+"""The update of model and optimizer: loss, sharding, compilation. Logs nothing."""

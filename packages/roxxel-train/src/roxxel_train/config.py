@@ -1,0 +1,265 @@
+"""Every argument of a `Trainer`: its name, type, default, meaning and check."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import math
+import operator
+import sys
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+
+import numpy as np
+from roxxel_ckpt import Checkpointer
+from roxxel_curriculum import Curriculum
+
+from roxxel_train._log.logger import Logger
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Sequence
+
+    from flax import nnx
+    from jax.sharding import Mesh, NamedSharding
+    from roxxel_curriculum import Field
+
+    from roxxel_train._step.model_sharding import ModelSharding
+    from roxxel_train._step.step import LossFunction, ModelState, TrainStep
+
+_Arguments = ParamSpec("_Arguments")
+_Config = TypeVar("_Config")
+_Self = TypeVar("_Self")
+
+_COUNTS = {
+    "eval_every",
+    "checkpoint_every",
+    "log_every",
+    "max_to_keep",
+    "grad_accum_steps",
+}
+_AMOUNTS = {"timeout", "hang_after_s", "flops_per_token"}
+_FUNCTIONS = {"loss_fn", "eval_fn", "train_step"}
+_TYPES = {
+    "curriculum": Curriculum,
+    "eval_curriculum": Curriculum,
+    "checkpointer": Checkpointer,
+    "logger": Logger,
+}
+_NEVER_NONE = {"checkpoint_every", "log_every", "grad_accum_steps", "timeout"}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainConfig:
+    """The arguments of a `Trainer`.
+
+    This class checks each argument alone. `Trainer` checks how they fit together.
+
+    Args:
+        model: A Flax NNX module, or a function that returns `(model, optimizer)`. The
+            constructor puts a module on the mesh, and after `run()` the module has the
+            newest values. The trainer compiles a function so that every device creates
+            only its own part of the arrays; the model may be larger than a device.
+        optimizer: The `nnx.Optimizer` of `model`. Omit it if `model` is a function.
+        curriculum: What every step reads.
+        loss_fn: A function `(model, batch)`. `batch` has shape `(batch_size, seq_len)`
+            and dtype int32. The function returns a scalar, a tuple or list whose first
+            value is the loss, or a nested dict. The dict has a scalar named `"loss"`,
+            or exactly one scalar. The trainer logs further scalars by their path
+            (`aux/grad/x`), and ignores arrays and None. If a mask excludes tokens,
+            return the number of counted tokens as the scalar `"loss_weight"`. The
+            trainer weighs the parts of a batch and the held-out batches by it.
+        save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
+            `run.json`. None writes nothing.
+        eval_fn: Called with a `ModelState` on every process; returns text, a number, a
+            dict of these, or None. Process 0 logs the result.
+        eval_every: Updates between evaluations. None evaluates only after the last
+            update.
+        checkpoint_every: Updates between checkpoints; the last update is always saved.
+        log_every: Updates between metrics rows. The first and the last update always
+            have a row.
+        seed: Seed of the order of the data.
+        mesh: Devices to use; by default all of them along one axis, `"data"`.
+        data_sharding: Sharding of a batch over the mesh. By default the first axis of
+            the mesh splits the rows of a batch.
+        checkpointer: Replaces the checkpointer that is made under `save_path`.
+        logger: Replaces the logger that is made under `save_path`.
+        train_step: A function `(model, optimizer, batch)` that replaces the step along
+            the gradient of `loss_fn`. The function updates model and optimizer in place
+            and returns what `loss_fn` may return. The trainer compiles the function, so
+            `nnx.jit` is not needed.
+        max_to_keep: Newest checkpoints to keep, besides the best one; None keeps all.
+        timeout: Longest wait in seconds for a checkpoint, and for the other processes
+            at the start of the run.
+        grad_accum_steps: Parts of each batch, to save memory. If a part does not divide
+            over the devices, some devices are idle. The log then has a warning at the
+            start; with `strict_sharding` the idle devices are an error.
+        strict_sharding: Refuse a batch that does not divide over the mesh, instead of
+            replicating it.
+        fields: Fields of a batch. With more fields than `"tokens"`, such as
+            `"segment_ids"` and `"positions"`, a batch is a dict of arrays by field.
+        model_sharding: Sharding of the arrays of the model and the optimizer.
+            `"annotated"` follows the annotations of their Variables or the shardings
+            that the arrays have on the mesh, and replicates the rest; `"fsdp"` also
+            splits large arrays without an annotation over the axes that split the rows
+            of a batch, except `"replica"`. A list of axis names splits these arrays
+            over the named axes.
+        eval_curriculum: Held-out data. Every evaluation computes the mean of `loss_fn`
+            over all held-out batches, with the model in evaluation mode, and logs
+            `eval_loss`.
+        best_metric: Name of the metric that ranks checkpoints: a value of `loss_fn`, a
+            value of `eval_fn`, or `"eval_loss"`. The checkpoint with the lowest value
+            is kept besides the newest ones. The default is the metric that the run's
+            checkpoints record. In a new run the default is the held-out loss, or
+            without held-out data the mean loss since the last checkpoint.
+        init_from: Folder of a run or of checkpoints. A new run starts with the newest
+            weights in this folder; a run that has a checkpoint ignores the folder.
+        profile: Steps `(start, stop)` whose JAX trace is written to `profile/`.
+        hang_after_s: Longest time of a step in seconds, without compiling and
+            evaluating. If a step exceeds the limit, the trainer logs the stacks of all
+            threads, and a run of several processes ends. None sets no limit.
+        flops_per_token: Floating point operations of a token, forward and backward. The
+            logged `model_flops_per_s` and `mfu` use this number. The default is 6 for
+            each parameter, which leaves out the scores of attention.
+        check: `"blocks"` verifies the checksum of every block of tokens that is read,
+            held-out data included, so the run never trains on a damaged token.
+            `"headers"` verifies only the heads, feet and indexes of shards.
+
+    Raises:
+        ValueError: An argument is out of range.
+        TypeError: An argument has a wrong type.
+
+    Example:
+        >>> TrainConfig(None, log_every=0)
+        Traceback (most recent call last):
+        ValueError: log_every must be 1 or more, got 0
+    """
+
+    model: nnx.Module | Callable[[], tuple[nnx.Module, nnx.Optimizer[Any]]]
+    optimizer: nnx.Optimizer[Any] | None = None
+    curriculum: Curriculum | None = None
+    loss_fn: LossFunction | None = None
+    save_path: str | os.PathLike[str] | None = None
+    eval_fn: Callable[[ModelState], Any] | None = None
+    eval_every: int | None = None
+    checkpoint_every: int = 1000
+    log_every: int = 10
+    seed: int = 0
+    mesh: Mesh | None = None
+    data_sharding: NamedSharding | None = None
+    checkpointer: Checkpointer | None = None
+    logger: Logger | None = None
+    train_step: TrainStep | None = None
+    max_to_keep: int | None = 3
+    timeout: float = 1000
+    grad_accum_steps: int = 1
+    _: KW_ONLY
+    strict_sharding: bool = False
+    fields: Sequence[Field] = ("tokens",)
+    model_sharding: ModelSharding = "annotated"
+    eval_curriculum: Curriculum | None = None
+    best_metric: str | None = None
+    init_from: str | os.PathLike[str] | None = None
+    profile: tuple[int, int] | None = None
+    hang_after_s: float | None = 1800.0
+    flops_per_token: float | None = None
+    check: Literal["headers", "blocks"] = "headers"
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if value is None and name not in _NEVER_NONE:
+                continue
+            if name in _COUNTS:
+                # NumPy integers may be too small to count steps.
+                object.__setattr__(self, name, _count(name, value))
+            elif name in _AMOUNTS:
+                _check_amount(name, value)
+            elif name in _FUNCTIONS and not callable(value):
+                raise TypeError(
+                    f"{name} is a {type(value).__name__}, which cannot be called; "
+                    "give a function"
+                )
+            elif name in _TYPES and not isinstance(value, _TYPES[name]):
+                raise TypeError(
+                    f"{name} is a {type(value).__name__}; "
+                    f"give a {_TYPES[name].__name__}"
+                )
+
+    def pacing(self) -> dict[str, object]:
+        """Return the settings that decide at which steps a run acts, as JSON values.
+
+        Processes that differ in these settings would wait for each other forever.
+        """
+        return {
+            "eval_every": self.eval_every,
+            "checkpoint_every": self.checkpoint_every,
+            "log_every": self.log_every,
+            "max_to_keep or best_metric": [self.max_to_keep, self.best_metric],
+            "grad_accum_steps": self.grad_accum_steps,
+            "fields": self.fields,
+        }
+
+
+def configured_by(
+    config: Callable[_Arguments, _Config],
+) -> Callable[
+    [Callable[[_Self, _Config], None]],
+    Callable[Concatenate[_Self, _Arguments], None],
+]:
+    """Return a decorator that gives a constructor the signature of a config class.
+
+    The decorated constructor is called with the config. An argument that the config
+    class does not have is a TypeError that names the closest one.
+    """
+    signature = inspect.signature(config)
+
+    def decorate(
+        init: Callable[[_Self, _Config], None],
+    ) -> Callable[Concatenate[_Self, _Arguments], None]:
+        @functools.wraps(config.__init__)
+        def build(
+            self: _Self, *args: _Arguments.args, **kwargs: _Arguments.kwargs
+        ) -> None:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                hint = _closest(kwargs, signature.parameters)
+                raise TypeError(f"{type(self).__name__}: {error}{hint}") from None
+            init(self, config(*args, **kwargs))
+
+        build.__doc__ = config.__doc__
+        return build
+
+    return decorate
+
+
+def _closest(given: Iterable[str], known: Iterable[str]) -> str:
+    """Return a hint at the arguments with names like those that are not known."""
+    names = list(known)
+    for name in given:
+        found = difflib.get_close_matches(name, names, cutoff=0.5)
+        if name not in names and found:
+            return f"; similar arguments are {', '.join(found)}"
+    return ""
+
+
+def _count(name: str, value: Any) -> int:
+    """Return an integer of 1 or more, or raise."""
+    try:
+        count = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from error
+    if count < 1:
+        raise ValueError(f"{name} must be 1 or more, got {value}")
+    return count
+
+
+def _check_amount(name: str, value: Any) -> None:
+    """Check that a value is a number above 0; infinity passes."""
+    if not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    if not value > 0:
+        raise ValueError(f"{name} must be above 0, got {value}")
+    if sys.float_info.max < value < math.inf:
+        raise ValueError(f"{name} is larger than any float; give a smaller number")

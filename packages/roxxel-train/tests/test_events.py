@@ -1,0 +1,194 @@
+"""What a run says about itself in `system.log` and on the terminal."""
+
+from __future__ import annotations
+
+import re
+import signal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import Roxxel
+from roxxel_train import ModelState, Preempted
+
+from .helpers import VOCABULARY, corpus, trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roxxel_train import Trainer
+
+OF_PHASE_2 = (
+    "step 12: phase 2 begins: 2 steps of 2 x 16 tokens, self 100%; "
+    "code has no data left"
+)
+REPEATS = "(epoch 1 begins at step 11)"
+COMPILING = re.compile("compil(ing|ed) for batches of")
+
+
+def source(folder: Path, name: str, num_tokens: int) -> Roxxel:
+    tokens = np.random.default_rng(0).integers(0, VOCABULARY, num_tokens)
+    one = Roxxel(folder / f"{name}.rox")
+    one.write([tokens], vocab_size=VOCABULARY, separator=None)
+    return one
+
+
+def of_two_sources(folder: Path, **options: Any) -> Trainer:
+    """Return a trainer of three phases; both sources repeat, one runs out."""
+    curriculum = Curriculum(
+        source(folder, "web", 256),
+        [
+            Phase(4, 4, 8),
+            Phase(8, 4, 8, {"self": 1, "code": 1}),
+            Phase(2, 2, 16, {"self": 3, "code": 1}),
+        ],
+        {"code": source(folder, "code", 96)},
+    )
+    return trainer(folder, curriculum=curriculum, **options)
+
+
+def log(folder: Path) -> list[str]:
+    """Return the texts of `system.log` that do not depend on the compiler."""
+    lines = (folder / "run" / "system.log").read_text().splitlines()
+    texts = [line.split(maxsplit=2)[2] for line in lines if " INFO " in line]
+    return [text for text in texts if not COMPILING.match(text)]
+
+
+def test_run_says_what_it_reads_and_when_that_changes(tmp_path: Path) -> None:
+    of_two_sources(tmp_path).run()
+
+    assert log(tmp_path) == [
+        "starts: 14 steps in 3 phases",
+        f"epochs to read: self 1.75 {REPEATS}, code 1",
+        "step 0: phase 0 begins: 4 steps of 4 x 8 tokens, self 100%",
+        "step 4: phase 1 begins: 8 steps of 4 x 8 tokens, self 50%, code 50%",
+        "step 9: code runs out; then self 100%",
+        "step 11: self begins epoch 1: its tokens repeat",
+        OF_PHASE_2,
+        "complete: 14 of 14 steps are done; step 14 is saved",
+    ]
+
+
+def test_terminal_shows_the_same_lines_between_the_rows(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_two_sources(tmp_path, save_path=None).run()
+
+    shown = capsys.readouterr().err.splitlines()
+    assert f"epochs to read: self 1.75 {REPEATS}, code 1" in shown
+    assert "step 11: self begins epoch 1: its tokens repeat" in shown
+    assert shown[-1] == "complete: 14 of 14 steps are done; nothing is saved"
+
+
+def test_resumed_run_says_where_it_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
+    def stops(state: ModelState) -> None:
+        if int(state.step[...]) == 9:
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(Preempted):
+        of_two_sources(tmp_path, eval_fn=stops, eval_every=9).run()
+    before = log(tmp_path)
+    of_two_sources(tmp_path).run()
+
+    assert before[-1] == (
+        "SIGTERM ended the run after step 9; start it again to continue from there"
+    )
+    assert log(tmp_path)[len(before) :] == [
+        "resumed from step 9 of 14",
+        f"epochs read so far: self 0.812 of 1.75 {REPEATS}, code 0.833 of 1",
+        "step 9: phase 1 goes on: 3 steps of 4 x 8 tokens, self 50%, code 50%",
+        "step 9: code runs out; then self 100%",
+        "step 11: self begins epoch 1: its tokens repeat",
+        OF_PHASE_2,
+        "complete: 14 of 14 steps are done; step 14 is saved",
+    ]
+
+
+def test_evaluation_is_a_line_with_its_duration_values_and_texts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    values = {"score": 0.125, "text": "Once\nupon a time"}
+    held_out = Curriculum(corpus(tmp_path), [Phase(2, 4, 9)])
+    trainer(
+        tmp_path, eval_fn=lambda _: values, eval_every=5, eval_curriculum=held_out
+    ).run()
+
+    expected = (
+        r"step 5: evaluated in \d+\.\d s, eval_loss 2\.\d+, (eval_perplexity \S+, )?"
+        "score 0.125; Once\nupon a time\n"
+    )
+    text = (tmp_path / "run" / "system.log").read_text()
+    assert len(re.findall(" INFO " + expected, text)) == 1
+    assert len(re.findall(expected, capsys.readouterr().err)) == 1
+
+
+def test_evaluation_that_returns_nothing_is_a_line_too(tmp_path: Path) -> None:
+    trainer(tmp_path, eval_fn=lambda _: None, eval_every=5).run()
+
+    text = "\n".join(log(tmp_path))
+    assert re.findall(r"step (\d+): evaluated in \d+\.\d s\n", text) == ["5", "10"]
+
+
+def test_save_on_request_is_a_line(tmp_path: Path) -> None:
+    def saves(state: ModelState) -> None:
+        if int(state.step[...]) == 5:
+            one.save()
+
+    one = trainer(tmp_path, eval_fn=saves, eval_every=5)
+    one.run()
+
+    assert "step 5: saves a checkpoint on request" in log(tmp_path)
+
+
+def test_error_that_ends_a_run_is_a_line_with_what_is_saved(tmp_path: Path) -> None:
+    def fails(state: ModelState) -> None:
+        raise RuntimeError(f"evaluation failed at step {int(state.step[...])}")
+
+    with pytest.raises(RuntimeError, match="at step 7"):
+        trainer(tmp_path, eval_fn=fails, eval_every=7).run()
+
+    assert log(tmp_path)[-1] == "RuntimeError ended the run; step 7 is saved"
+    text = (tmp_path / "run" / "system.log").read_text()
+    assert " ERROR the run ended with an error\nTraceback" in text
+
+
+def test_save_that_fails_is_a_line_and_is_not_said_to_be_there(
+    tmp_path: Path,
+) -> None:
+    checkpoints = tmp_path / "run" / "checkpoints"
+
+    def blocks(state: ModelState) -> None:
+        if int(state.step[...]) == 5:
+            assert not checkpoints.exists()
+            checkpoints.write_text("a file where the checkpoints should be")
+
+    one = trainer(tmp_path, checkpoint_every=5, eval_fn=blocks, eval_every=5)
+    with pytest.raises(Exception, match="checkpoints") as caught:
+        one.run()
+
+    kind = caught.type.__name__
+    assert log(tmp_path)[-1] == f"{kind} ended the run; nothing is saved"
+    text = (tmp_path / "run" / "system.log").read_text()
+    assert f"WARNING step 5 could not be saved after {kind}: " in text
+
+
+def test_source_of_many_epochs_has_a_line_no_more_often_than_a_row(
+    tmp_path: Path,
+) -> None:
+    curriculum = Curriculum(source(tmp_path, "tiny", 32), [Phase(10, 8, 8)])
+    trainer(tmp_path, curriculum=curriculum, log_every=4).run()
+
+    assert [line for line in log(tmp_path) if "begins epoch" in line] == [
+        "step 0: self begins epoch 1: its tokens repeat",
+        "step 4: self begins epoch 9: its tokens repeat",
+        "step 8: self begins epoch 17: its tokens repeat",
+    ]
+
+
+def test_complete_run_says_so_and_nothing_else(tmp_path: Path) -> None:
+    of_two_sources(tmp_path).run()
+    before = log(tmp_path)
+    of_two_sources(tmp_path).run()
+
+    assert log(tmp_path)[len(before) :] == ["already complete: 14 of 14 steps are done"]
