@@ -28,6 +28,14 @@ def loss(model, batch):
 
 def two_things():
     return make()[:2]
+
+
+def needs_depth(depth, width=4):
+    return make(width)
+
+
+def takes_all(**arguments):
+    return make(**arguments)
 """
 
 CONFIG = """\
@@ -76,3 +84,8 @@ def write_project(folder: Path, config: str = CONFIG) -> Path:
     path = folder / "first.toml"
     path.write_text(config)
     return path
+
+
+def kept_configs(run: Path) -> list[str]:
+    """Return the names of the configs that a run's folder keeps, by their steps."""
+    return sorted(path.name for path in (run / "configs").iterdir())

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from roxxel.cli import main
-from roxxel.cli._ending import ended_well
 from roxxel.quickstart.folder import QuickstartError
 
 from .helpers import run_python
@@ -13,11 +12,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def raising(error: BaseException) -> int:
-    def command() -> None:
-        raise error
+class Ending:
+    """Runs the quickstart's command, with an error in place of its work."""
 
-    return ended_well(command)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def __call__(self, error: BaseException) -> int:
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        self._monkeypatch.setattr("roxxel.quickstart.run.quickstart", fail)
+        return main(["quickstart"])
+
+
+@pytest.fixture
+def ending(monkeypatch: pytest.MonkeyPatch) -> Ending:
+    return Ending(monkeypatch)
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -99,8 +110,8 @@ def test_ckpt_is_passed_through(
     assert main(["ckpt", "ls", str(tmp_path / "missing")]) == 1
 
     assert capsys.readouterr().err == (
-        f"roxxel ckpt: {tmp_path / 'missing'}: this folder does not exist; "
-        "name a folder of checkpoints\n"
+        f"roxxel ckpt: {tmp_path / 'missing'}: does not exist; "
+        "name a folder of checkpoints or of a run\n"
     )
 
 
@@ -126,7 +137,7 @@ def test_a_folder_of_somebody_else_is_one_sentence(
         shown = capsys.readouterr()
         assert (code, shown.out) == (1, "")
         assert shown.err == (
-            f"roxxel: {tmp_path}: holds thesis.txt, which is no quickstart run; "
+            f"roxxel: {tmp_path}: holds thesis.txt and is not a quickstart run; "
             "give another --out\n"
         )
     assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
@@ -160,43 +171,51 @@ def test_a_python_without_sources_is_one_sentence(
     assert not (tmp_path / "run").exists()
 
 
-def test_our_errors_are_sentences(capsys: pytest.CaptureFixture[str]) -> None:
-    assert raising(QuickstartError("that\ndoes not go")) == 1
-    assert raising(OSError(28, "No space left on device")) == 1
+def test_our_errors_are_sentences(
+    ending: Ending, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ending(QuickstartError("that\ndoes not go")) == 1
+    assert ending(OSError(28, "No space left on device")) == 1
 
     assert capsys.readouterr().err == (
         "roxxel: that does not go\nroxxel: [Errno 28] No space left on device\n"
     )
 
 
-def test_our_faults_keep_their_traceback() -> None:
+def test_our_faults_keep_their_traceback(ending: Ending) -> None:
     with pytest.raises(KeyError):
-        raising(KeyError("oops"))
+        ending(KeyError("oops"))
 
 
-def test_an_interrupt_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
-    assert raising(KeyboardInterrupt()) == 130
+def test_an_interrupt_ends_with_130(
+    ending: Ending, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ending(KeyboardInterrupt()) == 130
     assert capsys.readouterr().err == "roxxel: interrupted\n"
 
 
-def test_a_preempted_run_ends_with_75(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_preempted_run_ends_with_75(
+    ending: Ending, capsys: pytest.CaptureFixture[str]
+) -> None:
     from roxxel_train import Preempted
 
-    assert raising(Preempted(7, "SIGTERM")) == 75
+    assert ending(Preempted(7, "SIGTERM")) == 75
     assert "SIGTERM ended the run after step 7" in capsys.readouterr().err
 
 
-def test_a_plain_exit_passes() -> None:
+def test_a_plain_exit_passes(ending: Ending) -> None:
     with pytest.raises(SystemExit):
-        raising(SystemExit(3))
+        ending(SystemExit(3))
 
 
 def test_a_reader_that_has_gone_ends_quietly() -> None:
     program = (
         "import os, sys\n"
-        "from roxxel.cli._ending import ended_well\n"
+        "from roxxel.cli import main\n"
+        "from roxxel.quickstart import run\n"
+        "run.quickstart = lambda *_, say: say('x' * 100_000)\n"
         "read, write = os.pipe(); os.dup2(write, 1); os.close(write); os.close(read)\n"
-        "sys.exit(ended_well(lambda: print('x' * 100_000, flush=True)))\n"
+        "sys.exit(main(['quickstart']))\n"
     )
 
     done = run_python("-c", program)

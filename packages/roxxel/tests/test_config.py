@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -21,10 +21,10 @@ from roxxel.config import (
     open_eval_curriculum,
     parse_config,
 )
-from roxxel.config._keep import kept_steps
 from roxxel_curriculum import Phase, Policy, Schedule, load_schedule
+from roxxel_train.config import TrainConfig
 
-from .runs import CONFIG, write_project
+from .runs import CONFIG, kept_configs, write_project
 
 SMALLEST = """
 sources = { self = "a.rox" }
@@ -187,6 +187,10 @@ weights = { self = 0.5, code = 0.5 }
             "must be a number of seconds, 0 or above, got inf",
         ),
         (
+            SMALLEST + "[trainer]\nhang_after_s = 1" + 400 * "0",
+            "must be a number of seconds, 0 or above, got 1000",
+        ),
+        (
             SMALLEST + "[trainer]\nstrict_sharding = 1",
             "strict_sharding in [trainer] must be true or false, got 1",
         ),
@@ -196,7 +200,7 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST + "[mesh]\naxes = { data = 0 }",
-            "data in axes of [mesh] must be a number of devices, or -1 for all that",
+            "data in axes of [mesh] must be a number of devices, or -1 for all rem",
         ),
         (
             SMALLEST + "[mesh]\nbatch_axes = ['data']",
@@ -215,7 +219,7 @@ weights = { self = 0.5, code = 0.5 }
         (
             SMALLEST.replace("sources", "# sources")
             + "[sources]\nself = 'a'\nseed = 1",
-            "if 'seed' is no source, write it above the first [table] of the file",
+            "if 'seed' is not a source, write it above the first [table] of the file",
         ),
         (
             SMALLEST.replace('"a.rox"', '{ path = "a", polcy = 1 }'),
@@ -357,11 +361,11 @@ def test_only_a_changed_config_is_kept_again(tmp_path: Path) -> None:
 
     keep_config(load_config(path), run, 0)
     keep_config(load_config(path), run, 2)
-    assert kept_steps(run) == [0]
+    assert kept_configs(run) == ["step-0.toml"]
 
     path.write_text(CONFIG.replace("steps = 2", "steps = 3"))
     keep_config(load_config(path), run, 4)
-    assert kept_steps(run) == [0, 4]
+    assert kept_configs(run) == ["step-0.toml", "step-4.toml"]
     assert "steps = 2" in (run / "configs" / "step-0.toml").read_text()
     assert "steps = 3" in (run / "config.toml").read_text()
 
@@ -390,7 +394,30 @@ def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:
         ),
         ("tiny:make", "tiny:mak", "tiny.py has no function 'mak', which model names"),
         ("tiny:make", "tiny:optax", "tiny.py has no function 'optax'"),
-        ("width = 2", "widht = 2", "make() got an unexpected keyword argument 'widht'"),
+        (
+            "width = 2",
+            "widht = 2",
+            (
+                "[model_args] has the key 'widht', which tiny:make does not accept; "
+                "it accepts width and seed"
+            ),
+        ),
+        (
+            "tiny:make",
+            "tiny:needs_depth",
+            (
+                "[model_args] lacks depth, which tiny:needs_depth needs; "
+                "write it under [model_args]"
+            ),
+        ),
+        (
+            "tiny:make",
+            "tiny:two_things",
+            (
+                "[model_args] has the key 'width', which tiny:two_things does not "
+                "accept; it accepts none"
+            ),
+        ),
         ("[model_args]\nwidth = 2\n", "[model_args]\n", ""),
         ("hang_after_s = 600", "hang_after_s = 0", ""),
         ("hang_after_s = 600", "grad_accum_steps = 2", "does not divide by grad_accum"),
@@ -418,6 +445,12 @@ def test_what_cannot_be_built_is_one_sentence_with_the_file(
         assert sentence in message
     assert sys.path == before
     assert not (tmp_path / "run").exists()
+
+
+def test_model_args_may_be_any_that_a_function_takes(tmp_path: Path) -> None:
+    path = write_project(tmp_path, CONFIG.replace("tiny:make", "tiny:takes_all"))
+
+    assert make_trainer(load_config(path)).model.features == 2  # pyright: ignore[reportAttributeAccessIssue] - it is an nnx.Embed
 
 
 def test_a_function_that_returns_two_things_is_named(tmp_path: Path) -> None:
@@ -460,3 +493,9 @@ def test_a_mesh_is_made_by_its_preset(tmp_path: Path, mesh: str) -> None:
     trainer = make_trainer(load_config(write_project(tmp_path, text)))
 
     assert trainer.plan().total_steps == 6
+
+
+def test_keys_of_the_trainer_are_arguments_of_its_config() -> None:
+    keys = {option.name for option in fields(TrainerOptions)}
+
+    assert keys <= {argument.name for argument in fields(TrainConfig)}

@@ -24,7 +24,7 @@ def test_the_names_are_those_of_the_members() -> None:
         names.update(importlib.import_module(member).__all__)
 
     assert set(roxxel.__all__) == {
-        name for name in names | {"checkpoint"} if not name.startswith("__")
+        name for name in names | {"checkpoint", "sharding"} if not name.startswith("__")
     }
 
 
@@ -43,9 +43,38 @@ def test_the_checkpoint_module_has_the_names_of_its_member() -> None:
     assert roxxel.checkpoint.Checkpointer is member.Checkpointer
 
 
+def test_the_sharding_modules_have_the_names_of_their_member() -> None:
+    for name in ("sharding", "sharding.placement", "sharding.presets"):
+        own = importlib.import_module(f"roxxel.{name}")
+        member = importlib.import_module(f"roxxel_loader.{name}")
+
+        assert sorted(own.__all__) == sorted(member.__all__)
+        for public in own.__all__:
+            assert getattr(own, public) is getattr(member, public)
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="has no attribute 'Trianer'"):
         _ = roxxel.Trianer  # pyright: ignore[reportAttributeAccessIssue] - the point
+
+
+def test_a_star_import_needs_no_extra() -> None:
+    program = (
+        "import sys\n"
+        "for library in ('polars', 'pyarrow', 'datasets'):\n"
+        "    sys.modules[library] = None\n"
+        "import roxxel\n"
+        "from roxxel import *\n"
+        "SQLiteDataset, sharding.ShardingConfig\n"
+        "assert 'PolarsDataset' in dir(roxxel)\n"
+        "try: roxxel.PolarsDataset\n"
+        "except ModuleNotFoundError as error: print(error)\n"
+    )
+
+    done = run_python("-W", "error", "-c", program)
+
+    assert done.stderr == ""
+    assert 'pip install "roxxel-loader[polars]"' in done.stdout
 
 
 def test_editors_see_the_names_before_they_are_imported() -> None:

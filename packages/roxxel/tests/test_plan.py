@@ -1,11 +1,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from roxxel.cli import main
-from roxxel.config import keep_config, load_config, open_curriculum
+from roxxel.config import (
+    ConfigError,
+    keep_config,
+    load_config,
+    open_curriculum,
+    open_sampler,
+)
 
 from .helpers import run_python
 from .runs import CONFIG, write_project
@@ -78,7 +85,7 @@ def test_without_matplotlib_the_extra_is_named(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name in ("matplotlib.figure", "roxxel_curriculum._plan.as_picture"):
+    for name in ("matplotlib.figure", "roxxel_curriculum._plan.picture"):
         monkeypatch.setitem(__import__("sys").modules, name, None)
     config = write_project(tmp_path)
 
@@ -209,7 +216,7 @@ def test_a_changed_past_is_refused_with_its_difference(
     assert main(["plan", str(config)]) == 1
 
     error = capsys.readouterr().err
-    assert error.startswith(f"roxxel: {config}: this state belongs to another past: ")
+    assert error.startswith(f"roxxel: {config}: this state cannot be resumed: ")
     assert "seed" in error
 
 
@@ -225,3 +232,129 @@ def test_a_run_without_a_config_cannot_be_compared_with(
     (tmp_path / "other" / "metrics.jsonl").write_text("")
     assert main(["plan", str(config), "--diff", str(tmp_path / "other")]) == 1
     assert "holds no config.toml" in capsys.readouterr().err
+
+
+def add_longer_phase(folder: Path) -> Path:
+    """Write the config of the run with a phase of 40 tokens at its end."""
+    config = folder / "longer.toml"
+    text = CONFIG.replace(
+        "[model_args]",
+        "[[phases]]\nsteps = 2\nbatch_size = 1\nseq_len = 40\n\n[model_args]",
+    )
+    config.write_text(text)
+    return config
+
+
+def test_a_plan_says_what_a_phase_longer_than_that_of_the_run_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    make_checkpoint(tmp_path / "run", config, 6)
+    longer = add_longer_phase(tmp_path)
+    note = (
+        "phase 2 has sequences of 40 tokens, longer than longest=16, which is fixed at"
+    )
+
+    assert main(["plan", str(longer)]) == 0
+    assert note in " ".join(capsys.readouterr().out.split())
+
+    for other in (config, tmp_path / "run"):
+        assert main(["plan", str(longer), "--diff", str(other)]) == 0
+        shown = capsys.readouterr().out
+        assert "batches change from step 6 on" in shown
+        assert note in " ".join(shown.split())
+        assert shown.endswith(f"\n{tmp_path / 'run'}: 6 steps of this run are done.\n")
+
+
+def test_a_run_and_a_new_run_of_the_same_phases_differ_in_every_batch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    make_checkpoint(tmp_path / "run", config, 6)
+    longer = add_longer_phase(tmp_path)
+    anew = tmp_path / "anew.toml"
+    anew.write_text(longer.read_text().replace('"run"', '"second"'))
+
+    assert main(["plan", str(anew), "--diff", str(longer)]) == 0
+
+    shown = capsys.readouterr().out
+    assert shown.startswith("every batch changes\n- longest is 40 instead of 16, so")
+    assert f"{tmp_path / 'second'}: no steps of this run are done.\n" in shown
+    assert f"{tmp_path / 'run'}: 6 steps of this run are done.\n" in shown
+
+
+def test_a_config_without_a_folder_is_compared_as_an_edit_of_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    make_checkpoint(tmp_path / "run", config, 6)
+    draft = add_longer_phase(tmp_path)
+    draft.write_text(draft.read_text().replace('save_path = "run"\n', ""))
+
+    assert main(["plan", str(draft), "--diff", str(tmp_path / "run")]) == 0
+
+    assert "batches change from step 6 on" in capsys.readouterr().out
+
+
+def test_the_sampler_of_a_config_has_the_batches_of_its_run(tmp_path: Path) -> None:
+    config = write_project(tmp_path)
+    trained = open_sampler(load_config(config))
+    make_checkpoint(tmp_path / "run", config, 6)
+    longer = load_config(add_longer_phase(tmp_path))
+
+    sampler = open_sampler(longer)
+
+    for step in range(6):
+        assert (sampler.batch(step) == trained.batch(step)).all()
+        assert sampler.locate(step, 0) == trained.locate(step, 0)
+    changed = replace(longer, seed=4)
+    with pytest.raises(ConfigError, match=r"longer\.toml: .* seed was 3 and is now 4"):
+        open_sampler(changed)
+
+
+def test_a_path_with_dots_is_shown_without_them(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = write_project(tmp_path / "project")
+    config.write_text(CONFIG.replace('"run"', '"../runs/first"'))
+    make_checkpoint(tmp_path / "runs" / "first", config, 2)
+    monkeypatch.chdir(tmp_path)
+
+    for name in ("project/first.toml", "project/../project/first.toml"):
+        assert main(["plan", name]) == 0
+        shown = capsys.readouterr().out
+        assert shown.endswith("\nruns/first: 2 steps of this run are done.\n")
+    assert main(["plan", "runs/first/config.toml", "--diff", "runs/../runs/first"]) == 0
+    assert capsys.readouterr().out == (
+        "every batch is the same\n\nruns/../runs/first: 2 steps of this run are done.\n"
+    )
+
+
+def test_dots_after_a_link_lead_to_the_parent_of_its_target(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path / "disk")
+    make_checkpoint(tmp_path / "disk" / "run", config, 2)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "run")
+    found = load_config(tmp_path / "link" / ".." / "first.toml")
+
+    assert found.run_folder == tmp_path / "disk" / "run"
+    assert main(["plan", str(found.file)]) == 0
+    run = tmp_path / "disk" / "run"
+    assert f"{run}: 2 steps of this run are done." in capsys.readouterr().out
+
+
+def test_a_damaged_record_of_a_run_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "run.json").write_text("{")
+
+    assert main(["plan", str(config)]) == 1
+
+    error = capsys.readouterr().err
+    assert error.startswith(f"roxxel: {tmp_path / 'run' / 'run.json'}: is not the rec")
+    assert error.count("\n") == 1

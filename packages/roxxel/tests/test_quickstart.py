@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from roxxel.cli import main
-from roxxel.quickstart.corpus import read_library
-from roxxel.quickstart.data import write_corpora
-from roxxel.quickstart.folder import QuickstartFolder, Record
-from roxxel.quickstart.settings import Schedule
+from roxxel.config import load_config
 
 from .helpers import run_python, write_library
 
@@ -28,14 +25,14 @@ def small_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     )
     config = DecoderConfig(width=8, num_layers=1, num_heads=1, hidden=8)
     monkeypatch.setattr(
-        "roxxel.quickstart.training.Decoder", functools.partial(Decoder, config)
+        Decoder, "__init__", functools.partialmethod(Decoder.__init__, config)
     )
-    monkeypatch.setattr(
-        "roxxel.quickstart.model.Decoder", functools.partial(Decoder, config)
-    )
-    monkeypatch.setattr("roxxel.quickstart.heldout.NUM_WINDOWS", 4)
-    monkeypatch.setattr("roxxel.quickstart.training.SAMPLE_BYTES", 8)
     return tmp_path / "run"
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    files = [path for path in out.rglob("*") if path.is_file()]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files}
 
 
 def rows(out: Path) -> list[dict[str, Any]]:
@@ -44,8 +41,8 @@ def rows(out: Path) -> list[dict[str, Any]]:
     ]
 
 
-def record(out: Path) -> dict[str, Any]:
-    return json.loads((out / "quickstart.json").read_text())
+def phase_steps(out: Path) -> list[int | None]:
+    return [p.steps for p in load_config(out / "config.toml").schedule.phases]
 
 
 def test_a_run_is_planned_trained_lengthened_and_complete(
@@ -58,9 +55,10 @@ def test_a_run_is_planned_trained_lengthened_and_complete(
     first = capsys.readouterr().out
     assert "8 x 257" in first
     assert "1 x 1025" in first
-    assert "Held-out loss: 5.5" in first
+    assert "Held-out loss: 5." in first
+    assert "after 4 steps (5.55 for a uniform guess)" in first
     assert "--steps 8" in first
-    assert record(out)["schedule"] == {"boundary": 2, "horizon": 4}
+    assert phase_steps(out) == [2, 2]
 
     assert main(command) == 0
     assert "already complete" in capsys.readouterr().out
@@ -70,14 +68,14 @@ def test_a_run_is_planned_trained_lengthened_and_complete(
 
     assert main([*command, "--steps", "6"]) == 0
     assert "Done: 2 steps" in capsys.readouterr().out
-    assert record(out)["steps"] == 6
-    assert record(out)["schedule"] == {"boundary": 2, "horizon": 4}
+    assert phase_steps(out) == [2, 4]
+    assert load_config(out / "config.toml").model_args["horizon"] == 4
     trained = [row["step"] for row in rows(out) if row["kind"] == "train"]
     assert trained == [1, 2, 3, 4, 5, 6]
 
     assert main([*command, "--steps", "2", "--fresh"]) == 0
     assert "Done: 2 steps" in capsys.readouterr().out
-    assert record(out)["steps"] == 2
+    assert phase_steps(out) == [1, 1]
 
 
 def test_its_run_can_be_planned_trained_and_reported_by_its_config(
@@ -112,10 +110,9 @@ def test_more_epochs_than_allowed_are_one_sentence_and_leave_the_run(
     small_quickstart: Path, capsys: pytest.CaptureFixture[str], extra: list[str]
 ) -> None:
     out = small_quickstart
-    folder = QuickstartFolder(out)
-    with folder.claimed():
-        write_corpora(folder.staged, read_library(out.parent / "library"))
-        folder.begin(Record(0, "3.11.7", 20, Schedule(14, 20)))
+    assert main(["quickstart", "--out", str(out), "--steps", "2"]) == 0
+    before = contents(out)
+    capsys.readouterr()
 
     code = main(["quickstart", "--out", str(out), "--steps", "1000000", *extra])
 
@@ -124,8 +121,7 @@ def test_more_epochs_than_allowed_are_one_sentence_and_leave_the_run(
     assert error.startswith("roxxel: --steps 1000000: phase ")
     assert error.count("\n") == 1
     assert "epochs" in error
-    assert record(out)["steps"] == 20
-    assert (out / "data").is_dir()
+    assert contents(out) == before
 
 
 def test_a_missing_corpus_is_one_sentence(
@@ -138,7 +134,7 @@ def test_a_missing_corpus_is_one_sentence(
 
     assert main(["quickstart", "--out", str(out)]) == 1
 
-    assert "library.rox: the run was trained on it and it is missing" in (
+    assert "library.rox: the run was trained on this file and it is missing" in (
         capsys.readouterr().err
     )
 
@@ -148,11 +144,12 @@ def test_the_command_prints_plain_lines_and_no_warning(tmp_path: Path) -> None:
     program = (
         "import functools, pathlib, sys\n"
         "from roxxel.cli import main\n"
-        "from roxxel.quickstart import run, training\n"
+        "from roxxel.quickstart import run\n"
         "from roxxel.quickstart.model import Decoder, DecoderConfig\n"
         "config = DecoderConfig(width=8, num_layers=1, num_heads=1, hidden=8)\n"
         "run.find_library = lambda: pathlib.Path('library')\n"
-        "training.Decoder = functools.partial(Decoder, config)\n"
+        "make = functools.partialmethod(Decoder.__init__, config)\n"
+        "Decoder.__init__ = make\n"
         "sys.exit(main(['quickstart', '--steps', '2']))\n"
     )
 

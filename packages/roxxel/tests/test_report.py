@@ -10,8 +10,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roxxel.cli import main
 from roxxel.report import RunFacts, page, read_facts
-from roxxel.report._axis import Axis, axis_over, short
-from roxxel.report._series import Series, thinned
 
 from .helpers import run_python
 
@@ -175,6 +173,70 @@ def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
     assert "code &lt;x&gt;" in html
 
 
+def luminance(color: str) -> float:
+    """Return the relative luminance of a colour (WCAG 2.2)."""
+
+    def linear(value: float) -> float:
+        return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
+
+    red, green, blue = (linear(hue / 255) for hue in bytes.fromhex(color[1:]))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_line_stands_out_from_the_page(finished: Path, theme: str) -> None:
+    """WCAG 2.2, 1.4.11: graphics have a contrast of 3 to what is beside them."""
+    _, html = facts_and_page(finished)
+    roots = re.findall(r":root \{(.*?)\}", html, re.DOTALL)
+    names = dict(re.findall(r"--(\w+): (#\w{6})", roots[theme == "dark"]))
+    of_lines = re.findall(r"(\.(?:line|faint)[^{]*\{[^}]*\})", html)
+
+    assert of_lines
+    assert not any("opacity" in rule for rule in of_lines)
+    for index in range(8):
+        lights = [luminance(names[name]) + 0.05 for name in ("back", f"c{index}")]
+        assert max(lights) / min(lights) >= 3
+
+
+def test_mean_loss_that_is_the_loss_of_every_step_does_not_hide_it(
+    tmp_path: Path,
+) -> None:
+    rows = [train_row(step, loss_mean=6.0 - step / 4) for step in range(1, 9)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert list(numbers_of(html)["loss"]) == ["loss of a step"]
+
+
+@pytest.mark.parametrize(
+    ("field", "title"),
+    [
+        ("read_s", "read_s: wait for reading tokens, in seconds since the row before"),
+        ("model_flops_per_s", "model_flops_per_s: work of the model, in FLOP/s"),
+        (
+            "device_peak_bytes",
+            "device_peak_bytes: peak memory of the fullest device, in bytes",
+        ),
+        ("my_metric", "my_metric"),
+    ],
+)
+def test_chart_of_a_field_says_what_it_shows_and_its_unit(
+    tmp_path: Path, field: str, title: str
+) -> None:
+    rows = [train_row(step, **{field: float(step)}) for step in range(1, 9)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert f"<figcaption>{title}</figcaption>" in html
+
+
+def test_axis_of_the_steps_is_named(finished: Path) -> None:
+    _, html = facts_and_page(finished)
+
+    figures = html.split("<figure")[1:]
+    assert all(">step</text>" in figure for figure in figures)
+
+
 def test_the_best_checkpoint_is_judged_by_the_held_out_loss(finished: Path) -> None:
     write_checkpoint(finished, 6, 5.0, loss_mean=3.0, eval_loss=4.5)
 
@@ -197,6 +259,64 @@ def test_phases_and_checkpoints_stand_in_tables(finished: Path) -> None:
     assert facts.best_step == 4
     assert "<td>4</td><td class=left>best loss</td>" in html
     assert "<td>8</td><td class=left>newest</td>" in html
+
+
+def test_damaged_files_of_a_run_are_named(finished: Path) -> None:
+    (finished / "run.json").write_text("{")
+    (finished / "checkpoints" / "8" / "meta" / "metadata").write_text("{")
+
+    facts, html = facts_and_page(finished)
+
+    assert [c.step for c in facts.checkpoints] == [4]
+    assert facts.damaged == ("run.json", "checkpoints/8")
+    assert "<li>run.json cannot be read</li>" in html
+    assert "<li>checkpoints/8 cannot be read</li>" in html
+
+
+def test_page_is_written_beside_other_files_and_to_a_folder_that_exists(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_the_user = finished / "report.html.tmp"
+    of_the_user.write_text("mine")
+    before = {path.name for path in finished.iterdir()}
+
+    assert main(["report", str(finished)]) == 0
+    assert main(["report", str(finished), "--out", str(finished / "no" / "a")]) == 1
+    assert main(["report", str(finished), "--out", str(finished)]) == 1
+
+    assert of_the_user.read_text() == "mine"
+    assert {path.name for path in finished.iterdir()} == {*before, "report.html"}
+    assert capsys.readouterr().err.splitlines() == [
+        (
+            f"roxxel: {finished / 'no' / 'a'}: its folder does not exist; "
+            "make it, or give another --out"
+        ),
+        f"roxxel: {finished}: is a folder; give a file to --out",
+    ]
+
+
+def test_system_s_refusal_names_the_file_first(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = finished / ("x" * 300)
+
+    assert main(["report", str(finished), "--out", str(out)]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith(f"roxxel: {finished}")
+    assert said.endswith(": File name too long\n")
+
+
+def test_a_folder_in_place_of_the_metrics_is_refused(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (finished / "metrics.jsonl").unlink()
+    (finished / "metrics.jsonl").mkdir()
+
+    assert main(["report", str(finished)]) == 1
+    assert capsys.readouterr().err == (
+        f"roxxel: {finished / 'metrics.jsonl'}: is not a regular file; restore it, or "
+        "remove it to go without\n"
+    )
 
 
 def test_a_crashed_run_is_drawn_up_to_its_cut_line(tmp_path: Path) -> None:
@@ -383,59 +503,101 @@ def test_what_is_no_run_is_one_sentence(
     assert error.count("\n") == 1
 
 
-maybe = st.none() | st.floats(-1e9, 1e9)
+NUM_ROWS = 2000
 
 
-@given(st.lists(maybe, max_size=300), st.integers(4, 40))
-def test_thinning_keeps_ends_extremes_and_a_gap(
-    values: list[float | None], most: int
-) -> None:
-    series = Series(list(range(len(values))), values)
+def figure(html: str, key: str) -> str:
+    found = re.search(rf'<figure id="{key}">.*?</figure>', html, re.DOTALL)
+    assert found is not None
+    return found[0]
 
-    thin = thinned(series, most)
 
-    assert len(thin.steps) <= max(most, 0) or thin == series
-    assert all(
-        series.values[i] == v for i, v in zip(thin.steps, thin.values, strict=True)
+@settings(deadline=None, max_examples=20)
+@given(
+    st.dictionaries(
+        st.integers(0, NUM_ROWS - 1), st.none() | st.floats(-1e9, 1e9), max_size=300
     )
+)
+def test_a_long_line_keeps_its_ends_extremes_and_a_gap(
+    tmp_path_factory: pytest.TempPathFactory, changed: dict[int, float | None]
+) -> None:
+    values = [changed.get(step, 1.0) for step in range(NUM_ROWS)]
+    rows: list[dict[str, Any]] = [
+        {"kind": "train", "step": step, "x": "nan" if value is None else value}
+        for step, value in enumerate(values)
+    ]
+    run = write_run(tmp_path_factory.mktemp("a") / "run", rows)
+
+    thin = read_facts(run).train["x"]
+
+    assert len(thin.steps) <= 800
+    assert thin.values == [values[step] for step in thin.steps]
     assert thin.steps == sorted(set(thin.steps))
-    if values:
-        assert {thin.steps[0], thin.steps[-1]} == {0, len(values) - 1}
+    assert {thin.steps[0], thin.steps[-1]} == {0, NUM_ROWS - 1}
     assert (None in thin.values) == (None in values)
-    if None not in values and values:
-        assert min(thin.finite) == min(series.finite)
-        assert max(thin.finite) == max(series.finite)
+    if None not in values:
+        finite = [value for value in values if value is not None]
+        assert min(thin.finite) == min(finite)
+        assert max(thin.finite) == max(finite)
 
 
 numbers = st.floats(-1e12, 1e12) | st.floats(1e-9, 1e-3)
 
 
-@example([1.0, 5e-324], False, True)
-@given(st.lists(numbers, min_size=1, max_size=9), st.booleans(), st.booleans())
-def test_every_value_and_tick_lies_on_its_axis(
-    values: list[float], from_zero: bool, may_be_log: bool
+@settings(deadline=None)
+@example([1.0, 5e-324], "my_loss")
+@given(st.lists(numbers, min_size=1, max_size=9), st.sampled_from(["x", "my_loss"]))
+def test_every_point_and_tick_of_a_chart_is_inside_it(
+    tmp_path_factory: pytest.TempPathFactory, values: list[float], field: str
 ) -> None:
-    axis = axis_over(values, from_zero=from_zero, may_be_log=may_be_log)
+    """The axis of a field with `loss` in its name may be logarithmic."""
+    rows = [train_row(step, **{field: value}) for step, value in enumerate(values, 1)]
+    run = write_run(tmp_path_factory.mktemp("a") / "run", rows)
 
-    for value in values:
-        assert -1e-6 <= axis.place(value) <= 1 + 1e-6
-    ticks = axis.ticks(5)
-    assert len(ticks) <= 12
-    for tick in ticks:
-        assert -1e-6 <= axis.place(tick) <= 1 + 1e-6
+    drawn = figure(page(read_facts(run)), f"train-{field}")
+
+    height = 150
+    ticks = re.findall(r'class="grid" .*? y1="(.*?)"', drawn)
+    points = re.findall(
+        r"[\d.]+,(-?[\d.]+)", " ".join(re.findall(r'points="(.*?)"', drawn))
+    )
+    points += re.findall(r'cy="(.*?)"', drawn)
+    assert points
+    assert len(ticks) <= 2 * 12
+    for y in [*ticks, *points]:
+        assert 20 <= float(y) <= height - 26
 
 
-def test_ticks_are_round() -> None:
-    assert Axis(0, 100).ticks(5) == [0, 20, 40, 60, 80, 100]
-    assert Axis(2, 11, is_log=True).ticks(5) == [2, 3, 4, 5, 6, 8, 10]
+def ticks_of(run: Path, key: str) -> list[str]:
+    """Return the texts beside the vertical axis of a chart."""
+    wide = figure(page(read_facts(run)), key).split("</svg>", maxsplit=1)[0]
+    return re.findall(r'<text class="y"[^>]*>([^<]*)</text>', wide)[:-1]
 
 
-def test_numbers_are_short() -> None:
-    assert [short(x) for x in (0, 0.25, 999, 1500, 2.5e7, 1e13)] == [
-        "0",
-        "0.25",
-        "999",
-        "1.5 k",
-        "25 M",
-        "10 T",
-    ]
+@pytest.mark.parametrize(
+    ("field", "values", "ticks"),
+    [
+        ("x", (5.0, 100.0), ["0", "25", "50", "75", "100"]),
+        ("my_loss", (2.1, 10.0), ["2", "3", "4", "5", "6", "8", "10"]),
+        ("x", (500.0, 1500.0), ["500", "750", "1 k", "1.25 k", "1.5 k"]),
+        ("x", (0.0, 25e6), ["0", "10 M", "20 M"]),
+    ],
+)
+def test_ticks_are_round_and_their_texts_short(
+    tmp_path: Path, field: str, values: tuple[float, float], ticks: list[str]
+) -> None:
+    rows = [train_row(step, **{field: value}) for step, value in enumerate(values, 1)]
+
+    assert ticks_of(write_run(tmp_path / "run", rows), f"train-{field}") == ticks
+
+
+@pytest.mark.parametrize(
+    ("tokens", "shown"),
+    [(999, "999"), (1500, "1.5 k"), (25_000_000, "25 M"), (10**13, "10 T")],
+)
+def test_a_number_of_tokens_is_short_and_exact(
+    tmp_path: Path, tokens: int, shown: str
+) -> None:
+    _, html = facts_and_page(write_run(tmp_path / "run", [train_row(1, tokens=tokens)]))
+
+    assert f"{shown} ({tokens:,})" in html

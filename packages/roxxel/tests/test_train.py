@@ -4,10 +4,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from roxxel.cli import main
-from roxxel.config._keep import kept_steps
 
 from .helpers import run_python
-from .runs import CONFIG, write_project
+from .runs import CONFIG, kept_configs, write_project
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +33,7 @@ def test_a_config_is_trained_lengthened_and_complete(
     assert f"roxxel train {config}" in shown
     assert [row["step"] for row in rows(run, "train")] == [1, 2, 3, 4, 5, 6]
     assert [row["step"] for row in rows(run, "eval")] == [3, 6]
-    assert kept_steps(run) == [0]
+    assert kept_configs(run) == ["step-0.toml"]
 
     assert main(["train", str(config)]) == 0
     assert "This run is already complete: 6 steps" in capsys.readouterr().out
@@ -42,7 +41,7 @@ def test_a_config_is_trained_lengthened_and_complete(
     config.write_text(CONFIG.replace("steps = 2", "steps = 3"))
     assert main(["train", str(config)]) == 0
     assert "done: 7 of 7 steps" in capsys.readouterr().out
-    assert kept_steps(run) == [0, 6]
+    assert kept_configs(run) == ["step-0.toml", "step-6.toml"]
     assert "steps = 2" in (run / "configs" / "step-0.toml").read_text()
 
     assert main(["train", str(run / "config.toml")]) == 0
@@ -51,7 +50,7 @@ def test_a_config_is_trained_lengthened_and_complete(
     config.write_text(CONFIG.replace("batch_size = 2", "batch_size = 3"))
     assert main(["train", str(config)]) == 1
     assert "the run there does not fit this curriculum" in capsys.readouterr().err
-    assert kept_steps(run) == [0, 6]
+    assert kept_configs(run) == ["step-0.toml", "step-6.toml"]
     assert "batch_size = 3" not in (run / "config.toml").read_text()
 
 

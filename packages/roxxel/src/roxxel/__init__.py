@@ -1,131 +1,54 @@
-"""Pre-train language models in JAX: everything Roxxel has, under one name.
+"""Pre-train language models in JAX: all public names of Roxxel in one package.
 
-Every public name of the five packages is here and is imported on first use, so
-`import roxxel` is quick and starts no accelerator:
+`roxxel` has every public name of five packages, and imports each name on first use. So
+`import roxxel` is quick and does not start an accelerator:
 
 - `roxxel_format`: token files (`Roxxel`);
 - `roxxel_curriculum`: which tokens each step sees (`Phase`, `Curriculum`);
-- `roxxel_loader`: batches on the devices (`Dataloader`, `device_stream`);
+- `roxxel_loader`: batches on the devices (`Dataloader`, `device_stream`), also as
+  `roxxel.sharding`;
 - `roxxel_ckpt`: checkpoints (`Checkpointer`), also as `roxxel.checkpoint`;
 - `roxxel_train`: the loop (`Trainer`).
 
-`roxxel.cli` is the `roxxel` command, `roxxel.config` the file that it trains by,
-`roxxel.quickstart` a whole run to read.
+`roxxel.cli` is the `roxxel` command. `roxxel.config` reads config files.
+`roxxel.quickstart` is an example of a whole run.
 """
+
+# ruff: noqa: F403, F405 - `__all__` below has every name once
+# pyright: reportWildcardImportFromLibrary=false
 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from roxxel_ckpt import (
-        CheckpointDamagedError,
-        Checkpointer,
-        CheckpointError,
-        CheckpointMismatchError,
-        CheckpointNotFoundError,
-        CheckpointStateLostError,
-        CheckpointTimeoutError,
-        CheckpointWriteError,
-        LeafSpec,
-        RestoreReport,
-        SaveRecord,
-        default_best_metric,
-        read_description,
-    )
-    from roxxel_curriculum import (
-        ARITHMETIC_VERSION,
-        DROP,
-        REPEAT,
-        STOP,
-        CorpusPlan,
-        Curriculum,
-        CurriculumError,
-        Field,
-        Location,
-        MixPlan,
-        Permutation,
-        Phase,
-        PhasePlan,
-        Plan,
-        PlanDiff,
-        Policy,
-        ResolvedPhase,
-        Sampler,
-        Schedule,
-        SourcePlan,
-        StateMismatch,
-        Windows,
-        load_schedule,
-        make_key,
-        parse_schedule,
-        permute,
-        repeat,
-        schedule_from,
-    )
-    from roxxel_format import (
-        ChecksumError,
-        Roxxel,
-        Shard,
-        ShardError,
-        ShardWriter,
-        TokenReader,
-        VerifyReport,
-        WriteSummary,
-    )
-    from roxxel_loader import (
-        CachedDataset,
-        ConcatDataset,
-        Dataloader,
-        DataloaderIterator,
-        Dataset,
-        DeviceStream,
-        FilteredDataset,
-        LazyDataset,
-        LoaderStats,
-        MappedDataset,
-        RangeDataset,
-        RowSource,
-        SampledDataset,
-        ShardingConfig,
-        ShuffledDataset,
-        SimpleDataset,
-        SlicedDataset,
-        StreamingDataset,
-        StreamStats,
-        ZipDataset,
-        describe_rows,
-        device_stream,
-        host_to_global_device_array,
-        make_custom_sharding_config,
-        make_data_parallel_sharding_config,
-        make_fsdp_sharding_config,
-        make_hybrid_sharding_config,
-    )
-    from roxxel_train import (
-        PREEMPTED_EXIT_CODE,
-        TIMING_FIELDS,
-        BatchRow,
-        Logger,
-        ModelState,
-        NonFiniteError,
-        Preempted,
-        RunMismatchError,
-        RunSummary,
-        Trainer,
-    )
+    from roxxel_ckpt import *
+    from roxxel_curriculum import *
+    from roxxel_format import *
+    from roxxel_loader import *
+    from roxxel_train import *
 
-    from roxxel import checkpoint
+    from roxxel import checkpoint, sharding
 
 _MEMBERS = (
     "roxxel_format",
     "roxxel_curriculum",
-    "roxxel_loader",
     "roxxel_ckpt",
     "roxxel_train",
+    "roxxel_loader",
 )
-"""Each stands on those before it, so that what needs no JAX is found without it."""
+"""In the order of search: only names of the last one import JAX."""
+
+_LIBRARIES = {
+    "ArrowDataset": "pyarrow",
+    "HuggingFaceDataset": "datasets",
+    "ParquetDataset": "pyarrow",
+    "PolarsDataset": "polars",
+    "huggingface_stream": "datasets",
+}
+"""The library of an extra that a name needs."""
 
 __all__ = [
     "ARITHMETIC_VERSION",
@@ -134,7 +57,10 @@ __all__ = [
     "REPEAT",
     "STOP",
     "TIMING_FIELDS",
+    "ArrowDataset",
+    "BatchIterator",
     "BatchRow",
+    "BestRule",
     "CachedDataset",
     "CheckpointDamagedError",
     "CheckpointError",
@@ -155,22 +81,27 @@ __all__ = [
     "DeviceStream",
     "Field",
     "FilteredDataset",
+    "HuggingFaceDataset",
     "LazyDataset",
     "LeafSpec",
     "LoaderStats",
     "Location",
     "Logger",
+    "MappedBatchDataset",
     "MappedDataset",
     "MixPlan",
     "ModelState",
     "NonFiniteError",
+    "ParquetDataset",
     "Permutation",
     "Phase",
     "PhasePlan",
     "Plan",
     "PlanDiff",
+    "PolarsDataset",
     "Policy",
     "Preempted",
+    "Progress",
     "RangeDataset",
     "ResolvedPhase",
     "RestoreReport",
@@ -178,10 +109,12 @@ __all__ = [
     "Roxxel",
     "RunMismatchError",
     "RunSummary",
+    "SQLiteDataset",
     "SampledDataset",
     "Sampler",
     "SaveRecord",
     "Schedule",
+    "SettingsDifferError",
     "Shard",
     "ShardError",
     "ShardWriter",
@@ -199,11 +132,14 @@ __all__ = [
     "Windows",
     "WriteSummary",
     "ZipDataset",
+    "best_rule",
     "checkpoint",
-    "default_best_metric",
+    "data_state",
     "describe_rows",
     "device_stream",
+    "global_to_host_array",
     "host_to_global_device_array",
+    "huggingface_stream",
     "load_schedule",
     "make_custom_sharding_config",
     "make_data_parallel_sharding_config",
@@ -215,30 +151,33 @@ __all__ = [
     "read_description",
     "repeat",
     "schedule_from",
+    "sharding",
 ]
+
+if not TYPE_CHECKING:
+    # `from roxxel import *` imports every name of `__all__`, so the list has only those
+    # whose library is installed. (A folder of the same name has no origin.)
+    _FOUND = {library: find_spec(library) for library in _LIBRARIES.values()}
+    _ABSENT = {name for name, spec in _FOUND.items() if not spec or not spec.origin}
+    __all__ = [name for name in __all__ if _LIBRARIES.get(name) not in _ABSENT]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
+    """Import a public name on first use."""
     if name == "__version__":
         return import_module("importlib.metadata").version("roxxel")
-    value = _find(name) if name in __all__ else None
-    if value is None:
-        raise AttributeError(f"module 'roxxel' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+    if name in {"checkpoint", "sharding"}:
+        return import_module(f"roxxel.{name}")
+    if name in _LIBRARIES:
+        return getattr(import_module("roxxel_loader"), name)
+    if name in __all__:
+        for member in map(import_module, _MEMBERS):
+            if name in member.__all__:
+                globals()[name] = getattr(member, name)
+                return globals()[name]
+    raise AttributeError(f"module 'roxxel' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     """Return the public names, imported or not."""
-    return [*__all__, "__version__"]
-
-
-def _find(name: str) -> Any:
-    if name == "checkpoint":
-        return import_module("roxxel.checkpoint")
-    for member in _MEMBERS:
-        module = import_module(member)
-        if name in module.__all__:
-            return getattr(module, name)
-    return None
+    return sorted({*__all__, *_LIBRARIES, "__version__"})

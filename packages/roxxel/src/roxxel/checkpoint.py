@@ -1,38 +1,9 @@
-"""Checkpoints, under the name that reads best: `from roxxel.checkpoint import ...`.
+"""The public names of `roxxel_ckpt`, for `from roxxel.checkpoint import ...`."""
 
-The same names as those of `roxxel_ckpt`.
-"""
+# ruff: noqa: F403, PLC0414 - every name is written once, in that package
+# pyright: reportWildcardImportFromLibrary=false
 
 from __future__ import annotations
 
-from roxxel_ckpt import (
-    CheckpointDamagedError,
-    Checkpointer,
-    CheckpointError,
-    CheckpointMismatchError,
-    CheckpointNotFoundError,
-    CheckpointStateLostError,
-    CheckpointTimeoutError,
-    CheckpointWriteError,
-    LeafSpec,
-    RestoreReport,
-    SaveRecord,
-    default_best_metric,
-    read_description,
-)
-
-__all__ = [
-    "CheckpointDamagedError",
-    "CheckpointError",
-    "CheckpointMismatchError",
-    "CheckpointNotFoundError",
-    "CheckpointStateLostError",
-    "CheckpointTimeoutError",
-    "CheckpointWriteError",
-    "Checkpointer",
-    "LeafSpec",
-    "RestoreReport",
-    "SaveRecord",
-    "default_best_metric",
-    "read_description",
-]
+from roxxel_ckpt import *
+from roxxel_ckpt import __all__ as __all__

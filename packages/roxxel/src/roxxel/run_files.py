@@ -1,7 +1,7 @@
-"""What the folder of a run says, read without JAX.
+"""Reads the folder of a run, without JAX.
 
-The run may be going on, or have ended in the middle of a line: what is whole is read,
-what is not is counted.
+The run may still be training, or a crash may have left a file incomplete. The functions
+return the undamaged rows and checkpoints, and count or list the damaged ones.
 """
 
 from __future__ import annotations
@@ -10,45 +10,64 @@ import contextlib
 import fcntl
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_ckpt import read_description
+from roxxel_train import data_state
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Mapping
     from pathlib import Path
+
+    from roxxel_ckpt import BestRule
 
 METRICS, SYSTEM_LOG, RECORD = "metrics.jsonl", "system.log", "run.json"
 CHECKPOINTS, LOCK = "checkpoints", "run.lock"
 
 _GREATEST_COUNT = 2**63
-"""Nothing that a run counts is as great."""
+"""Every count of a run is below this; a larger value means damage."""
 
 _GREATEST_NUMBER = 1e300
-"""What is as great cannot be drawn."""
+"""Absolute values of this size or more count as missing."""
 
 _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([A-Z]+) (.*)", re.DOTALL)
 
 
 class RunFolderError(ValueError):
-    """A folder that holds no run, or one that cannot be read."""
+    """A folder is not a readable run, or a report cannot be written to `--out`.
+
+    >>> from pathlib import Path
+    >>> try:
+    ...     check_run(Path("nowhere"))
+    ... except RunFolderError as error:
+    ...     print(error)
+    nowhere: there is no such folder; give the folder of a run
+    """
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint, as it describes itself.
+    """The description of one checkpoint.
 
     Attributes:
         step: Updates done.
-        metrics: Numbers saved with it.
-        extra: What the trainer saved beside the arrays; `"data"` is the state of the
-            order of the data.
+        metrics: Numbers saved with the checkpoint.
+        extra: JSON values that the trainer saved beside the arrays; `"data"` is the
+            result of `Sampler.state`.
+        best: The rule by which the run ranks its checkpoints; None if the checkpoint
+            does not record one.
+
+    >>> from pathlib import Path
+    >>> whole, steps_of_damaged = read_checkpoints(Path())
+    >>> [checkpoint.step for checkpoint in whole]
+    []
     """
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
     extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    best: BestRule | None = None
 
 
 @dataclass(frozen=True)
@@ -56,9 +75,14 @@ class LogEntry:
     """One entry of `system.log`.
 
     Attributes:
-        time: As it stands there, in UTC.
+        time: Time in UTC, as the log has it.
         level: `INFO`, `WARNING` or `ERROR`.
         text: One line, or several with a traceback.
+
+    >>> from pathlib import Path
+    >>> _ = Path("system.log").write_text("2026-11-21T12:00:00Z INFO starts: 8 steps")
+    >>> read_log(Path())[0].text
+    'starts: 8 steps'
     """
 
     time: str
@@ -70,7 +94,7 @@ def check_run(folder: Path) -> None:
     """Check that a folder holds a run.
 
     Raises:
-        RunFolderError: It does not.
+        RunFolderError: The folder does not exist or does not hold a run.
     """
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "there is no such folder"
@@ -82,45 +106,53 @@ def check_run(folder: Path) -> None:
         )
 
 
-def read_record(folder: Path) -> dict[str, Any]:
-    """Return `run.json`, empty where it is missing or damaged."""
-    try:
-        content = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """Return `run.json`: empty if it is missing, None if it is damaged."""
+    if not (folder / RECORD).exists():
         return {}
-    return dict(cast("dict[str, Any]", content)) if isinstance(content, dict) else {}
+    try:
+        content = json.loads(_bytes_of(folder / RECORD))
+    except (OSError, ValueError):
+        return None
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else None
 
 
-def read_checkpoints(folder: Path) -> list[Checkpoint]:
-    """Return the whole checkpoints of a run, oldest first."""
+def read_checkpoints(folder: Path) -> tuple[list[Checkpoint], list[int]]:
+    """Return the whole checkpoints and the steps of damaged ones, ascending."""
     place = folder / CHECKPOINTS
     names = [entry.name for entry in place.iterdir()] if place.is_dir() else []
     steps = sorted(int(name) for name in names if name.isdecimal())
-    found = (_checkpoint(place, step) for step in steps)
-    return [checkpoint for checkpoint in found if checkpoint is not None]
+    found = {step: _checkpoint(place, step) for step in steps}
+    whole = [checkpoint for checkpoint in found.values() if checkpoint is not None]
+    return whole, [step for step in steps if found[step] is None]
 
 
 def newest_state(folder: Path) -> dict[str, Any] | None:
-    """Return the state of the data that a run goes on from, None for a new run."""
-    if not folder.is_dir():
+    """Return the state of the data of the run in a folder; None for a new run.
+
+    Raises:
+        RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
+            was not written by a trainer.
+        CheckpointError: All checkpoints are damaged.
+    """
+    try:
+        return data_state(folder)
+    except FileNotFoundError:
         return None
-    checkpoints = read_checkpoints(folder)
-    state = checkpoints[-1].extra.get("data") if checkpoints else None
-    return state or read_record(folder).get("data")
 
 
 def read_rows(folder: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows of `metrics.jsonl`, and how many lines are no rows.
+    """Return the rows of `metrics.jsonl`, and the number of damaged lines.
 
-    The last line is not counted where it is cut short: it is being written, or a crash
-    cut it.
+    A last line without a newline does not count as damaged: the trainer is still
+    writing the line, or a crash has left it incomplete.
+
+    Raises:
+        RunFolderError: `metrics.jsonl` is not a regular file.
     """
     rows: list[dict[str, Any]] = []
     damaged = 0
-    path = folder / METRICS
-    if not path.exists():
-        return rows, damaged
-    for line in path.read_bytes().splitlines(keepends=True):
+    for line in _bytes_of(folder / METRICS).splitlines(keepends=True):
         row = _row(line)
         if row is not None:
             rows.append(row)
@@ -130,11 +162,21 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def read_log(folder: Path) -> list[LogEntry]:
-    """Return the entries of `system.log`; lines of a traceback belong to theirs."""
-    path = folder / SYSTEM_LOG
-    if not path.exists():
-        return []
-    return list(_entries(path.read_text(encoding="utf-8", errors="replace")))
+    """Return the entries of `system.log`, each with its traceback.
+
+    Raises:
+        RunFolderError: `system.log` is not a regular file.
+    """
+    entries: list[LogEntry] = []
+    content = _bytes_of(folder / SYSTEM_LOG)
+    for line in content.decode(errors="replace").splitlines():
+        found = _LOG_LINE.fullmatch(line)
+        if found:
+            entries.append(LogEntry(*found.groups()))
+        elif entries:
+            last = entries[-1]
+            entries[-1] = replace(last, text=f"{last.text}\n{line}")
+    return entries
 
 
 def is_running(folder: Path) -> bool:
@@ -145,10 +187,10 @@ def is_running(folder: Path) -> bool:
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Generator[None]:
-    """Keep trainers out of a folder for a moment.
+    """Hold `run.lock`, the trainer's lock, inside the block, if this file exists.
 
     Raises:
-        RunFolderError: A process trains in it.
+        RunFolderError: A process trains in the folder.
     """
     with _lock(folder) as is_free:
         if not is_free:
@@ -161,9 +203,9 @@ def claimed(folder: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Generator[bool]:
-    """Hold the lock that a trainer holds while it runs, where it is free."""
+    """Try to hold `run.lock` inside the block; yield whether the lock was free."""
     path = folder / LOCK
-    if not path.exists():
+    if not path.is_file():  # opening a named pipe waits for its writer
         yield True
         return
     with path.open("rb") as lock:
@@ -175,6 +217,22 @@ def _lock(folder: Path) -> Generator[bool]:
         yield True
 
 
+def _bytes_of(path: Path) -> bytes:
+    """Return the content of a file; empty if the file does not exist.
+
+    Raises:
+        RunFolderError: The path is not a regular file. A named pipe, for instance,
+            would wait for a writer.
+    """
+    if not path.exists():
+        return b""
+    if not path.is_file():
+        raise RunFolderError(
+            f"{path}: is not a regular file; restore it, or remove it to go without"
+        )
+    return path.read_bytes()
+
+
 def number(value: Any) -> float | None:
     """Return a finite number of a row; None for text, NaN and infinities."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -183,13 +241,13 @@ def number(value: Any) -> float | None:
 
 
 def is_count(value: Any) -> bool:
-    """Return whether a value is a number of steps, tokens and the like."""
+    """Return whether a value is a plausible number of steps or tokens."""
     is_integer = isinstance(value, int) and not isinstance(value, bool)
     return is_integer and 0 <= value < _GREATEST_COUNT
 
 
 def _checkpoint(place: Path, step: int) -> Checkpoint | None:
-    """Return a checkpoint's description, None where it is not whole."""
+    """Return the description of a checkpoint; None if it is damaged."""
     try:
         description = read_description(place / str(step))
         metrics = {name: number(v) for name, v in description.metrics.items()}
@@ -197,11 +255,14 @@ def _checkpoint(place: Path, step: int) -> Checkpoint | None:
     except (OSError, ValueError, TypeError):
         return None
     finite = {name: value for name, value in metrics.items() if value is not None}
-    return Checkpoint(step, finite, extra)
+    return Checkpoint(step, finite, extra, description.best)
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """Return a row of metrics, without known fields of another type; or None."""
+    """Return a row without `phase` or sources of a wrong type.
+
+    The result is None if the line is not a row.
+    """
     try:
         row = json.loads(line)
     except ValueError:
@@ -218,17 +279,3 @@ def _row(line: bytes) -> dict[str, Any] | None:
         counts = cast("dict[str, Any]", tokens).items()
         fields["tokens_by_source"] = {k: v for k, v in counts if is_count(v)}
     return fields
-
-
-def _entries(text: str) -> Iterator[LogEntry]:
-    entry: LogEntry | None = None
-    for line in text.splitlines():
-        found = _LOG_LINE.fullmatch(line)
-        if found:
-            if entry is not None:
-                yield entry
-            entry = LogEntry(found[1], found[2], found[3])
-        elif entry is not None:
-            entry = LogEntry(entry.time, entry.level, f"{entry.text}\n{line}")
-    if entry is not None:
-        yield entry

@@ -1,68 +1,53 @@
-"""Which command is meant, its parser, and how it ends."""
+"""Selects the command, parses its arguments, runs it, and prints errors."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from dataclasses import dataclass
 from importlib import import_module, metadata
 from typing import TYPE_CHECKING
 
-from roxxel.cli._ending import ended_well
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+_REFUSED = 1
+_INTERRUPTED = 130
 
 _EXIT_CODES = """\
 exit codes:
   0    done
   1    refused, with the reason in one sentence
   2    the command line was not understood
-  75   a signal ended the run after it was saved; start it again to go on
-  130  interrupted where there was nothing to save
+  75   a signal stopped the run, and it is saved; the same command continues it
+  130  interrupted; there was nothing to save
 """
 
 _DESCRIPTION = """\
 Pre-train language models in JAX.
 
 Begin with `roxxel quickstart`. A run of your own is one TOML file:
-`roxxel plan` shows what it will read, `roxxel train` trains it and, run again,
-goes on where it stopped, and `roxxel report` draws what came of it.
+`roxxel plan` shows what the run will read, `roxxel train` starts or continues
+the run, and `roxxel report` draws its losses and rates.
 """
 
 
-@dataclass(frozen=True)
-class _Command:
-    """A command: its module and a line of help.
-
-    A module of ours has `DESCRIPTION`, perhaps `EPILOG`, `add_arguments` and `run`.
-    """
-
-    module: str
-    help: str
-
-
 _COMMANDS = {
-    "quickstart": _Command(
-        "roxxel.cli._quickstart",
-        "train a small model on Python's own sources, in a few minutes",
-    ),
-    "plan": _Command(
-        "roxxel.cli._plan", "show what a config file will read, before any step"
-    ),
-    "train": _Command("roxxel.cli._train", "train what a config file says, or go on"),
-    "report": _Command("roxxel.cli._report", "draw a run as one page for the browser"),
+    "quickstart": "train a small model on Python's own sources, in a few minutes",
+    "plan": "show what a run will read, from its config file",
+    "train": "start or continue the run of a config file",
+    "report": "write the charts of a run as one HTML page",
 }
+"""Help of each command. The command `x` is the module `roxxel.cli._x`.
+
+The module has `DESCRIPTION`, `add_arguments`, `run` and perhaps `EPILOG`.
+"""
 
 _PASSED_ON = {
-    "format": _Command(
-        "roxxel_format.cli", "write, inspect, verify and export token files"
-    ),
-    "ckpt": _Command(
-        "roxxel_ckpt.cli", "list, show, compare, verify and export checkpoints"
-    ),
+    "format": "write, inspect, verify and export token files",
+    "ckpt": "list, show, compare, verify and export checkpoints",
 }
-"""Commands of the other packages, whose options are their own."""
+"""Help of commands that parse their own options: `x` is `main` of `roxxel_x.cli`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,28 +62,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if name in _PASSED_ON:
-        passed_on = import_module(_PASSED_ON[name].module)
+        passed_on = import_module(f"roxxel_{name}.cli")
         return passed_on.main(rest, prog=f"roxxel {name}")
     if name in _COMMANDS:
-        # A parser of its own, so that a mistake shows the usage of this command.
-        command = import_module(_COMMANDS[name].module)
+        # With its own parser, an error shows the usage of this command.
+        command = import_module(f"roxxel.cli._{name}")
         epilog = getattr(command, "EPILOG", "")
         parser = _new_parser(f"roxxel {name}", command.DESCRIPTION, epilog)
         command.add_arguments(parser)
         options = parser.parse_args(rest)
-        return ended_well(lambda: command.run(options))
+        return _ended_well(lambda: command.run(options))
     parser = _parser()
     if not arguments:
         parser.print_help(sys.stderr)
         parser.exit(2)
     parser.parse_args(arguments)
-    raise AssertionError(arguments)  # the parser knows no command that we do not
+    raise AssertionError(arguments)  # the parser accepts known commands only
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser of what stands before a command, which lists them all."""
+    """Return the parser of `roxxel` itself; the help lists all commands."""
     commands = {**_COMMANDS, **_PASSED_ON}
-    listed = "".join(f"  {name:11} {c.help}\n" for name, c in commands.items())
+    listed = "".join(f"  {name:11} {text}\n" for name, text in commands.items())
     parser = _new_parser(
         "roxxel", _DESCRIPTION, f"commands (each has its own --help):\n{listed}\n"
     )
@@ -120,3 +105,51 @@ def _new_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
+
+def _ended_well(command: Callable[[], None]) -> int:
+    """Run a command and return its exit code.
+
+    The command prints an error of Roxxel's classes or of the system as one sentence.
+    Any other error is a bug, and Python shows its traceback.
+    """
+    try:
+        command()
+    except BrokenPipeError:
+        # The reader has closed the pipe; discard the buffered output.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _REFUSED
+    except Exception as error:
+        if not _is_meant_for_users(error):
+            raise
+        return _say(_sentence(error), _REFUSED)
+    except KeyboardInterrupt:
+        return _say("interrupted", _INTERRUPTED)
+    except SystemExit as stop:
+        if type(stop) is SystemExit:
+            raise
+        # A subclass is the trainer's `Preempted`: a signal ended the run.
+        return _say(stop, stop.code if isinstance(stop.code, int) else _REFUSED)
+    return 0
+
+
+def _is_meant_for_users(error: Exception) -> bool:
+    """Return whether an error has a class of Roxxel, or is an `OSError`."""
+    if isinstance(error, OSError):
+        return True
+    return type(error).__module__.partition(".")[0].startswith("roxxel")
+
+
+def _sentence(error: Exception) -> str:
+    """Return the text of an error; for an `OSError` this is `path: reason`."""
+    if type(error).__module__ == "builtins" and isinstance(error, OSError):
+        path = error.filename2 or error.filename
+        if path is not None and error.strerror:
+            return f"{path}: {error.strerror}"
+    return str(error)
+
+
+def _say(what: object, code: int) -> int:
+    sentence = " ".join(str(what).split())
+    print(f"roxxel: {sentence}", file=sys.stderr, flush=True)
+    return code

@@ -1,4 +1,4 @@
-"""`roxxel plan`: what a config file will read, before any step and without JAX."""
+"""`roxxel plan`: show what a run will read, from its config file and without JAX."""
 
 from __future__ import annotations
 
@@ -23,63 +23,64 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Plan, PlanDiff
 
 DESCRIPTION = """\
-Show what a config file will read: tokens and epochs of each source in each
-phase, where a source runs out, what is left unread. No tokens are read and no
-accelerator is started. Where the run has begun already, its past is shown as
-it was, and a config that does not fit it is refused here.
+Show what a run will read: tokens and epochs of each source in each phase, where
+a source runs out, and what it leaves unread. The command reads no tokens and
+starts no accelerator. If the run in the config's save_path has begun, the plan
+shows the trained steps as they were trained. A config that changes these steps
+is an error.
 """
 
 EPILOG = CONFIG_EXAMPLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
     parser.add_argument(
         "--diff",
         type=Path,
         metavar="OTHER",
         help=(
-            "show what CONFIG changes, and from which step on: against another config "
-            "file, or against a run's folder"
+            "show how the plan of CONFIG differs from the plan of OTHER, a config file "
+            "or the folder of a run, and from which step on; each config is planned "
+            "for the run in its own save_path"
         ),
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw it too, such as plan.png"
+        "--plot", type=Path, metavar="FILE", help="draw the plan into a file too"
     )
-    parser.add_argument("--json", action="store_true", help="for programs")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(options: argparse.Namespace) -> None:
-    """Print the plan of a config, or what it changes."""
+    """Print the plan of a config, or its differences from another plan."""
     config = load_config(options.config)
-    if options.diff is None:
-        folder = config.run_folder
-        state = None if folder is None else newest_state(folder)
-        plan = planned(config, state)
-        _show(plan, plan.to_dict(), options)
-    else:
-        folder = options.diff
-        other, state = _other(folder)
-        plan = planned(config, state)
-        diff = planned(other, state).diff(plan)
+    folder = config.run_folder
+    is_diff = options.diff is not None
+    other, other_folder = _other(options.diff) if is_diff else (config, folder)
+    # Without a save_path, plan the config as an edit of the other config's run.
+    folder = folder or other_folder
+    other_folder = other_folder or folder
+    if folder and other_folder and folder.resolve() == other_folder.resolve():
+        folder = other_folder
+    folders = dict.fromkeys([folder, other_folder])
+    states = {each: each and newest_state(each) for each in folders}
+    plan = planned(config, states[folder])
+    if is_diff:
+        diff = planned(other, states[other_folder]).diff(plan)
         _show(diff, {"step": diff.step, "changes": list(diff.changes)}, options)
-    if state is not None and not options.json:
-        print(f"\n{folder}: {state['step']:,} steps of this run are done.")
+    else:
+        _show(plan, plan.to_dict(), options)
+    if any(states.values()) and not options.json:
+        print()
+        for each, state in states.items():
+            done = f"{state['step']:,} steps" if state else "no steps"
+            print(f"{each}: {done} of this run are done.")
     if options.plot is not None:
         _draw(plan, options.plot)
 
 
 def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
-    """Return the plan of a config.
-
-    Args:
-        config: What to plan.
-        state: Of a run that goes on with it.
-
-    Raises:
-        ConfigError: The schedule cannot be met, or has another past than the run.
-    """
+    """Return the plan of a config for the run with this state; None means new."""
     curriculum = open_curriculum(config)
     try:
         return curriculum.plan(config.seed, state)
@@ -87,10 +88,11 @@ def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
         raise ConfigError(f"{config.file}: {error}") from error
 
 
-def _other(path: Path) -> tuple[RunConfig, dict[str, Any] | None]:
-    """Return the config to compare with, and the state of its run."""
+def _other(path: Path) -> tuple[RunConfig, Path | None]:
+    """Return the config to compare with, and the folder of its run."""
     if not path.is_dir():
-        return load_config(path), None
+        config = load_config(path)
+        return config, config.run_folder
     check_run(path)
     used = newest_config(path)
     if used is None:
@@ -98,7 +100,7 @@ def _other(path: Path) -> tuple[RunConfig, dict[str, Any] | None]:
             f"{path}: holds no config.toml, so `roxxel train` did not start this run; "
             "give --diff a config file"
         )
-    return load_config(used), newest_state(path)
+    return load_config(used), path
 
 
 def _show(

@@ -1,4 +1,4 @@
-"""`roxxel quickstart`."""
+"""`roxxel quickstart`: trains a small model, or continues its run."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ import io
 import sys
 from pathlib import Path
 
-from roxxel.quickstart.settings import DEFAULT_STEPS, MIN_STEPS
+from roxxel.quickstart.folder import DEFAULT_STEPS, MIN_STEPS
 
 _DEFAULT_OUT = Path("runs") / "quickstart"
 
 DESCRIPTION = """\
 Train a small language model on the sources of Python's own standard library,
-first on short texts, then on long ones. Nothing is downloaded. Stop it whenever
-you like: the same command goes on where it was.
+first on short texts, then on long ones. Nothing is downloaded. You may stop the
+command at any time: the same command continues the run.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
     parser.add_argument(
         "--steps",
         type=int,
         metavar="N",
         help=(
-            f"train to step N, {MIN_STEPS} or more (default: {DEFAULT_STEPS}; for a "
-            "run that exists, as many as before); a larger N trains an existing run "
+            f"train to step N, {MIN_STEPS} or more (default: {DEFAULT_STEPS} for a new "
+            "run, no change for an existing run); a larger N trains an existing run "
             "longer"
         ),
     )
@@ -51,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def seed(text: str) -> int:
-    """Return a seed; argparse names this function where it refuses one."""
+    """Parse a seed. Errors of argparse show the name of this function."""
     number = int(text)
     if not 0 <= number < 2**32:
         raise argparse.ArgumentTypeError(f"must be from 0 to 2**32 - 1, got {text}")
@@ -59,13 +58,12 @@ def seed(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train the quickstart's model, or go on with doing so."""
+    """Train the quickstart's model, or continue its run."""
     from roxxel.cli._words import say, shown_command
-    from roxxel.quickstart.commands import Commands
     from roxxel.quickstart.run import Options, quickstart
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A young model writes characters that not every terminal's encoding has.
+        # After few steps, a model writes characters that some terminals cannot encode.
         sys.stdout.reconfigure(errors="replace")
     out: Path = options.out
     extra = [] if out == _DEFAULT_OUT else ["--out", str(out)]
@@ -75,10 +73,8 @@ def run(options: argparse.Namespace) -> None:
             steps=options.steps,
             seed=options.seed,
             fresh=options.fresh,
-            commands=Commands(
-                quickstart=shown_command("quickstart", *extra),
-                report=shown_command("report", str(out)),
-            ),
+            command=shown_command("quickstart", *extra),
+            report=shown_command("report", str(out)),
         ),
         say=say,
     )

@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     import argparse
 
 DESCRIPTION = """\
-Draw loss, throughput, waiting time and tokens of each source over the steps of
-a run, with its checkpoints and warnings, as one HTML page that needs no
-network. The run may be going on, or have crashed; nothing in its folder is
-changed but the page.
+Write one HTML page about a run: loss, throughput, waiting time and tokens of
+each source over the steps, checkpoints and warnings. The page needs no network.
+The run may still be training, or may have crashed. The command changes nothing
+in the folder of the run except the page.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
     parser.add_argument(
         "run", type=Path, metavar="RUN", help="folder of a run: the save_path"
     )
@@ -33,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the page and say where it is."""
+    """Write the page and print its path."""
     out: Path = options.out or options.run / "report.html"
     report = write_report(options.run, out)
     say(f"{options.run}: {report.headline}")

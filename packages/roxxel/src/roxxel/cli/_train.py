@@ -1,4 +1,4 @@
-"""`roxxel train`: trains what a config file says; run again, goes on."""
+"""`roxxel train`: start or continue the run that a config file declares."""
 
 from __future__ import annotations
 
@@ -23,27 +23,29 @@ if TYPE_CHECKING:
     from roxxel_train import RunSummary
 
 DESCRIPTION = """\
-Train what a config file says. Stop it whenever you like, even with kill -9:
-the same command goes on from the newest checkpoint. The config may be edited
-meanwhile: what comes after the steps that are done may change, what came
-before may not.
+Start or continue the run that a config file declares. You may stop the command
+at any time, even with kill -9: the same command continues from the newest
+checkpoint. Before you continue, you may edit the config for steps that are not
+trained yet, but not for trained steps.
 """
 
 EPILOG = CONFIG_EXAMPLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what the command takes."""
     parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
     parser.add_argument(
         "--preflight",
         action="store_true",
-        help="check everything, compile every phase, say what it takes, and end",
+        help=(
+            "check everything, compile every phase, print time, memory and disk space, "
+            "then exit"
+        ),
     )
 
 
 def run(options: argparse.Namespace) -> None:
-    """Train, or check that it can be done."""
+    """Train, or with `--preflight` check that the run can be trained."""
     config = load_config(options.config)
     trainer = make_trainer(config)
     if options.preflight:
@@ -55,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     import jax
 
     folder = config.run_folder
-    assert folder is not None  # noqa: S101 - make_trainer has refused it
+    assert folder is not None  # noqa: S101 - make_trainer raises if it is None
     is_first = jax.process_index() == 0
     if is_first:
         with claimed(folder):
@@ -78,7 +80,7 @@ def _say_ending(config: RunConfig, folder: Path, summary: RunSummary) -> None:
     say("  checkpoints/   model and optimizer: the newest and the best")
     say("  metrics.jsonl  loss, tokens/s, waiting time and evaluations by step")
     say("  system.log     what happened when")
-    say("  config.toml    this config; configs/ has those of before")
+    say("  config.toml    the config of this start; configs/ holds earlier ones")
     say(f"Look at it:      {shown_command('report', str(folder))}")
     say(f"Train it longer: raise the steps of the last phase in {config.file}, then")
     say(f"                 {shown_command('train', str(config.file))}")

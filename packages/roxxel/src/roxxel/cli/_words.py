@@ -1,4 +1,4 @@
-"""How the user calls this command, and how it speaks to them."""
+"""Output that several commands share: lines, command lines, an example config."""
 
 from __future__ import annotations
 
@@ -7,23 +7,19 @@ import shlex
 
 
 def shown_command(*arguments: str) -> str:
-    """Return a command line that the user can copy, as they would write it.
-
-    Args:
-        arguments: What follows `roxxel`.
-    """
-    # uv names the depth of its nesting to whatever `uv run` starts.
+    """Return a `roxxel` command line to copy, with `uv run` if the user used it."""
+    # `uv run` sets this variable for the program that it starts.
     runner = ["uv", "run"] if os.environ.get("UV_RUN_RECURSION_DEPTH") else []
     return shlex.join([*runner, "roxxel", *arguments])
 
 
 def say(line: str) -> None:
-    """Print a line at once, so that it keeps its place among those of the log."""
+    """Print a line at once, so that it appears before later lines of the log."""
     print(line, flush=True)
 
 
 CONFIG_EXAMPLE = """\
-a config file, its paths relative to itself:
+an example of a config file; its paths are relative to the file:
   model = "model:make"          # a function: (model, optimizer, loss_fn)
   save_path = "runs/first"
 
@@ -36,6 +32,6 @@ a config file, its paths relative to itself:
   batch_size = 16
   seq_len = 1025
   weights = { self = 0.8, code = 0.2 }
-all it can say: python -c "import roxxel.config as c; help(c)"
+all keys: python -c "import roxxel.config as c; help(c)"
 
 """

@@ -31,7 +31,7 @@ Such as::
     preset = "fsdp"                 # or "data-parallel"
     axes = { data = -1 }            # -1: all devices that are left
 
-Reading a file starts no accelerator, and neither does planning it.
+Neither reading nor planning a file starts an accelerator.
 """
 
 from __future__ import annotations
@@ -43,10 +43,13 @@ from roxxel.config._declaration import (
     RunConfig,
     TrainerOptions,
 )
-from roxxel.config._keep import keep_config, newest_config
-from roxxel.config._open import open_curriculum, open_eval_curriculum
+from roxxel.config._open import (
+    open_curriculum,
+    open_eval_curriculum,
+    open_sampler,
+)
 from roxxel.config._parse import load_config, parse_config
-from roxxel.config._text import config_text
+from roxxel.config._text import config_text, keep_config, newest_config
 from roxxel.config._trainer import make_trainer
 
 __all__ = [
@@ -62,5 +65,6 @@ __all__ = [
     "newest_config",
     "open_curriculum",
     "open_eval_curriculum",
+    "open_sampler",
     "parse_config",
 ]

@@ -1,7 +1,8 @@
-"""What a config file says, as values."""
+"""The content of a config file as values."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,14 +17,28 @@ if TYPE_CHECKING:
 
 
 class ConfigError(ValueError):
-    """A config file that cannot be understood or met; the message names it."""
+    """A config file is invalid, or its corpora or devices do not suffice.
+
+    The message names the file.
+
+    >>> from roxxel.config import parse_config
+    >>> try:
+    ...     parse_config("sead = 1", "first.toml")
+    ... except ConfigError as error:
+    ...     print(error)
+    first.toml: the file has no key 'sead'; did you mean 'seed'?
+    """
 
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """Keywords of `roxxel_train.Trainer`, which says what they mean.
+    """Keywords of `roxxel_train.Trainer`, with the same meanings.
 
-    None stands for the trainer's own default; a `hang_after_s` of 0 never looks.
+    None means the trainer's default. `hang_after_s=0` turns the check for a hanging run
+    off.
+
+    >>> TrainerOptions(log_every=10).given()
+    {'log_every': 10}
     """
 
     log_every: int | None = None
@@ -40,7 +55,7 @@ class TrainerOptions:
     check: Literal["headers", "blocks"] | None = None
 
     def given(self) -> dict[str, Any]:
-        """Return those that the file sets."""
+        """Return the keywords that the file sets."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -50,10 +65,14 @@ class MeshConfig:
     """The mesh of devices.
 
     Attributes:
-        preset: `"data-parallel"` splits batches only, `"fsdp"` the model too.
-        axes: Devices along each axis by name, in order; -1 for all that are left.
-            Empty for the preset's own.
-        batch_axes: Axes that the rows of a batch are split over; empty for the first.
+        preset: `"data-parallel"` splits only batches; `"fsdp"` also splits the model.
+        axes: Number of devices along each named axis, in order; -1 means all remaining
+            devices. If empty, the preset chooses the axes.
+        batch_axes: Axes over which the rows of a batch are split. If empty, the first
+            axis of the mesh.
+
+    >>> MeshConfig("fsdp")
+    MeshConfig(preset='fsdp', axes={}, batch_axes=())
     """
 
     preset: Literal["data-parallel", "fsdp"] = "data-parallel"
@@ -63,11 +82,16 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """What the held-out loss is taken over.
+    """The data of the held-out loss.
 
     Attributes:
-        sources: Held-out corpora, by the same names as in weights.
-        schedule: All of it is read at every evaluation.
+        sources: Held-out corpora by source name, as the weights name them.
+        schedule: The held-out schedule. Each evaluation reads all of its phases.
+
+    >>> from roxxel_curriculum import Phase, Schedule
+    >>> held_out = EvalConfig({"self": ("a.rox",)}, Schedule((Phase(4, 16, 1025),)))
+    >>> held_out.schedule.phases[0].steps
+    4
     """
 
     sources: Sources
@@ -79,18 +103,29 @@ class RunConfig:
     """One config file.
 
     Attributes:
-        file: Where it was read from.
-        sources: Corpora by name; `"self"` is the primary.
-        schedule: Phases and all else that a curriculum has beside its corpora.
+        file: Path of the config file.
+        sources: Corpora by name; `"self"` is the primary corpus.
+        schedule: The curriculum without its corpora.
         model: `"module:function"`; the function returns model, optimizer and loss
-            function. None where the file serves for planning only.
-        model_args: Keywords of that function.
+            function. None if the file serves for planning only.
+        model_args: Keywords of the function that `model` names.
         seed: Seed of the order of the data.
-        save_path: Folder of the run; None where the file serves for planning only.
-        relative_to: Folder that paths are relative to, itself relative to the file's.
+        save_path: Folder of the run; None if the file serves for planning only.
+        relative_to: Folder that the paths in the file are relative to. This folder is
+            itself relative to the folder of the file.
         trainer: Further keywords of the trainer.
-        mesh: None for all devices, data-parallel.
-        eval: None for no held-out loss.
+        mesh: The mesh of devices; None for all devices, data-parallel.
+        eval: Data of the held-out loss; None if the run has no held-out loss.
+
+    >>> from roxxel.config import parse_config
+    >>> toml = '''
+    ... save_path = "runs/first"
+    ... sources = { self = "web_*.rox" }
+    ... phases = [{ steps = 10, batch_size = 2, seq_len = 8 }]
+    ... '''
+    >>> config = parse_config(toml, "project/first.toml")
+    >>> str(config.run_folder)
+    'project/runs/first'
     """
 
     file: Path
@@ -107,8 +142,8 @@ class RunConfig:
 
     @property
     def folder(self) -> Path:
-        """The folder that paths are relative to, and that holds the model's module."""
-        return self.file.parent / self.relative_to
+        """The folder of the model's module; paths in the file are relative to it."""
+        return _without_detours(self.file.parent / self.relative_to)
 
     @property
     def run_folder(self) -> Path | None:
@@ -116,5 +151,14 @@ class RunConfig:
         return None if self.save_path is None else self.path(self.save_path)
 
     def path(self, text: str) -> Path:
-        """Return what a path in the file names."""
-        return self.folder / Path(text).expanduser()
+        """Return a path that the file contains, joined to `folder`."""
+        return _without_detours(self.folder / Path(text).expanduser())
+
+
+def _without_detours(path: Path) -> Path:
+    """Shorten `a/../b` to `b` for messages, unless `a` is a symbolic link."""
+    if ".." not in path.parts:
+        return path
+    short = Path(os.path.normpath(path))
+    target = path.resolve()
+    return short if short.resolve() == target else target

@@ -1,4 +1,4 @@
-"""From a `RunConfig` to curricula over its corpora; JAX is not needed."""
+"""Makes the curricula of a `RunConfig` over its corpora, without JAX."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from roxxel_curriculum import Curriculum, CurriculumError
 from roxxel_format import Roxxel
 
 from roxxel.config._declaration import ConfigError
+from roxxel.run_files import newest_state
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from roxxel_curriculum import Schedule
+    from roxxel_curriculum import Sampler, Schedule
 
     from roxxel.config._declaration import RunConfig, Sources
 
@@ -20,19 +19,47 @@ if TYPE_CHECKING:
 def open_curriculum(config: RunConfig) -> Curriculum:
     """Return the curriculum of a run over its corpora.
 
+    The result is the curriculum that the file declares, whether or not the run has
+    begun. Use `open_sampler` for the batches of a run.
+
     Raises:
-        ConfigError: The schedule cannot be met by them; the message names the file.
-        OSError: A corpus is not there.
+        ConfigError: The corpora do not suffice for the schedule; the message names the
+            file.
+        OSError: A corpus is missing.
         ShardError: A shard is damaged.
     """
     return _curriculum(config, config.sources, config.schedule)
 
 
-def open_eval_curriculum(config: RunConfig) -> Curriculum | None:
-    """Return what the held-out loss is taken over, None without `[eval]`.
+def open_sampler(config: RunConfig) -> Sampler:
+    """Return the sampler of a config, which returns batches by step.
+
+    If `save_path` holds a run, the sampler is bound to the state of that run, as
+    `Trainer.sampler` is. Otherwise it is the sampler of a new run.
 
     Raises:
-        ConfigError: As `open_curriculum` does; so do the others.
+        ConfigError: The corpora do not suffice for the schedule, or the schedule
+            differs from the run in trained steps.
+        OSError: A corpus is missing.
+        ShardError: A shard is damaged.
+        RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
+            was not written by a trainer.
+        CheckpointError: All checkpoints of the run are damaged.
+    """
+    folder = config.run_folder
+    state = None if folder is None else newest_state(folder)
+    curriculum = open_curriculum(config)
+    try:
+        return curriculum.sampler(config.seed, state)
+    except CurriculumError as error:
+        raise ConfigError(f"{config.file}: {error}") from error
+
+
+def open_eval_curriculum(config: RunConfig) -> Curriculum | None:
+    """Return the curriculum of the held-out loss; None without `[eval]`.
+
+    Raises:
+        ConfigError, OSError, ShardError: As in `open_curriculum`.
     """
     if config.eval is None:
         return None
@@ -42,17 +69,13 @@ def open_eval_curriculum(config: RunConfig) -> Curriculum | None:
 def _curriculum(
     config: RunConfig, sources: Sources, schedule: Schedule, where: str = ""
 ) -> Curriculum:
-    corpora = {
-        name: Roxxel(_filepath([config.path(path) for path in paths]))
-        for name, paths in sources.items()
-    }
+    corpora: dict[str, Roxxel] = {}
+    for name, texts in sources.items():
+        paths = [config.path(text) for text in texts]
+        # Errors about one path name the path and not a list.
+        corpora[name] = Roxxel(paths[0] if len(paths) == 1 else paths)
     primary = corpora.pop("self")
     try:
         return schedule.curriculum(primary, corpora)
     except CurriculumError as error:
         raise ConfigError(f"{config.file}: {where}{error}") from error
-
-
-def _filepath(paths: list[Path]) -> Path | list[Path]:
-    """Return one path alone, for errors name a list as a whole."""
-    return paths[0] if len(paths) == 1 else paths

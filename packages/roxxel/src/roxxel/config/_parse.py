@@ -1,16 +1,20 @@
-"""From TOML to a `RunConfig`; nothing is opened and no accelerator is started."""
+"""Makes a `RunConfig` from TOML, without opening corpora or starting an accelerator.
+
+For each TOML table this module has a dict from key to the check of its value (`Kind`).
+"""
 
 from __future__ import annotations
 
+import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Schedule, schedule_from
 
-from roxxel.config import _values as kind
 from roxxel.config._declaration import (
     ConfigError,
     EvalConfig,
@@ -18,47 +22,132 @@ from roxxel.config._declaration import (
     RunConfig,
     TrainerOptions,
 )
-from roxxel.config._values import Expected, read_table
 
 if TYPE_CHECKING:
     import os
 
-_SCHEDULE = {entry.name: kind.anything for entry in fields(Schedule)}
+Kind = Callable[[Any], Any]
+"""Checks a value and returns the value to store, or raises `_Expected`."""
 
-_TRAINER: dict[str, kind.Kind] = {
-    "log_every": kind.positive,
-    "eval_every": kind.positive,
-    "checkpoint_every": kind.positive,
-    "max_to_keep": kind.positive,
-    "best_metric": kind.text,
-    "grad_accum_steps": kind.positive,
-    "fields": kind.texts,
-    "strict_sharding": kind.boolean,
-    "init_from": kind.text,
-    "profile": kind.span,
-    "hang_after_s": kind.seconds,
-    "check": kind.one_of("headers", "blocks"),
+
+class _Expected(Exception):
+    """A value has the wrong kind; the message is the right kind, like `an integer`."""
+
+
+def _unchanged(value: Any) -> Any:
+    return value
+
+
+def _kind(
+    expected: str,
+    accepts: Callable[[Any], bool],
+    stored: Callable[[Any], Any] = _unchanged,
+    *,
+    of: Kind = _unchanged,
+) -> Kind:
+    """Return a check: apply `of`, require `accepts(value)`, return `stored(value)`."""
+
+    def checked(value: Any) -> Any:
+        value = of(value)
+        if not accepts(value):
+            raise _Expected(expected)
+        return stored(value)
+
+    return checked
+
+
+def _one_of(*words: str) -> Kind:
+    return _kind(" or ".join(f'"{word}"' for word in words), lambda v: v in words)
+
+
+def _is_list_of(kind: type, value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is kind for item in value)
+
+
+def _is_path(value: Any) -> bool:
+    return bool(value) and (isinstance(value, str) or _are_texts(value))
+
+
+def _are_texts(value: Any) -> bool:
+    return _is_list_of(str, value) and bool(value) and all(value)
+
+
+def _is_span(value: Any) -> bool:
+    return _is_list_of(int, value) and len(value) == 2 and 0 <= value[0] < value[1]
+
+
+def _is_function_name(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    module, _, name = value.partition(":")
+    return all(part.isidentifier() for part in [*module.split("."), name])
+
+
+# `type(value) is int`, because a bool is an int too.
+_INTEGER = _kind("an integer", lambda v: type(v) is int)
+_POSITIVE = _kind("an integer of 1 or more", lambda v: type(v) is int and v >= 1)
+_NUMBER = _kind("a number of seconds", lambda v: type(v) in {int, float})
+_SECONDS = _kind(
+    "a number of seconds, 0 or above",
+    lambda v: 0 <= v <= sys.float_info.max,
+    float,
+    of=_NUMBER,
+)
+_BOOLEAN = _kind("true or false", lambda v: isinstance(v, bool))
+_TEXT = _kind("a text", lambda v: isinstance(v, str) and v != "")
+_TEXTS = _kind("a list of texts", _are_texts, tuple)
+_PATHS = _kind(
+    "a path, a pattern, or a list of them",
+    _is_path,
+    lambda v: (v,) if isinstance(v, str) else tuple(v),
+)
+_SPAN = _kind("two rising steps [start, stop]", _is_span, tuple)
+_SIZE = _kind(
+    "a number of devices, or -1 for all remaining devices",
+    lambda v: v >= 1 or v == -1,
+    of=_INTEGER,
+)
+_TABLE = _kind("a table", lambda v: isinstance(v, dict), dict)
+_FUNCTION = _kind('"module:function"', _is_function_name)
+
+_SCHEDULE: dict[str, Kind] = {entry.name: _unchanged for entry in fields(Schedule)}
+
+_SOURCE: dict[str, Kind] = {"path": _unchanged, "policy": _unchanged}
+
+_TRAINER: dict[str, Kind] = {
+    "log_every": _POSITIVE,
+    "eval_every": _POSITIVE,
+    "checkpoint_every": _POSITIVE,
+    "max_to_keep": _POSITIVE,
+    "best_metric": _TEXT,
+    "grad_accum_steps": _POSITIVE,
+    "fields": _TEXTS,
+    "strict_sharding": _BOOLEAN,
+    "init_from": _TEXT,
+    "profile": _SPAN,
+    "hang_after_s": _SECONDS,
+    "check": _one_of("headers", "blocks"),
 }
 
-_MESH: dict[str, kind.Kind] = {
-    "preset": kind.one_of("data-parallel", "fsdp"),
-    "axes": kind.table,
-    "batch_axes": kind.texts,
+_MESH: dict[str, Kind] = {
+    "preset": _one_of("data-parallel", "fsdp"),
+    "axes": _TABLE,
+    "batch_axes": _TEXTS,
 }
 
-_EVAL: dict[str, kind.Kind] = {"sources": kind.table, **_SCHEDULE}
+_EVAL: dict[str, Kind] = {"sources": _TABLE, **_SCHEDULE}
 
-_TOP: dict[str, kind.Kind] = {
-    "model": kind.function_name,
-    "save_path": kind.text,
-    "seed": kind.integer,
-    "relative_to": kind.text,
-    "sources": kind.table,
+_TOP: dict[str, Kind] = {
+    "model": _FUNCTION,
+    "save_path": _TEXT,
+    "seed": _INTEGER,
+    "relative_to": _TEXT,
+    "sources": _TABLE,
     **_SCHEDULE,
-    "model_args": kind.table,
-    "trainer": kind.table,
-    "eval": kind.table,
-    "mesh": kind.table,
+    "model_args": _TABLE,
+    "trainer": _TABLE,
+    "eval": _TABLE,
+    "mesh": _TABLE,
 }
 
 _OF_THE_TRAINER = {
@@ -73,8 +162,8 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
 
     Raises:
         OSError: The file cannot be read.
-        ConfigError: It is not there or not TOML, a key is unknown (the near one is
-            suggested), or a value cannot be meant; the message names the file.
+        ConfigError: The file is missing or not TOML, a key is unknown, or a value is
+            invalid. The message names the file, and the nearest key for an unknown key.
     """
     file = Path(path)
     try:
@@ -91,14 +180,14 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
 
 
 def parse_config(content: str, file: str | os.PathLike[str]) -> RunConfig:
-    """Return what a config file says.
+    """Return the config in a TOML text.
 
     Args:
         content: TOML.
-        file: Where it lies, or would lie: paths are relative to its folder.
+        file: Path of the file, which need not exist; paths are relative to its folder.
 
     Raises:
-        ConfigError: As `load_config` does.
+        ConfigError: As in `load_config`.
     """
     file = Path(file)
     try:
@@ -112,16 +201,15 @@ def parse_config(content: str, file: str | os.PathLike[str]) -> RunConfig:
 
 
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
-    given = read_table(table, _TOP, elsewhere=_OF_THE_TRAINER)
+    given = _read(table, _TOP, elsewhere=_OF_THE_TRAINER)
     sources, schedule = _data(given)
-    trainer = read_table(
-        given.pop("trainer", {}), _TRAINER, "[trainer]", elsewhere=_OF_THE_TOP
-    )
+    trainer = _read(given.pop("trainer", {}), _TRAINER, "[trainer]")
     if "mesh" in given:
         given["mesh"] = _mesh(given["mesh"])
     if "eval" in given:
-        held_out = read_table(given["eval"], _EVAL, "[eval]", elsewhere=_OF_THE_TOP)
-        given["eval"] = EvalConfig(*_data(held_out, "[eval]"))
+        given["eval"] = EvalConfig(
+            *_data(_read(given["eval"], _EVAL, "[eval]"), "[eval]")
+        )
     return RunConfig(
         file=file,
         sources=sources,
@@ -134,7 +222,7 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
 def _data(
     given: dict[str, Any], where: str = ""
 ) -> tuple[dict[str, tuple[str, ...]], Schedule]:
-    """Take the sources and the schedule out of a table."""
+    """Remove the sources and the schedule from a table, and return them."""
     place = where or "the file"
     for name in ("sources", "phases"):
         if not given.get(name):
@@ -161,45 +249,35 @@ def _data(
 def _sources(
     table: Mapping[str, Any], where: str
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, Any]]:
-    """Return the paths of each source, and the policies of some."""
+    """Return the paths of each source, and the policies in the same tables."""
     sources: dict[str, tuple[str, ...]] = {}
     policies: dict[str, Any] = {}
     for name, value in table.items():
         entry: dict[str, Any] = {"path": value}
-        if isinstance(value, Mapping):
-            kinds = {"path": kind.anything, "policy": kind.anything}
-            entry = read_table(kind.table(value), kinds, f"source {name!r}")
+        if isinstance(value, dict):
+            entry = _read(value, _SOURCE, f"source {name!r}", elsewhere={})
         try:
-            sources[name] = _paths(entry.get("path"))
-        except Expected as error:
+            sources[name] = _PATHS(entry.get("path"))
+        except _Expected as error:
             hint = _OF_THE_TOP.get(name)
             raise ConfigError(
                 f"source {name!r} in {where} must be {error}, got {value!r}"
-                + (f"; if {name!r} is no source, {hint}" if hint else "")
+                + (f"; if {name!r} is not a source, {hint}" if hint else "")
             ) from None
         if "policy" in entry:
             policies[name] = entry["policy"]
     if "self" not in sources:
         raise ConfigError(
-            f'{where} names no primary corpus; write self = "path", and give the '
-            "others names of your own"
+            f'{where} names no primary corpus; write self = "path", and give '
+            "every other corpus a name"
         )
     return sources, policies
 
 
-def _paths(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) and value:
-        return (value,)
-    try:
-        return kind.texts(value)
-    except Expected:
-        raise Expected("a path, a pattern, or a list of them") from None
-
-
 def _mesh(table: Mapping[str, Any]) -> MeshConfig:
-    given = read_table(table, _MESH, "[mesh]", elsewhere=_OF_THE_TOP)
+    given = _read(table, _MESH, "[mesh]")
     axes = given.get("axes", {})
-    given["axes"] = read_table(axes, dict.fromkeys(axes, _size), "axes of [mesh]")
+    given["axes"] = _read(axes, dict.fromkeys(axes, _SIZE), "axes of [mesh]")
     for name in given.get("batch_axes", ()):
         if name not in axes:
             raise ConfigError(
@@ -209,8 +287,31 @@ def _mesh(table: Mapping[str, Any]) -> MeshConfig:
     return MeshConfig(**given)
 
 
-def _size(value: Any) -> int:
-    number = kind.integer(value)
-    if number < 1 and number != -1:
-        raise Expected("a number of devices, or -1 for all that are left")
-    return number
+def _read(
+    table: Mapping[str, Any],
+    kinds: Mapping[str, Kind],
+    where: str = "",
+    *,
+    elsewhere: Mapping[str, str] = _OF_THE_TOP,
+) -> dict[str, Any]:
+    """Return the values of a table, each checked by the kind of its key.
+
+    Errors name the table `where`; `""` is the top of the file. `elsewhere` has a remedy
+    for each key that belongs in another table.
+    """
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        if key not in kinds:
+            near = get_close_matches(key, list(kinds), n=1)
+            hint = (
+                f"did you mean {near[0]!r}?" if near else f"it has {', '.join(kinds)}"
+            )
+            raise ConfigError(
+                f"{where or 'the file'} has no key {key!r}; {elsewhere.get(key, hint)}"
+            )
+        try:
+            values[key] = kinds[key](value)
+        except _Expected as error:
+            inside = f" in {where}" if where else ""
+            raise ConfigError(f"{key}{inside} must be {error}, got {value!r}") from None
+    return values

@@ -1,62 +1,99 @@
-"""From a `RunConfig` to TOML, such as `parse_config` reads back."""
+"""A config as TOML that `parse_config` reads back, and the copies in a run's folder.
+
+A start copies its config to `config.toml`. The user may edit this file for the next
+start. `configs/step-N.toml` is the config that the run used from step N on, for each N
+at which the config changed. A copy sets `relative_to`, so the paths in the copy name
+the same files as the paths in the original.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import math
+import os
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from roxxel_curriculum import Schedule
 
     from roxxel.config._declaration import RunConfig, Sources
 
+_CONFIG = "config.toml"
+_HISTORY = "configs"
+_STEP_FILE = re.compile(r"step-([0-9]+)\.toml")
+_RELATIVE_TO = re.compile(r"^[ \t]*relative_to[ \t]*=.*\n?", re.MULTILINE)
+
+
+def keep_config(config: RunConfig, run: Path, step: int) -> None:
+    """Copy a config into the folder of its run.
+
+    Args:
+        config: The config in use from `step` on.
+        run: The run's folder.
+        step: Steps that the run has done.
+
+    Raises:
+        OSError: A copy cannot be written, or the file of the config is missing.
+    """
+    content = config.file.read_text(encoding="utf-8")
+    if config.file.resolve() != (run / _CONFIG).resolve():
+        _write(run / _CONFIG, _moved(content, config, run))
+    copy = _moved(content, config, run / _HISTORY)
+    last = _kept(run, step)
+    if last is None or last.read_text(encoding="utf-8") != copy:
+        _write(run / _HISTORY / f"step-{step}.toml", copy)
+
+
+def newest_config(run: Path) -> Path | None:
+    """Return the file of the config that a run used last; None if there is no file.
+
+    The copy in `configs/` comes before `config.toml`, because the user may have edited
+    `config.toml` for the next start.
+    """
+    newest = _kept(run) or run / _CONFIG
+    return newest if newest.is_file() else None
+
 
 def config_text(config: RunConfig) -> str:
-    """Return the TOML of a config: what is at its default is left out."""
+    """Return the TOML of a config, without values that equal their defaults."""
+    schedule, held_out, mesh = config.schedule, config.eval, config.mesh
     top = {
         "relative_to": config.relative_to if config.relative_to != "." else None,
         "model": config.model,
         "save_path": config.save_path,
         "seed": config.seed,
-        **_rules(config.schedule),
+        **_rules(schedule),
     }
-    blocks = [_pairs(top), _table("sources", _sources(config.sources))]
-    if config.schedule.policies:
-        blocks.append(_table("policies", config.schedule.policies))
-    blocks += ["[[phases]]\n" + _pairs(_fields(p)) for p in config.schedule.phases]
-    if config.model_args:
-        blocks.append(_table("model_args", config.model_args))
-    trainer = config.trainer.given()
-    if trainer:
-        blocks.append(_table("trainer", trainer))
-    if config.eval is not None:
-        schedule = config.eval.schedule
-        held_out = {
-            "sources": _sources(config.eval.sources),
-            **_rules(schedule),
-            "policies": schedule.policies or None,
-            "phases": schedule.phases,
+    blocks = [
+        _pairs(top),
+        _table("sources", _sources(config.sources)),
+        _table("policies", schedule.policies),
+        *("[[phases]]\n" + _pairs(_fields(phase)) for phase in schedule.phases),
+        _table("model_args", config.model_args),
+        _table("trainer", config.trainer.given()),
+    ]
+    if held_out is not None:
+        values = {
+            "sources": _sources(held_out.sources),
+            **_rules(held_out.schedule),
+            "policies": held_out.schedule.policies or None,
+            "phases": held_out.schedule.phases,
         }
-        blocks.append(_table("eval", held_out))
-    if config.mesh is not None:
-        mesh = config.mesh
-        axes, batch_axes = mesh.axes or None, mesh.batch_axes or None
-        named = {"preset": mesh.preset, "axes": axes, "batch_axes": batch_axes}
-        blocks.append(_table("mesh", named))
-    return "\n".join(blocks)
-
-
-def quoted(text: str) -> str:
-    """Return a text as TOML writes it."""
-    # JSON's escapes are TOML's; only DEL may stand bare in JSON.
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+        blocks.append(_table("eval", values))
+    if mesh is not None:
+        blocks.append(_table("mesh", {n: v or None for n, v in _fields(mesh).items()}))
+    return "\n".join(filter(None, blocks))
 
 
 def _rules(schedule: Schedule) -> dict[str, Any]:
-    """Return what a schedule has beside phases and policies."""
+    """Return the other fields of a schedule. A field at its default is None."""
     return {
         "longest": schedule.longest,
         "max_epochs": schedule.max_epochs,
@@ -72,7 +109,7 @@ def _sources(sources: Sources) -> dict[str, Any]:
 
 
 def _table(name: str, values: Mapping[str, Any]) -> str:
-    return f"[{name}]\n" + _pairs(values)
+    return f"[{name}]\n" + _pairs(values) if values else ""
 
 
 def _pairs(values: Mapping[str, Any]) -> str:
@@ -85,7 +122,7 @@ def _pairs(values: Mapping[str, Any]) -> str:
 
 def _key(name: str) -> str:
     is_bare = name.isascii() and name.replace("-", "_").isidentifier()
-    return name if is_bare else quoted(name)
+    return name if is_bare else _quoted(name)
 
 
 def _fields(value: Any) -> dict[str, Any]:
@@ -94,7 +131,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
-        return quoted(value)
+        return _quoted(value)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -113,3 +150,53 @@ def _value(value: Any) -> str:
         items = map(_value, cast("Sequence[Any]", value))
         return f"[{', '.join(items)}]"
     raise TypeError(f"TOML has no value for a {type(value).__name__}: {value!r}")
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string."""
+    # A string of JSON is a string of TOML, except that TOML forbids a bare DEL.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _kept(run: Path, step: float = math.inf) -> Path | None:
+    """Return the copy of the config used at a step; None if there is no copy."""
+    found = {
+        int(name[1]): path
+        for path in (run / _HISTORY).glob("step-*.toml")
+        if (name := _STEP_FILE.fullmatch(path.name))
+    }
+    before = [kept for kept in found if kept <= step]
+    return found[max(before)] if before else None
+
+
+def _moved(content: str, config: RunConfig, folder: Path) -> str:
+    """Return the text of a config with the `relative_to` of a copy in `folder`."""
+    relative_to = os.path.relpath(config.folder.resolve(), folder.resolve())
+    head, bracket, rest = content.partition("\n[")
+    if not head.startswith("["):
+        head = _RELATIVE_TO.sub("", head)
+    line = f"relative_to = {_quoted(relative_to)}\n" if relative_to != "." else ""
+    text = line + head + bracket + rest
+    # A multi-line string may contain a line that looks like this key. Then write the
+    # values of the config instead, without its comments.
+    wanted = {**tomllib.loads(content), "relative_to": relative_to}
+    if {"relative_to": ".", **_parsed(text)} != wanted:
+        text = config_text(replace(config, relative_to=relative_to))
+    return text
+
+
+def _parsed(text: str) -> dict[str, object]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _write(path: Path, content: str) -> None:
+    """Write a file atomically, unless it holds this content already."""
+    if path.is_file() and path.read_text(encoding="utf-8") == content:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(path.name + ".tmp")
+    temporary.write_text(content, encoding="utf-8")
+    temporary.replace(path)

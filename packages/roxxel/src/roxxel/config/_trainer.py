@@ -1,8 +1,9 @@
-"""From a `RunConfig` to a `Trainer`: the model's function, the mesh, the keywords."""
+"""Makes the `Trainer` of a `RunConfig`: model function, mesh and keywords."""
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import traceback
 from contextlib import contextmanager
@@ -24,14 +25,15 @@ if TYPE_CHECKING:
 def make_trainer(config: RunConfig) -> Trainer:
     """Return the trainer of a run, ready to `run()`.
 
-    The module of the model is looked for in the folder that the config's paths are
-    relative to, then as every import is; `sys.path` is left as it was.
+    This function imports the module of the model from `config.folder`, or else from
+    `sys.path`. It leaves `sys.path` unchanged.
 
     Raises:
-        ConfigError: Something in the config cannot be met; the message names the file.
-        RunMismatchError: The folder holds another run, or one that saw other data.
-        OSError: A corpus is not there, or the folder cannot be written.
-        Exception: What the model's own code raises.
+        ConfigError: The config is invalid, or its corpora or devices do not suffice.
+            The message names the file.
+        RunMismatchError: The folder holds another run, or a run that read other data.
+        OSError: A corpus is missing, or the folder cannot be written.
+        Exception: An error of the model's own code.
     """
     for name in ("model", "save_path"):
         if getattr(config, name) is None:
@@ -45,7 +47,11 @@ def make_trainer(config: RunConfig) -> Trainer:
 
     from roxxel_train import Trainer
 
-    given = _trainer_keywords(config)
+    given = config.trainer.given()
+    if "init_from" in given:
+        given["init_from"] = config.path(given["init_from"])
+    if given.get("hang_after_s") == 0:
+        given["hang_after_s"] = None  # TOML has no null
     with _importable(config.folder), _as_config_error(config):
         made = _Made(config)
         return Trainer(
@@ -61,10 +67,10 @@ def make_trainer(config: RunConfig) -> Trainer:
 
 
 class _Made:
-    """What the function of a config makes, once the trainer asks for it.
+    """Splits the model's function in two: `model_and_optimizer` and `loss`.
 
-    The trainer calls it where every device makes only its own part of the arrays, so it
-    is not called before.
+    The trainer compiles `model_and_optimizer`, so every device creates only its own
+    part of the arrays. A call before that would create whole arrays on one device.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -73,11 +79,8 @@ class _Made:
         self._loss_fn: Callable[..., Any] | None = None
 
     def model_and_optimizer(self) -> tuple[Any, Any]:
-        """Call the function and return the first two of what it makes.
-
-        Raises:
-            ConfigError: It makes something else than three things.
-        """
+        """Call the model's function, keep its loss function, and return the others."""
+        self._check_arguments()
         made = self._function(**self._config.model_args)
         if not isinstance(made, tuple) or len(cast("tuple[Any, ...]", made)) != 3:
             raise ConfigError(
@@ -87,19 +90,39 @@ class _Made:
         model, optimizer, self._loss_fn = cast("tuple[Any, Any, Any]", made)
         return model, optimizer
 
+    def _check_arguments(self) -> None:
+        """Check that the function accepts `[model_args]`."""
+        try:
+            parameters = inspect.signature(self._function).parameters.values()
+        except ValueError:  # the callable is not written in Python
+            return
+        kinds = {"POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY"}
+        accepted = {p.name: p for p in parameters if p.kind.name in kinds}
+        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        given, config = self._config.model_args, self._config
+        for key in given:
+            if key not in accepted and not takes_all:
+                raise ConfigError(
+                    f"{config.file}: [model_args] has the key {key!r}, which "
+                    f"{config.model} does not accept; it accepts "
+                    f"{' and '.join(accepted) or 'none'}"
+                )
+        needed = [name for name, p in accepted.items() if p.default is p.empty]
+        missing = [name for name in needed if name not in given]
+        if missing:
+            raise ConfigError(
+                f"{config.file}: [model_args] lacks {' and '.join(missing)}, which "
+                f"{config.model} needs; write it under [model_args]"
+            )
+
     def loss(self, model: Any, batch: Any) -> Any:
-        """Call the loss function that was made with the model."""
+        """Call the loss function that the model's function returned."""
         assert self._loss_fn is not None  # noqa: S101 - a model is made first
         return self._loss_fn(model, batch)
 
 
 def load_function(config: RunConfig) -> Callable[..., Any]:
-    """Return the function that `model` names.
-
-    Raises:
-        ConfigError: There is no such module, or no such function in it.
-        Exception: What the module raises when it is imported.
-    """
+    """Import the function that `model` names; errors of its module are not caught."""
     name, _, function = str(config.model).partition(":")
     _forget_namesake(name.partition(".")[0], config.folder)
     try:
@@ -109,32 +132,32 @@ def load_function(config: RunConfig) -> Callable[..., Any]:
             raise
         raise ConfigError(
             f"{config.file}: model names the module {error.name!r}, which is neither "
-            f"in {config.folder} nor installed; put it there or mend the name"
+            f"in {config.folder} nor installed; put it there or correct the name"
         ) from error
     found = getattr(module, function, None)
     if not callable(found):
         raise ConfigError(
             f"{config.file}: {module.__file__} has no function {function!r}, which "
-            "model names; write it there or mend the name"
+            "model names; write it there or correct the name"
         )
     return found
 
 
 @contextmanager
 def _importable(folder: Path) -> Generator[None]:
-    """Look for modules in a folder first, inside the block."""
-    place = str(folder.resolve())
-    sys.path.insert(0, place)
+    """Put a folder first on `sys.path` inside the block."""
+    entry = str(folder.resolve())
+    sys.path.insert(0, entry)
     try:
         yield
     finally:
-        sys.path.remove(place)
+        sys.path.remove(entry)
 
 
 def _forget_namesake(name: str, folder: Path) -> None:
-    """Drop a loaded module if the folder holds another one of that name.
+    """Unload a module of this name that came from another folder.
 
-    Two configs of one program may both call their module `model`.
+    Two configs in different folders may both name a module `model`.
     """
     spec = PathFinder.find_spec(name, [str(folder.resolve())])
     loaded = sys.modules.get(name)
@@ -147,54 +170,36 @@ def _forget_namesake(name: str, folder: Path) -> None:
 
 @contextmanager
 def _as_config_error(config: RunConfig) -> Generator[None]:
-    """Name the config in what Roxxel refuses; the model's own errors pass."""
+    """Raise Roxxel's errors as `ConfigError`, but not errors of the model's code."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        # The subclasses that Roxxel raises name their place themselves.
-        if type(error) not in {TypeError, ValueError} or not _is_raised_by_us(error):
+        # The messages of Roxxel's own error classes already name the file or folder.
+        *_, (raising, _) = traceback.walk_tb(error.__traceback__)
+        module = str(raising.f_globals.get("__name__"))
+        is_ours = module.startswith("roxxel") and not module.startswith(
+            "roxxel.quickstart"
+        )
+        if type(error) not in {TypeError, ValueError} or not is_ours:
             raise
         raise ConfigError(f"{config.file}: {error}") from error
 
 
-def _is_raised_by_us(error: Exception) -> bool:
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    module = str(frames[-1].f_globals.get("__name__"))
-    return module.startswith("roxxel") and not module.startswith("roxxel.quickstart")
-
-
-def _trainer_keywords(config: RunConfig) -> dict[str, Any]:
-    given = config.trainer.given()
-    if "init_from" in given:
-        given["init_from"] = config.path(given["init_from"])
-    if given.get("hang_after_s") == 0:
-        given["hang_after_s"] = None  # which TOML cannot say
-    return given
-
-
 def _mesh_keywords(mesh: MeshConfig | None) -> dict[str, Any]:
-    """Return the devices' mesh and how batches and model lie on it."""
+    """Return the trainer's keywords for the mesh and the shardings."""
     if mesh is None:
         return {}
-    from roxxel_loader import (
-        make_custom_sharding_config,
-        make_data_parallel_sharding_config,
-        make_fsdp_sharding_config,
-    )
+    import roxxel_loader
 
-    is_fsdp = mesh.preset == "fsdp"
     if mesh.axes:
         names = tuple(mesh.axes)
-        sharding = make_custom_sharding_config(
+        sharding = roxxel_loader.make_custom_sharding_config(
             tuple(mesh.axes.values()), names, mesh.batch_axes or names[0]
         )
-    elif is_fsdp:
-        sharding = make_fsdp_sharding_config()
+    elif mesh.preset == "fsdp":
+        sharding = roxxel_loader.make_fsdp_sharding_config()
     else:
-        sharding = make_data_parallel_sharding_config()
+        sharding = roxxel_loader.make_data_parallel_sharding_config()
     devices = sharding.create_device_mesh()
-    keywords: dict[str, Any] = {
-        "mesh": devices,
-        "data_sharding": sharding.batch_sharding(devices),
-    }
-    return {**keywords, "model_sharding": "fsdp"} if is_fsdp else keywords
+    keywords = {"mesh": devices, "data_sharding": sharding.batch_sharding(devices)}
+    return {**keywords, "model_sharding": "fsdp"} if mesh.preset == "fsdp" else keywords

@@ -1,33 +1,42 @@
 """The text of the quickstart: the sources of Python's own standard library.
 
-Every Python brings some twelve megabytes of well-written text with it, so there is
-nothing to download. One source file is one document; its bytes are its tokens. A
-second corpus holds the docstrings of the same files, one document a file as well:
-prose to blend into the code.
+Every Python includes about twelve megabytes of well-written text, so the quickstart
+downloads nothing. One source file is one document; its bytes are its tokens. A second
+corpus has the docstrings of the same files, also one document for each file. The
+quickstart blends this prose into the code.
 
-About 2 % of the files are held out, chosen by a hash of their content alone: the
-choice does not depend on names, order or place, a copy of a held-out file is held
-out too, and a held-out file gives nothing to the docstrings either.
+About 2 % of the files are held out. A hash of the content chooses them, so the choice
+does not depend on names, order or folder, and a copy of a held-out file is held out
+too. The second corpus omits the docstrings of held-out files.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import shutil
 import sysconfig
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+from roxxel_format import Roxxel
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+SEPARATOR = 256
+"""The token after each document; the tokens 0 to 255 are bytes."""
+
+VOCAB_SIZE = SEPARATOR + 1
 
 HELD_OUT_SHARE = 0.02
 """Share of the documents that are never trained on."""
 
 HELD_OUT_BYTES = 64 * 1024
-"""The held-out documents hold at least this much, however small the library is."""
+"""Smallest total size of the held-out documents, also for a small library."""
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__"})
 _TESTS = frozenset({"test", "tests", "idle_test"})
@@ -40,7 +49,11 @@ class CorpusError(ValueError):
 
 @dataclass(frozen=True)
 class Document:
-    """One source file of the library."""
+    """One source file of the library.
+
+    >>> docstrings(Document("add.py", b"'''Adds.'''"))
+    b'Adds.'
+    """
 
     name: str
     """Path below the library's folder, with forward slashes."""
@@ -57,7 +70,7 @@ class Document:
 
 @dataclass(frozen=True)
 class Library:
-    """The documents to train on and those held out, each in the order of names."""
+    """The documents to train on and the held-out documents, each ordered by name."""
 
     folder: Path
     train: tuple[Document, ...]
@@ -67,23 +80,23 @@ class Library:
 def find_library() -> Path:
     """Return the folder of the running interpreter's standard library.
 
-    Inside a virtual environment this is the library of the Python behind it.
+    In a virtual environment, this is the library of the Python that created it.
     """
     return Path(sysconfig.get_path("stdlib"))
 
 
 def read_library(folder: Path) -> Library:
-    """Read the library's sources and set the held-out ones apart.
+    """Read the library's sources, and separate the held-out documents.
 
-    Test files, installed packages and generated build settings are left out, so the
-    documents are the same whether or not the system's Python ships its tests. A file
-    that is empty or no valid UTF-8 is passed over.
+    This function skips test files, installed packages and generated build settings, so
+    the documents are the same whether or not a Python ships its tests. It also skips a
+    file that is empty or not valid UTF-8.
 
     Args:
         folder: The standard library's folder, as `find_library` gives it.
 
     Returns:
-        All documents, none in both parts and none missing.
+        Every document, in exactly one of the two parts.
 
     Raises:
         CorpusError: The folder does not exist, or holds too little text to train on.
@@ -110,20 +123,42 @@ def read_library(folder: Path) -> Library:
 
 
 def docstrings(document: Document) -> bytes:
-    """Return the docstrings of a source file, in their order, a blank line between.
+    """Return the docstrings of a source file, in order, separated by blank lines.
 
     Returns:
-        UTF-8 bytes; empty where the file has no docstring or is no valid Python.
+        UTF-8 bytes; empty if the file has no docstring or is not valid Python.
     """
     try:
         with warnings.catch_warnings():
-            # A stray backslash in an old module is not the newcomer's problem.
+            # Hides warnings about invalid escapes in old modules of the library.
             warnings.simplefilter("ignore")
             module = ast.parse(document.content)
     except (SyntaxError, ValueError):
         return b""
     found = "\n\n".join(_docstrings_in(module))
     return found.encode("utf-8", errors="replace")
+
+
+def write_corpora(folder: Path, library: Library) -> None:
+    """Write `library.rox`, `docstrings.rox` and `held_out.rox`, and nothing else.
+
+    Args:
+        folder: Folder of the corpora, created if missing, and emptied.
+        library: The documents.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    prose = (docstrings(document) for document in library.train)
+    corpora: dict[str, Iterable[bytes]] = {
+        "library": (document.content for document in library.train),
+        "docstrings": (text for text in prose if text),
+        "held_out": (document.content for document in library.held_out),
+    }
+    for name, documents in corpora.items():
+        tokens = (np.frombuffer(d, np.uint8).astype(np.uint16) for d in documents)
+        Roxxel(folder / f"{name}.rox").write(
+            tokens, separator=SEPARATOR, vocab_size=VOCAB_SIZE, exist="error"
+        )
 
 
 def _documents(folder: Path) -> Iterator[Document]:
@@ -159,7 +194,7 @@ def _held_out_limit(documents: tuple[Document, ...]) -> int:
 def _docstrings_in(
     node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef,
 ) -> Iterator[str]:
-    """Yield the docstrings of a node and of what is defined in it."""
+    """Yield the docstrings of a node and of the definitions in it."""
     text = ast.get_docstring(node)
     if text:
         yield text

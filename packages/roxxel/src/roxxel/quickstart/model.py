@@ -1,8 +1,9 @@
 """The quickstart's model: a small decoder over bytes, in Flax NNX.
 
-About a million parameters: token embedding, blocks of causal self-attention and a
-gated feed-forward layer, each behind an RMSNorm (Zhang and Sennrich, 2019), rotary
-positions (Su et al., 2021) and a linear read-out.
+The model has about a million parameters: a token embedding, blocks, and a linear
+read-out. A block has causal self-attention with rotary positions (Su et al., 2021) and
+a gated feed-forward layer, each after an RMSNorm (Zhang and Sennrich, 2019). The
+quickstart's config names the function `make`.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 
-from roxxel.quickstart.heldout import next_byte_loss
-from roxxel.quickstart.settings import PEAK_RATE, VOCAB_SIZE, Schedule
+from roxxel.quickstart.corpus import SEPARATOR, VOCAB_SIZE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_PEAK_RATE = 4e-3
+"""Highest learning rate; the final rate is a tenth of this."""
+
+_TEMPERATURE = 0.7
+"""Divides the logits of a text sample; a lower value favours the likeliest bytes."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class DecoderConfig:
     """Sizes of a decoder."""
 
     width: int = 160
-    """Numbers a token is represented by; divides by `num_heads`."""
+    """Channels of each token; a multiple of `num_heads`."""
     num_layers: int = 3
     num_heads: int = 2
     hidden: int = 416
@@ -45,7 +52,7 @@ class Attention(nnx.Module):
         self.out = nnx.Linear(width, width, use_bias=False, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """Mix each token with those before it; (B, T, width) to (B, T, width)."""
+        """Mix each token with earlier tokens; (B, T, width) to (B, T, width)."""
         batch_size, seq_len, width = x.shape
         heads = (batch_size, seq_len, self.num_heads, width // self.num_heads)
         query, key, value = jnp.split(self.qkv(x), 3, axis=-1)
@@ -88,7 +95,12 @@ class Block(nnx.Module):
 
 
 class Decoder(nnx.Module):
-    """A causal language model over bytes."""
+    """A causal language model over bytes.
+
+    >>> small = DecoderConfig(width=8, num_layers=1, num_heads=1, hidden=8)
+    >>> Decoder(small, rngs=nnx.Rngs(0))(jnp.zeros((1, 4), jnp.int32)).shape
+    (1, 4, 257)
+    """
 
     def __init__(self, config: DecoderConfig | None = None, *, rngs: nnx.Rngs) -> None:
         config = config or DecoderConfig()
@@ -101,13 +113,13 @@ class Decoder(nnx.Module):
             config.width,
             config.vocab_size,
             use_bias=False,
-            # Small, so that an untrained model holds every byte for as likely.
+            # With small weights, an untrained model predicts all bytes about equally.
             kernel_init=nnx.initializers.normal(0.02),
             rngs=rngs,
         )
 
     def __call__(self, tokens: jax.Array) -> jax.Array:
-        """Return the logits of the token after each one.
+        """Return the logits of the next token at every position.
 
         Args:
             tokens: Token ids, int32, shape (B, T), any T.
@@ -129,7 +141,8 @@ def rotate(x: jax.Array, base: float = 10_000.0) -> jax.Array:
         base: The slowest pair turns by about `1 / base` a position.
 
     Returns:
-        The same shape and dtype; products of two rows depend on their distance.
+        An array of the same shape and dtype. The product of a rotated query and a
+        rotated key depends on the distance of their positions.
     """
     seq_len, channels = x.shape[1], x.shape[-1]
     speeds = base ** (-jnp.arange(0, channels, 2) / channels)
@@ -141,18 +154,37 @@ def rotate(x: jax.Array, base: float = 10_000.0) -> jax.Array:
 
 
 def count_parameters(model: nnx.Module) -> int:
-    """Return the number of trained numbers of a model."""
+    """Return the number of trainable parameters of a model."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
-def make_optimizer(schedule: Schedule) -> optax.GradientTransformation:
-    """Return AdamW under a rate that rises, then falls to a tenth and stays there."""
+def next_byte_loss(model: Any, batch: jax.Array) -> jax.Array:
+    """Return the mean cross entropy of every next token, in nats.
+
+    Args:
+        model: Tokens, shape (B, T - 1), to logits, shape (B, T - 1, vocab_size).
+        batch: Token ids, int32, shape (B, T).
+
+    Returns:
+        A float32 scalar.
+    """
+    logits = model(batch[:, :-1])
+    targets = batch[:, 1:]
+    return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+
+
+def make_optimizer(horizon: int) -> optax.GradientTransformation:
+    """Return AdamW. The learning rate rises, then falls to a tenth and stays there.
+
+    Args:
+        horizon: Step at which the learning rate reaches its final value.
+    """
     rate = optax.warmup_cosine_decay_schedule(
         init_value=0.0,
-        peak_value=PEAK_RATE,
-        warmup_steps=schedule.warmup,
-        decay_steps=schedule.horizon,
-        end_value=PEAK_RATE / 10,
+        peak_value=_PEAK_RATE,
+        warmup_steps=max(1, horizon // 12),
+        decay_steps=horizon,
+        end_value=_PEAK_RATE / 10,
     )
     return optax.chain(
         optax.clip_by_global_norm(1.0), optax.adamw(rate, b2=0.95, weight_decay=0.1)
@@ -162,14 +194,65 @@ def make_optimizer(schedule: Schedule) -> optax.GradientTransformation:
 def make(
     seed: int, horizon: int
 ) -> tuple[Decoder, nnx.Optimizer[Decoder], Callable[[Any, jax.Array], jax.Array]]:
-    """Return model, optimizer and loss function, as a config file names them.
+    """Return model, optimizer and loss function.
 
     Args:
         seed: Seed of the model.
-        horizon: Step at which the learning rate has reached its end.
+        horizon: Step at which the learning rate reaches its final value.
     """
     model = Decoder(rngs=nnx.Rngs(seed))
-    optimizer = nnx.Optimizer(
-        model, make_optimizer(Schedule.of(horizon)), wrt=nnx.Param
-    )
+    optimizer = nnx.Optimizer(model, make_optimizer(horizon), wrt=nnx.Param)
     return model, optimizer, next_byte_loss
+
+
+def sample_text(
+    model: Decoder,
+    prompt: str,
+    *,
+    num_bytes: int,
+    seed: int,
+) -> str:
+    """Continue a text with a model.
+
+    Args:
+        model: A decoder over bytes.
+        prompt: Start of the text; at least one character.
+        num_bytes: Largest number of bytes to add; a separator ends the text earlier.
+        seed: The same model, prompt and seed give the same text.
+
+    Returns:
+        The prompt and its continuation. Characters that cannot be printed become
+        U+FFFD, because a model after few steps may write control characters.
+    """
+    start = np.frombuffer(prompt.encode(), np.uint8)
+    buffer = np.zeros((1, len(start) + num_bytes), np.int32)
+    buffer[0, : len(start)] = start
+    graphdef, state = nnx.split(model)
+
+    @jax.jit
+    def generate(
+        state: nnx.State[Any, Any], buffer: jax.Array, key: jax.Array
+    ) -> jax.Array:
+        decoder = nnx.merge(graphdef, state)
+
+        def add_one(index: jax.Array, buffer: jax.Array) -> jax.Array:
+            # The causal mask hides later bytes, which are not drawn yet.
+            logits = decoder(buffer)[0, index - 1] / _TEMPERATURE
+            drawn = jax.random.categorical(jax.random.fold_in(key, index), logits)
+            return buffer.at[0, index].set(drawn)
+
+        return jax.lax.fori_loop(len(start), buffer.shape[1], add_one, buffer)
+
+    tokens = generate(state, jnp.asarray(buffer), jax.random.key(seed))
+    return decode(np.asarray(tokens)[0, len(start) :], prompt)
+
+
+def decode(tokens: np.ndarray, prompt: str = "") -> str:
+    """Return the text of tokens up to the first separator, safe for a terminal."""
+    (ends,) = np.nonzero(tokens == SEPARATOR)
+    content = tokens[: ends[0]] if len(ends) else tokens
+    text = content.astype(np.uint8).tobytes().decode("utf-8", errors="replace")
+    return prompt + "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}"
+        for c in text
+    )

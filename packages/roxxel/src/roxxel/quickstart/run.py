@@ -1,111 +1,242 @@
-"""The quickstart from its first line to its last."""
+"""Runs the quickstart: reads the library, trains, and prints a sample of the model."""
 
 from __future__ import annotations
 
 import platform
+import shlex
 import shutil
 from dataclasses import dataclass
+from math import log
 from typing import TYPE_CHECKING
 
-from roxxel.quickstart.corpus import find_library, read_library
-from roxxel.quickstart.folder import (
-    QuickstartFolder,
-    Record,
-    check_seed,
-    resolve_steps,
+from roxxel.config import ConfigError, make_trainer, open_curriculum
+from roxxel.quickstart.corpus import (
+    VOCAB_SIZE,
+    find_library,
+    read_library,
+    write_corpora,
 )
-from roxxel.quickstart.settings import Schedule
+from roxxel.quickstart.folder import (
+    DEFAULT_STEPS,
+    MIN_STEPS,
+    QuickstartError,
+    QuickstartFolder,
+    lengthened,
+    new_config,
+    steps_of,
+)
+from roxxel.run_files import read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from roxxel.quickstart.commands import Commands
+    from roxxel_train import RunSummary, Trainer
+
+    from roxxel.config import RunConfig
     from roxxel.quickstart.corpus import Library
+
+    Say = Callable[[str], None]
+
+_PROMPT = "def "
+_SAMPLE_BYTES = 240
+_SAMPLE_COLUMNS = 76
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user asked for.
+    """What the user requested.
 
     Attributes:
         out: Folder of the run.
-        steps: Steps in all; None for as many as before, or the default.
-        seed: Seed; None for the run's own, or 0.
-        fresh: Whether a run that lies in the folder is removed first.
-        commands: What the user may type next, for the last lines.
+        steps: Steps of the whole run. None means the steps of the run in the folder, or
+            the default for a new run.
+        seed: Seed. None means the seed of the run in the folder, or 0 for a new run.
+        fresh: Whether to remove the run in the folder first.
+        command: Command line that continues the run, printed for the user to copy.
+        report: Command line that writes the report of the run, printed likewise.
     """
 
     out: Path
     steps: int | None
     seed: int | None
     fresh: bool
-    commands: Commands
+    command: str
+    report: str
 
 
-def quickstart(options: Options, say: Callable[[str], None]) -> None:
-    """Train a small model on the standard library, or go on with doing so.
+def quickstart(options: Options, say: Say) -> None:
+    """Train a small model on the standard library, or continue the run.
 
     Args:
-        options: What the user asked for.
-        say: Gets every line for the user.
+        options: What the user requested.
+        say: Receives every line for the user.
 
     Raises:
-        QuickstartError: It cannot be done; nothing was changed.
+        QuickstartError: A request is invalid or does not fit the folder; nothing was
+            changed.
         CorpusError: The standard library cannot be read.
+        ConfigError: The config of the run is damaged.
     """
     folder = QuickstartFolder(options.out)
-    # All that can be refused is refused before anything is made or removed.
-    record, _ = _check(folder, options)
+    # Refuse before anything is created or removed.
+    config = _requested(folder, options)
     say("Roxxel quickstart: a small language model learns to write Python from the")
     say("sources of Python's own standard library.")
     say("")
-    if record is None:
+    library = None
+    if config is None:
         library = _read(say)
     else:
-        library = None
-        say(f"Going on with the run in {folder.path}.")
+        say(f"Continuing the run in {folder.path}.")
     with folder.claimed():
-        record, steps = _check(folder, options)
-        if record is None:
-            record = _start(folder, library or _read(say), steps, options.seed or 0)
-        record = folder.settle(record)
+        config = _requested(folder, options)
+        if config is None:
+            config = _begin(folder, options, library or _read(say))
+        trainer = make_trainer(config)
+        folder.write(config)
+        _say_beginning(config, trainer, say)
+        summary = trainer.run()
+        _say_ending(folder, trainer, summary, say)
+        _say_farewell(folder, config, options, say)
 
-        # Everything that is slow to import begins here.
-        from roxxel.quickstart.training import train
 
-        train(folder, record, steps, options.commands, say)
-
-
-def _check(folder: QuickstartFolder, options: Options) -> tuple[Record | None, int]:
-    """Return the run's record and its number of steps, if they fit the options."""
+def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
+    """Return the config of the folder's run, lengthened if requested; None if new."""
+    steps, seed, path = options.steps, options.seed, folder.path
+    if steps is not None and steps < MIN_STEPS:
+        raise QuickstartError(
+            f"--steps must be {MIN_STEPS} or more, one for each phase, got {steps}"
+        )
     if options.fresh:
         folder.check_removable()
-        return None, resolve_steps(None, options.steps, folder.path)
-    record = folder.read()
-    if record is not None:
-        check_seed(record, options.seed, folder.path)
-    return record, resolve_steps(record, options.steps, folder.path)
+        return None
+    config = folder.config()
+    if config is None:
+        return None
+    if seed is not None and seed != config.seed:
+        raise QuickstartError(
+            f"{path}: this run was started with --seed {config.seed}, not {seed}; "
+            "leave --seed out to continue, or give another --out"
+        )
+    for (source,) in config.sources.values():
+        if not config.path(source).is_file():
+            raise QuickstartError(
+                f"{config.path(source)}: the run was trained on this file and it is "
+                "missing; put it back, or start over with --fresh"
+            )
+    before = steps_of(config)
+    if steps is None or steps == before:
+        return config
+    if steps < before:
+        raise QuickstartError(
+            f"{path}: this run was started with --steps {before}, and {steps} is "
+            f"less; give {before} or more, or start over with --fresh"
+        )
+    config = lengthened(config, steps)
+    _check_steps(config)
+    return config
 
 
-def _read(say: Callable[[str], None]) -> Library:
-    """Read the library of the running Python."""
+def _check_steps(config: RunConfig) -> None:
+    try:
+        open_curriculum(config)
+    except ConfigError as error:
+        reason = error.__cause__ or error
+        raise QuickstartError(f"--steps {steps_of(config)}: {reason}") from error
+
+
+def _read(say: Say) -> Library:
     source = find_library()
     say(f"Reading the library of Python {platform.python_version()} from")
     say(f"  {source}")
     return read_library(source)
 
 
-def _start(folder: QuickstartFolder, library: Library, steps: int, seed: int) -> Record:
-    """Write the corpora of a new run, and begin it if it can be trained on them."""
-    from roxxel.quickstart.curriculum import make_curriculum
-    from roxxel.quickstart.data import open_corpora, write_corpora
-
-    schedule = Schedule.of(steps)
+def _begin(folder: QuickstartFolder, options: Options, library: Library) -> RunConfig:
+    """Write the corpora of a new run. If they suffice, replace an old run."""
+    steps, seed = options.steps or DEFAULT_STEPS, options.seed or 0
     write_corpora(folder.staged, library)
     try:
-        make_curriculum(open_corpora(folder.staged), schedule, steps)
+        _check_steps(new_config(folder.path, steps, seed, folder.staged.name))
     except BaseException:
         shutil.rmtree(folder.staged)
         raise
-    return folder.begin(Record(seed, platform.python_version(), steps, schedule))
+    folder.replace_run()
+    return new_config(folder.path, steps, seed)
+
+
+def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
+    import jax
+    from roxxel_format import Roxxel
+
+    from roxxel.quickstart.model import count_parameters
+
+    assert config.eval is not None  # noqa: S101 - every config of ours has one
+    uses = {
+        "self": (config.sources["self"], "its source code"),
+        "docstrings": (config.sources["docstrings"], "the prose in it"),
+        "held out": (config.eval.sources["self"], "never trained on"),
+    }
+    devices = jax.devices()
+    say("")
+    say("Corpus  the library of Python, its bytes as tokens")
+    for name, ((path,), use) in uses.items():
+        corpus = Roxxel(config.path(path))
+        files, tokens = corpus.num_documents, corpus.num_tokens
+        say(f"        {name:<10} {files:>4} files {tokens:>11,} tokens  {use}")
+    say(f"Model   a transformer with {count_parameters(trainer.model):,} parameters")
+    say(f"Where   {len(devices)} x {devices[0].device_kind}; seed {config.seed}")
+    say("")
+    say("The plan (a sample is its context and the byte that follows):")
+    say("")
+    for line in str(trainer.plan()).splitlines():
+        say(line)
+    say("")
+
+
+def _say_ending(
+    folder: QuickstartFolder, trainer: Trainer, summary: RunSummary, say: Say
+) -> None:
+    from roxxel.quickstart.model import Decoder, sample_text
+
+    say("")
+    if summary.start_step == summary.total_steps:
+        say(f"This run is already complete: {summary.total_steps} steps are done.")
+    else:
+        done = summary.step - summary.start_step
+        say(
+            f"Done: {done} steps in {summary.seconds:.0f} s, "
+            f"{summary.waited_s / max(summary.seconds, 1e-9):.1%} of it waiting for "
+            f"data; {summary.step} steps in all."
+        )
+    rows, _ = read_rows(folder.path)
+    loss = [float(row["eval_loss"]) for row in rows if "eval_loss" in row][-1]
+    say(
+        f"Held-out loss: {loss:.2f} nats a byte after {summary.step} steps "
+        f"({log(VOCAB_SIZE):.2f} for a uniform guess)."
+    )
+    say("")
+    say("What the model writes now (the prompt was the first word):")
+    assert isinstance(trainer.model, Decoder)  # noqa: S101 - the config names it
+    sample = sample_text(
+        trainer.model, _PROMPT, num_bytes=_SAMPLE_BYTES, seed=trainer.seed
+    )
+    for line in sample.expandtabs().splitlines():
+        for start in range(0, max(len(line), 1), _SAMPLE_COLUMNS):
+            say(f"  | {line[start : start + _SAMPLE_COLUMNS]}")
+
+
+def _say_farewell(
+    folder: QuickstartFolder, config: RunConfig, options: Options, say: Say
+) -> None:
+    say("")
+    say(f"In {shlex.quote(str(folder.path))}:")
+    say("  checkpoints/   model and optimizer: the newest three and the best")
+    say("  data/          the corpora (look at one with `roxxel format info`)")
+    say("  metrics.jsonl  loss, tokens/s, waiting time and held-out loss by step")
+    say("  system.log     what happened when")
+    say("  config.toml    this run as a file for `roxxel plan` and `roxxel train`")
+    say(f"Look at it:       {options.report}")
+    say(f"Train it longer:  {options.command} --steps {2 * steps_of(config)}")
+    say(f"Start over:       {options.command} --fresh")

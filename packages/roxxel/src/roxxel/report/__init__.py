@@ -1,15 +1,18 @@
 """A run as one page: what `roxxel report` writes.
 
-Everything is read from the run's folder, without JAX and without the corpora; the page
-holds its pictures and its numbers itself and needs no network.
+The report reads the folder of the run, without JAX. Only the plan needs the corpora. If
+the corpora cannot be read, the page has no plan. The page contains its charts and
+numbers, and needs no network.
 """
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from roxxel.report._facts import RunFacts, read_facts
 from roxxel.report._page import page
+from roxxel.run_files import RunFolderError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,17 +25,27 @@ def write_report(run: Path, out: Path) -> RunFacts:
 
     Args:
         run: Folder of the run.
-        out: The page; its folder must exist.
+        out: File of the page; its folder must exist.
 
     Returns:
-        What the page says.
+        The facts that the page shows.
 
     Raises:
-        RunFolderError: The folder holds no run.
-        OSError: It cannot be read, or the page cannot be written.
+        RunFolderError: The folder holds no run, or `out` cannot be a file.
+        OSError: The folder cannot be read, or the page cannot be written.
     """
     facts = read_facts(run)
-    temporary = out.with_name(out.name + ".tmp")
-    temporary.write_text(page(facts), encoding="utf-8")
-    temporary.replace(out)
+    if out.is_dir():
+        raise RunFolderError(f"{out}: is a folder; give a file to --out")
+    if not out.parent.is_dir():
+        raise RunFolderError(
+            f"{out}: its folder does not exist; make it, or give another --out"
+        )
+    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
+    try:
+        with draft.open("x", encoding="utf-8") as file:
+            file.write(page(facts))
+        draft.replace(out)
+    finally:
+        draft.unlink(missing_ok=True)
     return facts

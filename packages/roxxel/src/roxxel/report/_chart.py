@@ -1,92 +1,130 @@
-"""Charts as inline SVG: lines or stacked areas over the steps, phases marked.
+"""Charts as inline SVG: lines or stacked areas over the steps, with marks for phases.
 
-Colours are the page's variables, so that a chart is readable in the light and in the
-dark. Each chart is drawn twice, for a wide window and for a phone, since text in a
-picture shrinks with it.
+Colours are CSS variables of the page, for its light and dark themes. Each chart is
+drawn twice, wide and narrow, because scaling an SVG also scales its text.
+
+No library draws these charts. pygal 3.1 joins lines across a gap, stacks areas only at
+equal distances, cannot mark phases, and adds 8 kB of styles and a script per chart.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from html import escape
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from roxxel.report._axis import Axis, axis_over, short
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from roxxel.report._series import Series
+    from collections.abc import Callable, Iterable, Sequence
 
 COLORS = 8
-"""Colours that the page defines as `--c0` and so on."""
+"""The page defines the colours `--c0` to `--c7`."""
+
+_MOST_POINTS = 800
+"""Most points of a line: about one for each pixel column of a chart."""
+
+_LOG_FROM = 2.5
+"""An axis is logarithmic if the ratio of its greatest to its least value is larger."""
+
+_LEAST_IN_LOG = 1e-100
+"""Values outside 1e-100 to 1e100 are drawn on a linear axis, because their ratio may
+overflow."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One number over the steps; None stands for NaN and infinite values."""
+
+    steps: list[int]
+    values: list[float | None]
+
+    @property
+    def last(self) -> float | None:
+        """The newest value; None if there is no value or the value is not finite."""
+        return self.values[-1] if self.values else None
+
+    @property
+    def finite(self) -> list[float]:
+        return [value for value in self.values if value is not None]
+
+
+def thinned(series: Series) -> Series:
+    """Drop points of a long series, so that the page stays small.
+
+    The points are split into groups of neighbours. The result keeps both ends of the
+    series and, per group, the minimum and the maximum, or one gap and the minimum. So a
+    spike of a single step stays visible.
+    """
+    count = len(series.steps)
+    if count <= _MOST_POINTS:
+        return series
+    size = -(-count // (_MOST_POINTS // 2 - 1))
+    kept = {0, count - 1}
+    for start in range(0, count, size):
+        group = range(start, min(start + size, count))
+        gaps = [i for i in group if series.values[i] is None]
+        values = [i for i in group if series.values[i] is not None]
+        kept.update(gaps[:1])
+        if values:
+            ordered = sorted(values, key=lambda i: series.values[i] or 0.0)
+            kept.update(ordered[:1] if gaps else (ordered[0], ordered[-1]))
+    chosen = sorted(kept)
+    return Series([series.steps[i] for i in chosen], [series.values[i] for i in chosen])
+
+
+def short(value: float) -> str:
+    """Return a number as a short text: 1.5 k, 20 M, 0.003."""
+    for unit, size in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size * 0.9995:
+            return f"{value / size:.4g} {unit}"
+    return f"{value:.4g}"
 
 
 @dataclass(frozen=True)
 class Line:
-    """One series of a chart.
-
-    Attributes:
-        name: In the legend.
-        series: What is drawn.
-        is_faint: Whether it stands behind the others.
-        has_dots: Whether each point is marked, for few points.
-    """
+    """One series of a chart, with its name in the legend."""
 
     name: str
     series: Series
     is_faint: bool = False
-    has_dots: bool = False
+    has_dots: bool = False  # draw a dot at every point; for short series
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A step at which something begins.
-
-    Attributes:
-        step: From 0.
-        labels: What to write there, the longest first: the first one that fits is.
-    """
+    """A step at which a phase begins, with labels of different lengths."""
 
     step: int
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # longest first; the first that fits is drawn
 
 
 @dataclass(frozen=True)
 class Chart:
-    """Some series over the steps.
+    """Series over the steps, drawn as lines or as a stack of areas."""
 
-    Attributes:
-        key: Name of the chart in the page.
-        title: What is drawn, with its unit.
-        lines: At least one, with a point each.
-        is_stack: Whether the lines are areas upon each other.
-        from_zero: Whether the values' axis begins at 0.
-        may_be_log: Whether it may be logarithmic.
-        shown: Returns a value as text.
-        height: Of the picture, in pixels.
-    """
-
-    key: str
+    key: str  # id of the figure in the page
     title: str
+    # One or more lines, each with one or more points. The lines of a stack have the
+    # same steps.
     lines: Sequence[Line]
     is_stack: bool = False
     from_zero: bool = True
     may_be_log: bool = False
-    shown: Callable[[float], str] = field(default=short)
-    height: int = 220
+    shown: Callable[[float], str] = field(default=short)  # text of a value
+    height: int = 220  # pixels
 
     def html(self, last_step: int, marks: Sequence[Mark]) -> str:
-        """Return the chart.
-
-        Args:
-            last_step: Where the steps' axis ends.
-            marks: Where phases begin.
-        """
+        """Return the figure over the steps from 0 to `last_step`."""
         x = Axis(0.0, float(max(1, last_step)))
         y = self._values_axis()
-        keys = self._keys() if len(self.lines) > 1 or self.is_stack else []
-        legend = f'<p class="legend">{"".join(keys)}</p>' if keys else ""
+        keys = "".join(
+            f'<span><i style="background:{_color(index)}"'
+            f"{' class=faint' if line.is_faint else ''}></i>{escape(line.name)}</span>"
+            for index, line in enumerate(self.lines)
+        )
+        has_legend = len(self.lines) > 1 or self.is_stack
+        legend = f'<p class="legend">{keys}</p>' if has_legend else ""
         drawn = "".join(
             _Drawing(self, x, y, width, name).svg(marks)
             for width, name in ((860, "wide"), (380, "narrow"))
@@ -106,27 +144,21 @@ class Chart:
 
     def _values_axis(self) -> Axis:
         if self.is_stack:
-            tops = [sum(v or 0.0 for v in row) for row in _rows(self.lines)]
+            rows = zip(*(line.series.values for line in self.lines), strict=True)
+            tops = [sum(value or 0.0 for value in row) for row in rows]
             return axis_over(tops, from_zero=True)
         values = [value for line in self.lines for value in line.series.finite]
         return axis_over(values, from_zero=self.from_zero, may_be_log=self.may_be_log)
 
-    def _keys(self) -> list[str]:
-        return [
-            f'<span><i style="background:{_color(index)}"'
-            f"{' class=faint' if line.is_faint else ''}></i>{escape(line.name)}</span>"
-            for index, line in enumerate(self.lines)
-        ]
-
 
 class _Drawing:
-    """One chart at one width."""
+    """Draws a chart at one width, in pixels."""
 
     def __init__(self, chart: Chart, x: Axis, y: Axis, width: int, name: str) -> None:
         self.chart, self.x, self.y = chart, x, y
         self.width, self.height, self.name = width, chart.height, name
-        self.left, self.right, self.top, self.bottom = 58, width - 12, 20, 0
-        self.bottom = self.height - 26
+        self.left, self.right = 58, width - 12
+        self.top, self.bottom = 20, chart.height - 26
 
     def svg(self, marks: Sequence[Mark]) -> str:
         parts = [*self._grid(), *self._marks(marks)]
@@ -144,10 +176,10 @@ class _Drawing:
         )
 
     def _at_x(self, step: float) -> float:
-        return round(self.left + self.x.place(step) * (self.right - self.left), 1)
+        return round(self.left + self.x.position(step) * (self.right - self.left), 1)
 
     def _at_y(self, value: float) -> float:
-        return round(self.bottom - self.y.place(value) * (self.bottom - self.top), 1)
+        return round(self.bottom - self.y.position(value) * (self.bottom - self.top), 1)
 
     def _grid(self) -> list[str]:
         parts: list[str] = []
@@ -158,6 +190,9 @@ class _Drawing:
                 f'y2="{at}"/><text class="y" x="{self.left - 7}" y="{at + 4}">'
                 f"{escape(self.chart.shown(tick))}</text>"
             )
+        parts.append(
+            f'<text class="y" x="{self.left - 7}" y="{self.bottom + 18}">step</text>'
+        )
         ticks = self.x.ticks(8 if self.width > 500 else 4)
         parts += [
             f'<text class="x" x="{self._at_x(tick)}" y="{self.bottom + 18}">'
@@ -177,13 +212,13 @@ class _Drawing:
                     f'<line class="mark" x1="{at}" x2="{at}" y1="{self.top - 12}" '
                     f'y2="{self.bottom}"/>'
                 )
-            fitting = (text for text in mark.labels if at + _width(text) <= stop)
-            label = next(fitting, None)
-            if label is not None:
-                parts.append(
-                    f'<text class="label" x="{at + 4}" y="{self.top - 7}">'
-                    f"{escape(label)}</text>"
-                )
+            # A letter is about 6.4 pixels wide.
+            fitting = (text for text in mark.labels if at + 6.4 * len(text) + 8 <= stop)
+            parts += [
+                f'<text class="label" x="{at + 4}" y="{self.top - 7}">'
+                f"{escape(label)}</text>"
+                for label in islice(fitting, 1)
+            ]
         return parts
 
     def _lines(self) -> list[str]:
@@ -195,24 +230,24 @@ class _Drawing:
 
     def _line(self, line: Line, color: str) -> list[str]:
         pieces: list[list[str]] = [[]]
-        dots: list[str] = []
         for step, value in zip(line.series.steps, line.series.values, strict=True):
             if value is None:
                 pieces.append([])
-                continue
-            at = f"{self._at_x(step)},{self._at_y(value)}"
-            pieces[-1].append(at)
-            x, _, y = at.partition(",")
-            dots.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{color}"/>')
+            else:
+                pieces[-1].append(f"{self._at_x(step)},{self._at_y(value)}")
         faint = " faint" if line.is_faint else ""
         drawn = [
             f'<polyline class="line{faint}" stroke="{color}" points="{" ".join(p)}"/>'
             for p in pieces
             if len(p) > 1
         ]
-        # A single point makes no line.
-        is_few = line.has_dots or len(dots) == 1
-        return drawn + (dots if is_few else [])
+        points = [point.split(",") for piece in pieces for point in piece]
+        # A single point is not a line and needs a dot.
+        if line.has_dots or len(points) == 1:
+            drawn += [
+                f'<circle cx="{x}" cy="{y}" r="3" fill="{color}"/>' for x, y in points
+            ]
+        return drawn
 
     def _areas(self) -> list[str]:
         steps = self.chart.lines[0].series.steps
@@ -223,9 +258,9 @@ class _Drawing:
                 base + (value or 0.0)
                 for base, value in zip(below, line.series.values, strict=True)
             ]
-            edge = [*zip(steps, above, strict=True)]
+            edge = zip(steps, above, strict=True)
             back = [*zip(steps, below, strict=True)][::-1]
-            # Nothing was delivered before the first step.
+            # The areas start at 0: no tokens were delivered before the first step.
             points = [(0, 0.0), *edge, *back]
             text = " ".join(f"{self._at_x(s)},{self._at_y(v)}" for s, v in points)
             parts.append(f'<polygon fill="{_color(index)}" points="{text}"/>')
@@ -233,14 +268,63 @@ class _Drawing:
         return parts
 
 
-def _width(text: str) -> float:
-    """Return about how many pixels a label takes."""
-    return 6.4 * len(text) + 8
+@dataclass(frozen=True)
+class Axis:
+    """A linear or logarithmic axis from `low` to `high`, which is above `low`."""
+
+    low: float
+    high: float
+    is_log: bool = False
+
+    def position(self, value: float) -> float:
+        """Return the position of a value: 0 at `low`, 1 at `high`."""
+        if self.is_log:
+            low, high = math.log(self.low), math.log(self.high)
+            return (math.log(max(value, self.low)) - low) / (high - low)
+        return (value - self.low) / (self.high - self.low)
+
+    def ticks(self, most: int) -> list[float]:
+        """Return round numbers on the axis: `most`, or a few more or less."""
+        if self.is_log:
+            decades = range(
+                math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1
+            )
+            for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 3), (1,)):
+                found = [d * 10.0**e for e in decades for d in digits]
+                inside = [tick for tick in found if self.low <= tick <= self.high]
+                if 2 <= len(inside) <= most + 2:
+                    return inside
+            if len(decades) > most:
+                every = -(-len(decades) // most)
+                powers = [10.0**exponent for exponent in decades[::every]]
+                return [tick for tick in powers if self.low <= tick <= self.high]
+        least = (self.high - self.low) / most
+        power = 10.0 ** math.floor(math.log10(least))
+        steps = (power * factor for factor in (1, 2, 2.5, 5, 10))
+        step = next(step for step in steps if step >= least * 0.999)
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+
+
+def axis_over(
+    values: Iterable[float], *, from_zero: bool = False, may_be_log: bool = False
+) -> Axis:
+    """Return an axis over finite values, with a margin at both ends.
+
+    If `from_zero` and no value is negative, the axis begins at 0.
+    """
+    found = list(values) or [0.0, 1.0]
+    low, high = min(found), max(found)
+    in_reach = low > _LEAST_IN_LOG and high < 1 / _LEAST_IN_LOG
+    if may_be_log and in_reach and high / low > _LOG_FROM:
+        room = (high / low) ** 0.04
+        return Axis(low / room, high * room, is_log=True)
+    if from_zero and low >= 0:
+        return Axis(0.0, high * 1.06 or 1.0)
+    room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
+    return Axis(low - room, high + room)
 
 
 def _color(index: int) -> str:
     return f"var(--c{index % COLORS})"
-
-
-def _rows(lines: Sequence[Line]) -> list[tuple[float | None, ...]]:
-    return list(zip(*(line.series.values for line in lines), strict=True))

@@ -1,4 +1,4 @@
-"""What is known of a run, from the files in its folder."""
+"""The facts of a run, from the files in its folder."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_ckpt import default_best_metric
+from roxxel_ckpt import best_rule
 
-from roxxel.report._series import Series, thinned
+from roxxel.report._chart import Series, thinned
 from roxxel.run_files import (
+    CHECKPOINTS,
+    RECORD,
     LogEntry,
     check_run,
     is_count,
@@ -43,52 +45,54 @@ _NOT_DRAWN = {
 
 @dataclass(frozen=True)
 class PhaseFacts:
-    """One phase as far as it was trained.
-
-    Attributes:
-        index: From 0.
-        start: First step.
-        shape: Such as `8 x 257`; empty where no checkpoint says it.
-        shares: Share of tokens by the weights, by source; empty likewise.
-        tokens: Tokens that each source gave in it.
-    """
+    """One phase as far as it was trained."""
 
     index: int
     start: int
-    shape: str
+    shape: str  # such as `8 x 257`; empty if no checkpoint records the phase
+    # Planned share of each source, from its weight. Empty if no checkpoint records the
+    # phase.
     shares: Mapping[str, float]
-    tokens: Mapping[str, int]
+    tokens: Mapping[str, int]  # read in this phase, for each source
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Everything that the page says.
+    """Everything that the page shows.
 
     Attributes:
         name: Name of the run's folder.
         status: `complete`, `running`, `stopped` or `ended with an error`.
-        step: Updates done, by the newest row or checkpoint.
-        total_steps: Updates in all; None where the log does not say it.
+        step: Updates done, from the newest row or checkpoint.
+        total_steps: Updates of the whole run; None if the log does not record them.
         tokens: Tokens delivered.
         seconds: Seconds of training, without evaluations, compilations and saves.
-        apart: Seconds of each of those, by name.
-        wait_share: Share of the training in which the loop waited for data.
-        first_time: When the first row was written, ISO 8601; empty without rows.
-        last_time: When the last one was.
+        apart: Seconds of evaluating, compiling and saving, by name.
+        wait_share: Share of `seconds` in which the loop waited for data.
+        first_time: Time of the first row, ISO 8601; empty without rows.
+        last_time: Time of the last row, ISO 8601; empty without rows.
         seed: Seed of the order of the data; None without `run.json`.
-        versions: Of the libraries that the run began with.
-        train: The rows of training, thinned, by field.
-        evaluations: The rows of evaluation by field.
+        versions: Versions of the libraries that the run began with.
+        train: For each field of the training rows, its values over the steps. Long
+            series are thinned.
+        evaluations: For each field of the evaluation rows, the same.
         tokens_by_source: Tokens delivered so far, by source.
-        phases: As far as trained.
-        checkpoints: Those kept, oldest first.
-        best_metric: Name of the value whose lowest checkpoint is the best one.
-        best_step: Its step.
+        phases: The phases as far as they were trained.
+        checkpoints: The checkpoints that are kept, oldest first.
+        best_metric: Name of the metric that ranks checkpoints.
+        best_step: Step of the best checkpoint; None if no checkpoint has the metric.
         starts: How often the run was started.
         alerts: Warnings and errors of the log, oldest first.
-        last_text: What `eval_fn` wrote last, if it writes text.
-        num_damaged: Lines of `metrics.jsonl` that are no rows.
-        plan: The plan as text; empty where it cannot be made.
+        last_text: The last text that `eval_fn` returned; empty without one.
+        num_damaged: Damaged lines of `metrics.jsonl`.
+        damaged: Files and checkpoints that cannot be read, by their path in the folder.
+        plan: The plan as text; empty if it cannot be computed.
+
+    >>> from pathlib import Path
+    >>> row = '{"kind": "train", "step": 3, "loss": 2.5}'
+    >>> _ = Path("metrics.jsonl").write_text(row)
+    >>> read_facts(Path()).headline
+    'stopped, 3 steps, loss 2.5000'
     """
 
     name: str
@@ -114,6 +118,7 @@ class RunFacts:
     alerts: tuple[LogEntry, ...]
     last_text: str
     num_damaged: int
+    damaged: tuple[str, ...]
     plan: str
 
     @property
@@ -126,16 +131,16 @@ class RunFacts:
 
     @property
     def other_fields(self) -> list[str]:
-        """Numbers of training that have no picture of their own."""
+        """Fields of `train` that no fixed chart of the page shows."""
         return [name for name in self.train if name not in _NOT_DRAWN]
 
 
 def read_facts(folder: Path) -> RunFacts:
-    """Read what the folder of a run says.
+    """Read the facts of a run from its folder.
 
     Raises:
-        RunFolderError: It holds no run.
-        OSError: It cannot be read.
+        RunFolderError: The folder holds no run.
+        OSError: The folder cannot be read.
     """
     check_run(folder)
     rows, num_damaged = read_rows(folder)
@@ -143,19 +148,19 @@ def read_facts(folder: Path) -> RunFacts:
     evaluations = [row for row in rows if row["kind"] == "eval"]
     entries = read_log(folder)
     record = read_record(folder)
-    seed, versions = record.get("seed"), record.get("versions")
-    checkpoints = read_checkpoints(folder)
+    seed, versions = ((record or {}).get(name) for name in ("seed", "versions"))
+    checkpoints, damaged_steps = read_checkpoints(folder)
+    damaged = [RECORD] if record is None else []
+    damaged += [f"{CHECKPOINTS}/{step}" for step in damaged_steps]
     config = _config(folder)
-    best_metric = config and config.trainer.best_metric
-    if best_metric is None:
-        best_metric = default_best_metric(c.metrics for c in checkpoints)
+    best_metric, best_step = _best(checkpoints, config)
     step = max([0, *(r["step"] for r in rows), *(c.step for c in checkpoints)])
     starts = [found for e in entries if (found := _START.match(e.text))]
     total_steps = _total_steps(starts)
-    timed = [
-        _timing(row, before) for row, before in zip(train, [None, *train], strict=False)
-    ]
-    seconds = sum(row_s for row_s, _ in timed)
+    seconds = waited = 0.0
+    for row, before in zip(train, [{"step": 0}, *train], strict=False):
+        seconds += max(row["step"] - before["step"], 1) * _number(row, "step_s")
+        waited += _number(row, "wait_s")
     times = [str(row["time"]) for row in rows if "time" in row]
     texts = [row["text"] for row in evaluations if isinstance(row.get("text"), str)]
     return RunFacts(
@@ -163,10 +168,12 @@ def read_facts(folder: Path) -> RunFacts:
         status=_status(folder, step, total_steps, entries),
         step=step,
         total_steps=total_steps,
-        tokens=int(_last(train, "tokens") or 0),
+        tokens=int(
+            next((_number(r, "tokens") for r in train[::-1] if "tokens" in r), 0)
+        ),
         seconds=seconds,
         apart=_apart(rows),
-        wait_share=sum(wait_s for _, wait_s in timed) / seconds if seconds else 0.0,
+        wait_share=waited / seconds if seconds else 0.0,
         first_time=times[0] if times else "",
         last_time=times[-1] if times else "",
         seed=seed if is_count(seed) else None,
@@ -177,12 +184,13 @@ def read_facts(folder: Path) -> RunFacts:
         phases=tuple(_phases(train, checkpoints)),
         checkpoints=tuple(checkpoints),
         best_metric=best_metric,
-        best_step=_best(checkpoints, best_metric),
+        best_step=best_step,
         starts=len(starts),
         alerts=tuple(e for e in entries if e.level not in {"INFO", "DEBUG"}),
         last_text=texts[-1] if texts else "",
         num_damaged=num_damaged,
-        plan="" if config is None else _plan(config, newest_state(folder)),
+        damaged=tuple(damaged),
+        plan="" if config is None else _plan(config, folder),
     )
 
 
@@ -199,36 +207,21 @@ def _status(
 
 
 def _total_steps(starts: list[re.Match[str]]) -> int | None:
-    """Return the steps of the run, as the newest start says them."""
+    """Return the steps of the whole run, from the newest start in the log."""
     return int(starts[-1][starts[-1].lastindex or 0]) if starts else None
 
 
-def _timing(
-    row: Mapping[str, Any], before: Mapping[str, Any] | None
-) -> tuple[float, float]:
-    """Return the seconds of training since the row before, and those of waiting."""
-    steps = row["step"] - (0 if before is None else before["step"])
-    return max(steps, 1) * (number(row.get("step_s")) or 0.0), (
-        number(row.get("wait_s")) or 0.0
-    )
+def _number(row: Mapping[str, Any], field: str) -> float:
+    return number(row.get(field)) or 0.0
 
 
 def _apart(rows: Rows) -> dict[str, float]:
     names = {"compile_s": "compiling", "eval_s": "evaluating", "save_s": "saving"}
     sums = {
-        words: sum(number(row.get(field)) or 0.0 for row in rows)
+        words: sum(_number(row, field) for row in rows)
         for field, words in names.items()
     }
     return {words: seconds for words, seconds in sums.items() if seconds}
-
-
-def _last(rows: Rows, field: str) -> float | None:
-    return next((number(row[field]) for row in reversed(rows) if field in row), None)
-
-
-def _tokens(row: Mapping[str, Any]) -> dict[str, Any]:
-    by_source = row.get("tokens_by_source")
-    return cast("dict[str, Any]", by_source) if isinstance(by_source, dict) else {}
 
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
@@ -239,7 +232,7 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
         for name, value in row.items():
             if name == "step" or isinstance(value, bool):
                 continue
-            # NaN and infinities stand there as text, and are a gap in the line.
+            # NaN and infinities are logged as text; each is a gap in the line.
             is_gap = value in ("nan", "inf", "-inf")
             if is_gap or isinstance(value, int | float):
                 steps.setdefault(name, []).append(row["step"])
@@ -248,21 +241,21 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def _tokens_columns(train: Rows) -> dict[str, Series]:
-    """Return the tokens of each source so far; every source at the same steps."""
-    names = {name: 0 for row in train for name in _tokens(row)}
-    rows = [{"step": row["step"], **names, **_tokens(row)} for row in train]
-    return _columns(rows)
+    """Return the tokens of each source so far; all sources have the same steps."""
+    counts = [(row["step"], row.get("tokens_by_source", {})) for row in train]
+    names = {name: 0 for _, found in counts for name in found}
+    return _columns({"step": step, **names, **found} for step, found in counts)
 
 
 def _phases(train: Rows, checkpoints: list[Checkpoint]) -> Iterable[PhaseFacts]:
-    """Yield the phases, by the newest checkpoint and by the rows."""
+    """Yield every phase that the newest checkpoint or a row names."""
     recorded = _recorded_phases(checkpoints)
     before: dict[str, int] = {}
     last_step = 0
-    found = {row["phase"]: row for row in train if isinstance(row.get("phase"), int)}
+    found = {row["phase"]: row for row in train if "phase" in row}
     for index in sorted({*found, *recorded}):
         row = found.get(index, {})
-        so_far = _tokens(row) if row else before
+        so_far = row.get("tokens_by_source", {}) if row else before
         given = {name: count - before.get(name, 0) for name, count in so_far.items()}
         entry = recorded.get(index, {})
         weights = entry.get("weights", {})
@@ -289,7 +282,7 @@ def _recorded_phases(checkpoints: list[Checkpoint]) -> dict[int, dict[str, Any]]
     found: dict[int, dict[str, Any]] = {}
     for entry in cast("list[dict[str, Any]]", entries):
         if entry["edited"] and found:
-            # The same phase goes on with other weights.
+            # This entry continues the same phase with other weights.
             index = max(found)
             found[index] = {**entry, "start": found[index]["start"]}
         else:
@@ -298,7 +291,7 @@ def _recorded_phases(checkpoints: list[Checkpoint]) -> dict[int, dict[str, Any]]
 
 
 def _is_phase(entry: Any) -> bool:
-    """Return whether this is a phase as `Sampler.state` describes it."""
+    """Return whether an entry has the form that `Sampler.state` gives a phase."""
     try:
         counts = [entry["start"], entry["batch_size"], entry["seq_len"]]
         weights = list(entry["weights"].values())
@@ -307,15 +300,21 @@ def _is_phase(entry: Any) -> bool:
         return False
 
 
-def _best(checkpoints: list[Checkpoint], metric: str) -> int | None:
-    """Return the step of the lowest value; of equal ones the newer."""
-    having = [c for c in checkpoints if metric in c.metrics]
-    best = min(having, key=lambda c: (c.metrics[metric], -c.step), default=None)
-    return None if best is None else best.step
+def _best(
+    checkpoints: list[Checkpoint], config: RunConfig | None
+) -> tuple[str, int | None]:
+    """Return the metric that compares checkpoints, and the step of the best one."""
+    recorded = {c.step: c.best for c in checkpoints}
+    metrics = {c.step: c.metrics for c in checkpoints}
+    metric = None
+    if config is not None and not any(recorded.values()):
+        metric = config.trainer.best_metric
+    rule = best_rule(recorded, metric)
+    return rule.metric_of(metrics.values()), next(iter(rule.ranked(metrics)), None)
 
 
 def _config(folder: Path) -> RunConfig | None:
-    """Return the config that the run was started with last, if it can be read."""
+    """Return `config.toml` of the run; None if it cannot be read."""
     from roxxel.config import load_config
 
     try:
@@ -324,16 +323,12 @@ def _config(folder: Path) -> RunConfig | None:
         return None
 
 
-def _plan(config: RunConfig, state: dict[str, Any] | None) -> str:
-    """Return the plan of a run as text; empty if its corpora cannot be opened.
-
-    Args:
-        config: What the run was started with.
-        state: State of its data, which names the versions of the corpora.
-    """
+def _plan(config: RunConfig, folder: Path) -> str:
+    """Return the plan of a run as text; empty if corpora or state cannot be read."""
     from roxxel.config import open_curriculum
 
     try:
+        state = newest_state(folder)
         return str(open_curriculum(config).plan(config.seed, state))
     except (OSError, ValueError):
         return ""

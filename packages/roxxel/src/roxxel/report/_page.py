@@ -1,4 +1,4 @@
-"""The page: its head, its charts, its tables; one file that needs nothing else."""
+"""The HTML of the page, with its charts, tables, style and script in one file."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from roxxel.report._axis import short
-from roxxel.report._chart import Chart, Line, Mark
+from roxxel.report._chart import Chart, Line, Mark, short
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,6 +16,19 @@ if TYPE_CHECKING:
     from roxxel.report._facts import PhaseFacts, RunFacts
 
 _MOST_ALERTS = 40
+
+_MEANINGS = {
+    "read_s": "wait for reading tokens, in seconds since the row before",
+    "assemble_s": "wait for assembling batches, in seconds since the row before",
+    "transfer_s": "wait for making arrays, in seconds since the row before",
+    "model_flops_per_s": "work of the model, in FLOP/s",
+    "mfu": "share of the peak FLOP/s of all devices",
+    "device_bytes": "memory in use on the fullest device, in bytes",
+    "device_peak_bytes": "peak memory of the fullest device, in bytes",
+    "grad_norm": "norm of the gradient",
+    "learning_rate": "step size of the optimizer",
+}
+"""Meanings of the trainer's own fields, with units."""
 
 
 def page(facts: RunFacts) -> str:
@@ -51,11 +63,15 @@ def page(facts: RunFacts) -> str:
 
 
 def _charts(facts: RunFacts) -> Iterable[Chart]:
-    """Yield the charts that there are numbers for."""
+    """Yield every chart that has numbers."""
     train = facts.train
+    names = {"loss": "loss of a step", "loss_mean": "mean loss"}
+    if train.get("loss") == train.get("loss_mean"):
+        # With a row for every step the mean is the loss; draw one line.
+        del names["loss_mean"]
     losses = [
-        Line(words, train[name], is_faint=name == "loss")
-        for name, words in (("loss", "loss of a step"), ("loss_mean", "mean loss"))
+        Line(words, train[name], is_faint=name == "loss" and len(names) > 1)
+        for name, words in names.items()
         if name in train and train[name].finite
     ]
     held_out = {name: s for name, s in facts.evaluations.items() if s.finite}
@@ -88,10 +104,11 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
             line = Line(name, facts.train[name])
             yield Chart(
                 f"train-{name}",
-                name,
+                f"{name}: {_MEANINGS[name]}" if name in _MEANINGS else name,
                 [line],
                 from_zero=False,
                 may_be_log="norm" in name or "loss" in name,
+                shown=_percent if name == "mfu" else short,
                 height=150,
             )
 
@@ -161,13 +178,14 @@ def _alerts(facts: RunFacts) -> str:
         items.append(
             f"<li>{facts.num_damaged} lines of metrics.jsonl cannot be read</li>"
         )
+    items += [f"<li>{escape(path)} cannot be read</li>" for path in facts.damaged]
     if not items:
         return ""
     return f"<section><h2>Warnings</h2><ul>{''.join(items)}</ul></section>"
 
 
 def _entry(text: str) -> str:
-    """Return an entry of the log; a traceback is folded away."""
+    """Return an entry of the log, with a traceback in a closed `<details>`."""
     first, _, rest = text.partition("\n")
     if not rest:
         return escape(first)
@@ -281,7 +299,7 @@ def _duration(seconds: float) -> str:
 
 
 def _when(time: str) -> str:
-    """Return a moment without its milliseconds, in UTC."""
+    """Return an ISO 8601 time in UTC without its milliseconds."""
     try:
         return f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M:%S} UTC"
     except ValueError:
@@ -289,7 +307,7 @@ def _when(time: str) -> str:
 
 
 def _json(value: object) -> str:
-    """Return JSON that no browser takes for the end of its element."""
+    """Return JSON without `<`, so that a text cannot close the script element."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 

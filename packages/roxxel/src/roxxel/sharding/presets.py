@@ -1,0 +1,9 @@
+"""The public names of `roxxel_loader.sharding.presets`."""
+
+# ruff: noqa: F403, PLC0414 - every name is written once, in that module
+# pyright: reportWildcardImportFromLibrary=false
+
+from __future__ import annotations
+
+from roxxel_loader.sharding.presets import *
+from roxxel_loader.sharding.presets import __all__ as __all__
