@@ -79,6 +79,7 @@ DRILLS = (
 FUZZERS = (
     ("format_fuzz", ("--files", "100000")),
     ("manifest_fuzz", ("--files", "10000")),
+    ("input_fuzz", ("--files", "2000")),
 )
 CAMPAIGNS = (
     ("format_kill", ("--kills", "50")),
@@ -331,9 +332,9 @@ def release(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Read 100 000 mutated shards and 10 000 mutated manifests; add options after --.
+    """Read mutated shards, manifests and inputs; add options after --.
 
-    Every one gives the original tokens or a ShardError.
+    Every one gives the original tokens or an error of one sentence.
     """
     run_programs(session, FUZZERS)
 

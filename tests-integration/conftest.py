@@ -35,6 +35,14 @@ CUDA = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 
+# A program whose warnings are errors, one of several that run at a time: JAX warns of a
+# compiled file that another program is still writing, and then compiles.
+STRICT_AT_A_TIME = (
+    sys.executable,
+    *("-W", "error"),
+    *("-W", "default:Error reading persistent compilation cache"),
+)
+
 
 # A module for `model = "NAME:make"`: of 50 tokens each is foreseen from the one before.
 MODEL = """\
@@ -104,6 +112,11 @@ def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 @pytest.fixture
 def run_program(tmp_path: Path, compilation_cache: Path) -> RunProgram:
     """Run a program in an empty folder; warnings but the allowed one are errors."""
+    return program_runner(tmp_path, compilation_cache)
+
+
+def program_runner(folder: Path, cache: Path) -> RunProgram:
+    """Return what runs programs in `folder`, for fixtures that outlive one test."""
 
     def run(
         name: str, *arguments: str, devices: int = 1, allow: str = "error"
@@ -111,8 +124,8 @@ def run_program(tmp_path: Path, compilation_cache: Path) -> RunProgram:
         program = str(PROGRAMS / name)
         return subprocess.run(
             [sys.executable, "-W", "error", "-W", allow, program, *arguments],
-            cwd=tmp_path,
-            env=environment(devices, compilation_cache),
+            cwd=folder,
+            env=environment(devices, cache),
             capture_output=True,
             text=True,
             timeout=300,

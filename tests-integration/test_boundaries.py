@@ -45,10 +45,10 @@ MAY_BRING_EXTRAS = {
     "roxxel": {"roxxel-curriculum": {"rich"}, "roxxel-train": {"progress"}},
 }
 
-# What is imported and not declared: it comes with a declared package or, where it is
-# not installed, is done without.
+# Packages that are imported without being declared: a declared package brings them, or
+# the code also works without them.
 UNDECLARED = {
-    "roxxel-ckpt": {"numpy", "etils"},
+    "roxxel-ckpt": {"numpy", "etils", "tensorstore"},
     "roxxel-format": {"ml-dtypes"},
     "roxxel": {"rich"},
 }
@@ -56,10 +56,10 @@ UNDECLARED = {
 # Import names that differ from the name of the package that brings them.
 BROUGHT_BY = {"orbax": "orbax-checkpoint", "ml_dtypes": "ml-dtypes"}
 
-# Modules that are imported by their own path alone, by who has the extra.
+# Modules that may import the library of an extra as soon as they are imported.
 MODULES_OF_EXTRAS = {
     "roxxel-format": {"testing.py"},
-    "roxxel-curriculum": {"_plan/as_rich.py", "_plan/as_picture.py"},
+    "roxxel-curriculum": {"_plan/picture.py"},
     "roxxel-loader": {
         f"datasets/{name}.py" for name in ("arrow", "huggingface", "polars")
     },
@@ -169,8 +169,8 @@ def test_what_an_extra_brings_is_imported_with_its_module_alone(package: str) ->
     allowed = MODULES_OF_EXTRAS.get(package, set())
 
     check_none(
-        f"{place} imports {name} wherever it is imported, which only an extra of "
-        f"{package} brings; import it where it is used"
+        f"{place} imports {name} at once, but only an extra of {package} installs "
+        f"{name}; import it in the function that uses it"
         for name, place in sorted(imported_at_once(package))
         if name in optional and place.split(":")[0].split("/", 3)[3] not in allowed
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import os
@@ -9,12 +10,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from matplotlib import image
 
 from .conftest import PROGRAMS, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
 DEVICES = re.compile(r"<!-- runs on (\d+) devices -->")
@@ -35,11 +40,24 @@ PICTURES = ROOT / "docs" / "pictures"
 DRAWN = sorted(
     re.findall(r"\(pictures/(.*)\)", (ROOT / "docs/arithmetic.md").read_text())
 )
-EXAMPLES = sorted(
-    ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(".__init__")
+SOURCES = {
+    ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(
+        ".__init__"
+    ): path
     for source in ROOT.glob("packages/*/src")
     for path in source.rglob("*.py")
-    if ">>> " in path.read_text()
+}
+# Modules that import the library of an extra. The tests of their packages run the
+# examples.
+OF_EXTRAS = {
+    "roxxel_loader.datasets.huggingface",
+    "roxxel_loader.datasets.polars",
+    "roxxel_train.tensorboard",
+}
+EXAMPLES = sorted(
+    name
+    for name, path in SOURCES.items()
+    if ">>> " in path.read_text() and name not in OF_EXTRAS
 )
 
 RUN = [page for page in pages() if {"python", "sh"} & set(blocks(page))]
@@ -111,10 +129,43 @@ def test_example_of_a_docstring_gives_what_it_shows(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    done = doctest.testmod(importlib.import_module(module))
+    package = importlib.import_module(module.partition(".")[0])
+    public = {name: getattr(package, name) for name in package.__all__}
+    globs = {"np": np, **public}
+
+    done = doctest.testmod(importlib.import_module(module), extraglobs=globs)
 
     assert done.attempted
     assert not done.failed
+
+
+def public_classes() -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield module and definition of every class that users name, errors apart."""
+    for name, path in SOURCES.items():
+        package = importlib.import_module(name.partition(".")[0])
+        is_private = "._" in name
+        for node in ast.parse(path.read_text()).body:
+            if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+                continue
+            bases = " ".join(map(ast.unparse, node.bases))
+            is_error = re.search(r"Error|Exception|SystemExit", bases) is not None
+            if not is_error and (not is_private or node.name in package.__all__):
+                yield name, node
+
+
+@pytest.mark.parametrize(
+    ("module", "node"),
+    [
+        pytest.param(module, node, id=f"{module}.{node.name}")
+        for module, node in public_classes()
+        # The quickstart is an example itself.
+        if not module.startswith("roxxel.quickstart")
+    ],
+)
+def test_every_public_class_has_an_example(module: str, node: ast.ClassDef) -> None:
+    texts = [each.value for each in ast.walk(node) if isinstance(each, ast.Constant)]
+
+    assert any(isinstance(text, str) and ">>> " in text for text in texts), module
 
 
 def test_pictures_are_those_that_are_drawn_today(tmp_path: Path) -> None:

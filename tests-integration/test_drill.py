@@ -13,7 +13,6 @@ import random
 import re
 import signal
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from .conftest import PROGRAMS, REAL_DEVICES, environment
+from .conftest import PROGRAMS, REAL_DEVICES, STRICT_AT_A_TIME, environment
 from .drill_cases import FACTORS, PLACES, Case, cases, cover
 from .programs import drill
 from .runs import all_said, free_port, rows
@@ -149,7 +148,7 @@ class Drill:
 
     def _program(self, place: str, arguments: list[str]) -> Ended:
         num_processes, _ = PLACES[place]
-        command = [sys.executable, "-W", "error", str(PROGRAMS / "drill.py")]
+        command = [*STRICT_AT_A_TIME, str(PROGRAMS / "drill.py")]
         command += [str(self.data), *arguments]
         port = free_port()
         processes = [

@@ -75,7 +75,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         become_a_later_version,
         "format version 2, but this reader knows",
     ),
-    "folder": (become_a_folder, "not a file, so not a shard"),
+    "folder": (become_a_folder, "is a folder, not a regular file"),
 }
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +16,7 @@ from roxxel.cli import main
 from .conftest import MODEL
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 CONFIG = """\
@@ -142,3 +144,63 @@ def test_damaged_record_of_a_run_is_one_sentence_and_drawn(
     [said] = capfd.readouterr().err.splitlines()
     assert str(record) in said
     assert main(["report", str(folder / "run")]) == 0
+
+
+def become_a_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    """End a test that waits for the writer of a pipe."""
+
+    def end(*_: object) -> None:
+        raise AssertionError("the command waited for the writer of a pipe")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_a_pipe_in_place_of_the_record_is_one_sentence_and_drawn(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    record = folder / "run" / "run.json"
+    become_a_pipe(record)
+
+    assert train(folder) == 1
+
+    [said] = capfd.readouterr().err.splitlines()
+    assert f"{record}: is not a regular file, so it is not the record of a run" in said
+    assert main(["report", str(folder / "run")]) == 0
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("name", ["metrics.jsonl", "system.log"])
+def test_a_pipe_in_place_of_a_log_is_one_sentence_of_the_report(
+    folder: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "run" / name
+    become_a_pipe(path)
+
+    assert main(["report", str(folder / "run")]) == 1
+
+    [said] = capfd.readouterr().err.splitlines()
+    assert f"{path}: is not a regular file; restore it, or remove it to go" in said
+
+
+@pytest.mark.usefixtures("alarm")
+@pytest.mark.parametrize("name", ["checkpoint.json", "digests/0.json"])
+def test_run_goes_on_from_the_checkpoint_before_one_with_a_pipe(
+    folder: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    become_a_pipe(folder / "run" / "checkpoints" / "8" / name)
+
+    assert train(folder) == 0
+
+    assert "resumed from step 4 of 12" in capfd.readouterr().err
+    assert steps(folder) == list(range(1, 13))

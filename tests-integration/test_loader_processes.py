@@ -93,6 +93,11 @@ def test_rows_that_processes_share_are_an_error() -> None:
         assert "processes [0, 1] hold the same rows" in report["shared rows"]
 
 
+def test_a_part_of_the_own_rows_does_not_come_back_to_the_host() -> None:
+    for report in reports((2, 2)):
+        assert "holds only a part of its rows" in report["part of rows"]
+
+
 def test_rows_are_described_for_each_process() -> None:
     words = re.sub(r" on device \d+", "", reports((2, 2))[1]["description"])
 

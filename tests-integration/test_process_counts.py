@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 import zlib
 from collections import Counter
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 from roxxel import TIMING_FIELDS, Curriculum, Phase, Roxxel
 
-from .conftest import PROGRAMS, SEVERAL_PROCESSES, environment
+from .conftest import PROGRAMS, SEVERAL_PROCESSES, STRICT_AT_A_TIME, environment
 from .programs import drill
 from .runs import all_said, free_port
 
@@ -63,7 +62,7 @@ def train(count: int, folder: Path, cache: Path) -> Run:
     """Train in so many processes, of four devices together."""
     run, seen = folder / f"run-{count}", folder / f"seen-{count}"
     seen.mkdir()
-    command = [sys.executable, "-W", "error", str(PROGRAMS / "several.py")]
+    command = [*STRICT_AT_A_TIME, str(PROGRAMS / "several.py")]
     shared = {
         **environment(4 // count, cache),
         "JAX_NUM_PROCESSES": str(count),

@@ -111,6 +111,108 @@ def test_end_of_the_first_process_ends_the_other(
     assert ended.codes[1] != 0
 
 
+@pytest.mark.parametrize(
+    ("accident", "reason"),
+    [
+        ("error@before:1", "process 1 failed: OSError: the disk is gone"),
+        ("error@after:1", "process 1 failed: OSError: the disk is gone"),
+        ("error@before:0", "process 0 failed: OSError: the disk is gone"),
+        ("exit@before:1", "process 1 failed: its program ended while the others wait"),
+        ("exit@after:0", "process 0 failed: its program ended while the others wait"),
+        (
+            "checkpoint_every=0:1",
+            "process 1 failed: ValueError: checkpoint_every must be",
+        ),
+    ],
+)
+def test_end_of_one_process_outside_the_run_ends_all_with_the_reason(
+    data: Path, tmp_path: Path, compilation_cache: Path, accident: str, reason: str
+) -> None:
+    ended = train(data, tmp_path / "run", compilation_cache, accident)
+
+    assert ended.codes == [1, 1]
+    assert all(f"the run ends: {reason}" in text for text in ended.texts)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("own", [0, 1])
+def test_process_killed_while_the_others_evaluate_ends_them_with_the_reason(
+    data: Path, tmp_path: Path, compilation_cache: Path, count: int, own: int
+) -> None:
+    last = count - 1
+    ended = train(
+        data,
+        tmp_path / "run",
+        compilation_cache,
+        "eval_every=5",
+        f"own={own}",
+        f"kill@evaluate:{last}",
+        *(f"sleep@evaluate:{index}" for index in range(last)),
+        count=count,
+    )
+
+    assert ended.codes == [1] * last + [-signal.SIGKILL]
+    reason = f"the run ends: process {last} failed: killed or crashed"
+    assert all(reason in text for text in (*ended.texts[:last], ended.log))
+
+
+def test_process_killed_while_all_save_ends_the_others_with_the_reason(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    ended = train(
+        data, tmp_path / "run", compilation_cache, "checkpoint_every=5", "kill@save:1"
+    )
+
+    assert ended.codes == [1, -signal.SIGKILL]
+    reason = "the run ends: process 1 failed: killed or crashed"
+    assert all(reason in text for text in (ended.texts[0], ended.log))
+
+
+def test_process_killed_while_all_restore_ends_the_others_with_the_reason(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    run = tmp_path / "run"
+    stopped = train(data, run, compilation_cache, "sigterm@20:1")
+
+    ended = train(data, run, compilation_cache, "kill@restore:1")
+
+    assert stopped.codes == [75, 75]
+    assert ended.codes == [1, -signal.SIGKILL]
+    reason = "the run ends: process 1 failed: killed or crashed"
+    assert all(reason in text for text in (ended.texts[0], ended.log))
+
+
+@pytest.mark.parametrize("build", [0, 1])
+def test_models_that_differ_are_an_error_in_all(
+    data: Path, tmp_path: Path, compilation_cache: Path, build: int
+) -> None:
+    ended = train(
+        data, tmp_path / "run", compilation_cache, "arrays=1:1", f"build={build}"
+    )
+
+    assert ended.codes == [1, 1]
+    error = "caught SettingsDifferError: model or optimizer differs between processes ("
+    assert all(error in text for text in ended.texts)
+
+
+def test_processes_that_share_no_disk_are_refused_before_the_first_step(
+    data: Path, tmp_path: Path, compilation_cache: Path
+) -> None:
+    run = tmp_path / "run"
+
+    ended = train(data, run, compilation_cache, "disks=1")
+
+    assert ended.codes == [1, 1]
+    log = (run / "0" / "system.log").read_text()
+    error = (
+        "process 1 does not see the file that process 0 wrote here, so no checkpoint"
+    )
+    remedy = "; give checkpoint_path a folder on a disk that all processes share"
+    for text in (*ended.texts, log):
+        assert error in text
+        assert remedy in text
+
+
 def test_nan_is_raised_by_all_although_one_is_slow(
     data: Path, tmp_path: Path, compilation_cache: Path
 ) -> None:
@@ -153,6 +255,7 @@ def test_process_that_holds_the_interpreter_lock_prints_its_stacks(
     [
         ("checkpoint_every=7:1", "process 0: 1000; process 1: 7"),
         ("grad_accum_steps=2:1", "process 0: 1; process 1: 2"),
+        ("seed=4:1", "process 0: 3; process 1: 4"),
     ],
 )
 def test_different_setting_is_named_by_all(
@@ -162,7 +265,34 @@ def test_different_setting_is_named_by_all(
 
     assert ended.codes == [1, 1]
     name = argument.partition("=")[0]
-    error = f"caught ValueError: {name} differs between processes ({values}); "
+    error = f"caught SettingsDifferError: {name} differs between processes ({values}); "
+    assert all(error in text for text in ended.texts)
+
+
+@pytest.mark.parametrize(
+    ("argument", "difference"),
+    [
+        (
+            "corpus=code:1",
+            "fingerprint of source 'self' differs between processes (process 0: ",
+        ),
+        (
+            "rows=6:1",
+            (
+                "phase 0 differs between processes "
+                '(process 0: "120 steps of 4 x 17 from step 0"; '
+                'process 1: "120 steps of 6 x 17 from step 0"); '
+            ),
+        ),
+    ],
+)
+def test_different_part_of_the_curriculum_is_named_by_all(
+    data: Path, tmp_path: Path, compilation_cache: Path, argument: str, difference: str
+) -> None:
+    ended = train(data, tmp_path / "run", compilation_cache, argument)
+
+    assert ended.codes == [1, 1]
+    error = f"caught SettingsDifferError: {difference}"
     assert all(error in text for text in ended.texts)
 
 

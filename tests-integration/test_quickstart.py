@@ -12,7 +12,6 @@ import jax
 import numpy as np
 from flax import nnx
 from roxxel.quickstart.model import Decoder, make_optimizer
-from roxxel.quickstart.settings import Schedule
 from roxxel_ckpt import Checkpointer
 
 from .conftest import environment
@@ -43,7 +42,7 @@ def finish(out: Path, cache: Path) -> None:
 
 def arrays(out: Path) -> list[bytes]:
     model = Decoder(rngs=nnx.Rngs(9))
-    tx = make_optimizer(Schedule.of(STEPS))
+    tx = make_optimizer(STEPS)
     optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
     with Checkpointer(out / "checkpoints", model, optimizer) as checkpointer:
         assert checkpointer.restore(strict=True) == STEPS

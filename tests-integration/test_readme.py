@@ -12,22 +12,45 @@ from .conftest import environment
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_example_of_the_readme_runs(tmp_path: Path, compilation_cache: Path) -> None:
+def program() -> str:
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(blocks) == 2
+    return "".join(blocks)
 
+
+def lines_of(program: str, folder: Path, compilation_cache: Path) -> list[str]:
+    """Run a program in a folder and return the lines that it printed."""
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", "".join(blocks)],
-        cwd=tmp_path,
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=folder,
         env=environment(1, compilation_cache),
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
-
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    return done.stdout.splitlines()
+
+
+def test_example_of_the_readme_runs(tmp_path: Path, compilation_cache: Path) -> None:
+    lines = lines_of(program(), tmp_path, compilation_cache)
+
     assert "80 steps" in lines[0]
     assert lines[-2].startswith("done: 80 of 80 steps, loss 0.")
     assert lines[-1].startswith("(16, 65) Location(source='self'")
+
+
+def test_example_shows_what_was_trained_after_a_longer_phase_was_added(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    longer = program().replace(
+        "[short, long]", "[short, long, Phase(10, batch_size=2, seq_len=513)]"
+    )
+    assert longer != program()
+
+    before = lines_of(program(), tmp_path, compilation_cache)
+    after = lines_of(longer, tmp_path, compilation_cache)
+
+    assert after[-2].startswith("done: 90 of 90 steps")
+    assert after[-1] == before[-1]

@@ -16,6 +16,18 @@ from .tools import release
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = {member.name: member for member in release.read_members()}
+WARNING = (
+    "**On the public package index, `roxxel` is another project.** Install from a "
+    "checkout, as shown here, or from the URL of the repository: `pip install "
+    '"git+URL#subdirectory=packages/NAME"`, with one such argument for each package.'
+)
+PAGES = sorted(
+    path
+    for folder in (ROOT, ROOT / "packages", ROOT / "docs")
+    for path in folder.glob("*.md" if folder == ROOT else "**/*.md")
+    if "_build" not in path.parts and path.name != "CHANGELOG.md"
+)
+INSTALLS = re.compile(r"\b(?:pip install|uv add)\s+(?!--no-index)([^`\n]+)")
 BY_PACKAGE = pytest.mark.parametrize("package", MEMBERS)
 
 
@@ -48,6 +60,19 @@ def test_the_readme_installs_from_the_checkout_with_all_members_needed(
     installed = [set(re.findall(r"packages/([a-z-]+)", one)) for one in commands]
 
     assert members_needed(package) in installed
+
+
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_a_page_that_installs_warns_of_the_other_project(page: Path) -> None:
+    text = page.read_text("utf-8")
+    commands = [command.split("&&")[0].split() for command in INSTALLS.findall(text)]
+
+    if commands:
+        assert WARNING in " ".join(text.split())
+    words = {word.strip("\"'") for command in commands for word in command}
+    assert [word for word in words if re.match(r"roxxel\b", word)] == []
 
 
 @BY_PACKAGE

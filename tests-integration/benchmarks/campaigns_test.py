@@ -47,6 +47,15 @@ def test_mutated_manifests_give_the_right_tokens_or_an_error() -> None:
     assert found["of_json refused"]
 
 
+def test_damaged_inputs_give_the_right_documents_or_an_error() -> None:
+    output = run("input_fuzz.py", "--files", "200")
+
+    found = counts(output)
+    assert sum(found.values()) == 200
+    assert found["jsonl zst truncate refused"]
+    assert found["parquet plain truncate refused"]
+
+
 @pytest.mark.parametrize("kind", ["create", "append", "replace"])
 def test_killed_writer_leaves_the_old_corpus_or_the_new_one(kind: str) -> None:
     output = run("format_kill.py", "--kills", "2", "--kinds", kind)

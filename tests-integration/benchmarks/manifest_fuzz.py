@@ -77,15 +77,13 @@ class Sample:
         folder: Of the corpus `c_*.rox`.
         manifest: Its manifest.
         versions: Documents of each version by fingerprint, oldest first.
-        column: A value for each token.
-        column_digest: Digest of the column.
+        columns: Values and digest of the column of each version, by fingerprint.
     """
 
     folder: Path
     manifest: bytes
     versions: dict[str, list[npt.NDArray[np.uint16]]]
-    column: npt.NDArray[np.uint8] | None
-    column_digest: str | None
+    columns: dict[str, tuple[npt.NDArray[np.uint8], str]]
 
     @property
     def pattern(self) -> str:
@@ -128,23 +126,23 @@ def sample(
     *,
     has_column: bool = False,
 ) -> Sample:
-    """Write a corpus in several versions."""
+    """Write a corpus in several versions, and a column that each version replaces."""
     folder.mkdir()
     corpus = Roxxel(folder / "c_*.rox")
     versions: dict[str, list[npt.NDArray[np.uint16]]] = {}
+    columns: dict[str, tuple[npt.NDArray[np.uint8], str]] = {}
     documents: list[npt.NDArray[np.uint16]] = []
-    for part in parts:
+    for number, part in enumerate(parts):
         corpus.write(
             part, separator=7, block_size=512, max_shard_bytes=10_000, exist="append"
         )
         documents = [*documents, *part]
         versions[corpus.fingerprint] = documents
-    column = digest = None
-    if has_column:
-        column = (np.arange(corpus.num_tokens) % 251).astype(np.uint8)
-        corpus.write_column(COLUMN, column, per="token")
-        digest = corpus.column(COLUMN).digest
-    return Sample(folder, (folder / MANIFEST).read_bytes(), versions, column, digest)
+        if has_column:
+            values = ((np.arange(corpus.num_tokens) + number) % 251).astype(np.uint8)
+            corpus.write_column(COLUMN, values, exist="replace")
+            columns[corpus.fingerprint] = values, corpus.column(COLUMN).digest
+    return Sample(folder, (folder / MANIFEST).read_bytes(), versions, columns)
 
 
 def line(documents: list[npt.NDArray[np.uint16]]) -> npt.NDArray[np.uint16]:
@@ -264,22 +262,19 @@ def reads_spans(corpus: Roxxel, sample: Sample) -> bool:
 
 
 def reads_column(corpus: Roxxel, sample: Sample) -> bool:
-    """Read a column, if the manifest still has it.
+    """Read the column of every version, if the manifest still has it.
 
     The fingerprint does not cover columns. If a manifest gives a shard another column
     file, the digest of the column differs; a run compares that digest when it resumes.
     """
-    if sample.column is None:
-        return True
-    try:
-        column = corpus.column(COLUMN)
-    except KeyError:
-        return True
-    if column.digest != sample.column_digest:
-        return True
-    right = sample.column
-    values = column[0 : min(len(column), len(right))]
-    return column.per == "token" and np.array_equal(values, right[: len(values)])
+    for version, (right, digest) in sample.columns.items():
+        column = corpus.with_version(version).column(COLUMN)
+        if column.digest != digest:
+            continue
+        values = column[0 : min(len(column), len(right))]
+        if column.per != "token" or not np.array_equal(values, right[: len(values)]):
+            return False
+    return True
 
 
 def reads_versions(corpus: Roxxel, sample: Sample) -> bool:

@@ -1,12 +1,17 @@
 """Trains on two devices, over the processes that the environment names, with accidents.
 
-    ending.py DATA RUN [WHAT@READ:PROCESS ...] [NAME=VALUE:PROCESS ...]
+    ending.py DATA RUN [WHAT@WHERE:PROCESS ...] [NAME=VALUE:PROCESS ...]
 
-`WHAT` happens in one process, when it reads its `READ`-th batch: "error", "kill",
-"sigterm", "save", "sleep", "gil" or "nan"; "slow" delays every batch from there on.
-`NAME=VALUE` gives the trainer another argument in one process, or in all without one.
+`WHAT` happens in one process: "error", "exit", "kill", "sigterm", "save", "sleep",
+"gil" or "nan"; "slow" delays every batch from there on. `WHERE` is the number of a read
+of a batch, or "before" and "after" the trainer is made, "evaluate", "save" or
+"restore". `NAME=VALUE` gives the trainer another argument in one process, or in all
+without a process. The program itself uses these names: "rows" of a batch, "corpus",
+"arrays" and "values" of a model of its own, "mib" of parameters, "build" the model on
+the mesh, "own" call of `jax.distributed.initialize`, "disks" of each process.
 """
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -36,28 +41,27 @@ def loss_fn(model, batch):
     return jnp.where((batch < 0).any(), jnp.nan, losses.mean())
 
 
-class Accidents(Roxxel):
-    """A corpus in which reading a batch has effects."""
+class Accidents:
+    """What happens in this process, and where."""
 
-    def __init__(self, path, effects):
-        super().__init__(path)
+    def __init__(self, effects):
         self.effects = effects
-        self.num_reads = 0
         self.delay_s = TINY
 
-    def read(self, starts, length, dtype=None, out=None):
-        rows = super().read(starts, length, dtype, out)
-        self.num_reads += 1
-        for what, at in self.effects:
-            if at == self.num_reads:
+    def at(self, where, rows=None):
+        for what, place in self.effects:
+            if place == str(where):
                 self.happen(what, rows)
-        time.sleep(self.delay_s)
-        return rows
 
     def happen(self, what, rows):
+        # The benchmark of these programs measures from here on.
+        sys.stderr.write(f"{what} at {time.time()}\n")
+        sys.stderr.flush()
         if what == "error":
             raise OSError("the disk is gone")
-        if what == "nan":
+        if what == "exit":
+            sys.exit(3)
+        elif what == "nan":
             rows[0, 0] = -1
         elif what == "slow":
             self.delay_s = 0.2
@@ -74,34 +78,89 @@ class Accidents(Roxxel):
         else:
             raise ValueError(what)
 
+    def watch_checkpoints(self, folder):
+        """Let a first file that is written, and one that is read, be an accident."""
+
+        def watch(event, arguments):
+            if event == "open" and str(arguments[0]).startswith(str(folder)):
+                is_written = arguments[2] & (os.O_WRONLY | os.O_RDWR)
+                self.at("save" if is_written else "restore")
+
+        sys.addaudithook(watch)
+
+
+class Corpus(Roxxel):
+    """A corpus in which reading a batch has effects."""
+
+    def __init__(self, path, accidents):
+        super().__init__(path)
+        self.accidents = accidents
+        self.num_reads = 0
+
+    def read(self, starts, length, dtype=None, out=None):
+        rows = super().read(starts, length, dtype, out)
+        self.num_reads += 1
+        self.accidents.at(self.num_reads, rows)
+        time.sleep(self.accidents.delay_s)
+        return rows
+
+
+def parsed(value):
+    """Return a number where a text is one."""
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    return value
+
 
 if __name__ == "__main__":
-    initialize()
     data, run, *arguments = sys.argv[1:]
+    process = int(os.environ["JAX_PROCESS_ID"])
     effects, options = [], {}
     for argument in arguments:
-        text, _, process = argument.partition(":")
-        if process and int(process) != jax.process_index():
+        text, _, only = argument.partition(":")
+        if only and int(only) != process:
             continue
         if "=" in text:
             name, _, value = text.partition("=")
-            options[name] = float(value) if "." in value else int(value)
+            options[name] = parsed(value)
         else:
-            what, _, at = text.partition("@")
-            effects.append((what, int(at)))
-    rows = options.pop("rows", 4)
-    model = Model(0.1, nnx.Rngs(0))
-    trainer = Trainer(
-        model,
-        nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param),
-        Curriculum(
-            Accidents(Path(data) / "web_*.rox", effects), [Phase(STEPS, rows, 17)]
-        ),
-        loss_fn,
-        run,
-        **{"checkpoint_every": 1000, "log_every": 1, "seed": SEED, **options},
-    )
+            effects.append(tuple(text.split("@")))
+    if options.pop("own", 0):
+        address = os.environ["JAX_COORDINATOR_ADDRESS"]
+        count = os.environ["JAX_NUM_PROCESSES"]
+        jax.distributed.initialize(address, int(count), process)
+    else:
+        initialize()
+    if options.pop("disks", 0):
+        run = str(Path(run) / str(process))
+    accidents = Accidents(effects)
+    accidents.at("before")
+    num_arrays, seed = options.pop("arrays", 0), options.pop("values", 0)
+    num_floats = options.pop("mib", 0) * 2**18
+
+    def build():
+        model = Model(0.1, nnx.Rngs(seed))
+        if num_floats:
+            model.ballast = nnx.Param(jnp.zeros(num_floats))
+        model.more = nnx.List([nnx.Param(jnp.zeros(3)) for _ in range(num_arrays)])
+        return model, nnx.Optimizer(model, optax.sgd(1e-2), wrt=nnx.Param)
+
+    is_function = options.pop("build", 0)
+    objects = (build, None) if is_function else build()
+    corpus = Corpus(Path(data) / f"{options.pop('corpus', 'web')}_*.rox", accidents)
+    phases = [Phase(STEPS, options.pop("rows", 4), 17)]
     try:
+        trainer = Trainer(
+            *objects,
+            Curriculum(corpus, phases),
+            loss_fn,
+            run,
+            lambda _: accidents.at("evaluate"),
+            **{"checkpoint_every": 1000, "log_every": 1, "seed": SEED, **options},
+        )
+        accidents.at("after")
+        accidents.watch_checkpoints(Path(run) / "checkpoints")
         trainer.run()
     except (NonFiniteError, Preempted, ValueError) as error:
         # Errors that all processes raise alike are the user's to catch.

@@ -20,6 +20,7 @@ from roxxel_loader import (
     SimpleDataset,
     describe_rows,
     device_stream,
+    global_to_host_array,
     host_to_global_device_array,
 )
 
@@ -136,6 +137,8 @@ def main() -> None:
         with jax.set_mesh(line):
             placed = [host_to_global_device_array(batch) for batch in local]
         report["placed"] = digest(placed)
+        for rows, batch in zip(placed, local, strict=True):
+            assert np.array_equal(global_to_host_array(rows), batch)
     except ValueError as error:
         report["placed"] = str(error)
     try:
@@ -143,6 +146,14 @@ def main() -> None:
         report["shared rows"] = "placed"
     except ValueError as error:
         report["shared rows"] = str(error)
+    zeros = np.zeros(SHAPE)
+    split = jax.make_array_from_callback(
+        SHAPE, shardings["columns"], lambda index: zeros[index]
+    )
+    try:
+        global_to_host_array(split)
+    except ValueError as error:
+        report["part of rows"] = str(error)
     report["description"] = describe_rows(shardings["rows"], SHAPE)
     Path(sys.argv[4]).write_text(json.dumps(report))
     jax.distributed.shutdown()

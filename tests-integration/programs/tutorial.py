@@ -1,4 +1,4 @@
-"""The documents' pre-training program: same names and arguments, smaller numbers.
+"""The tutorial's program: its names, arguments and numbers, but for a small model.
 
 Run it in an empty folder; run it again and it goes on with what it finds there.
 """
@@ -12,12 +12,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from roxxel import Curriculum, Phase, Roxxel, Trainer
 
-PATTERN = "./wiki_*.rox"
-SEED = 42
-PEAK = 3e-4
-VOCABULARY = 500
-WIDTH = 32
-NUM_DOCUMENTS = 1200
+# The tutorial has 10000 and 256, with which this takes minutes on two cores.
+VOCABULARY = 100
+WIDTH = 16
+
+DATASET_PATTERN = "./wiki_*.rox"
+GLOBAL_SEED = 42
+LR = 3e-4
 
 
 class Xenron(nnx.Module):
@@ -33,11 +34,11 @@ class Xenron(nnx.Module):
 
 
 def token_generator():
-    for _ in range(NUM_DOCUMENTS):
+    for _ in range(10000):
         yield np.random.randint(0, VOCABULARY, size=(128,), dtype=np.int32)
 
 
-rox = Roxxel(PATTERN)
+rox = Roxxel(DATASET_PATTERN)
 rox.write(
     token_generator(), separator=b"\x00", block_size=4096, max_shard_bytes=1024**3
 )
@@ -54,23 +55,23 @@ def loss_fn(model, batch):
 
 
 def main() -> None:
-    rngs = nnx.Rngs(SEED)
+    rngs = nnx.Rngs(GLOBAL_SEED)
     model = Xenron(4, rngs)
 
     devices = jax.devices()
     mesh = Mesh(mesh_utils.create_device_mesh((len(devices),)), axis_names=("data",))
     data_sharding = NamedSharding(mesh, P("data", None))
 
-    with Roxxel(filepath=PATTERN) as init_ds:
-        phase1_steps = init_ds.estimate_steps(seq_len=129, batch_size=16)
-        phase2_full_steps = init_ds.estimate_steps(seq_len=1025, batch_size=1)
+    with Roxxel(filepath=DATASET_PATTERN) as init_ds:
+        phase1_steps = init_ds.estimate_steps(seq_len=1025, batch_size=16)
+        phase2_full_steps = init_ds.estimate_steps(seq_len=32769, batch_size=1)
         phase2_steps = int(phase2_full_steps * 0.20)
 
     phases = [
-        Phase(steps=phase1_steps, batch_size=16, seq_len=129),
-        Phase(steps=phase2_steps, batch_size=1, seq_len=1025),
+        Phase(steps=phase1_steps, batch_size=16, seq_len=1025),
+        Phase(steps=phase2_steps, batch_size=1, seq_len=32769),
     ]
-    curriculum = Curriculum(primary_streamer=Roxxel(PATTERN), phases=phases)
+    curriculum = Curriculum(primary_streamer=Roxxel(DATASET_PATTERN), phases=phases)
     total_train_steps = sum(p.steps for p in phases)
 
     tx = optax.chain(
@@ -78,10 +79,10 @@ def main() -> None:
         optax.nadamw(
             learning_rate=optax.warmup_cosine_decay_schedule(
                 init_value=1e-7,
-                peak_value=PEAK,
+                peak_value=LR,
                 warmup_steps=int(total_train_steps * 0.05),
                 decay_steps=total_train_steps,
-                end_value=PEAK * 0.01,
+                end_value=LR * 0.01,
             ),
             weight_decay=0.01,
         ),
@@ -98,7 +99,7 @@ def main() -> None:
         eval_every=500,
         checkpoint_every=100,
         log_every=100,
-        seed=SEED,
+        seed=GLOBAL_SEED,
         mesh=mesh,
         data_sharding=data_sharding,
     )

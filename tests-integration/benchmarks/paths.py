@@ -1,0 +1,134 @@
+"""Counts the modules whose functions run for a batch, save, restore and document.
+
+Each is done before, so that nothing is loaded, compiled or opened for the first time,
+and then recorded with Python's profiler in all threads. Functions that a library
+generates, such as the constructor of a dataclass, do not count. A document is recorded
+alone, in the middle of a write, and with the whole write, which opens and commits.
+
+    python tests-integration/benchmarks/paths.py
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import optax
+from flax import nnx
+from roxxel_ckpt import Checkpointer
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import Roxxel
+from roxxel_loader import device_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from types import FrameType
+
+PREFETCH = 2
+
+
+def main() -> dict[str, list[str]]:
+    """Print and return the modules of each path, in the order of their first call."""
+    calls = Calls()
+    # Threads must start with the profiler: it does not reach those that live already.
+    threading.setprofile(calls.note)
+    sys.setprofile(calls.note)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            paths = {
+                **written(calls, Path(folder)),
+                "a batch": batch(calls, Path(folder)),
+                **saved_and_restored(calls, Path(folder)),
+            }
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    print(f"Python {sys.version.split()[0]}, JAX {jax.__version__}")
+    for name, modules in paths.items():
+        print(f"{name}: {len(modules)} modules")
+        print(*(f"  {module}" for module in modules), sep="\n")
+    return paths
+
+
+class Calls:
+    """The modules of Roxxel whose functions are called while they are recorded."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, None] | None = None
+
+    @contextmanager
+    def recorded(self) -> Generator[list[str]]:
+        """Give a list that holds the modules once the context is left."""
+        modules: list[str] = []
+        self._found = found = {}
+        try:
+            yield modules
+        finally:
+            self._found = None
+            modules += found
+
+    def note(self, frame: FrameType, event: str, argument: Any) -> None:
+        """Note the module of a call; for `sys.setprofile`."""
+        del argument
+        found = self._found
+        if found is None or event != "call" or frame.f_code.co_filename[0] == "<":
+            return
+        module: str = frame.f_globals.get("__name__", "")
+        if module.startswith("roxxel_"):
+            found[module] = None
+
+
+def written(calls: Calls, folder: Path) -> dict[str, list[str]]:
+    """Write a corpus; return the modules of some documents and of another write."""
+    documents = [list(range(50_000))] * 40
+    alone: list[str] = []
+
+    def read() -> Iterator[list[int]]:
+        yield from documents[:20]
+        with calls.recorded() as modules:
+            yield from documents[20:]
+        alone.extend(modules)
+
+    Roxxel(folder / "first_*.rox").write(read(), separator=0, dtype="uint16")
+    with calls.recorded() as whole:
+        Roxxel(folder / "tokens_*.rox").write(documents, separator=0, dtype="uint16")
+    return {"a document written": alone, "a write": whole}
+
+
+def batch(calls: Calls, folder: Path) -> list[str]:
+    """Return the modules of one batch of a stream that is under way."""
+    phases = [Phase(steps=20, batch_size=8, seq_len=129)]
+    sampler = Curriculum(Roxxel(folder / "tokens_*.rox"), phases).sampler(seed=0)
+    with device_stream(sampler, 0, 20, prefetch=PREFETCH) as stream:
+        for _ in range(5):
+            next(stream)
+        with calls.recorded() as modules:
+            # The first of these requests the batch that the last of them delivers.
+            for _ in range(1 + PREFETCH):
+                next(stream)
+    return modules
+
+
+def saved_and_restored(calls: Calls, folder: Path) -> dict[str, list[str]]:
+    """Return the modules of a second save and of a second restore."""
+    model = nnx.Linear(8, 8, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+    with Checkpointer(folder / "checkpoints", model, optimizer) as checkpointer:
+        checkpointer.save(1)
+        checkpointer.wait()
+        checkpointer.restore()
+        with calls.recorded() as saved:
+            checkpointer.save(2)
+            checkpointer.wait()
+        with calls.recorded() as restored:
+            checkpointer.restore()
+    return {"a save": saved, "a restore": restored}
+
+
+if __name__ == "__main__":
+    main()
