@@ -35,6 +35,7 @@ autodoc_default_options = {
     "members": True,
     "member-order": "bysource",
 }
+autoclass_content = "both"  # `Trainer.__init__` documents its arguments
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
