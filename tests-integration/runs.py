@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from typing import TYPE_CHECKING, Any
 
@@ -20,8 +21,8 @@ def stop_at(step: int, sent: signal.Signals, process: subprocess.Popen[str]) -> 
     with process:
         assert process.stderr is not None
         for line in process.stderr:
-            words = line.split()
-            if words[:1] == ["step"] and int(words[1].split("/")[0]) >= step:
+            told = re.match(r"step +(\d+)/", line)
+            if told is not None and int(told[1]) >= step:
                 process.send_signal(sent)
                 break
         process.stderr.read()
