@@ -86,7 +86,7 @@ def test_editors_see_the_names_before_they_are_imported() -> None:
 def test_a_listing_shows_the_public_names_alone() -> None:
     listed = run_python("-c", "import roxxel; print(*dir(roxxel))").stdout.split()
 
-    lazy = "ArrowDataset HuggingFaceDataset ParquetDataset PolarsDataset".split()
+    lazy = ["ArrowDataset", "HuggingFaceDataset", "ParquetDataset", "PolarsDataset"]
     names = {*roxxel.__all__, *lazy, "huggingface_stream", "__version__"}
     assert sorted(listed) == sorted(names)  # with the extras and without
 
