@@ -68,7 +68,7 @@ def test_an_unknown_field_is_named() -> None:
     wrong: list[Any] = ["tokens", "segments"]
     with pytest.raises(ValueError, match="unknown field 'segments'; the fields are"):
         blended().sampler(1, fields=wrong)
-    with pytest.raises(TypeError, match="several names"):
+    with pytest.raises(TypeError, match="a list of names"):
         blended().sampler(1, fields="tokens")  # pyright: ignore[reportArgumentType] - the point
     with pytest.raises(ValueError, match="at least one field"):
         blended().sampler(1, fields=())
