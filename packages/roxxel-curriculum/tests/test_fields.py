@@ -101,5 +101,5 @@ def test_a_reader_that_leaves_tokens_to_no_document_is_named() -> None:
 
     curriculum = Curriculum(Gaps(1000), [Phase(1, 1, 250)])
 
-    with pytest.raises(ValueError, match="must give every token to one document"):
+    with pytest.raises(ValueError, match="must assign every token to one document"):
         curriculum.sampler(1, fields=FIELDS).batch(0)

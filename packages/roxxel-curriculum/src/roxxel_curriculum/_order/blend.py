@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 MAX_DEAL = 2**15
-"""Largest number of samples in a call of `deal`, so that products fit 64 bits."""
+"""Largest number of samples in a call of `deal`; `MAX_DEAL << 48` must fit 64 bits."""
 
 _BITS = 48
 _ONE = 1 << _BITS
