@@ -127,7 +127,9 @@ def test_steps_that_orbax_did_not_finish_are_not_used(folder: Path) -> None:
     reading = Checkpointer(folder, *make())
 
     assert reading.restore() == 200
-    with pytest.raises(CheckpointDamagedError, match="Orbax did not finish it; rest"):
+    with pytest.raises(
+        CheckpointDamagedError, match="Orbax did not commit this step; rest"
+    ):
         reading.restore(300)
 
 
