@@ -251,7 +251,7 @@ def test_state_of_something_else_is_one_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointDamagedError) as caught:
         Checkpointer(tmp_path, *make()).restore(1)
-    wanted = "holds 'params', not the state of (model, optimizer)"
+    wanted = "wrote 'params' here, which is not part of the state of (model, opti"
     assert wanted in str(caught.value)
 
 
