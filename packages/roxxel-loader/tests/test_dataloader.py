@@ -173,7 +173,7 @@ def test_no_empty_batch_can_be_made_of_what_is_no_array(
     )
     next(batches)
 
-    with pytest.raises(TypeError, match="has no empty form"):
+    with pytest.raises(TypeError, match="needs an empty array"):
         next(batches)
 
 
@@ -267,7 +267,9 @@ def test_no_items_make_no_batch(workers: int, drop_last: bool) -> None:
 def test_no_items_without_end_and_no_whole_batch_are_errors() -> None:
     with pytest.raises(ValueError, match="SimpleDataset has no items, so epochs=None"):
         Dataloader(SimpleDataset[int]([]), 2, epochs=None)
-    with pytest.raises(ValueError, match="3 items of RangeDataset make no whole batch"):
+    with pytest.raises(
+        ValueError, match="3 items of RangeDataset do not fill one batch"
+    ):
         Dataloader(RangeDataset(3), 4, drop_last=True)
 
 
@@ -381,7 +383,7 @@ def test_an_item_that_is_none_is_refused_by_its_index(workers: int) -> None:
     dataset = SimpleDataset([1, 2, 3, None, 5])
     loader = Dataloader(dataset, 2, workers=workers)
 
-    with pytest.raises(TypeError, match="item 3 is None, which makes no row"):
+    with pytest.raises(TypeError, match="item 3 is None, which cannot be a row"):
         list(loader)
     (batch,) = Dataloader(dataset.filter(bool), 4)
     assert batch.tolist() == [1, 2, 3, 5]
@@ -390,12 +392,12 @@ def test_an_item_that_is_none_is_refused_by_its_index(workers: int) -> None:
 
 def test_items_that_are_all_none_are_refused() -> None:
     """`None` is an empty tree, which stacks to a batch that is None."""
-    with pytest.raises(TypeError, match="item 0 is None, which makes no row"):
+    with pytest.raises(TypeError, match="item 0 is None, which cannot be a row"):
         list(Dataloader(SimpleDataset([None, None]), 2))
 
 
 def test_a_start_beyond_the_end_is_an_error() -> None:
-    with pytest.raises(ValueError, match="start_step is 4 but there are 3 steps"):
+    with pytest.raises(ValueError, match="start_step is 4 but 1 epochs of 3 steps"):
         Dataloader(RangeDataset(5), 2, start_step=4)
 
 

@@ -315,7 +315,7 @@ def test_a_batch_that_does_not_divide_is_found_at_construction() -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (4, 3)])
 def test_steps_must_be_a_range(start: int, stop: int) -> None:
-    with pytest.raises(ValueError, match="are not a range"):
+    with pytest.raises(ValueError, match="is not a range of steps"):
         device_stream(CountingSource(), start, stop)
 
 
@@ -391,7 +391,9 @@ def test_values_are_placed_in_the_machines_byte_order(
 def test_a_dtype_that_no_device_holds_is_named(dtype: str) -> None:
     values = np.zeros((4, 2), dtype)
 
-    with pytest.raises(TypeError, match=r"step 0\['x'\] has dtype .* no device holds"):
+    with pytest.raises(
+        TypeError, match=r"step 0\['x'\] has dtype .* devices do not support"
+    ):
         next(device_stream(lambda _: {"x": values}, 0, 1))
 
 
