@@ -118,7 +118,9 @@ def test_a_dataset_over_a_list_gives_no_slice(make: Any) -> None:
             dataset[index]
         with pytest.raises(IndexError):
             fetch(dataset, [0, index])
-    with pytest.raises(TypeError, match=r"not by slice\(0, 2, None\); use \.slice"):
+    with pytest.raises(
+        TypeError, match=r"is slice\(0, 2, None\), not an integer; use \.slice"
+    ):
         dataset[0:2]
 
 
@@ -391,7 +393,7 @@ def test_fetching_together_must_give_one_item_each() -> None:
         def __getitems__(self, indices: Any) -> list[int]:
             return list(indices)[1:]
 
-    with pytest.raises(ValueError, match="gave 2 items for 3 indices"):
+    with pytest.raises(ValueError, match="returned 2 items for 3 indices"):
         Dataloader(Fewer(9), 3).batch(1)
 
 

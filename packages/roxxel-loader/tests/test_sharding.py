@@ -113,7 +113,7 @@ def test_groups_of_different_sizes_are_refused() -> None:
     [
         ((8,), ("a", "b"), "a", "differ in length"),
         ((8, 1), ("a", "a"), "a", "give unique names"),
-        ((8,), ("a",), "c", "batch axis 'c' is not among"),
+        ((8,), ("a",), "c", "batch axis 'c' is not an axis"),
         ((-1, -1), ("a", "b"), "a", "-1 at most once"),
         ((0,), ("a",), "a", "is invalid"),
     ],
@@ -127,7 +127,7 @@ def test_impossible_meshes_are_named(
 
 @pytest.mark.parametrize("groups", [(0, 1), (2,)])
 def test_impossible_groups_are_named(groups: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="one positive number of groups per axis"):
+    with pytest.raises(ValueError, match="one positive number per axis"):
         ShardingConfig(("a", "b"), (8, 1), ("a",), groups)
 
 

@@ -95,5 +95,5 @@ def test_a_row_that_goes_away_is_named(database: Path) -> None:
         connection.execute("DELETE FROM samples WHERE id = 7")
         connection.commit()
 
-    with pytest.raises(LookupError, match=r'"id" = 7 was deleted'):
+    with pytest.raises(LookupError, match=r'"id" = 7 is missing'):
         dataset[2]

@@ -138,6 +138,6 @@ def _fetch_here(key: str, pickled: bytes | None, indices: Sequence[int]) -> Any:
             return None
         while len(_datasets) >= _MAX_KEPT:
             del _datasets[next(iter(_datasets))]
-        dataset = pickle.loads(pickled)  # noqa: S301 - of the process that started us
+        dataset = pickle.loads(pickled)  # noqa: S301 - the parent process pickled it
         _datasets[key] = os.getpid(), dataset
     return fetch(dataset, indices)

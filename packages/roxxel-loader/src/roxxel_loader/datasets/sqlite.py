@@ -82,7 +82,7 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
         for at in range(0, len(wanted), MAX_VARIABLES):
             part = wanted[at : at + MAX_VARIABLES]
             marks = ", ".join("?" * len(part))
-            # The caller is trusted with the query's text; values are bound.
+            # The query is the caller's code; values are bound as parameters.
             statement = (
                 f"SELECT {self._key} AS roxxel_key, * FROM ({self._query}\n) "  # noqa: S608
                 f"WHERE {self._key} IN ({marks})"
@@ -94,8 +94,8 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
         missing = [key for key in wanted if key not in found]
         if missing:
             raise LookupError(
-                f"{self._path}: the row with {self._key} = {missing[0]} was deleted "
-                "after the keys were read; create a new dataset"
+                f"{self._path}: the row with {self._key} = {missing[0]} is missing; "
+                "the database changed after its keys were read, so create a new dataset"
             )
         return [found[key] for key in wanted]
 
@@ -113,7 +113,7 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
             return self._known
 
     def _read_keys(self) -> npt.NDArray[np.int64]:
-        # The caller is trusted with the query's text; values are bound.
+        # The query is the caller's code; values are bound as parameters.
         statement = f"SELECT {self._key} FROM ({self._query}\n) ORDER BY {self._order}"  # noqa: S608
         rows = self._connection().execute(statement, self._parameters)
         values = [row[0] for row in rows]
