@@ -118,9 +118,7 @@ def test_a_dataset_over_a_list_gives_no_slice(make: Any) -> None:
             dataset[index]
         with pytest.raises(IndexError):
             fetch(dataset, [0, index])
-    with pytest.raises(
-        TypeError, match=r"is slice\(0, 2, None\), not an integer; use \.slice"
-    ):
+    with pytest.raises(TypeError, match=r"is slice\(0, 2, None\), not .* use \.slice"):
         dataset[0:2]
 
 

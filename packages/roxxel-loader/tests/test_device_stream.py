@@ -268,9 +268,7 @@ def test_batches_before_one_that_cannot_be_made_are_delivered(
 
     for step in range(broken):
         assert (np.asarray(next(stream)) == source.whole(step)).all()
-    with pytest.raises(
-        (OSError, ValueError), match=r"on fire|shape begins with"
-    ) as caught:
+    with pytest.raises((OSError, ValueError), match=r"on fire|begins with") as caught:
         next(stream)
     assert caught.value.__notes__ == [f"while making the batch of step {broken}"]
 
@@ -393,9 +391,7 @@ def test_values_are_placed_in_the_machines_byte_order(
 def test_a_dtype_that_no_device_holds_is_named(dtype: str) -> None:
     values = np.zeros((4, 2), dtype)
 
-    with pytest.raises(
-        TypeError, match=r"step 0\['x'\] has dtype .* devices do not support"
-    ):
+    with pytest.raises(TypeError, match=r"step 0\['x'\] has dtype .* do not support"):
         next(device_stream(lambda _: {"x": values}, 0, 1))
 
 

@@ -1,7 +1,7 @@
 """Batches of any dataset, or of any function of the step, on a JAX mesh.
 
-`Dataloader` makes batches of any dataset. Threads or an executor load the items. The
-order of the items is a function of integers, so a shuffle builds no index array.
+`Dataloader` makes batches of any dataset. Threads or an executor load the items. A
+shuffle computes the index of each item from the seed and so builds no index array.
 `device_stream` makes global arrays from a function of the step, such as a curriculum's
 sampler. Each process builds only the parts that its own devices hold.
 
@@ -131,5 +131,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, also of datasets whose library is not installed."""
+    """Return all names, including datasets whose library is not installed."""
     return sorted({*globals(), *_MODULES})

@@ -1,4 +1,4 @@
-"""`Dataloader`: batches of any dataset, in an order that is a function of integers."""
+"""`Dataloader`: batches of any dataset, each a function of the seed and the step."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class Dataloader(Generic[B]):
         batch_size: Items per batch, over all processes.
         workers: Threads, each of which makes a whole batch at a time. With 0, the
             consumer's thread makes each batch when it is requested.
-        prefetch: Number of batches made ahead of the consumer, at least `workers - 1`
-            unless `prefetch` is 0. With 0, no batch is made before it is requested.
+        prefetch: Number of batches made ahead of the consumer. Positive numbers are
+            raised to at least `workers - 1`. With 0, no batch is made ahead.
         shuffle: Whether to shuffle each epoch, in an order computed from the seed and
             the epoch. For a stream, call `StreamingDataset.shuffle` instead.
         seed: Seed of the shuffle; any integer.
@@ -107,8 +107,8 @@ class Dataloader(Generic[B]):
             rows of this process. With None, each batch is what `collate` returns for
             the rows of this process: numpy arrays by default.
         start_step: First step. A stream with several epochs, a filter or no `seek` is
-            read from its beginning; the skipped items run only the maps and filters up
-            to the last filter.
+            read from its beginning, but maps after the last filter are not called for
+            items before `start_step`.
         epochs: Number of passes over the dataset; with None, the iteration never ends.
         executor: Loads the items of each batch, for instance in processes. For a
             stream, the executor makes whole batches. The loader never shuts down the
@@ -116,8 +116,8 @@ class Dataloader(Generic[B]):
             such as `with jax.enable_x64(True)` do not apply in the executor.
         progress: Called after each batch with the number of steps done and the total
             number of steps; the total is None if unknown or infinite.
-        process_index: Index of this process; by default JAX's.
-        process_count: Number of processes; by default JAX's.
+        process_index: Index of this process; by default `jax.process_index()`.
+        process_count: Number of processes; by default `jax.process_count()`.
 
     Raises:
         ValueError: The items do not fill one batch, the dataset is empty although
@@ -317,7 +317,7 @@ class Dataloader(Generic[B]):
         """Return the batch of one step.
 
         Raises:
-            IndexError: The step is outside the epochs, or after the end of a stream.
+            IndexError: `step` is negative, or after the last step.
         """
         check_integers(step=step)
         step = operator.index(step)
@@ -467,7 +467,7 @@ def _check_indexed(dataset: Dataset[Any]) -> None:
 def _check_batches(
     dataset: Dataset[Any], batch_size: int, epochs: int | None, steps_per_epoch: int
 ) -> None:
-    """Raise a ValueError if an iteration would be empty or endless by mistake."""
+    """Raise a ValueError if items fill no batch, or if endless epochs are empty."""
     num_items = len(dataset)
     name = type(dataset).__name__
     if num_items == 0 and epochs is None:

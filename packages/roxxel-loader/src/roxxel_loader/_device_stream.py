@@ -181,7 +181,7 @@ class _Hints:
         self._guard = Guard()
 
     def give(self, step: int, layout: Layout) -> None:
-        """Before `step` is read, call `will_need` for the next steps if due."""
+        """Call `will_need` if a hint is due before `step` is read."""
         if self._hint is None:
             return
         with self._guard.lock:

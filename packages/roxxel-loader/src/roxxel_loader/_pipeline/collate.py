@@ -181,7 +181,7 @@ def _stack(
 
 
 def _sort(kind: type) -> str | None:
-    """Return "text", "array" or None (does not stack); leaves of one sort stack."""
+    """Return "text" or "array"; None if leaves of this type cannot be stacked."""
     if issubclass(kind, str | bytes):
         return "text"
     is_number = issubclass(kind, np.ndarray | jax.Array | Number | np.bool_)

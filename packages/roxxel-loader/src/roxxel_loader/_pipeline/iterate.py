@@ -44,7 +44,7 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class StreamStats:
-    """How many batches an iteration returned and where its time went.
+    """The number of batches that an iteration returned, and the seconds spent.
 
     `read_s`, `assemble_s` and `transfer_s` are summed over all threads and cover only
     the batches that `next()` has returned. No value ever decreases.
@@ -150,8 +150,8 @@ class BatchIterator(Generic[B]):
     batch. The error ends the iteration.
 
     After an interrupt (Ctrl-C) in `next()`, the following `next()` returns the batch of
-    the same step. An interrupt loses the batch of a stream with `workers=0`, or inside
-    a function of `map_batches` with a sharding; then start a new iteration at `step`.
+    the same step. Start a new iteration at `step` in two cases: a stream with
+    `workers=0`, or an interrupt in a function of `map_batches` with a sharding.
 
     `close()` and the end of a `with` block stop the threads. The threads also stop when
     the iterator is garbage-collected.
@@ -311,7 +311,7 @@ class BatchIterator(Generic[B]):
             self._next += 1
 
     def _own_threads(self) -> ThreadPoolExecutor:
-        """Return the threads; the first call passes on its thread's JAX settings."""
+        """Return the threads, which have the JAX settings of the first caller."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(
                 self._workers,
@@ -353,8 +353,8 @@ def _release(
 ) -> None:
     """Cancel pending batches; do not wait, because a finalizer may run on a worker.
 
-    Does nothing in a forked child, which has no worker threads and where the locks of
-    the pool may be held forever.
+    Does nothing in a forked child, which has no worker threads and may have locked
+    copies of the pool's locks.
     """
     if process_id != os.getpid():
         return

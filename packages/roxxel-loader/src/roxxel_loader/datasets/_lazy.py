@@ -266,7 +266,7 @@ class MappedBatchDataset(BulkDataset[U], Generic[T, U]):
 
 
 class ShuffledDataset(BulkDataset[T]):
-    """The items of a dataset in an order that depends on their number and a seed.
+    """The items of a dataset in an order that the seed and their number determine.
 
     The order is a keyed bijection, so every item appears exactly once, and the memory
     use does not depend on the number of items.
@@ -441,7 +441,7 @@ class ConcatDataset(BulkDataset[T]):
 
 
 class ZipDataset(BulkDataset[T]):
-    """Tuples of the items at the same index of several datasets.
+    """Tuples of the items that several datasets have at the same index.
 
     Args:
         *datasets: One or more datasets of the same length.

@@ -71,7 +71,7 @@ class ParquetDataset(BulkDataset[dict[str, Any]]):
 
     Raises:
         ValueError: `max_groups` is less than 1, or a file lacks a column.
-        LookupError: When a row is loaded: its file was replaced after construction.
+        LookupError: When a row is loaded from a file that was replaced.
 
     Example:
         >>> pq.write_table(pa.table({"x": range(100)}), "rows.parquet")

@@ -26,7 +26,7 @@ class HuggingFaceDataset(BulkDataset[dict[str, Any]]):
     """The rows of a map-style Hugging Face dataset, each a dict from column to value.
 
     A dataset with nulls is read one row at a time, which is ten times slower than
-    reading many rows in one call. Otherwise the rows would depend on their neighbours:
+    reading many rows in one call. Rows that are read in one call depend on each other:
     the library converts integers and doubles to 32-bit floats if it formats them
     together with a null. A null number becomes NaN; any other null becomes None.
 

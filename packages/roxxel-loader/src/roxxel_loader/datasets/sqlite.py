@@ -26,10 +26,9 @@ MAX_VARIABLES = 500
 class SQLiteDataset(BulkDataset[dict[str, Any]]):
     """The rows of a query, each a dict from column to value.
 
-    The rows of an SQL query have no fixed order, so rows are ordered by a key: a column
-    of distinct integers. The first use reads all keys into memory, 8 bytes per row. All
-    other values are read when a row is loaded. Each thread has its own read-only
-    connection.
+    SQL gives the rows of a query no fixed order, so a key orders them: a column of
+    distinct integers. The first use reads all keys into memory, 8 bytes per row. The
+    row itself is read when it is loaded. Each thread has its own read-only connection.
 
     Args:
         path: The database file.
@@ -41,8 +40,8 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
 
     Raises:
         FileNotFoundError: `path` is not a file.
-        ValueError: At the first use: the key is not a column of distinct integers.
-        LookupError: When a row is loaded: it was deleted after the keys were read.
+        ValueError: At the first use, if the key is not a column of distinct integers.
+        LookupError: When a row is loaded that was deleted after the first use.
 
     Example:
         >>> with sqlite3.connect("rows.db") as database:
@@ -113,7 +112,6 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
             return self._known
 
     def _read_keys(self) -> npt.NDArray[np.int64]:
-        # The query is the caller's code; values are bound as parameters.
         statement = f"SELECT {self._key} FROM ({self._query}\n) ORDER BY {self._order}"  # noqa: S608
         rows = self._connection().execute(statement, self._parameters)
         values = [row[0] for row in rows]

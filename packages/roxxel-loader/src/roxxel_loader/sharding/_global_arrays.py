@@ -92,8 +92,8 @@ def resolve(sharding: Any, shape: Shape) -> Sharding:
 def make_layout(shape: Shape, sharding: Sharding) -> Layout:
     """Return the layout of an array.
 
-    The spec may end with more None than the array has axes, so that one sharding works
-    for `(rows, columns)` and `(rows,)`.
+    A spec that splits only rows may have more axes than the array, so that one sharding
+    works for `(rows, columns)` and `(rows,)`.
     """
     sharding = _of_rank(sharding, len(shape))
     try:
@@ -175,10 +175,10 @@ def _touch(left: Box, right: Box, axis: int) -> bool:
 
 
 class HostLeaf(NamedTuple):
-    """The pieces of one leaf of a global batch that this process has.
+    """One leaf of a global batch, as the pieces that this process read.
 
-    `shape` is global. Each piece is a box and its values on the host. The part of each
-    device lies inside one piece. Errors name the leaf by `name`.
+    `shape` is global. Each piece is a box and its values on the host. Each part lies
+    inside one piece. Errors name the leaf by `name`.
     """
 
     name: str
@@ -198,10 +198,10 @@ def host_batch(
     pytrees: Sequence[Any],
     to_leaf: Callable[[str, list[npt.NDArray[Any]]], HostLeaf],
 ) -> HostBatch:
-    """Return the batch whose values `pytrees` contain; all have one structure.
+    """Combine `pytrees`, which have one structure, into one batch.
 
     Each pytree has some values of every leaf. `to_leaf(name, values)` makes a leaf from
-    one array per pytree. The name of a leaf is `name` and the leaf's path.
+    one array per pytree. The name of a leaf is `name` followed by the leaf's path.
     """
     paths, tree = jax.tree_util.tree_flatten_with_path(pytrees[0])
     columns = zip(*(tree.flatten_up_to(each) for each in pytrees), strict=True)
@@ -215,7 +215,7 @@ def host_batch(
 
 
 def whole_leaf(name: str, values: list[npt.NDArray[Any]]) -> HostLeaf:
-    """Return a leaf with one piece, all of `values[0]`."""
+    """Return a leaf whose only piece is the whole array `values[0]`."""
     shape = values[0].shape
     return HostLeaf(name, shape, [(tuple((0, size) for size in shape), values[0])])
 
@@ -236,7 +236,7 @@ def put_on_devices(layout: Layout, copies: Mapping[Box, npt.NDArray[Any]]) -> ja
 
 
 def device_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
-    """Return the native dtype on devices: 32-bit for 64-bit without jax_enable_x64."""
+    """Return the native-order dtype on devices; 64-bit becomes 32-bit without x64."""
     is_raw = dtype.kind == "V" and dtype.isbuiltin != _REGISTERED
     if dtype.char in "OSUMmgG" or is_raw:
         raise TypeError(

@@ -47,8 +47,8 @@ def host_to_global_device_array(
     mesh orders its devices differently. A single process passes the whole batch.
 
     Args:
-        local_batch: The rows of this process: a pytree of numpy arrays, such as a
-            `Dataloader` without a sharding yields.
+        local_batch: The rows of this process: a pytree of numpy arrays, such as a batch
+            of a `Dataloader` without a sharding.
         sharding: Sharding of the global arrays. By default, the axis `"data"` of the
             current mesh splits rows, or the first axis if no axis is named `"data"`.
             The current mesh is set by `jax.set_mesh`, else by `with mesh:`.
@@ -86,9 +86,9 @@ def global_to_host_array(global_batch: Any) -> Any:
 
 
 def describe_rows(sharding: Sharding, shape: tuple[int, ...]) -> str:
-    """Return a text with the rows that each process holds, one line per process.
+    """Describe the rows that each process holds, one line per process.
 
-    A line contains columns only if the sharding splits columns.
+    A line names columns only if the sharding splits columns.
 
     Example:
         `process 0: rows 0-3 of 8 on devices 0 1`
