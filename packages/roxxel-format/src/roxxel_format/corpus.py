@@ -16,7 +16,8 @@ from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.options import Separator, WriteOptions, name_to_write
+from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.target import name_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -368,7 +369,8 @@ class Roxxel:
             exist: What to do if the corpus exists. `"keep"` keeps the corpus and prints
                 one line if its last write had the same arguments; `data` is not read.
                 Other arguments raise FileExistsError. `"replace"` commits the new
-                shards alone, then deletes the old shards. `"append"` commits the new
+                shards alone, then deletes the old shards; it keeps other files, even if
+                their names are those of shards. `"append"` commits the new
                 shards after the old ones, as a new version; dtype, tokenizer and
                 separator must be the same. `"error"` raises FileExistsError. The shards
                 of an interrupted write are not a corpus.
@@ -455,9 +457,9 @@ class Roxxel:
     def remove_leftovers(self) -> list[str]:
         """Remove the files that interrupted writes left, and return their paths.
 
-        The hidden drafts of the corpus are removed. If the corpus has a manifest, every
-        file with the name of a shard or column of the corpus is removed too, unless
-        the manifest lists the file.
+        The hidden drafts of the corpus are removed. If the corpus has a manifest, its
+        shards and columns that the manifest does not list are removed too. A file that
+        only has the name of a shard is not removed.
 
         Raises:
             BlockingIOError: A write is in progress.

@@ -3,8 +3,7 @@
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
 has a number in place of the star. The path of a folder names the corpus of the one
 manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
-the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest,
-or else means `dir/corpus_*.rox` (`resolved`).
+the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_format._store.local import drafted_name, names_in
-from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,12 +85,10 @@ class CorpusName:
 
     def is_own(self, name: str) -> bool:
         """Return whether this corpus could give this name to a shard or column file."""
-        match = _COLUMN_FILE.fullmatch(name)
-        shards = (match[1] + SUFFIX, match[1]) if match else (name,)
         return any(
             self.number(shard) is not None
             or _UNIT_SHARD.fullmatch(self._starred(shard) or "")
-            for shard in shards
+            for shard in shards_of(name)
         )
 
     def shard(self, number: int) -> Path:
@@ -121,35 +117,10 @@ class CorpusName:
         return name[len(self.prefix) : len(name) - len(self.suffix)]
 
 
-def resolved(filepath: str, *, sharded: bool = False) -> str:
-    """Return the path or pattern that the path of a corpus means.
-
-    A pattern, and a file or folder that exists, mean themselves. Another path `t` or
-    `t.rox` means the shards `t_*.rox`, or for `t` also the file `t.rox`, if they exist.
-    Else it means itself, but `t.rox` means `t_*.rox` for a `sharded` write, whose
-    shards may be several.
-
-    Raises:
-        ShardError: Both exist.
-    """
-    path = Path(filepath)
-    if glob.has_magic(filepath) or os.path.lexists(path):
-        return filepath
-    base = path.name.removesuffix(SUFFIX)
-    single, several = path.with_name(base + SUFFIX), path.with_name(f"{base}_*{SUFFIX}")
-    # The first Roxxel wrote `t_base_0000.rox` for `t_*.rox`.
-    shard = re.compile(rf"{re.escape(base)}_(base_)?[0-9]+{re.escape(SUFFIX)}")
-    names = names_in(path.parent) if path.parent.is_dir() else []
-    has_several = f"{base}_{_MANIFEST}{_MANIFEST_SUFFIX}" in names
-    has_several = has_several or any(map(shard.fullmatch, names))
-    if has_several and single.name in names:
-        raise ShardError(
-            f'{filepath}: may mean the file "{single.name}" or the shards '
-            f'"{several.name}"; pass one of these names'
-        )
-    if single.name in names:
-        return str(single)
-    return str(several) if has_several or (sharded and path == single) else filepath
+def shards_of(name: str) -> tuple[str, ...]:
+    """Return the possible names of the shard that a file is, or is a column of."""
+    match = _COLUMN_FILE.fullmatch(name)
+    return (match[1] + SUFFIX, match[1]) if match else (name,)
 
 
 def corpus_name(filepath: str) -> CorpusName:

@@ -33,8 +33,8 @@ from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.corpus_writer import Units, write_corpus
 from roxxel_format._write.intake import Intake, load_tokenizer
-from roxxel_format._write.options import WriteOptions, name_to_write
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
+from roxxel_format._write.target import name_to_write
 from roxxel_format.prepare.input_file import InputError
 from roxxel_format.prepare.inputs import documents_in
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from roxxel_format._spec.tables import ShardTable
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.input_record import Inputs
-    from roxxel_format._write.options import Exist, WriteSummary
+    from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
 
 _UNIT_SIZE = 1 << 26
 _MAX_UNITS = 1 << 14
