@@ -12,6 +12,7 @@ from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, Lengths, TokenLine
 from roxxel_format._spec.dtypes import stored_name
+from roxxel_format._store.bucket import DEFAULT_TIMEOUT_S
 from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
@@ -41,7 +42,9 @@ class Roxxel:
     many threads.
 
     Args:
-        filepath: A shard, a folder, a glob pattern, or a list of these. `t` and `t.rox`
+        filepath: A shard, a folder, a glob pattern, or a list of these: paths, or with
+            the extra `bucket` URLs that begin with `s3://`, `gs://`, `az://` or
+            `https://`. `t` and `t.rox`
             mean `t_*.rox` if nothing has that name. With a manifest, a folder or a
             pattern means the shards that the manifest lists. Without a manifest, it
             means the matching `*.rox` files in natural order of their names. If a write
@@ -53,6 +56,7 @@ class Roxxel:
             many as an eighth of the process's descriptors allows; fewer if many corpora
             are open.
         version: Fingerprint of the version to read. Default: the current one.
+        timeout_s: Seconds after which a read from a bucket or a web server gives up.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")
@@ -68,8 +72,9 @@ class Roxxel:
         check: Check = "headers",
         max_maps: int | None = None,
         version: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        self._lazy = LazyReader(absolute(filepath), check, max_maps, version)
+        self._lazy = LazyReader(absolute(filepath), check, max_maps, version, timeout_s)
 
     def with_check(self, check: Check) -> Self:
         """Return the same corpus and version, read with another check.

@@ -1,4 +1,4 @@
-"""Errors of shards and corpora, as exceptions that a caller can catch alone."""
+"""Errors of shards, corpora and buckets, which a caller can catch alone."""
 
 from __future__ import annotations
 
@@ -29,6 +29,13 @@ class ManifestError(ShardError):
     """A manifest is damaged, has an unknown format version, or is another file.
 
     The message names the file, the fault, and the remedy.
+    """
+
+
+class BucketError(OSError):
+    """A bucket or a web server refused, failed, or did not answer in time.
+
+    The message names the URL, the bytes, the last answer, and the remedy.
     """
 
 

@@ -143,6 +143,10 @@ class Line(Generic[_T]):
         """Return a file; open it unless it is open."""
         return self._files[number]
 
+    def is_open(self, number: int) -> bool:
+        """Return whether a file is open."""
+        return number in self._files
+
     def release(self) -> None:
         """Release all maps; the next read opens the files again."""
         self._kept = _KeptPieces(0.0, {})  # Pieces keep their maps open.

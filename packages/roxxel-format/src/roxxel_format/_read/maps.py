@@ -50,6 +50,8 @@ class MappedFile:
     Arrays over the map stay valid after the object is deleted.
     """
 
+    is_mapped = True
+
     def __init__(self, path: str, fd: int) -> None:
         self._fd = fd
         self.path = path
@@ -97,8 +99,9 @@ class MappedFile:
             data += more
         return data
 
-    def will_need(self, start: int, stop: int) -> None:
+    def will_need(self, start: int, stop: int, *, is_urgent: bool = False) -> None:
         """Advise the system that the bytes `[start, stop)` will be read soon."""
+        del is_urgent
         self._advise(mmap.MADV_WILLNEED, start, stop)
 
     def read_at_random(self, start: int, stop: int) -> None:
@@ -205,6 +208,10 @@ class MapCache(Generic[_T]):
             while len(maps) > self._max_maps():
                 maps.popitem(last=False)
         return found
+
+    def __contains__(self, number: int) -> bool:
+        """Return whether a file is in the cache."""
+        return number in self._maps
 
     def clear(self) -> None:
         """Drop all files."""

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from roxxel_format._read.columns import Column
-from roxxel_format._read.contents import open_contents
 from roxxel_format._read.line import (
     Line,
     check_range,
@@ -26,6 +25,7 @@ from roxxel_format._read.line import (
     result_dtype,
 )
 from roxxel_format._read.maps import with_room
+from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.views import span_rows
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
@@ -62,6 +62,7 @@ class LazyReader:
     check: Check
     max_maps: int | None
     version: str | None
+    timeout_s: float
     pinned: str | None = None
     opened: CorpusReader | None = None
     # Locks for opening and closing, one for each process: a lock that another thread
@@ -73,6 +74,8 @@ class LazyReader:
     def __post_init__(self) -> None:
         if self.max_maps is not None and self.max_maps < 1:
             raise ValueError(f"max_maps must be at least 1, got {self.max_maps}")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s must be positive, got {self.timeout_s}")
         if self.check not in ("headers", "blocks"):
             raise ValueError(f'check must be "headers" or "blocks", got {self.check!r}')
 
@@ -84,7 +87,9 @@ class LazyReader:
         with self._lock():
             if self.opened is None:
                 version = self.pinned or self.version
-                contents = with_room(lambda: open_contents(self.filepath, version))
+                contents = with_room(
+                    lambda: open_corpus(self.filepath, version, self.timeout_s)
+                )
                 self.pinned = contents.fingerprint
                 is_checked = self.check == "blocks"
                 self.opened = CorpusReader(
@@ -153,6 +158,8 @@ class CorpusReader:
     ) -> Tokens:
         """Return windows; see `Roxxel.read`."""
         begins, length = parse_windows(starts, length, len(self._line))
+        if self.contents.files.is_remote:
+            self._request(begins, length, is_urgent=True)
         wanted = result_dtype((len(begins), length), dtype, out, self._line.dtype)
         limits = self._limits_of(wanted)
         if limits is None:
@@ -212,9 +219,27 @@ class CorpusReader:
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         """Prefetch windows; see `Roxxel.will_need`."""
         begins, length = parse_windows(starts, length, len(self._line))
+        if self.contents.files.is_remote:
+            self._request(begins, length, is_urgent=False)
+            return
         for span in _stretches(begins, length, self._line.dtype.itemsize):
             for number, start, stop in self._line.parts(*span):
                 self._line.file(number).will_need(start, stop)
+
+    def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
+        """Request windows from a bucket; first open their shards, all at once.
+
+        Each window is a request of its own, because a read takes whole requests.
+        """
+        line = self._line
+        parts = [part for at in starts for part in line.parts(at, at + length)]
+        for number in dict.fromkeys(number for number, _, _ in parts):
+            if not line.is_open(number):
+                self.contents.will_open(number)
+        for number, start, stop in parts:
+            line.file(number).will_need(
+                start, stop, checked=self._checked, is_urgent=is_urgent
+            )
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from roxxel_format._store.bucket import SCHEMES, checked_url, is_url
 from roxxel_format._store.local import drafted_name, names_in
 from roxxel_format.errors import ShardError
 
@@ -32,6 +33,7 @@ _FOLDER_PREFIX = "shard_"
 _UNIT_SHARD = re.compile(r"[0-9a-f]{12}_[0-9]{5,}_[0-9]{3,}")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
 _DIGITS = re.compile(r"([0-9]+)")
+_BROKEN_URL = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
 # The possible starts and ends of the text in place of a star.
 _STAR_START = re.compile(r"[0-9]*|[0-9a-f]{12}_[0-9]{5,}_[0-9]*")
@@ -200,6 +202,29 @@ def _of_manifest(path: Path) -> CorpusName:
     return CorpusName(path.parent, prefix or _FOLDER_PREFIX, suffix, path)
 
 
+def manifest_urls(url: str) -> list[str]:
+    """Return the URLs at which the manifest of a corpus in a bucket may be.
+
+    Objects are not listed, so a folder and the pattern of its shards are both tried.
+
+    Raises:
+        ValueError: The URL is a pattern with more than one star, or of other files.
+    """
+    at, _, last = url.rpartition("/")
+    match = _PATTERN.fullmatch(last)
+    if match is not None and match[2].endswith(SUFFIX) and "*" not in at:
+        manifest = _numbered(Path(), match[1], match[2]).manifest
+        return [f"{at}/{manifest}"]
+    if "*" in url:
+        raise ValueError(
+            f"{url}: in a bucket, a pattern has one star in its last part and ends with "
+            f'{SUFFIX}, such as "wiki_*{SUFFIX}"'
+        )
+    name = f"{_MANIFEST}{_MANIFEST_SUFFIX}"
+    several = f"{at}/{last.removesuffix(SUFFIX)}_{name}"
+    return [several] if last.endswith(SUFFIX) else [f"{url}/{name}", several]
+
+
 def share_files(one: CorpusName, other: CorpusName) -> bool:
     """Return whether a write of one corpus could replace or delete files of the other.
 
@@ -332,7 +357,7 @@ def visible(paths: Iterable[Path]) -> list[str]:
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:
-    """Return a path or paths as absolute paths; opens no file."""
+    """Return a path or paths as absolute paths or checked URLs; opens no file."""
     if isinstance(filepath, (str, os.PathLike)):
         return _absolute_path(filepath)
     try:
@@ -347,4 +372,10 @@ def _absolute_path(path: OnePath) -> str:
     text = os.fspath(path)
     if not text:
         raise ValueError('filepath is empty; pass "." for this folder')
+    if is_url(text):
+        return checked_url(text)
+    if _BROKEN_URL.match(text) and not isinstance(path, str):
+        raise ValueError(
+            f"{text}: pathlib removes a slash of a URL; pass the URL as a string"
+        )
     return str(Path(text).absolute())

@@ -7,6 +7,7 @@ from enum import Enum
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
+from roxxel_format._store.bucket import is_url
 from roxxel_format._store.corpus_name import corpus_name, resolved
 
 if TYPE_CHECKING:
@@ -107,6 +108,11 @@ def name_to_write(
         raise TypeError(
             f"a list of {len(filepath)} paths cannot be written to; "
             'use a file, a folder, or a pattern such as "wiki_*.rox"'
+        )
+    if is_url(filepath):
+        raise ValueError(
+            f"{filepath}: this release reads buckets and does not write to them; write "
+            "to a disk, then upload the shards, and the manifest last"
         )
     name = corpus_name(resolved(filepath, sharded=sharded))
     try:

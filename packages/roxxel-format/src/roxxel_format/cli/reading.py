@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_format._read.contents import open_contents
+from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.tables import as_table
 from roxxel_format._store.output import Output
 from roxxel_format._write.tokenizers import load
@@ -32,7 +32,7 @@ def info(options: argparse.Namespace) -> int:
     """Print what a corpus holds."""
     paths = _paths(options)
     with Roxxel(paths) as corpus:
-        contents = open_contents(corpus.filepath, corpus.fingerprint)
+        contents = open_corpus(corpus.filepath, corpus.fingerprint)
         facts: dict[str, Any] = {
             "shards": corpus.num_shards,
             "tokens": corpus.num_tokens,
@@ -215,7 +215,7 @@ def _check_apart(output: Path, corpus: Roxxel) -> None:
     """Check that the output is not a file of any version of the corpus."""
     if not output.exists():
         return
-    contents = open_contents(corpus.filepath, corpus.fingerprint)
+    contents = open_corpus(corpus.filepath, corpus.fingerprint)
     paths = [Path(path) for path in contents.paths]
     if contents.manifest is not None:
         names = contents.manifest.file_names()
