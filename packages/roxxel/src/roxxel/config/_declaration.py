@@ -142,7 +142,7 @@ class RunConfig:
 
     @property
     def folder(self) -> Path:
-        """Base folder of relative paths; Python searches the model's module here first."""
+        """Base folder of relative paths; Python searches the model here first."""
         return _without_detours(self.file.parent / self.relative_to)
 
     @property

@@ -102,7 +102,7 @@ def quickstart(options: Options, say: Say) -> None:
 
 
 def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
-    """Return the config of the folder's run, with requested steps; None for a new run."""
+    """Return the config of the folder's run, with new `steps`; None for a new run."""
     steps, seed, path = options.steps, options.seed, folder.path
     if steps is not None and steps < MIN_STEPS:
         raise QuickstartError(
