@@ -112,11 +112,11 @@ def test_append_makes_a_version_of_the_corpus(tmp_path: Path) -> None:
         ),
         (
             {"separator": 3},
-            r"end with the separator \[7\], and these with the separator \[3",
+            r"end with the separator \[7\], the new ones with the separator \[3",
         ),
         (
             {"separator": None},
-            r"end with the separator \[7\], and these with no separator; a",
+            r"end with the separator \[7\], the new ones with no separator; a",
         ),
     ],
 )

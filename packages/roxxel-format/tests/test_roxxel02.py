@@ -244,10 +244,13 @@ def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
 
 FOOT = 32
 DAMAGES: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "does not end with ROXXEL02 or ROXXEL01, but with b''"),
-    "leftover": (b"hello", "does not end with ROXXEL02 or ROXXEL01, but with b'hello'"),
-    "magic alone": (b"ROXXEL02", "does not end with ROXXEL02 or ROXXEL01, but with"),
-    "magic of 24 bytes": (bytes(16) + b"ROXXEL02", "does not end with ROXXEL02 or"),
+    "empty": (b"", "not a shard of ROXXEL02 or ROXXEL01, its 0 bytes end with b''"),
+    "leftover": (b"hello", "ROXXEL02 or ROXXEL01, its 5 bytes end with b'hello'"),
+    "magic alone": (b"ROXXEL02", "its 8 bytes end with b'ROXXEL02'"),
+    "magic of 24 bytes": (
+        bytes(16) + b"ROXXEL02",
+        "not a shard of ROXXEL02 or ROXXEL01",
+    ),
     "counts": (
         shard_of([b"ab", b"cd"])[:-FOOT]
         + struct.pack("<qq8s8s", 3, 4, b"uint8", b"ROXXEL02"),
@@ -404,5 +407,5 @@ def test_the_command_names_a_damaged_old_shard(
 
     assert main(["write", str(tmp_path / "new_*.rox"), str(path)]) == 1
 
-    assert f"{path}: does not end with ROXXEL02 or" in capsys.readouterr().err
+    assert f"{path}: not a shard of ROXXEL02 or" in capsys.readouterr().err
     assert not list(tmp_path.glob("new_*"))

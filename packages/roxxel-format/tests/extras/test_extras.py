@@ -251,8 +251,8 @@ def test_the_command_says_how_documents_end(
         assert capsys.readouterr().err == ""
     assert run(*write, "--separator", "<|eos|>") == 1
     assert capsys.readouterr().err == (
-        "roxxel-format: tokenizer.json: has no token '<|eos|>'; name another one, such "
-        "as its special tokens <|pad|>, <|endoftext|>\n"
+        "roxxel-format: tokenizer.json: has no token '<|eos|>'; name another token, "
+        "such as its special tokens <|pad|>, <|endoftext|>\n"
     )
 
 
@@ -320,7 +320,7 @@ def test_a_name_of_a_separator_and_special_tokens_need_a_tokenizer(
     text = tmp_path / "a.txt"
     text.touch()
     for options, message in (
-        (("--separator", "x"), "or name the --tokenizer of this token\n"),
+        (("--separator", "x"), "or pass the --tokenizer that has this token\n"),
         (("--special-tokens",), "argument --special-tokens: needs --tokenizer\n"),
     ):
         with pytest.raises(SystemExit) as caught:
