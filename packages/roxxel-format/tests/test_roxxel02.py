@@ -227,8 +227,8 @@ def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
     write_old(tmp_path, [tokens.tobytes()], dtype="int32", blocks_per_shard=2)
     old = Roxxel02Tokens(tmp_path)
     sentence = (
-        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on); tokens are "
-        "not negative, so check the dtype, or copy the file again"
+        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on); tokens "
+        "cannot be negative, so check the dtype, or copy the file again"
     )
 
     for read in (

@@ -166,7 +166,7 @@ def test_parquet_columns_hold_texts_or_tokens(
     tokens = Roxxel(tmp_path / "ids.rox").documents
     assert [each.tolist() for each in tokens] == [[1, 2], [3]]
     errors = capsys.readouterr().err
-    assert "has no column 'body', but text, ids, n" in errors
+    assert "has no column 'body', only text, ids, n" in errors
     assert "row 0 holds int64; a document is" in errors
 
 

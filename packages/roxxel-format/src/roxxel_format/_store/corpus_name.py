@@ -124,10 +124,10 @@ class CorpusName:
 def resolved(filepath: str, *, sharded: bool = False) -> str:
     """Return the path or pattern that the path of a corpus means.
 
-    A pattern, and the path of an existing file or folder, means itself. Other paths `t`
-    and `t.rox` mean the shards `t_*.rox`, and `t` also the file `t.rox`, if these exist.
-    Else a path means itself, but `t.rox` means `t_*.rox` for a `sharded` write, which
-    may make several shards.
+    A pattern, and the path of an existing file or folder, means itself. Any other `t`
+    or `t.rox` means the shards `t_*.rox`, and `t` also the file `t.rox`, if they exist.
+    Otherwise the path means itself, but `t.rox` means `t_*.rox` for a `sharded` write,
+    which may make several shards.
 
     Raises:
         ShardError: Both the file and the shards exist.
