@@ -114,7 +114,7 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
     if source == dtype:
         return True
     if values is None or limits is None:
-        # Known ranges are compared below: numpy calls int64 to float64 safe, but rounds.
+        # Known ranges are compared below: for numpy, int64 to float64 is safe.
         return _is_number(dtype) and np.can_cast(source, dtype, "safe")
     return limits[0] <= values[0] and values[1] <= limits[1]
 

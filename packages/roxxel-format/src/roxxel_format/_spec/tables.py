@@ -47,7 +47,7 @@ class ShardTable:
         return [count - is_joined for count, is_joined in pairs]
 
     def joined(self) -> list[bool]:
-        """Return for each shard whether its first document began in an earlier shard."""
+        """Return whether the first document of each shard began in the shard before."""
         continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
         return [
             before and bool(flags & FIRST_IS_CONTINUED)
