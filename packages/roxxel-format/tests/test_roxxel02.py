@@ -339,7 +339,7 @@ def test_shards_of_different_types_are_two_corpora(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("separator", "sentence"),
     [
-        (b"\0", "separator has 1 bytes, but an item of int32 has 4; a separator that"),
+        (b"\0", "separator has 1 bytes, but an item of int32 has 4; such a separator"),
         (2**40, "separator=1099511627776 is not a value of int32; pass a token"),
         ("eos", "separator='eos' is not a value of int32; pass a token or its bytes"),
     ],
