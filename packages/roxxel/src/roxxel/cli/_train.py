@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=(
             "check everything, compile every phase, print time, memory and disk space, "
-            "then exit"
+            "and exit"
         ),
     )
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     import jax
 
     folder = config.run_folder
-    assert folder is not None  # noqa: S101 - make_trainer raises if it is None
+    assert folder is not None  # noqa: S101 - make_trainer requires save_path
     is_first = jax.process_index() == 0
     if is_first:
         with claimed(folder):

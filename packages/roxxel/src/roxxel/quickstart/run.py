@@ -54,7 +54,7 @@ class Options:
         seed: Seed. None means the seed of the run in the folder, or 0 for a new run.
         fresh: Whether to remove the run in the folder first.
         command: Command line that continues the run, printed for the user to copy.
-        report: Command line that writes the report of the run, printed likewise.
+        report: Command line that writes the report of the run, also printed.
     """
 
     out: Path
@@ -79,7 +79,7 @@ def quickstart(options: Options, say: Say) -> None:
         ConfigError: The config of the run is damaged.
     """
     folder = QuickstartFolder(options.out)
-    # Refuse before anything is created or removed.
+    # Refuse a bad request before the quickstart creates or removes a file.
     config = _requested(folder, options)
     say("Roxxel quickstart: a small language model learns to write Python from the")
     say("sources of Python's own standard library.")
@@ -122,8 +122,8 @@ def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
     for (source,) in config.sources.values():
         if not config.path(source).is_file():
             raise QuickstartError(
-                f"{config.path(source)}: the run was trained on this file and it is "
-                "missing; put it back, or start over with --fresh"
+                f"{config.path(source)}: this training file of the run is missing; "
+                "restore the file, or start over with --fresh"
             )
     before = steps_of(config)
     if steps is None or steps == before:
@@ -154,7 +154,7 @@ def _read(say: Say) -> Library:
 
 
 def _begin(folder: QuickstartFolder, options: Options, library: Library) -> RunConfig:
-    """Write the corpora of a new run. If they suffice, replace an old run."""
+    """Write the corpora of a new run. If the corpora suffice, replace an old run."""
     steps, seed = options.steps or DEFAULT_STEPS, options.seed or 0
     write_corpora(folder.staged, library)
     try:
@@ -172,7 +172,7 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
 
     from roxxel.quickstart.model import count_parameters
 
-    assert config.eval is not None  # noqa: S101 - every config of ours has one
+    assert config.eval is not None  # noqa: S101 - `QuickstartFolder` requires [eval]
     uses = {
         "self": (config.sources["self"], "its source code"),
         "docstrings": (config.sources["docstrings"], "the prose in it"),
@@ -218,7 +218,7 @@ def _say_ending(
     )
     say("")
     say("What the model writes now (the prompt was the first word):")
-    assert isinstance(trainer.model, Decoder)  # noqa: S101 - the config names it
+    assert isinstance(trainer.model, Decoder)  # noqa: S101 - the config names `Decoder`
     sample = sample_text(
         trainer.model, _PROMPT, num_bytes=_SAMPLE_BYTES, seed=trainer.seed
     )
