@@ -31,9 +31,9 @@ class Phase:
         weights: Share of the tokens by source name; non-negative, with any sum.
             `"self"` is the primary. A source without a weight is not read. None reads
             the primary alone.
-        epochs: Instead of `steps`, epochs of the primary, also a fraction: as many
-            whole steps as fit. Skips do not shorten the phase.
-        tokens: Instead of `steps`, a number of tokens: as many whole steps as fit.
+        epochs: Alternative to `steps`: the phase has the whole steps that fit into this
+            many epochs of the primary. May be a fraction. Skips shorten no phase.
+        tokens: Alternative to `steps`: the whole steps that fit into this many tokens.
 
     Raises:
         TypeError: A field has the wrong type.
@@ -85,7 +85,7 @@ class Phase:
 
     @property
     def declared_steps(self) -> int | None:
-        """Number of steps; None if it depends on the primary's size, with `epochs`."""
+        """Number of steps; None with `epochs`, which depend on the primary's size."""
         if self.tokens is not None:
             return self.tokens // (self.batch_size * self.seq_len)
         return self.steps

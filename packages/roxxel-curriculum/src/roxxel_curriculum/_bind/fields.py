@@ -1,4 +1,4 @@
-"""Checks the selected rows and columns of a batch, and computes its other fields."""
+"""Checks selected rows and columns of a batch, and computes fields beside tokens."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class ResolvedPhase:
         return steps
 
     def next_epoch(self, source: str, step: int) -> tuple[int, int] | None:
-        """Return `Sampler.next_epoch` if the step is in this phase, else None.
+        """Return the result of `Sampler.next_epoch` if it is in this phase, else None.
 
         Args:
             source: Name of the source.
