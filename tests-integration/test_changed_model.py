@@ -225,7 +225,7 @@ def test_changed_shape_can_be_kept_fresh_and_trained_on(
 
 def test_strict_restore_refuses_any_change(trained: Path) -> None:
     for depth in (1, 3):
-        with pytest.raises(CheckpointMismatchError, match="not exactly this model"):
+        with pytest.raises(CheckpointMismatchError, match="match this model exactly"):
             Checkpointer(trained / "checkpoints", Model(depth)).restore(strict=True)
 
 

@@ -190,7 +190,7 @@ def test_a_pipe_in_place_of_a_log_is_one_sentence_of_the_report(
     assert main(["report", str(folder / "run")]) == 1
 
     [said] = capfd.readouterr().err.splitlines()
-    assert f"{path}: is not a regular file; restore it, or remove it to go" in said
+    assert f"{path}: is not a regular file; restore the file" in said
 
 
 @pytest.mark.usefixtures("alarm")

@@ -86,7 +86,7 @@ def test_a_wait_is_bounded_and_may_be_tried_again(
 
     with pytest.raises(
         CheckpointTimeoutError,
-        match=r"step 7 was not done after 0\.05 seconds \(the write",
+        match=r"step 7 did not end within 0\.05 seconds \(the write",
     ):
         saving.wait()
     with pytest.raises(CheckpointTimeoutError):

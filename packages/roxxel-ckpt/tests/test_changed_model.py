@@ -86,7 +86,10 @@ def test_gone_leaves_are_dropped_and_listed(
 
 
 def test_strict_refuses_any_difference(folder: Path) -> None:
-    for depth, difference in ((1, "only in it: model/blocks/1/bias"), (3, "not in it")):
+    for depth, difference in (
+        (1, "only in the checkpoint: model/blocks/1/bias"),
+        (3, "not in the checkpoint"),
+    ):
         model, optimizer = make(depth=depth)
         before = content(model, optimizer)
         with pytest.raises(CheckpointMismatchError, match=difference):
@@ -162,9 +165,9 @@ def test_renamed_parts_take_their_moments_along(tmp_path: Path) -> None:
     assert after[f"{mu}/tail/inner/kernel"] == before[f"{mu}/head/inner/kernel"]
     assert reading.report is not None
     assert reading.report.renamed["model/encoder/bias"] == "model/head/bias"
-    with pytest.raises(CheckpointMismatchError, match=r"rename names \['middle'\]"):
+    with pytest.raises(CheckpointMismatchError, match=r"rename has \['middle'\]"):
         reading.restore(rename={"middle": "tail"})
-    with pytest.raises(CheckpointMismatchError, match="rename sends both"):
+    with pytest.raises(CheckpointMismatchError, match="rename maps both"):
         reading.restore(rename={"encoder/kernel": "head/inner/kernel"})
 
 

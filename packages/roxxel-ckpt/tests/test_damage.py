@@ -167,7 +167,7 @@ def test_digests_of_another_commit_are_damage(tmp_path: Path) -> None:
         save_all(saving, 30)
     shutil.copy(tmp_path / "0.json", tmp_path / "30" / "digests")
 
-    with pytest.raises(CheckpointDamagedError, match=r"0\.json is of another commit"):
+    with pytest.raises(CheckpointDamagedError, match=r"0\.json is from another save"):
         checkpointer(tmp_path).restore(30)
 
 

@@ -127,7 +127,9 @@ def test_steps_that_orbax_did_not_finish_are_not_used(folder: Path) -> None:
     reading = Checkpointer(folder, *make())
 
     assert reading.restore() == 200
-    with pytest.raises(CheckpointDamagedError, match="Orbax did not finish it; rest"):
+    with pytest.raises(
+        CheckpointDamagedError, match="Orbax did not commit this step; rest"
+    ):
         reading.restore(300)
 
 
@@ -249,7 +251,7 @@ def test_state_of_something_else_is_one_sentence(tmp_path: Path) -> None:
 
     with pytest.raises(CheckpointDamagedError) as caught:
         Checkpointer(tmp_path, *make()).restore(1)
-    wanted = "holds 'params', not the state of (model, optimizer)"
+    wanted = "wrote 'params' here, which is not part of the state of (model, opti"
     assert wanted in str(caught.value)
 
 

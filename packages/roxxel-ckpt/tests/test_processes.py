@@ -36,7 +36,7 @@ UNREADABLE = (
 )
 LOST = (
     "CheckpointStateLostError: run/4: the arrays cannot be read ({}OSError: [Errno 5] "
-    "Input/output error) and the live arrays were deleted before; make a new model and "
+    "Input/output error) after the live arrays were deleted; make a new model and "
     "optimizer and restore again"
 )
 DIFFERENT = (
@@ -48,8 +48,8 @@ REFUSED = (
     "checkpoint_path a folder that this process may write to"
 )
 LATE = (
-    "CheckpointTimeoutError: peek: process 1 did not answer within 0.5 seconds; its "
-    "own log says why, or give a larger timeout"
+    "CheckpointTimeoutError: peek: process 1 did not answer within 0.5 seconds; read "
+    "its log, or give a larger timeout"
 )
 NOT_SHARED = (
     "CheckpointWriteError: link-{}/run: process 1 does not see the file that process 0 "

@@ -126,6 +126,6 @@ def test_a_failed_read_says_that_the_live_state_is_lost(
     monkeypatch.setattr(_orbax, "read_arrays", fail)
     with pytest.raises(
         CheckpointStateLostError,
-        match=r"Input/output error\) and the live arrays were deleted before; make a",
+        match=r"Input/output error\) after the live arrays were deleted; make a new",
     ):
         saving.restore(release=True)

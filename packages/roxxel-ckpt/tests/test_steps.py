@@ -208,7 +208,7 @@ def test_an_abandoned_future_is_moved_aside_and_said(
     assert sorted(p.name for p in (tmp_path / "abandoned").iterdir()) == ["20", "30"]
     (record,) = caplog.records
     assert record.getMessage() == (
-        f"{tmp_path}: the run goes on from step 10, so steps 20, 30 moved to "
+        f"{tmp_path}: the run continues from step 10, so steps 20, 30 moved to "
         f"{tmp_path / 'abandoned'}"
     )
 

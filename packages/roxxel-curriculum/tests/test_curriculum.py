@@ -141,12 +141,12 @@ def reader(num_tokens: int = 10_000, **options: Any) -> PositionReader:
         (
             [Phase(epochs=3, batch_size=4, seq_len=100)],
             {"policies": {"self": 2}},
-            "300 samples, but the primary has 200 left by its policy .repeat 2.",
+            "300 samples, but the primary's policy .repeat 2. leaves 200;",
         ),
         (
             [Phase(epochs=1, batch_size=4, seq_len=100, weights={"code": 1})],
             {},
-            "which has no weight in it",
+            "which has no weight in the phase",
         ),
         (
             [Phase(epochs=1, batch_size=400, seq_len=100)],
@@ -158,7 +158,7 @@ def reader(num_tokens: int = 10_000, **options: Any) -> PositionReader:
             {},
             "below 1e-12 of the total",
         ),
-        ([Phase(1, 400, 100)], {"policies": {"self": "stop"}}, "the run has no step"),
+        ([Phase(1, 400, 100)], {"policies": {"self": "stop"}}, "has no whole step"),
     ],
 )
 def test_what_cannot_be_met_is_an_error_with_the_numbers(

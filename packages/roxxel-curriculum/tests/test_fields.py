@@ -68,7 +68,7 @@ def test_an_unknown_field_is_named() -> None:
     wrong: list[Any] = ["tokens", "segments"]
     with pytest.raises(ValueError, match="unknown field 'segments'; the fields are"):
         blended().sampler(1, fields=wrong)
-    with pytest.raises(TypeError, match="several names"):
+    with pytest.raises(TypeError, match="a list of names"):
         blended().sampler(1, fields="tokens")  # pyright: ignore[reportArgumentType] - the point
     with pytest.raises(ValueError, match="at least one field"):
         blended().sampler(1, fields=())
@@ -101,5 +101,5 @@ def test_a_reader_that_leaves_tokens_to_no_document_is_named() -> None:
 
     curriculum = Curriculum(Gaps(1000), [Phase(1, 1, 250)])
 
-    with pytest.raises(ValueError, match="must give every token to one document"):
+    with pytest.raises(ValueError, match="must assign every token to one document"):
         curriculum.sampler(1, fields=FIELDS).batch(0)

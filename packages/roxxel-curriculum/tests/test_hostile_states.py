@@ -131,7 +131,7 @@ def test_a_changed_state_says_so() -> None:
         curriculum.sampler(7, state)
 
     assert info.value.differences == (
-        "it was changed after Sampler.state wrote it: its digest does not fit it",
+        "it was changed after Sampler.state wrote it: the digest does not match",
     )
 
 

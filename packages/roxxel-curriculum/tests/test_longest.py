@@ -131,8 +131,8 @@ def test_a_check_of_a_sampler_made_without_the_state_names_the_remedy() -> None:
     assert info.value.differences == (
         (
             "longest was 65 and is now 257, the length of the longest phase, so every "
-            "batch differs; give the state to Curriculum.sampler, which takes longest "
-            "from it"
+            "batch differs; pass the state to Curriculum.sampler, which then uses the "
+            "recorded longest"
         ),
     )
 

@@ -113,7 +113,7 @@ def test_arrays_of_objects_are_stacked_whole() -> None:
 
 
 def test_different_structures_name_the_item() -> None:
-    with pytest.raises(ValueError, match="item 9 is a pytree of structure"):
+    with pytest.raises(ValueError, match="item 9 has the pytree structure"):
         collate([{"x": 1}, {"y": 1}], 8)
 
 

@@ -118,7 +118,7 @@ def test_a_dataset_over_a_list_gives_no_slice(make: Any) -> None:
             dataset[index]
         with pytest.raises(IndexError):
             fetch(dataset, [0, index])
-    with pytest.raises(TypeError, match=r"not by slice\(0, 2, None\); use \.slice"):
+    with pytest.raises(TypeError, match=r"is slice\(0, 2, None\), not .* use \.slice"):
         dataset[0:2]
 
 
@@ -193,7 +193,7 @@ def test_a_part_for_a_node_reads_nothing_and_checks_its_number() -> None:
             raise AssertionError(index)
 
     assert len(Unread(5).split_dataset_by_node(world_size=2, rank=0)) == 3
-    with pytest.raises(ValueError, match=r"rank is 2; give one in \[0, 2\)"):
+    with pytest.raises(ValueError, match=r"rank is 2; give a rank in \[0, 2\)"):
         Unread(5).split_dataset_by_node(world_size=2, rank=2)
     with pytest.raises(ValueError, match="world_size is 0; give 1 or more"):
         Unread(5).split_dataset_by_node(world_size=0, rank=0)
@@ -294,7 +294,7 @@ def test_concatenation_keeps_every_item_in_order(sizes: list[int]) -> None:
 
 
 def test_concatenating_nothing_is_an_error() -> None:
-    with pytest.raises(ValueError, match="nothing to concatenate"):
+    with pytest.raises(ValueError, match="no dataset was given"):
         ConcatDataset()
 
 
@@ -391,7 +391,7 @@ def test_fetching_together_must_give_one_item_each() -> None:
         def __getitems__(self, indices: Any) -> list[int]:
             return list(indices)[1:]
 
-    with pytest.raises(ValueError, match="gave 2 items for 3 indices"):
+    with pytest.raises(ValueError, match="returned 2 items for 3 indices"):
         Dataloader(Fewer(9), 3).batch(1)
 
 

@@ -268,7 +268,7 @@ def test_batches_before_one_that_cannot_be_made_are_delivered(
 
     for step in range(broken):
         assert (np.asarray(next(stream)) == source.whole(step)).all()
-    with pytest.raises((OSError, ValueError), match=r"on fire|must begin") as caught:
+    with pytest.raises((OSError, ValueError), match=r"on fire|begins with") as caught:
         next(stream)
     assert caught.value.__notes__ == [f"while making the batch of step {broken}"]
 
@@ -315,7 +315,7 @@ def test_a_batch_that_does_not_divide_is_found_at_construction() -> None:
 
 @pytest.mark.parametrize(("start", "stop"), [(-1, 3), (4, 3)])
 def test_steps_must_be_a_range(start: int, stop: int) -> None:
-    with pytest.raises(ValueError, match="are not a range"):
+    with pytest.raises(ValueError, match="is not a range of steps"):
         device_stream(CountingSource(), start, stop)
 
 
@@ -391,7 +391,7 @@ def test_values_are_placed_in_the_machines_byte_order(
 def test_a_dtype_that_no_device_holds_is_named(dtype: str) -> None:
     values = np.zeros((4, 2), dtype)
 
-    with pytest.raises(TypeError, match=r"step 0\['x'\] has dtype .* no device holds"):
+    with pytest.raises(TypeError, match=r"step 0\['x'\] has dtype .* do not support"):
         next(device_stream(lambda _: {"x": values}, 0, 1))
 
 

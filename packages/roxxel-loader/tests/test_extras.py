@@ -99,7 +99,7 @@ def test_a_parquet_file_that_is_replaced_gives_no_row_of_another(
 
     other.replace(path)
 
-    with pytest.raises(LookupError, match="was replaced while it was read"):
+    with pytest.raises(LookupError, match="was replaced after its dataset"):
         dataset[5]
 
 

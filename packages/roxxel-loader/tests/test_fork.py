@@ -80,7 +80,7 @@ def test_a_child_filters_that_was_forked_while_another_thread_filtered() -> None
 def test_a_child_cannot_continue_an_iteration_of_its_parent() -> None:
     assert outcome_of(WHILE_AN_ITERATION_IS_IN_PROGRESS) == (
         "[0 1]\n"
-        "this iteration belongs to the parent of this process: a forked child has none "
-        "of the threads that make its batches; start a new iteration in this process\n"
+        "this iteration belongs to the parent process: a forked child does not have "
+        "the threads that make the batches; start a new iteration in this process\n"
         "[2 3]\n"
     )

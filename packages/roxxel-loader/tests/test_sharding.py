@@ -66,7 +66,7 @@ def test_groups_in_one_process_say_what_to_do() -> None:
         config.create_device_mesh()
 
     assert str(caught.value) == (
-        "2 groups need a multiple of 2 processes, and the devices belong to 1; start "
+        "2 groups need a multiple of 2 processes, but the devices belong to 1; start "
         "more processes, or use a preset without groups such as "
         "make_fsdp_sharding_config()"
     )
@@ -111,11 +111,11 @@ def test_groups_of_different_sizes_are_refused() -> None:
 @pytest.mark.parametrize(
     ("shape", "names", "batch", "words"),
     [
-        ((8,), ("a", "b"), "a", "differ in number"),
-        ((8, 1), ("a", "a"), "a", "give each once"),
-        ((8,), ("a",), "c", "batch axis 'c' is not among"),
+        ((8,), ("a", "b"), "a", "differ in length"),
+        ((8, 1), ("a", "a"), "a", "give unique names"),
+        ((8,), ("a",), "c", "batch axis 'c' is not an axis"),
         ((-1, -1), ("a", "b"), "a", "-1 at most once"),
-        ((0,), ("a",), "a", "is not possible"),
+        ((0,), ("a",), "a", "is invalid"),
     ],
 )
 def test_impossible_meshes_are_named(
@@ -127,7 +127,7 @@ def test_impossible_meshes_are_named(
 
 @pytest.mark.parametrize("groups", [(0, 1), (2,)])
 def test_impossible_groups_are_named(groups: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="one positive number of groups per axis"):
+    with pytest.raises(ValueError, match="one positive number per axis"):
         ShardingConfig(("a", "b"), (8, 1), ("a",), groups)
 
 

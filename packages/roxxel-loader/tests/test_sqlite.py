@@ -74,16 +74,16 @@ def test_it_survives_pickling(database: Path) -> None:
 
 
 def test_keys_must_be_distinct_integers(database: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds 'word 0', not an integer"):
+    with pytest.raises(ValueError, match=r"contains 'word 0', not an integer"):
         len(SQLiteDataset(database, "SELECT * FROM samples", "word"))
-    with pytest.raises(ValueError, match="holds 4 more than once"):
+    with pytest.raises(ValueError, match="contains 4 more than once"):
         len(SQLiteDataset(database, "SELECT 4 AS k FROM samples", "k"))
-    with pytest.raises(ValueError, match="holds None, not an integer"):
+    with pytest.raises(ValueError, match="contains None, not an integer"):
         len(SQLiteDataset(database, "SELECT NULL AS k FROM samples", "k"))
 
 
 def test_a_missing_database_is_not_created(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such database"):
+    with pytest.raises(FileNotFoundError, match="no database file"):
         SQLiteDataset(tmp_path / "none.db", "SELECT 1 AS id")
     assert list(tmp_path.iterdir()) == []
 
@@ -95,5 +95,5 @@ def test_a_row_that_goes_away_is_named(database: Path) -> None:
         connection.execute("DELETE FROM samples WHERE id = 7")
         connection.commit()
 
-    with pytest.raises(LookupError, match=r'"id" = 7 is gone'):
+    with pytest.raises(LookupError, match=r'"id" = 7 is missing'):
         dataset[2]

@@ -317,7 +317,7 @@ def test_a_stream_that_makes_no_batch_of_its_items_is_an_error() -> None:
     with pytest.raises(ValueError, match="stream gave 0 items in epoch 1"):
         list(Dataloader(StreamingDataset(lambda: spent), 2, epochs=2))
     with pytest.raises(
-        ValueError, match="3 items in epoch 0, which make no batch of 4"
+        ValueError, match="3 items in epoch 0, too few for a batch of 4"
     ):
         list(Dataloader(numbers(3), 4, drop_last=True))
 

@@ -167,7 +167,7 @@ def test_a_python_without_sources_is_one_sentence(
     code = main(["quickstart", "--steps", "20", "--out", str(tmp_path / "run")])
 
     assert code == 1
-    assert "no such folder, but this Python says" in capsys.readouterr().err
+    assert "no such folder, but this Python reports" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 

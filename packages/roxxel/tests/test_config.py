@@ -157,7 +157,7 @@ weights = { self = 0.5, code = 0.5 }
         ),
         ("seed = '1'" + SMALLEST, "seed must be an integer, got '1'"),
         ("seed = true" + SMALLEST, "seed must be an integer, got True"),
-        ("save_path = ''" + SMALLEST, "save_path must be a text, got ''"),
+        ("save_path = ''" + SMALLEST, "save_path must be a non-empty string, got ''"),
         ("model = 'tiny'" + SMALLEST, "model must be \"module:function\", got 'tiny'"),
         ("model = 'a b:c'" + SMALLEST, 'model must be "module:function"'),
         ("model = 'a:'" + SMALLEST, 'model must be "module:function"'),
@@ -172,7 +172,7 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST + "[trainer]\nfields = 'tokens'",
-            "fields in [trainer] must be a list of texts, got 'tokens'",
+            "fields in [trainer] must be a list of non-empty strings, got 'tokens'",
         ),
         (
             SMALLEST + "[trainer]\ncheck = 'all'",
@@ -214,7 +214,10 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST.replace('"a.rox"', "7"),
-            "source 'self' in [sources] must be a path, a pattern, or a list of them",
+            (
+                "source 'self' in [sources] must be a path, a pattern, or a list of "
+                "paths and patterns"
+            ),
         ),
         (
             SMALLEST.replace("sources", "# sources")
@@ -399,7 +402,7 @@ def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:
             "widht = 2",
             (
                 "[model_args] has the key 'widht', which tiny:make does not accept; "
-                "it accepts width and seed"
+                "the function accepts width and seed"
             ),
         ),
         (
@@ -407,7 +410,7 @@ def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:
             "tiny:needs_depth",
             (
                 "[model_args] lacks depth, which tiny:needs_depth needs; "
-                "write it under [model_args]"
+                "write a value under [model_args]"
             ),
         ),
         (
@@ -415,7 +418,7 @@ def test_a_config_in_the_run_s_folder_stays_as_it_is(tmp_path: Path) -> None:
             "tiny:two_things",
             (
                 "[model_args] has the key 'width', which tiny:two_things does not "
-                "accept; it accepts none"
+                "accept; the function accepts none"
             ),
         ),
         ("[model_args]\nwidth = 2\n", "[model_args]\n", ""),

@@ -113,7 +113,7 @@ def test_a_config_that_is_not_a_quickstarts_is_refused(
     assert old in text
     file.write_text(text.replace(old, new))
 
-    with pytest.raises(QuickstartError, match="is not a quickstart's any more"):
+    with pytest.raises(QuickstartError, match="is no longer a quickstart's config"):
         folder.config()
 
 

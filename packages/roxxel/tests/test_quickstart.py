@@ -134,7 +134,7 @@ def test_a_missing_corpus_is_one_sentence(
 
     assert main(["quickstart", "--out", str(out)]) == 1
 
-    assert "library.rox: the run was trained on this file and it is missing" in (
+    assert "library.rox: this training file of the run is missing" in (
         capsys.readouterr().err
     )
 

@@ -211,7 +211,10 @@ def test_mean_loss_that_is_the_loss_of_every_step_does_not_hide_it(
 @pytest.mark.parametrize(
     ("field", "title"),
     [
-        ("read_s", "read_s: wait for reading tokens, in seconds since the row before"),
+        (
+            "read_s",
+            "read_s: wait for reading tokens since the previous row, in seconds",
+        ),
         ("model_flops_per_s", "model_flops_per_s: work of the model, in FLOP/s"),
         (
             "device_peak_bytes",
@@ -314,8 +317,8 @@ def test_a_folder_in_place_of_the_metrics_is_refused(
 
     assert main(["report", str(finished)]) == 1
     assert capsys.readouterr().err == (
-        f"roxxel: {finished / 'metrics.jsonl'}: is not a regular file; restore it, or "
-        "remove it to go without\n"
+        f"roxxel: {finished / 'metrics.jsonl'}: is not a regular file; restore the "
+        "file, or remove the path\n"
     )
 
 
@@ -360,7 +363,7 @@ def test_a_run_that_was_stopped_says_so(tmp_path: Path) -> None:
 def test_a_run_without_rows_is_a_page_too(tmp_path: Path) -> None:
     _, html = facts_and_page(write_run(tmp_path / "run", []))
 
-    assert "No row of training has been written yet." in html
+    assert "The run has not written a training row yet." in html
 
 
 @pytest.mark.parametrize("num_rows", [1, 2])

@@ -1,8 +1,8 @@
 """Asynchronous, verified Orbax checkpoints of Flax NNX models and optimizers.
 
 `Checkpointer` saves the live state in the background, keeps the newest and the best
-checkpoints, verifies digests before it uses a file, and restores bit for bit into the
-shardings of the live model::
+checkpoints, verifies each file before use, and restores bit for bit into the shardings
+of the live model::
 
     with Checkpointer("checkpoints", model, optimizer) as checkpointer:
         start = checkpointer.restore()
@@ -10,7 +10,7 @@ shardings of the live model::
             ...
             checkpointer.save(step + 1, {"loss": loss})
 
-Names are resolved on first use, so the command `roxxel-ckpt` does not import JAX.
+The package resolves its names on first use, so `roxxel-ckpt` does not import JAX.
 """
 
 from __future__ import annotations

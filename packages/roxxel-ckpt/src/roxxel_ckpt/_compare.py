@@ -1,4 +1,4 @@
-"""Match the leaves of a checkpoint with those of a live model, by name."""
+"""Match the leaves of a checkpoint with the leaves of a live model, by name."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class RestoreReport:
     Attributes:
         step: Step of the checkpoint.
         restored: Leaves that now hold the checkpoint's values.
-        new: Leaves the checkpoint does not hold; they keep their fresh values.
-        dropped: Leaves of the checkpoint that the live objects do not have.
-        mismatched: Leaves that differ in shape or dtype, with the checkpoint's
-            shape and dtype first and the live one second; they keep their values.
-        renamed: Live name by name in the checkpoint, where the two differ.
+        new: Leaves that only the live objects have; these leaves keep their values.
+        dropped: Leaves that only the checkpoint has.
+        mismatched: `(name, checkpoint's spec, live spec)` of each leaf whose shape or
+            dtype differs; these leaves keep their live values.
+        renamed: Maps each renamed leaf's name in the checkpoint to its live name.
 
     Example:
         >>> report = RestoreReport(10, restored=("model/kernel",), new=("model/bias",))
@@ -48,7 +48,7 @@ class RestoreReport:
         return not (self.new or self.dropped or self.mismatched)
 
     def __str__(self) -> str:
-        """Return a short table: one line per difference, most important first."""
+        """Return a short table, with one line per difference, mismatches first."""
         head = (
             f"step {self.step}: {len(self.restored)} restored, {len(self.new)} new, "
             f"{len(self.dropped)} dropped, {len(self.mismatched)} kept for another "
@@ -73,7 +73,7 @@ class RestoreReport:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """How a checkpoint is fitted to the live objects; see `Checkpointer.restore`."""
+    """How to fit a checkpoint to the live objects; see `Checkpointer.restore`."""
 
     strict: bool = False
     on_mismatch: Literal["error", "keep"] = "error"
@@ -88,7 +88,7 @@ def plan_restore(
     *,
     whole: bool = False,
 ) -> RestoreReport:
-    """Match the leaves of a checkpoint with live ones by name, shape and dtype.
+    """Match the leaves of a checkpoint with live leaves by name, shape and dtype.
 
     `whole` compares the checkpoint's optimizer even if there is no live optimizer.
     """
@@ -114,8 +114,8 @@ def _live_names(
 ) -> dict[str, str]:
     """Map the names in a checkpoint to live names.
 
-    The optimizer moments of a renamed part are renamed, too: a moment is a leaf whose
-    name ends in the name of a parameter.
+    `rename` also renames optimizer moments: optimizer leaves whose names end in the
+    name of a renamed parameter.
     """
     moved = {
         "model/" + _bare(old): "model/" + _bare(new) for old, new in rename.items()
@@ -135,9 +135,8 @@ def _live_names(
             endings["/" + _bare(name)] = "/" + _bare(names[name])
     if unused:
         raise CheckpointMismatchError(
-            f"rename names {sorted(_bare(name) for name in unused)}, of which the "
-            "checkpoint's model holds nothing; use its paths as `roxxel-ckpt show` "
-            "prints them"
+            f"rename has {sorted(_bare(name) for name in unused)}, which the model in "
+            "the checkpoint lacks; use paths that `roxxel-ckpt show` prints"
         )
     for name in saved:
         if name.startswith("optimizer/") and endings:
@@ -149,7 +148,7 @@ def _live_names(
     for old, new in names.items():
         if sources.setdefault(new, old) != old:
             raise CheckpointMismatchError(
-                f"rename sends both {sources[new]} and {old} to {new}; "
+                f"rename maps both {sources[new]} and {old} to {new}; "
                 "give each part its own name"
             )
     return names
@@ -163,8 +162,8 @@ def check_restorable(report: RestoreReport, directory: Path, options: Options) -
     """Raise a CheckpointMismatchError if the options forbid the restore."""
     if options.strict and not report.is_exact:
         raise CheckpointMismatchError(
-            f"{directory}: the checkpoint is not exactly this model "
-            f"({_summary(report)}); omit strict=True to restore the leaves that fit"
+            f"{directory}: the checkpoint does not match this model exactly "
+            f"({_summary(report)}); omit strict=True to restore the leaves that match"
         )
     if report.mismatched and options.on_mismatch == "error":
         differences = "; ".join(
@@ -175,12 +174,12 @@ def check_restorable(report: RestoreReport, directory: Path, options: Options) -
         raise CheckpointMismatchError(
             f"{directory}: {len(report.mismatched)} leaves have another shape or dtype "
             f"({differences}{f'; and {more} more' if more > 0 else ''}); "
-            'Checkpointer.restore(on_mismatch="keep") keeps the live values of these'
+            'Checkpointer.restore(on_mismatch="keep") keeps their live values'
         )
     if not report.restored:
         raise CheckpointMismatchError(
             f"{directory}: no leaf of the checkpoint fits this model "
-            f"({_summary(report)}); it was saved from another one"
+            f"({_summary(report)}); restore a checkpoint of this model"
         )
 
 
@@ -189,8 +188,8 @@ def _summary(report: RestoreReport) -> str:
         f"{label} {', '.join(names[:3])}{', ...' if len(names) > 3 else ''}"
         for label, names in (
             ("another shape or dtype:", [name for name, _, _ in report.mismatched]),
-            ("not in it:", list(report.new)),
-            ("only in it:", list(report.dropped)),
+            ("not in the checkpoint:", list(report.new)),
+            ("only in the checkpoint:", list(report.dropped)),
         )
         if names
     ]

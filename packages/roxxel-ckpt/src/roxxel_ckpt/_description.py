@@ -1,9 +1,9 @@
-"""The description of a checkpoint: JSON that is read without JAX and without Orbax.
+"""The description of a checkpoint: JSON that needs neither JAX nor Orbax to read.
 
 `checkpoint.json` holds step, metrics, `extra`, versions and best rule; name, shape and
 dtype of every leaf; and the CRC-32 of each process's file of digests. Process 0 writes
 `checkpoint.json` last, so this file commits the step. Version 0.1 wrote `meta/metadata`
-and `tree/metadata` instead. Steps of an Orbax manager are described by `_manager`.
+and `tree/metadata` instead. `_manager` reads the steps of an Orbax manager.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt._folder import Folder
 
-# Version of the description, and of how arrays are named and stored.
+# Version of the description, and of the names and storage of arrays.
 FORMAT = 2
-# In order of preference. The mean training loss since the last checkpoint is less noisy
-# than the loss of one batch. Version 0.1 and hand-written loops record only `loss`.
+# The best rule's default metrics, most preferred first. `loss_mean` is less noisy than
+# `loss`, the loss of one batch. Version 0.1 and hand-written loops record only `loss`.
 _DEFAULT_METRICS = ("eval_loss", "loss_mean", "loss")
-# A Python number is stored as the widest numpy number of its kind.
+# Orbax stores a Python number as the widest numpy number of its kind.
 _NUMBER_BITS = {"bool": 8, "int": 64, "float": 64, "complex": 128}
 
 
@@ -78,31 +78,30 @@ class LeafSpec:
 
     @property
     def num_bytes(self) -> int | None:
-        """Bytes of all values; None for PRNG keys, whose size JAX decides."""
+        """Bytes of all values; None for PRNG keys, whose size depends on JAX."""
         if self.is_key:
             return None
         bits = _NUMBER_BITS.get(self.dtype)
         if bits is None:
-            # float32, bfloat16, float8_e4m3fn: the first number is the width in bits.
+            # The first number in `bfloat16` or `float8_e4m3fn` is the width in bits.
             found = re.search(r"\d+", self.dtype)
             bits = int(found[0]) if found else 8
         return math.prod(self.shape) * max(bits, 8) // 8
 
     @property
     def is_stored(self) -> bool:
-        """Whether the leaf has bytes; Orbax does not store arrays of size zero."""
+        """Whether Orbax stores the leaf; Orbax stores no arrays of size zero."""
         return 0 not in self.shape
 
 
 @dataclasses.dataclass(frozen=True)
 class BestRule:
-    """How checkpoints are compared.
+    """The metric and mode that rank checkpoints.
 
     Attributes:
-        metric: Metric that compares checkpoints. None compares by `"eval_loss"` (the
-            held-out loss) if any checkpoint has a finite value of it; else by
-            `"loss_mean"` (the mean training loss since the previous checkpoint); else
-            by `"loss"`.
+        metric: Name of the metric. None uses `"eval_loss"` (the held-out loss) if any
+            checkpoint has a finite `"eval_loss"`, else `"loss_mean"` (the mean training
+            loss since the previous checkpoint), else `"loss"`.
         mode: `"min"` if lower is better, `"max"` if higher is better.
 
     Raises:
@@ -124,7 +123,7 @@ class BestRule:
             raise ValueError(f'mode must be "min" or "max", got {self.mode!r}')
 
     def metric_of(self, metrics: Iterable[Mapping[str, float]]) -> str:
-        """Return the metric that compares checkpoints with these metrics."""
+        """Return the name of the metric that ranks checkpoints with these metrics."""
         if self.metric is not None:
             return self.metric
         present = {
@@ -138,7 +137,7 @@ class BestRule:
     def ranked(self, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:
         """Return the steps that have a finite value of the metric, best first.
 
-        If two steps have equal values, the newer one is first: it was trained longer.
+        If two steps have equal values, the newer step, trained longer, comes first.
 
         Args:
             metrics: The metrics of every finished step.
@@ -155,7 +154,7 @@ class BestRule:
 
 @dataclasses.dataclass(frozen=True)
 class Description:
-    """What a checkpoint says about itself.
+    """The description of a checkpoint, without its leaves.
 
     Attributes:
         step: Number of updates done.
@@ -164,8 +163,8 @@ class Description:
         versions: Version of each library that wrote the checkpoint, by name.
         saved_at: Seconds since 1970, when the step was committed.
         format: Version of the layout on disk; 0 if an Orbax `CheckpointManager` wrote
-            the step, whose files carry no digests.
-        digests: CRC-32 of each process's digests, by process; empty before format 2.
+            the step, so that its files have no digests.
+        digests: CRC-32 of each process's file of digests; empty before format 2.
         best: Best rule of the program that saved the checkpoint; None if not recorded.
     """
 
@@ -180,7 +179,7 @@ class Description:
 
     @property
     def has_digests(self) -> bool:
-        """Whether damage to the files of the step would be found."""
+        """Whether the step has digests, so that its files can be verified."""
         return self.format != FORMAT_OF_MANAGER
 
     def to_json(self, specs: Mapping[str, LeafSpec]) -> str:
@@ -191,13 +190,13 @@ class Description:
             for name, value in self.metrics.items()
         }
         body["leaves"] = {name: [s.dtype, list(s.shape)] for name, s in specs.items()}
-        # The reader computes the checksum of parsed JSON. The writer does so too: then
-        # both compute it from the same values.
+        # Parse the JSON before sealing: the reader checksums parsed JSON, and both
+        # checksums must be of the same values.
         return sealed(json.loads(json.dumps(body)))
 
 
 def read_description(directory: Path) -> Description:
-    """Read what a checkpoint says about itself; needs neither JAX nor Orbax.
+    """Read the description of a checkpoint; needs neither JAX nor Orbax.
 
     Args:
         directory: Directory of the step.
@@ -223,7 +222,7 @@ def read_description(directory: Path) -> Description:
         )
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise CheckpointDamagedError(
-            f"{directory}: this is not a description of roxxel-ckpt ({error!r}); "
+            f"{directory}: it has no valid description of roxxel-ckpt ({error!r}); "
             "restore another step"
         ) from error
 
@@ -257,7 +256,7 @@ def read_digests(directory: Path, description: Description) -> dict[str, FileDig
         body = unsealed(directory, name)
         if crc_of(body) != crc:
             raise CheckpointDamagedError(
-                f"{directory}: {name} is of another commit; restore another step"
+                f"{directory}: {name} is from another save; restore another step"
             )
         digests.update(digests_from_json(body))
     return digests
@@ -286,7 +285,7 @@ def _read(directory: Path, v1_name: str) -> dict[str, Any]:
 def descriptions(folder: Folder) -> dict[int, Description]:
     """Return the description of every step.
 
-    A damaged description is replaced by a description without metrics and best rule,
+    A step with a damaged description gets a description without metrics and best rule,
     whose `saved_at` is minus infinity.
     """
     found: dict[int, Description] = {}
@@ -298,7 +297,7 @@ def descriptions(folder: Folder) -> dict[int, Description]:
 
 
 def checked_step(step: Any) -> int:
-    """Return a step as an int, whatever library the integer is from."""
+    """Return a step of any integer type as an int."""
     try:
         number = index(step)
     except TypeError as error:
@@ -311,10 +310,10 @@ def checked_step(step: Any) -> int:
 
 
 def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return metrics as floats, without those that are None."""
+    """Return metrics as floats, without values of None."""
     if metrics is None:
         return {}
-    if not isinstance(metrics, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - a lone loss is an easy mistake
+    if not isinstance(metrics, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] - callers pass a lone loss by mistake
         raise TypeError(
             f"metrics_dict must be a dict of numbers, got {type(metrics).__name__}; "
             'write {"loss": ...}'
@@ -333,7 +332,7 @@ def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
 
 
 def checked_json(extra: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return a copy of `extra` that was written to JSON and read back."""
+    """Return `extra` after a round trip through JSON."""
     try:
         return json.loads(json.dumps(extra))
     except (TypeError, ValueError) as error:

@@ -47,7 +47,7 @@ _SAFETENSORS_DTYPES = {
 def read_as_numpy(
     directory: Path, names: Sequence[str], leaves: Mapping[str, LeafSpec]
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield the leaves `names` in order, as numpy; typed PRNG keys as 32-bit words."""
+    """Yield the leaves `names` in order as numpy arrays, PRNG keys as 32-bit words."""
     group: list[str] = []
     num_bytes = 0
     for name in [*names, None]:
@@ -74,28 +74,28 @@ def export_safetensors(
 ) -> int:
     """Write leaves as a safetensors file and return its size in bytes.
 
-    `names` maps each leaf to write to its name in the file. `target` appears only when
-    it is complete and flushed to the disk.
+    `names` maps the leaves to write to their names in the file. The file appears at
+    `target` only after it is complete and flushed to the disk.
     """
     header: dict[str, Any] = {}
     offset = 0
     for name, spec in leaves.items():
-        if name in names and (spec.is_key or not spec.is_stored):
-            continue  # PRNG keys are not weights, and empty arrays have no bytes
-        if name in names:
-            stored = {"int": "int64", "float": "float64"}.get(spec.dtype, spec.dtype)
-            if stored not in _SAFETENSORS_DTYPES:
-                raise ValueError(
-                    f"{directory}: {name} is {spec}, which safetensors cannot hold; "
-                    "export without it by reading the checkpoint with Orbax"
-                )
-            stop = offset + (spec.num_bytes or 0)
-            header[names[name]] = {
-                "dtype": _SAFETENSORS_DTYPES[stored],
-                "shape": list(spec.shape),
-                "data_offsets": [offset, stop],
-            }
-            offset = stop
+        # PRNG keys are not weights, and empty arrays have no bytes.
+        if name not in names or spec.is_key or not spec.is_stored:
+            continue
+        stored = {"int": "int64", "float": "float64"}.get(spec.dtype, spec.dtype)
+        if stored not in _SAFETENSORS_DTYPES:
+            raise ValueError(
+                f"{directory}: {name} is {spec}, which safetensors cannot hold; "
+                "read the checkpoint with Orbax instead"
+            )
+        stop = offset + (spec.num_bytes or 0)
+        header[names[name]] = {
+            "dtype": _SAFETENSORS_DTYPES[stored],
+            "shape": list(spec.shape),
+            "data_offsets": [offset, stop],
+        }
+        offset = stop
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     chosen = [name for name in leaves if names.get(name) in header]
@@ -108,7 +108,7 @@ def export_safetensors(
 
 @contextlib.contextmanager
 def _published(target: Path) -> Generator[BinaryIO]:
-    """Yield a hidden file that becomes `target` at the end, or is removed on error."""
+    """Yield a hidden file; rename it to `target` at the end, or remove it on error."""
     draft = target.with_name(f".{target.name}~{secrets.token_hex(4)}.partial")
     try:
         with draft.open("xb") as file:
@@ -118,7 +118,7 @@ def _published(target: Path) -> Generator[BinaryIO]:
         draft.replace(target)
     except BaseException as error:
         draft.unlink(missing_ok=True)
-        # The block also reads the checkpoint, and those errors name its own files.
+        # An error from reading the checkpoint names a file of the checkpoint.
         if isinstance(error, OSError) and error.filename in {None, str(draft)}:
             raise OSError(
                 f"{target}: cannot be written ({error.strerror or error}); make room "

@@ -1,11 +1,9 @@
 """The folder of one run's checkpoints: names, deletion, leftovers, the lock.
 
-Step `k` is the directory `<folder>/<k>/`. A save writes the directory
-`<k>.<attempt>.roxxel-staged` and renames it once it is whole, so a directory whose name
-is a number is complete. A deletion first renames the directory, so a killed process
-leaves no half-deleted step.
-
-This package removes only names that it made; other files belong to the user.
+Step `k` is the directory `<folder>/<k>/`. A save writes to the directory
+`<k>.<attempt>.roxxel-staged` and renames this directory at the end, so a directory with
+a number as its name is complete. A deletion first renames the directory, so a killed
+process leaves no half-deleted step. The package removes only files that it created.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 try:
     import fcntl
-except ModuleNotFoundError:  # Windows has no advisory locks of this kind
+except ModuleNotFoundError:  # Windows has no `fcntl`
     fcntl = None
 
 COMMIT_FILE = "checkpoint.json"
@@ -35,8 +33,8 @@ ABANDONED = "abandoned"
 V1_META_FILE = "meta/metadata"
 V1_TREE_FILE = "tree/metadata"
 V1_DIGESTS_FILE = "digests.json"
-# An Orbax manager writes these files and no `checkpoint.json`.
 MANAGER_ITEM = "default"
+# An Orbax manager writes these files and no `checkpoint.json`.
 _OF_MANAGER = ("_CHECKPOINT_METADATA", f"{MANAGER_ITEM}/_METADATA", "metrics/metrics")
 _OURS = (COMMIT_FILE, STATE, V1_META_FILE, V1_TREE_FILE, V1_DIGESTS_FILE)
 _REPLACED = ".roxxel-replaced"
@@ -50,10 +48,10 @@ _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 
 
 def _absolute(path: Path) -> Path:
-    """Return the path as absolute and without `..`; later links stay unresolved.
+    """Return an absolute path without `..`; links after the last `..` stay unresolved.
 
-    `link/..` becomes the parent of the folder that the link names, as the system reads
-    it; `os.path.abspath` would return the folder that holds the link.
+    The operating system resolves `link/..` to the parent of the link's target, but
+    `os.path.abspath` to the folder that contains the link.
     """
     parts = path.absolute().parts
     if ".." not in parts:
@@ -78,7 +76,7 @@ class Folder:
         return str(self.path)
 
     def check_not_of_a_run(self) -> None:
-        """Raise CheckpointNotFoundError if subfolder `checkpoints` holds the steps."""
+        """Raise CheckpointNotFoundError if the subfolder `checkpoints` has steps."""
         inner = Folder(self.path / "checkpoints")
         if inner.steps():
             raise CheckpointNotFoundError(
@@ -88,15 +86,15 @@ class Folder:
     def step_path(self, step: int) -> Path:
         """Return the directory of a finished step, whether or not it exists.
 
-        A save with `force=True` first renames the old directory, and removes it when
-        the new directory has the number. If the process is killed in between, the old
-        directory keeps its other name until the next save or restore.
+        `publish` renames the old directory of a step before it puts the new directory
+        in place. If the process is killed in between, this method returns the renamed
+        directory, until the next save or restore renames it back.
         """
         numbered, aside = self._numbered_path(step), self._aside(step)
         return aside if not numbered.exists() and aside.exists() else numbered
 
     def numbered(self) -> list[int]:
-        """Return the steps that have a directory, whoever made it, oldest first."""
+        """Return every step that has a directory, of any program, oldest first."""
         if not self.path.is_dir():
             return []
         found = ((_STEP.fullmatch(e.name), e) for e in self.path.iterdir())
@@ -113,11 +111,11 @@ class Folder:
             (directory / part).exists() for part in _OURS
         )
 
-    def show(self, staged: Path, step: int) -> None:
-        """Rename a whole, staged directory to the number of its step.
+    def publish(self, staged: Path, step: int) -> None:
+        """Rename a complete, staged directory to the number of its step.
 
-        An older directory of this number is renamed first and removed last, so one of
-        the two can be read at any moment, also after a kill.
+        An older directory of the step is renamed first and removed last, so a complete
+        directory of the step exists at any time, even after a kill.
         """
         numbered, aside = self._numbered_path(step), self._aside(step)
         if numbered.exists():
@@ -133,19 +131,18 @@ class Folder:
 
     def abandon(self, step: int) -> None:
         """Move a step into `abandoned/`, where this package deletes nothing."""
-        shelf = self.path / ABANDONED
-        shelf.mkdir(exist_ok=True)
-        target, copies = shelf / str(step), 0
+        abandoned = self.path / ABANDONED
+        abandoned.mkdir(exist_ok=True)
+        target, copies = abandoned / str(step), 0
         while target.exists():
             copies += 1
-            target = shelf / f"{step}.{copies}"
+            target = abandoned / f"{step}.{copies}"
         self._numbered_path(step).rename(target)
 
     def clean(self) -> None:
         """Remove directories that killed processes left half-written or half-removed.
 
-        Only the holder of `lock()` may call this: the files of a save in flight have
-        the same names.
+        Call this only under `lock()`: a save in flight uses the same names.
         """
         if not self.path.is_dir():
             return
@@ -161,14 +158,11 @@ class Folder:
                 _remove_tree(entry)
 
     def create(self) -> None:
-        """Make the folder if it does not exist."""
+        """Create the folder if it does not exist."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CheckpointWriteError(
-                f"{self}: cannot hold checkpoints ({error.strerror or error}); "
-                "give checkpoint_path a folder that this process may write to"
-            ) from error
+            raise cannot_hold_checkpoints(self, error) from error
 
     @contextlib.contextmanager
     def lock(self) -> Generator[bool]:
@@ -191,7 +185,7 @@ class Folder:
                 pass  # a file system without locks
             yield held
             if held:
-                # A forked child shares the lock, so closing would not release it.
+                # Closing alone would not release a lock that a forked child shares.
                 with contextlib.suppress(OSError):
                     fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
@@ -210,8 +204,15 @@ class Folder:
         _remove_tree(doomed)
 
 
+def cannot_hold_checkpoints(folder: Folder, error: OSError) -> CheckpointWriteError:
+    return CheckpointWriteError(
+        f"{folder}: cannot hold checkpoints ({error.strerror or error}); "
+        "give checkpoint_path a folder that this process may write to"
+    )
+
+
 def is_of_manager(directory: Path) -> bool:
-    """Return whether an Orbax manager wrote a step, as the documents describe."""
+    """Return whether an Orbax manager wrote a step with the expected items."""
     return not (directory / COMMIT_FILE).exists() and all(
         (directory / name).exists() for name in _OF_MANAGER
     )
@@ -223,12 +224,12 @@ def _is_finished(directory: Path) -> bool:
 
 
 def escaped(text: str) -> str:
-    """Return one part of a leaf's name without slashes, which separate the parts."""
+    """Escape the slashes in one part of a leaf's name; slashes separate the parts."""
     return text.replace("%", "%25").replace("/", "%2F")
 
 
 def listed(steps: list[int]) -> str:
-    """Return steps as words of a sentence: the first ten, then how many more."""
+    """Return steps as text: the first ten, and the number of further steps."""
     if not steps:
         return "no step"
     shown = ", ".join(map(str, steps[:10]))
@@ -238,7 +239,7 @@ def listed(steps: list[int]) -> str:
 
 
 def digests_file(process: int) -> str:
-    """Return the path of one process's digests, relative to the step's directory."""
+    """Return the path of a process's file of digests in the directory of a step."""
     return f"digests/{process}.json"
 
 
@@ -251,7 +252,7 @@ def write_synced(path: Path, text: str) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Flush the names in a directory to the disk, if the system can."""
+    """Flush the entries of a directory to the disk, if the system supports it."""
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY)
         try:

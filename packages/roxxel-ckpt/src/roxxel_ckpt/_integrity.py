@@ -1,10 +1,10 @@
 """Digests of a checkpoint's files: written with the files, verified before use.
 
-Neither Orbax nor zarr checks the numbers in a file, so a flipped bit would restore as a
-wrong number. Every process digests the files that it writes, and verifies the files
+Neither Orbax nor zarr verifies the numbers in a file, so a flipped bit would restore as
+a wrong number. Every process digests the files that it writes, and verifies the files
 that it reads. The digest of a file is its size and one CRC-32 for each block. A CRC-32
-finds any one or two flipped bits in a block, and misses other damage about once in four
-billion blocks.
+detects any one or two flipped bits in a block, and misses about one in four billion
+blocks with other damage.
 """
 
 from __future__ import annotations
@@ -59,10 +59,11 @@ def sealed(body: Any) -> str:
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a regular file; opening a named pipe waits for its writer.
+    """Return the text of a regular file.
 
     Raises:
-        OSError: The file is missing, not a regular file, or cannot be read.
+        OSError: The file is missing, cannot be read, or is not a regular file; opening
+            a named pipe would block until a program writes to the pipe.
     """
     if path.exists() and not path.is_file():
         raise OSError(f"{path} is not a regular file")
@@ -87,7 +88,7 @@ def unsealed(path: Path, name: str) -> Any:
 
 
 def find_missing(directory: Path, digests: Mapping[str, FileDigest]) -> str | None:
-    """Describe the first file that is missing or has a wrong size; reads no file."""
+    """Describe the first file that is missing or has a wrong size; None if none."""
     for name, digest in digests.items():
         try:
             size = (directory / name).stat().st_size
@@ -101,7 +102,7 @@ def find_missing(directory: Path, digests: Mapping[str, FileDigest]) -> str | No
 class Verifier:
     """Compares files with their digests, and remembers which files are sound.
 
-    A file is verified again when its inode, size or times have changed.
+    The verifier reads a sound file again only if its inode, size or times change.
     """
 
     def __init__(self) -> None:
@@ -110,7 +111,7 @@ class Verifier:
     def find_damage(
         self, directory: Path, digests: Mapping[str, FileDigest]
     ) -> str | None:
-        """Describe the first difference, with file and byte offset; None if none."""
+        """Describe the first damage by file and byte offset; None if all are sound."""
         missing = find_missing(directory, digests)
         if missing is not None:
             return missing
@@ -132,7 +133,7 @@ class Verifier:
         return None
 
     def forget(self) -> None:
-        """Forget which files are sound, so that each is verified again."""
+        """Forget which files are sound."""
         self._sound.clear()
 
 
@@ -143,7 +144,7 @@ def _identity(path: Path) -> tuple[int, ...]:
 
 
 def _checksums(directory: Path, block_bytes: Mapping[str, int]) -> dict[str, list[int]]:
-    """Return the CRC-32 of every block of files; `block_bytes` is by file name."""
+    """Return each file's CRC-32s; `block_bytes` maps file names to block sizes."""
 
     def checksum(block: tuple[str, int]) -> int:
         name, start = block
@@ -159,7 +160,7 @@ def _checksums(directory: Path, block_bytes: Mapping[str, int]) -> dict[str, lis
     try:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             checksums = list(pool.map(checksum, blocks))
-    except RuntimeError:  # the interpreter is ending and starts no threads
+    except RuntimeError:  # an interpreter that is shutting down starts no threads
         checksums = list(map(checksum, blocks))
     found: dict[str, list[int]] = {name: [] for name in block_bytes}
     for (name, _), crc in zip(blocks, checksums, strict=True):

@@ -1,9 +1,9 @@
-"""The state of a model and its optimizer as named leaves, and back.
+"""Convert the state of a model and its optimizer to named leaves, and back.
 
-A leaf is one array of the NNX state: a parameter, an optimizer moment, a batch
-statistic, an RNG key or count, or any other Variable. Its name is its path, such as
-`model/blocks/0/attention/kernel`; a shared parameter appears once. A checkpoint holds a
-flat dict from names to arrays, so reading it needs no class of the program.
+A leaf is one array or number of the NNX state: a parameter, an optimizer moment, a
+batch statistic, an RNG key or count, or any other Variable. The name of a leaf is its
+path, such as `model/blocks/0/attention/kernel`; a shared parameter appears once. A
+checkpoint holds a flat dict from names to arrays, so a reader needs no program classes.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 _NUMBERS = (bool, int, float, complex)
 
-# `LiveState.release` deletes only arrays of at least this size in bytes. Deleting
-# smaller arrays would free little memory.
+# `LiveState.release` deletes only arrays of at least this size, because smaller arrays
+# would free little memory.
 _RELEASED_BYTES = 1 << 16
 
 
 class LiveState:
-    """The leaves of a live model and optimizer, read once.
+    """The leaves of a live model and optimizer, at the time of construction.
 
-    `leaves` holds the live arrays themselves, by name and in a fixed order; `specs`
-    holds their shapes and dtypes.
+    `leaves` maps names to the live arrays, in a fixed order; `specs` maps names to
+    shapes and dtypes.
     """
 
     def __init__(self, model: Any, optimizer: Any = None) -> None:
@@ -48,8 +48,8 @@ class LiveState:
         }
         if len(self.leaves) != len(paths):
             raise CheckpointError(
-                "two variables of the model have the same path as text; do not use "
-                "both 0 and '0' as names in one place"
+                "two variables of the model have the same path as text; rename one if "
+                "a container uses both 0 and '0' as names"
             )
         for name in self.leaves:
             if not {"", ".", ".."}.isdisjoint(name.split("/")):
@@ -60,7 +60,7 @@ class LiveState:
         self.specs = {name: _spec(name, leaf) for name, leaf in self.leaves.items()}
 
     def to_stored(self) -> dict[str, Any]:
-        """Return the arrays that Orbax writes, by name; raise if one was donated."""
+        """Return the arrays that Orbax writes, by name; raise for a donated array."""
         return {
             name: _to_stored(name, leaf)
             for name, leaf in self.leaves.items()
@@ -68,10 +68,10 @@ class LiveState:
         }
 
     def release(self, names: Iterable[str]) -> None:
-        """Delete the large arrays among `names`; shape, dtype and sharding stay known.
+        """Delete the large arrays among `names`, except PRNG keys.
 
-        Small arrays and PRNG keys stay. The live objects are unusable until `update`
-        gives them values.
+        A deleted array still has its shape, dtype and sharding. The live objects are
+        unusable until `update` is called.
         """
         for leaf in map(self.leaves.__getitem__, names):
             if (
@@ -111,9 +111,8 @@ def _to_stored(name: str, leaf: Any) -> Any:
             )
         if _holds_keys(leaf):
             leaf = jax.random.key_data(leaf)
-        # With several processes, Orbax accepts only global arrays as jax.Array. Every
-        # other array has the same values in every process; as numpy, only process 0
-        # writes it.
+        # With several processes, Orbax accepts only global arrays as jax.Array. A local
+        # array is equal in all processes; process 0 alone writes its numpy copy.
         if jax.process_count() > 1 and leaf.is_fully_addressable:
             return np.asarray(leaf)
         return leaf
@@ -123,8 +122,8 @@ def _to_stored(name: str, leaf: Any) -> Any:
 def target_of(leaf: Any) -> jax.ShapeDtypeStruct | None:
     """Return shape, dtype and sharding to read a leaf into; None to read it as numpy.
 
-    An uncommitted array must stay uncommitted, so it is read as numpy: JAX refuses to
-    combine an array that is committed to one device with arrays on a mesh.
+    Reading an uncommitted array as numpy keeps it uncommitted. JAX refuses to combine
+    an array that is committed to one device with arrays on a mesh.
     """
     if not isinstance(leaf, jax.Array) or not leaf.committed:
         return None
@@ -159,7 +158,7 @@ def from_stored(stored: Any, live: Any) -> Any:
 
 
 def _weak_zeros(like: jax.Array) -> jax.Array:
-    # JAX gives weak types to Python's own numbers.
+    # Only arrays of Python numbers have weak types in JAX, hence `item()`.
     return jnp.broadcast_to(jnp.zeros((), like.dtype).item(), like.shape)
 
 
@@ -168,7 +167,7 @@ def _holds_keys(leaf: jax.Array) -> bool:
 
 
 def _component(entry: Any) -> str:
-    """Return one part of a path as text; slashes in the part are escaped."""
+    """Return one part of a path as text, with slashes escaped."""
     for attribute in ("key", "idx", "name"):
         if hasattr(entry, attribute):
             return escaped(str(getattr(entry, attribute)))

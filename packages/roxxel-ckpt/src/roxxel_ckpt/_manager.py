@@ -1,9 +1,8 @@
-"""Checkpoints that an Orbax `CheckpointManager` wrote, described by their files.
+"""Read what an Orbax `CheckpointManager` recorded about its checkpoints.
 
-The `Checkpointer` that the documents describe saves with such a manager. A step has two
-items: `default`, the NNX state of the tuple `(model, optimizer)`, and `metrics`, which
-holds the loss. This package restores these checkpoints and writes none. Their files
-carry no digests.
+The first Roxxel saved with such a manager. A step has two items: `default`, the NNX
+state of the tuple `(model, optimizer)`, and `metrics`, which holds the loss. This
+package restores these checkpoints and never writes any. Their files have no digests.
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ from roxxel_ckpt.errors import CheckpointDamagedError
 if TYPE_CHECKING:
     from pathlib import Path
 
+# `Description.format` of a step that an Orbax manager wrote.
 FORMAT_OF_MANAGER = 0
-"""`Description.format` of these checkpoints."""
-
 _ROOTS = {"0": "model", "1": "optimizer"}
 
 
@@ -29,8 +27,8 @@ class ManagerLeaf(NamedTuple):
 
     Attributes:
         path: The keys from the root of the tree to the leaf.
-        is_number: Whether the leaf is a number of Python.
-        key_kind: Implementation of the PRNG keys that the leaf holds, or None.
+        is_number: Whether the leaf is a Python number.
+        key_kind: Implementation of the leaf's PRNG keys; None for other leaves.
     """
 
     path: tuple[str, ...]
@@ -39,17 +37,18 @@ class ManagerLeaf(NamedTuple):
 
 
 def read_manager_description(directory: Path) -> dict[str, Any]:
-    """Return the body that `checkpoint.json` of this package would have.
+    """Return the description of a step, with the keys of `checkpoint.json`.
 
     Raises:
-        CheckpointDamagedError: A file is damaged, or the manager did not commit it.
+        CheckpointDamagedError: A file is damaged, or the manager did not commit the
+            step.
     """
     committed_at = _json(directory, "_CHECKPOINT_METADATA").get(
         "commit_timestamp_nsecs"
     )
     if not isinstance(committed_at, int):
         raise CheckpointDamagedError(
-            f"{directory}: Orbax did not finish it; restore another step"
+            f"{directory}: Orbax did not commit this step; restore another step"
         )
     return {
         "step": int(directory.name.partition(".")[0]),
@@ -77,7 +76,8 @@ def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
         values = [
             (path, entry["value_metadata"]["value_type"])
             for path, entry in entries
-            if not entry["value_metadata"]["skip_deserialize"]  # an empty node
+            # An empty node of the tree has an entry but no array.
+            if not entry["value_metadata"]["skip_deserialize"]
         ]
     except (AttributeError, KeyError, TypeError) as error:
         raise _damaged(directory, name) from error
@@ -86,10 +86,10 @@ def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
     for path, value_type in values:
         if path[0] not in _ROOTS:
             raise CheckpointDamagedError(
-                f"{directory}: Orbax wrote it and it holds {path[0]!r}, not the state "
-                "of (model, optimizer); restore another step"
+                f"{directory}: Orbax wrote {path[0]!r} here, which is not part of the "
+                "state of (model, optimizer); restore another step"
             )
-        # NNX puts the array of a Variable under this name.
+        # NNX stores the array of a Variable under the key `value`.
         inner = path[1:-1] if path[-1] == "value" else path[1:]
         leaves["/".join([_ROOTS[path[0]], *map(escaped, inner)])] = ManagerLeaf(
             path, value_type == "scalar", kinds.get(".".join(path))
@@ -98,7 +98,7 @@ def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
 
 
 def _key_kinds(directory: Path) -> dict[str, str]:
-    """Return the implementation of every PRNG key, by its path with dots."""
+    """Return the implementation of every PRNG key, by path joined with dots."""
     kinds: dict[str, str] = {}
     for file in sorted((directory / MANAGER_ITEM / "array_metadatas").glob("*")):
         name = file.relative_to(directory).as_posix()

@@ -1,10 +1,9 @@
 """Every use of Orbax in this package.
 
-Orbax's array handler writes the arrays of one process as zarr 3, and reads them into
-any sharding. Each process writes and reads its own pieces of the arrays. Processes
-write different files, so no process merges files for the others. This package, not
-Orbax, decides which checkpoints exist, when a step appears and whether its files are
-sound.
+Orbax's array handler writes arrays as zarr 3, and reads arrays into any sharding. Each
+process writes and reads the parts of arrays on its own devices. Processes write
+different files, so no process merges files for the others. This package, not Orbax,
+decides which checkpoints exist, when a step appears and whether files are sound.
 """
 
 from __future__ import annotations
@@ -32,21 +31,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
-# From this size on, devices that hold copies of an array each write a part of it. Below
-# this size, one file per device would cost more than it saves.
-_SHARED_BYTES = 1 << 20
+# Replicas of an array of at least this size each write a part of the array. For smaller
+# arrays, one file per replica would cost more than it saves.
+_REPLICA_PARALLEL_BYTES = 1 << 20
 
 
 def start_writing(directory: Path, arrays: dict[str, Any]) -> Callable[[], None]:
-    """Copy arrays to the host and start to write the shards of this process.
+    """Copy arrays to the host and start to write the files of this process.
 
-    `directory` is empty. When this returns, the arrays may be donated. The returned
-    function waits until the files are written, and raises any error of the write.
+    `directory` must be empty. The arrays may be donated once this function returns. The
+    returned function waits until the files are written, and raises any write error.
     """
     arrays_of_jax = type_handlers.ArrayHandler(
         array_metadata_store=None,
         enable_write_sharding_file=False,
-        min_slice_bytes_for_replica_parallel=_SHARED_BYTES,
+        min_slice_bytes_for_replica_parallel=_REPLICA_PARALLEL_BYTES,
     )
     handler = ocp.PyTreeCheckpointHandler(
         use_ocdbt=False,
@@ -74,8 +73,8 @@ def read_arrays(
 ) -> dict[str, Any]:
     """Read arrays of a step: zarr 3, or OCDBT by version 0.1 or an Orbax manager.
 
-    Each process reads the shards of its own devices into the shape, dtype and sharding
-    of the target; a target of None gives the whole array as numpy.
+    Each process reads what its devices need for the shape, dtype and sharding of the
+    target. A target of None reads the whole array as numpy.
     """
     if not targets:
         return {}
@@ -97,7 +96,7 @@ def read_arrays(
             )
         _put(item, paths[name], 0 if target is None else target)
         _put(restore_args, paths[name], args)
-    # Not Orbax's Checkpointer, which would wait for all processes.
+    # Orbax's own Checkpointer would wait for all processes; its handler does not.
     handler = ocp.PyTreeCheckpointHandler()
     with _quiet(), contextlib.closing(handler):
         restored: dict[str, Any] = handler.restore(
@@ -131,7 +130,7 @@ def read_manager_leaves(directory: Path) -> dict[str, tuple[str, tuple[int, ...]
 def read_through(directory: Path, part: int = 0, num_parts: int = 1) -> None:
     """Read a part of the leaves that an Orbax manager wrote, and drop the values.
 
-    Without digests, only this finds files that are missing or too short.
+    Without digests, only a read detects files that are missing or too short.
 
     Raises:
         CheckpointDamagedError: A leaf cannot be read.
@@ -143,8 +142,8 @@ def read_through(directory: Path, part: int = 0, num_parts: int = 1) -> None:
 def _open(directory: Path, name: str, leaf: ManagerLeaf, *, read: bool = False) -> Any:
     """Open an array that an Orbax manager wrote, or read all of its values.
 
-    TensorStore does this for one array after the other. Orbax opens all arrays at once,
-    and after an error prints a traceback for each.
+    This function uses TensorStore directly, because Orbax opens all arrays at once and,
+    after an error, prints a traceback for each.
     """
     store = {
         "driver": "ocdbt",
@@ -167,7 +166,7 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def _taken(tree: Any, path: tuple[str, ...]) -> Any:
-    """Remove a leaf from a tree and return it; PRNG keys as 32-bit words."""
+    """Remove a leaf from a tree and return the leaf, PRNG keys as 32-bit words."""
     for part in path[:-1]:
         tree = tree[part]
     leaf = tree.pop(path[-1])
@@ -188,7 +187,7 @@ def versions() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None, None, None]:
-    """Keep tracebacks and hints of Orbax off the terminal; errors are also raised."""
+    """Hide tracebacks and hints that Orbax logs; Orbax also raises its errors."""
 
     def is_not_of_orbax(record: logging.LogRecord) -> bool:
         return "orbax" not in record.pathname

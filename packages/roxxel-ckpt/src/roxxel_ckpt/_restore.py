@@ -1,7 +1,7 @@
 """Choose the checkpoint to restore, verify it, and read it into live objects.
 
-Every process plans which arrays it needs, verifies the files that hold these arrays,
-and reads them. If one process finds damage, all processes skip the checkpoint.
+Every process plans which arrays it needs, then verifies and reads the files that hold
+these arrays. If one process finds damage, all processes skip the checkpoint.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class Restorer:
         step: int | None,
         options: Options | None,
     ) -> Candidate | None:
-        """Return the newest sound checkpoint, the same on all processes; None if none.
+        """Choose `step`, or else the newest sound checkpoint; None if none exists.
 
-        `steps` lists the steps with a directory, oldest first. A damaged `step` raises
-        a CheckpointDamagedError. The shardings of `live` decide which files each
-        process verifies. Without `options`, the checkpoint need not fit the live
-        objects.
+        The choice is the same on all processes. `steps` lists the steps with a
+        directory, oldest first. A damaged `step` raises CheckpointDamagedError. The
+        shardings of `live` decide which files each process verifies. Without `options`,
+        the checkpoint need not fit the live objects.
         """
         if step is not None and step not in steps:
             raise not_found(self._folder, step)
@@ -114,17 +114,17 @@ class Restorer:
         return None
 
     def forget(self) -> None:
-        """Verify every file again before the next restore."""
+        """Forget verified files, so that the next restore verifies every file."""
         self._verifier.forget()
 
     def read(
         self, live: LiveState, candidate: Candidate, *, release: bool
     ) -> RestoreReport:
-        """Read the checkpoint from `choose` into the same live objects.
+        """Read the checkpoint that `choose` returned into the same live objects.
 
-        The objects change only after every process has read. `release` deletes the live
-        arrays before reading. Then a failure loses their values and raises a
-        CheckpointStateLostError.
+        The objects change only after every process has read its arrays. `release`
+        deletes the live arrays before reading; a failure then loses their values and
+        raises CheckpointStateLostError.
         """
         values: dict[str, Any] = {}
 
@@ -133,7 +133,7 @@ class Restorer:
                 live.release(candidate.source)
             stored = _orbax.read_arrays(candidate.directory, candidate.targets)
             for name, source in candidate.source.items():
-                # Dropping each stored array here keeps the peak at one state.
+                # `pop` frees each stored array early, so peak memory is one state.
                 values[name] = from_stored(stored.pop(source), live.leaves[name])
 
         try:
@@ -147,8 +147,8 @@ class Restorer:
             if release:
                 raise CheckpointStateLostError(
                     f"{candidate.directory}: the arrays cannot be read "
-                    f"({brief(error)}) and the live arrays were deleted before; make a "
-                    "new model and optimizer and restore again"
+                    f"({brief(error)}) after the live arrays were deleted; make a new "
+                    "model and optimizer and restore again"
                 ) from error
             raise CheckpointError(
                 f"{candidate.directory}: the arrays cannot be read ({brief(error)}); "
@@ -160,7 +160,7 @@ class Restorer:
     def _verified(
         self, live: LiveState, step: int, options: Options | None
     ) -> tuple[Candidate | None, str | None]:
-        """Plan and verify a step; return the candidate, or why the step is unusable."""
+        """Plan and verify a step; return the candidate or a description of damage."""
         found: list[Candidate] = []
 
         def verify() -> str | None:
@@ -184,13 +184,13 @@ class Restorer:
         directory = self._folder.step_path(step)
         if not self._folder.is_checkpoint(step):
             raise CheckpointDamagedError(
-                f"{directory}: it is not a whole checkpoint of roxxel-ckpt or of Orbax"
+                f"{directory}: it is not a complete checkpoint of roxxel-ckpt or Orbax"
             )
         description = read_description(directory)
         if description.format > FORMAT:
             raise CheckpointDamagedError(
                 f"{directory}: it has format {description.format} and this roxxel-ckpt "
-                f"reads up to {FORMAT}, so install a newer one"
+                f"reads up to {FORMAT}, so install a newer roxxel-ckpt"
             )
         rename = options and options.rename
         report = plan_restore(step, read_leaves(directory), live.specs, rename)
@@ -208,15 +208,15 @@ class Restorer:
         return Candidate(directory, description, report, source, targets)
 
     def _damage(self, candidate: Candidate) -> str | None:
-        """Return the first damage in the files that this process reads."""
+        """Describe the first damage in the files that this process reads."""
         directory = candidate.directory
         if not candidate.description.has_digests:
             _orbax.read_through(directory, process_index(), process_count())
             return None
         digests = read_digests(directory, candidate.description)
         if is_version_1(directory):
-            # The files of OCDBT do not show which arrays they hold, so the processes
-            # share the verification of all files.
+            # OCDBT does not show which file holds which array, so each process verifies
+            # an equal number of files, whichever arrays it reads.
             mine = list(digests)[process_index() :: process_count()]
             return self._find(directory, digests, mine)
         layouts = {name: f"{STATE}/{name}/zarr.json" for name in candidate.targets}
@@ -228,7 +228,7 @@ class Restorer:
             for name, target in candidate.targets.items()
             for chunk in _chunks(directory / layouts[name], target)
         )
-        # A chunk that holds only the fill value has no file, so it has no digest.
+        # Zarr writes no file for a chunk of fill values, so this chunk has no digest.
         return self._find(directory, digests, [c for c in chunks if c in digests])
 
     def _find(
@@ -241,7 +241,7 @@ class Restorer:
 
 
 def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
-    """Return the error for a step that does not exist; it names the steps that do."""
+    """Return the error for a step that does not exist; lists the existing steps."""
     return CheckpointNotFoundError(
         f"{folder}: has no step {step}; it holds {listed(folder.steps())}"
     )
@@ -256,7 +256,7 @@ def _first_problem(problems: list[str | None]) -> str | None:
 
 
 def _chunks(layout: Path, target: jax.ShapeDtypeStruct | None) -> set[str]:
-    """Return the chunks of a zarr array that hold the shards of this process.
+    """Return the chunks of a zarr array that this process reads.
 
     `layout` is the verified `zarr.json`; a target of None needs the whole array.
     """

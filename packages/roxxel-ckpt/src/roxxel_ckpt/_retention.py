@@ -1,8 +1,8 @@
 """Which finished checkpoints stay: the newest, the best, and permanent ones.
 
-Every checkpoint records its program's best rule (metric and mode). If `best_metric` is
-None, the metric comes from the newest checkpoint that records a best rule, so all
-programs name the same best checkpoint.
+Every checkpoint records the best rule (metric and mode) of the program that saved it.
+Without `best_metric`, a program uses the rule that was recorded last, so all programs
+agree on the best checkpoint.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """The retention options of `Checkpointer`.
-
-    A checkpoint stays if it is among the newest, the best or the permanent ones.
-    """
+    """The retention options of `Checkpointer`."""
 
     max_to_keep: int | None = 3
     keep_best: int = 1
@@ -55,7 +52,7 @@ class Retention:
             )
 
     def best_rule(self, found: Mapping[int, Description]) -> BestRule:
-        """Return the rule that compares the finished steps."""
+        """Return the rule that ranks the finished steps."""
         recorded = {step: description.best for step, description in found.items()}
         return best_rule(recorded, self.best_metric, self.best_mode)
 
@@ -65,7 +62,7 @@ class Retention:
         return self.best_rule(found).ranked(metrics)
 
     def kept(self, found: Mapping[int, Description]) -> set[int]:
-        """Return which of the finished steps stay; the newest always stays."""
+        """Return the finished steps to keep, always including the newest."""
         newest_first = sorted(found, reverse=True)
         kept = set(newest_first[: self.max_to_keep])
         best = self.ranked(found)[: self.keep_best]
@@ -89,7 +86,7 @@ def best_rule(
     metric: str | None = None,
     mode: Literal["min", "max"] | None = None,
 ) -> BestRule:
-    """Return the rule that compares the checkpoints of a folder.
+    """Return the rule that ranks the checkpoints of a folder.
 
     Args:
         recorded: `Description.best` of every checkpoint, by step.
@@ -97,9 +94,9 @@ def best_rule(
         mode: Replaces the recorded mode.
 
     Returns:
-        The rule of the newest checkpoint that records a rule, else `BestRule()`, with
+        The rule of the newest checkpoint that records a rule, else `BestRule()`; with
         `metric` and `mode` replaced if given. A recorded mode applies only to the
-        recorded metric: another `metric` without `mode` uses `"min"`.
+        recorded metric; a different `metric` without `mode` uses `"min"`.
     """
     rules = {step: rule for step, rule in recorded.items() if rule is not None}
     rule = rules[max(rules)] if rules else BestRule()

@@ -1,10 +1,10 @@
-"""One save: prepare the folder, then a thread writes, digests and commits.
+"""One save: prepare the folder, then write, digest and commit on a thread.
 
-`prepare_folder` runs on process 0 before a save. A `Save` runs on every process. Its
-thread copies the arrays to the host, writes the files of process `k` into the
-subdirectory `process-<k>/`, then moves them into the staged directory
-`<step>.<attempt>.roxxel-staged`. When every process has done so, process 0 commits: it
-writes the file that describes the step, and renames the staged directory.
+`prepare_folder` runs on process 0 before a save. A `Save` runs on every process. The
+staged directory of a save is `<step>.<attempt>.roxxel-staged`. The thread of process
+`k` copies arrays to the host, writes and digests files in the staged subdirectory
+`process-<k>/`, then moves the files up. After all processes have moved their files,
+process 0 commits: it writes `checkpoint.json` and renames the staged directory.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from roxxel_ckpt._folder import (
     STAGED,
     STATE,
     Folder,
+    cannot_hold_checkpoints,
     digests_file,
     listed,
     sync_directory,
@@ -56,10 +57,9 @@ _in_flight: set[Save] = set()
 _exit_hook_lock = threading.Lock()
 _has_exit_hook = False
 
-_VISIBLE_S = 5.0
-"""Longest time after which a network file system shows a new file to other hosts."""
-
-_LOOK_EVERY_S = 0.05
+# Longest wait until a network file system shows a new file to other hosts.
+_VISIBILITY_TIMEOUT_S = 5.0
+_POLL_INTERVAL_S = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,9 +91,9 @@ def prepare_folder(
 ) -> bool:
     """Lock the folder and prepare it for a step; return False if the step exists.
 
-    `base` is the step that the run continues from, if known. Newer steps are from a run
-    that this one replaces, so they move to `abandoned/`. `held` receives the folder's
-    lock; closing it releases the lock.
+    `base` is the step that the run continues from, if known. Steps after `base` are
+    from a run that this run replaces, so they move to `abandoned/`. Closing `held`
+    releases the folder's lock.
     """
     _lock(folder, held)
     if base is None or step < base:
@@ -118,7 +118,7 @@ def prepare_folder(
         raise _cannot_begin(folder, step, error) from error
     if abandoned:
         _logger.warning(
-            "%s: the run goes on from step %d, so %s moved to %s",
+            "%s: the run continues from step %d, so %s moved to %s",
             folder,
             base,
             listed(abandoned),
@@ -130,15 +130,14 @@ def prepare_folder(
 def check_shared(
     folder: Folder, channel: Channel, held: contextlib.ExitStack, timeout_s: float
 ) -> None:
-    """Check on every process that all of them see a file that process 0 writes.
+    """Check that every process sees a file that process 0 writes.
 
-    If each process had its own disk, no disk would hold a complete step. If a process
-    does not see the file, every process raises a CheckpointWriteError.
-
-    On process 0, `held` receives the folder's lock; closing it releases the lock.
+    Every process makes this call. If one process does not see the file, all processes
+    raise a CheckpointWriteError. On process 0, closing `held` releases the folder's
+    lock.
     """
-    # The name is new each time, because a network file system caches that a name is
-    # absent. If this process is killed, the next save or restore removes the file.
+    # Each check uses a new name, because a network file system caches the absence of a
+    # name. If this process is killed, the next save or restore removes the file.
     token = folder.path / f"0.{secrets.token_hex(8)}{STAGED}"
 
     def write(_: list[None]) -> str:
@@ -146,18 +145,15 @@ def check_shared(
         try:
             token.write_text("")
         except OSError as error:
-            raise CheckpointWriteError(
-                f"{folder}: cannot hold checkpoints ({error.strerror or error}); "
-                "give checkpoint_path a folder that this process may write to"
-            ) from error
+            raise cannot_hold_checkpoints(folder, error) from error
         return token.name
 
     name = channel.agree("write to the folder", lambda: None, write, timeout_s)
     try:
         blind: Sequence[int] = channel.agree(
-            "look into the folder",
+            "read the folder",
             lambda: _is_visible(folder.path / name),
-            lambda seen: [index for index, sees in enumerate(seen) if not sees],
+            lambda sees: [index for index, ok in enumerate(sees) if not ok],
             timeout_s,
         )
     finally:
@@ -172,7 +168,7 @@ def check_shared(
 
 
 def _lock(folder: Folder, held: contextlib.ExitStack) -> None:
-    """Wait for this process's saves into the folder, then make and lock the folder."""
+    """Wait for this process's saves into the folder, then create and lock it."""
     for save in list(_in_flight):
         if save.folder.path == folder.path:
             save.wait()
@@ -185,21 +181,21 @@ def _lock(folder: Folder, held: contextlib.ExitStack) -> None:
 
 
 def _is_visible(path: Path) -> bool:
-    deadline_s = time.monotonic() + _VISIBLE_S
+    deadline_s = time.monotonic() + _VISIBILITY_TIMEOUT_S
     while not path.exists():
         if time.monotonic() > deadline_s:
             return False
-        time.sleep(_LOOK_EVERY_S)
+        time.sleep(_POLL_INTERVAL_S)
     return True
 
 
 class Save:
     """A save of one step, on its own thread.
 
-    `attempt` is a hexadecimal text that no other save has, so a process that is late
-    for one save cannot write into the next. `channel` is used by this save alone. The
-    end of the save closes `held`. `was_raised` is True if the caller has already seen
-    the error of this save.
+    `attempt` is a hexadecimal string, unique to this save: a process that is late for
+    one save must not write into the next. No other save uses `channel`. When the save
+    ends, it closes `held`, which releases the folder's lock. `was_raised` is True once
+    the error of this save was raised.
     """
 
     def __init__(
@@ -226,18 +222,18 @@ class Save:
     def start(self, arrays: dict[str, Any], started_at: float) -> None:
         """Start the thread; return when the arrays may be donated.
 
-        `started_at` was read from `time.perf_counter()` when the caller began.
+        `started_at` is the value of `time.perf_counter()` when `save` was called.
         """
         self._started_at = started_at
         _install_exit_hook()
         _in_flight.add(self)
-        # The thread copies the arrays too: Orbax runs an event loop, and the calling
-        # thread of a notebook has one already. The thread is a daemon, so a hanging
-        # disk cannot block the end of the program forever: the exit hook waits for the
-        # save, but no longer than the timeout.
+        # The thread also copies the arrays, because Orbax starts an event loop and the
+        # main thread of a notebook already runs one. The thread is a daemon so that a
+        # hanging disk cannot block the program's exit for longer than `timeout_s`.
         threading.Thread(
             target=self._run,
-            # A thread keeps its arguments until it ends; `_write` empties this list.
+            # A thread references its arguments until it ends, so the arrays are in a
+            # list that `_write` empties.
             args=([arrays],),
             name=f"roxxel-ckpt-save-{self.step}",
             daemon=True,
@@ -255,18 +251,18 @@ class Save:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the thread has done everything, successfully or not."""
+        """Whether the save has succeeded or failed."""
         return self._done.done()
 
     def wait(self) -> None:
-        """Wait until the checkpoint is complete; raise an error of the save once.
+        """Wait until the checkpoint is complete; raise the save's error at most once.
 
-        After a CheckpointTimeoutError the save continues; waiting again is possible.
+        After a CheckpointTimeoutError the save continues; `wait` may be called again.
         """
         try:
             error = self._done.exception(self._timeout_s)
         except TimeoutError:
-            raise self._too_slow("the write goes on") from None
+            raise self._too_slow("the write continues") from None
         if error is None or self.was_raised:
             return
         self.was_raised = True
@@ -323,8 +319,8 @@ class Save:
     def _commit(self, digests: list[int]) -> None:
         """Commit the step on process 0, then delete the steps that retention drops.
 
-        Raises a CheckpointWriteError if the folder lacks the files of a process: the
-        digests of this process are absent or have another CRC-32.
+        `digests` has the CRC-32 of each process's digests. Raises CheckpointWriteError
+        if the staged directory does not hold the same digests.
         """
         for process, crc in enumerate(digests):
             if not self._has_digests(process, crc):
@@ -342,7 +338,7 @@ class Save:
         text = description.to_json(self._specs)
         write_synced(self._directory / COMMIT_FILE, text)
         sync_directory(self._directory)
-        self.folder.show(self._directory, self.step)
+        self.folder.publish(self._directory, self.step)
         for old in sorted(found.keys() - self._retention.kept(found)):
             try:
                 self.folder.delete(old)
@@ -360,9 +356,9 @@ class Save:
 
     def _too_slow(self, reason: str) -> CheckpointTimeoutError:
         return CheckpointTimeoutError(
-            f"{self.folder}: the save of step {self.step} was not done after "
-            f"{self._timeout_s:g} seconds ({reason}); earlier checkpoints are "
-            "unchanged, so repair the storage or give a larger timeout"
+            f"{self.folder}: the save of step {self.step} did not end within "
+            f"{self._timeout_s:g} seconds ({reason}) and earlier checkpoints are "
+            "unchanged; repair the storage or give a larger timeout"
         )
 
 
@@ -390,8 +386,8 @@ def _cannot_begin(
 def _install_exit_hook() -> None:
     """Finish saves in flight when the program ends without `close()`.
 
-    `atexit` runs too late: by then, `concurrent.futures`, which Orbax uses, accepts no
-    work. Hooks of `threading` run earlier; the hook registered last runs first.
+    `atexit` hooks run too late: by then `concurrent.futures`, which Orbax uses, refuses
+    new work. Hooks of `threading` run earlier, in reverse order of registration.
     """
     global _has_exit_hook  # noqa: PLW0603 - one hook for the process
     with _exit_hook_lock:
@@ -408,8 +404,8 @@ def _finish_at_exit() -> None:
             save.wait()
         except (CheckpointTimeoutError, CheckpointWriteError):
             _logger.error(  # noqa: TRY400 - the cause is the exit, not this line
-                "%s: step %d was not saved, because the program ended before its "
-                "background save did; the checkpoint before it is unchanged, so use "
+                "%s: step %d was not saved, because the program ended before the "
+                "background save did, and earlier checkpoints are unchanged; use "
                 "`with Checkpointer(...)` or call close()",
                 save.folder,
                 save.step,

@@ -37,53 +37,52 @@ if TYPE_CHECKING:
     from roxxel_ckpt._restore import Candidate
 
 _logger = logging.getLogger("roxxel_ckpt")
-# All checkpointers of a process share one channel, so the processes may construct
-# different numbers of them.
+# All checkpointers of a process share one channel, so that processes may construct
+# different numbers of checkpointers.
 _channel = Channel("calls")
 
 
 class Checkpointer:
-    """Saves a model and its optimizer in the background, restores them bit for bit.
+    """Saves a model and its optimizer in the background and restores both bit for bit.
 
     The directory `<checkpoint_path>/<k>/` holds step `k`. A checkpoint holds everything
     that the NNX objects hold: parameters, optimizer state, RNG keys and counts, batch
     statistics and every other Variable. A checkpoint appears only when it is complete,
-    with digests of its files. Each process writes and digests its own arrays. Before a
-    process uses a file, it verifies the file. A checkpoint whose files match their
-    digests is sound.
+    with digests of its files. Each process writes and digests its own arrays, and
+    verifies every file before it uses the file. A checkpoint is sound if its files
+    match their digests.
 
-    On several processes every process makes the same calls in the same order, and
-    `checkpoint_path` is a folder that all of them see. The processes agree over the
-    coordination service of `jax.distributed`, so agreeing runs no collective on the
-    devices.
+    With several processes, every process must make the same calls in the same order,
+    and `checkpoint_path` must be a folder that all processes share. The processes
+    agree through the coordination service of `jax.distributed`, which runs no
+    collective on the devices.
 
     Args:
-        checkpoint_path: Folder of the checkpoints. For a run of the trainer, this is
-            the subfolder `checkpoints` of the run. The constructor writes no file. The
-            first `save` makes the folder and removes half-written files of killed
-            processes.
+        checkpoint_path: Folder of the checkpoints. The trainer uses the subfolder
+            `checkpoints` of its run. The constructor writes no file. The first `save`
+            creates the folder and removes half-written files of killed processes.
         model: Flax NNX object. `save` reads its live arrays. `restore` replaces them,
             in their shardings.
         optimizer: Flax NNX object. With None, `save` writes and `restore` reads the
             model alone.
         max_to_keep: Number of newest checkpoints to keep; None keeps all.
         timeout: Longest wait for a background write or another process, in seconds.
-        best_metric: Key of `metrics_dict` that compares checkpoints. None uses the
-            metric that the newest checkpoint records. If the recorded metric is None,
-            or nothing is recorded, the metric is `"eval_loss"` (the held-out loss) if
-            any checkpoint has it, else `"loss_mean"` (the mean training loss since the
-            previous checkpoint), else `"loss"`.
+        best_metric: Key of `metrics_dict` that ranks checkpoints. None uses the metric
+            that was recorded last. If no metric is recorded, the metric is
+            `"eval_loss"` (the held-out loss) if any checkpoint has it, else
+            `"loss_mean"` (the mean training loss since the previous checkpoint), else
+            `"loss"`.
         best_mode: `"min"` if lower is better, `"max"` if higher is better. None uses
             the recorded mode of this metric, or `"min"`.
-        keep_best: Number of best checkpoints to keep besides the newest.
-        keep_every: Which checkpoints to keep forever. A number keeps the checkpoints at
-            multiples of this number of steps. A duration such as `"6h"` (units s, m, h,
-            d) keeps a checkpoint if at least that long passed since the last one kept.
+        keep_best: Number of best checkpoints to keep in addition to the newest.
+        keep_every: Which checkpoints are permanent, so never deleted. An integer `n`:
+            every step that is a multiple of `n`. A duration such as `"6h"` (units s, m,
+            h, d): a checkpoint saved at least `"6h"` after the last permanent one.
         on_busy: What `save` does while an earlier save is in flight: `"wait"` for the
             earlier save, or `"skip"` this save and return False.
 
     Raises:
-        ValueError: An argument is out of its range, or `checkpoint_path` is a URL.
+        ValueError: An argument is out of range, or `checkpoint_path` is a URL.
         NotADirectoryError: `checkpoint_path` is a file.
 
     Example:
@@ -130,7 +129,7 @@ class Checkpointer:
         self._lock = threading.RLock()
         self._is_shared = False
         self._flight: Save | None = None
-        # The last save that began, in flight or not.
+        # The save that started last, even after it has ended.
         self._last: Save | None = None
         # The step last saved or restored; None before the first save or restore.
         self._position: int | None = None
@@ -146,15 +145,15 @@ class Checkpointer:
     ) -> bool:
         """Save the live state as a step; return once its arrays may be donated.
 
-        If the run continues from a step that is not the newest, the newer checkpoints
-        are from a run that this one replaces. `save` first moves them to `abandoned/`,
-        with a warning.
+        The run continues from the step that was last saved or restored. Checkpoints of
+        newer steps are from a run that this run replaces: `save` moves them to
+        `abandoned/` and logs a warning.
 
         Args:
             step: Number of updates done, at least 0; the same on every process. May
-                be an integer of numpy or a JAX array of shape `()`.
-            metrics_dict: Numbers to save with the step; None values are left out.
-                Without a finite value of the best metric, the step is never the best.
+                be a numpy integer or a JAX array of shape `()`.
+            metrics_dict: Numbers to save with the step; values of None are dropped.
+                A step without a finite value of the best metric is never the best.
             extra: Small JSON object to save with the step.
             force: Replace the step if it exists.
 
@@ -170,8 +169,8 @@ class Checkpointer:
             CheckpointError: An array was donated to a computation, or the processes
                 save different steps.
             TypeError: The step is not an integer, `metrics_dict` has values that are
-                not numbers, JSON cannot hold `extra`, or a Variable holds something
-                that cannot be saved.
+                not numbers, JSON cannot hold `extra`, or a Variable holds neither an
+                array nor a number.
             ValueError: The step is negative.
         """
         started_at = time.perf_counter()
@@ -215,12 +214,12 @@ class Checkpointer:
     def check_shared(self) -> None:
         """Check that all processes see the same folder of checkpoints.
 
-        If each process had its own disk, no disk would hold a complete step. The first
-        `save` makes this check, unless a call did so before. On several processes, the
-        check makes the folder. In a program of one process, it does nothing.
+        If each process wrote to its own disk, no disk would hold a complete step. The
+        first `save` calls `check_shared` unless the program did. With several
+        processes, this method creates the folder; with one, it does nothing.
 
         Raises:
-            CheckpointWriteError: A process does not see what process 0 writes, or
+            CheckpointWriteError: A process does not see a file that process 0 wrote, or
                 process 0 cannot write; raised on every process.
             CheckpointTimeoutError: Another process needs more than `timeout` seconds.
         """
@@ -238,24 +237,24 @@ class Checkpointer:
         rename: Mapping[str, str] | None = None,
         release: bool = False,
     ) -> int:
-        """Put a checkpoint into the live model and optimizer, in their shardings.
+        """Restore a checkpoint into the live model and optimizer, in their shardings.
 
-        Without `step`, this restores the newest sound checkpoint, and skips damaged
-        ones with a warning. A leaf that the checkpoint lacks keeps its live value. A
-        leaf that only the checkpoint has is dropped. Both are listed in `report`.
+        Without `step`, `restore` uses the newest sound checkpoint, and logs a warning
+        for each damaged checkpoint that it skips. A leaf is an array or number of the
+        state. A leaf that the checkpoint lacks keeps its live value. A leaf that only
+        the checkpoint has is dropped. `report` lists these leaves.
 
-        The live objects change only after all arrays were read, so memory holds both
-        states for a moment. With `release=True`, the peak is one state: after verifying
+        The live objects change only after all arrays are read, so peak memory is twice
+        the state. With `release=True`, peak memory is once the state: after verifying
         and before reading, `restore` deletes live arrays of 64 KiB and more.
 
         Args:
-            step: Step to restore; None for the newest sound one.
+            step: Step to restore; None for the newest sound checkpoint.
             strict: Raise an error if checkpoint and live objects differ in any leaf.
-            on_mismatch: What to do about a leaf of another shape or dtype: `"error"`,
-                or `"keep"` the live value.
-            rename: Maps old paths of parts of the model to new paths, such as
-                `{"encoder": "backbone/encoder"}`. Their optimizer moments are renamed
-                too.
+            on_mismatch: What to do if the shape or dtype of a leaf differs: `"error"`
+                raises, `"keep"` keeps the live value.
+            rename: Maps model paths in the checkpoint to live model paths, such as
+                `{"encoder": "backbone/encoder"}`; also renames optimizer moments.
             release: Delete the live arrays before reading. Afterwards, all other
                 references to these arrays are invalid, including aliases made by
                 `jax.device_put`.
@@ -264,8 +263,8 @@ class Checkpointer:
             The restored step; 0 if the folder holds no checkpoint.
 
         Raises:
-            CheckpointNotFoundError: The requested step does not exist, or the folder
-                has no steps but its subfolder `checkpoints` has.
+            CheckpointNotFoundError: The requested step does not exist, or only the
+                subfolder `checkpoints` has steps.
             CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
             CheckpointMismatchError: The checkpoint does not fit the live objects.
             CheckpointStateLostError: Reading failed after the live arrays were
@@ -304,11 +303,11 @@ class Checkpointer:
     ) -> tuple[int, dict[str, Any] | None] | None:
         """Return step and `extra` of the checkpoint that `restore` would use.
 
-        The live objects stay unchanged. The next `restore` does not verify again the
-        files that this call verified, unless they have changed.
+        The live objects stay unchanged. The next `restore` skips the verification of
+        files that `peek` verified, unless the files have changed.
 
         Args:
-            step: The step; None for the newest sound one.
+            step: The step; None for the newest sound checkpoint.
 
         Returns:
             None if the folder holds no checkpoint.
@@ -326,12 +325,12 @@ class Checkpointer:
 
     @property
     def extra(self) -> dict[str, Any] | None:
-        """The `extra` of the step that was restored last; None if it has no `extra`."""
+        """The `extra` of the step that was restored last, or None."""
         return self._extra
 
     @property
     def report(self) -> RestoreReport | None:
-        """What the last `restore` did with every leaf; None before the first."""
+        """What the last `restore` did with every leaf; None before any `restore`."""
         return self._report
 
     @property
@@ -371,12 +370,12 @@ class Checkpointer:
 
     @property
     def best_rule(self) -> BestRule:
-        """How the checkpoints are compared; every save records this rule."""
+        """The rule that ranks the checkpoints; every save records this rule."""
         return self._retention.best_rule(descriptions(self._folder))
 
     @property
     def last_save(self) -> SaveRecord | None:
-        """How long the last save took; None before the first save."""
+        """How long the last save took; None before any save."""
         return self._last and self._last.record
 
     def steps(self) -> list[int]:
@@ -400,14 +399,14 @@ class Checkpointer:
 
         Raises:
             CheckpointWriteError: The save failed. Earlier checkpoints are unchanged.
-            CheckpointTimeoutError: The save is not done after `timeout` seconds. It
-                continues, so waiting again is possible.
+            CheckpointTimeoutError: The save is not done after `timeout` seconds. The
+                save continues, so `wait` may be called again.
         """
         with self._lock:
             self._wait()
 
     def close(self) -> None:
-        """Wait for the save in flight. All methods may still be called afterwards.
+        """Wait for the save in flight; all methods may still be called afterwards.
 
         Raises:
             CheckpointWriteError: The save in flight failed.
@@ -441,7 +440,7 @@ class Checkpointer:
                     self._flight = None
 
     def _is_ready(self, found: list[tuple[LiveState, dict[str, Any]]]) -> bool:
-        """Put the live arrays into `found`; return False if this save is skipped."""
+        """Append the live state to `found`; return False to skip this save."""
         flight = self._flight
         if self._on_busy == "skip" and flight and not flight.has_ended:
             return False
@@ -458,11 +457,11 @@ class Checkpointer:
     def _choose(
         self, call: str, step: SupportsIndex | None, options: Options | None
     ) -> tuple[LiveState, Candidate | None]:
-        """Wait for the save in flight on every process; choose a sound checkpoint."""
+        """Wait for the save in flight on every process, then choose a checkpoint."""
 
         def list_steps(_: list[None]) -> list[int]:
             if options is not None:
-                # Another process may be saving, so only the holder of the lock cleans.
+                # `clean` without the lock would delete another process's staged files.
                 with contextlib.suppress(OSError), self._folder.lock() as held:
                     if held:
                         self._folder.clean()

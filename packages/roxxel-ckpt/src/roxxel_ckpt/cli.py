@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -
     """Run the command.
 
     Args:
-        arguments: Words of the command line. Default: those of the process.
+        arguments: Command-line arguments; None for the arguments of this process.
         prog: Name of the command in usage and errors.
 
     Returns:
@@ -56,15 +56,15 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -
     try:
         return options.run(options)
     except BrokenPipeError:
-        # The reader closed our output early, as `head` does.
+        # A program such as `head` closed the pipe before it read all output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (CheckpointError, ValueError) as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        place = "" if error.filename is None else f"{error.filename}: "
-        print(f"{prog}: {place}{error.strerror or error}", file=sys.stderr)
+        name = "" if error.filename is None else f"{error.filename}: "
+        print(f"{prog}: {name}{error.strerror or error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)
@@ -82,15 +82,17 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     ls.add_argument(
         "--metric",
-        help="metric of the best mark (default: the one that the checkpoints record, "
-        "else the held-out loss, else the loss)",
+        help="metric that ranks the steps (default: the recorded metric, "
+        "else eval_loss, loss_mean or loss)",
     )
     ls.add_argument(
         "--mode",
         choices=["min", "max"],
         help="whether lower or higher is better (default: as recorded, else min)",
     )
-    ls.add_argument("--json", action="store_true", help="one JSON object a line")
+    ls.add_argument(
+        "--json", action="store_true", help="print one JSON object per step"
+    )
     ls.set_defaults(run=_ls)
 
     show = commands.add_parser("show", help="show what a step holds")
@@ -100,12 +102,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     diff = commands.add_parser("diff", help="compare two steps, leaf by leaf")
     diff.add_argument("a", help=step_help)
     diff.add_argument("b", help=step_help)
-    diff.add_argument("--values", action="store_true", help="compare the numbers too")
+    diff.add_argument("--values", action="store_true", help="also compare values")
     diff.set_defaults(run=_diff)
 
     verify = commands.add_parser("verify", help="check every file against its digest")
     verify.add_argument(
-        "paths", nargs="*", default=["."], help="folders of steps or runs, or steps"
+        "paths", nargs="*", default=["."], help="steps, or folders of steps or runs"
     )
     verify.set_defaults(run=_verify)
 
@@ -113,7 +115,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     export.add_argument("step", help=step_help)
     export.add_argument("--safetensors", metavar="FILE", required=True)
     export.add_argument(
-        "--all", action="store_true", help="optimizer too, under full names"
+        "--all", action="store_true", help="add the optimizer; keep full leaf names"
     )
     export.set_defaults(run=_export)
     return parser
@@ -165,7 +167,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _is_whole(directory: Path) -> bool:
-    """Return whether all files of a step exist and have their sizes."""
+    """Return whether all files of a step exist and have the recorded sizes."""
     with contextlib.suppress(CheckpointDamagedError):
         digests = read_digests(directory, read_description(directory))
         return find_missing(directory, digests) is None
@@ -233,7 +235,7 @@ def _different_values(
     names: Sequence[str],
     leaves: dict[str, LeafSpec],
 ) -> Iterable[tuple[str, str]]:
-    """Yield each leaf with a differing bit, and a line for the user."""
+    """Yield each leaf whose bits differ, with a line that describes the difference."""
     import numpy as np
 
     from roxxel_ckpt._export import read_as_numpy
@@ -269,7 +271,7 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _damage(directory: Path) -> str | None:
-    """Describe the first damage in any file of a step; None if none."""
+    """Describe the first damage in any file of a step; None if the step is sound."""
     try:
         description = read_description(directory)
         if not description.has_digests:
@@ -317,7 +319,7 @@ def _export(options: argparse.Namespace) -> int:
 
 
 def _folder(text: str) -> Folder:
-    """Return the folder of checkpoints, named by itself or by its run."""
+    """Return a folder of checkpoints; `text` may name the folder or its run."""
     folder = Folder(text)
     if not folder.path.is_dir():
         problem = "is a file" if folder.path.exists() else "does not exist"
@@ -333,7 +335,7 @@ def _holds_none(folder: Folder) -> CheckpointNotFoundError:
 
 
 def _steps(text: str) -> list[Path]:
-    """Return the directories of a folder's steps, or of the one step that is named."""
+    """Return a step's directory, or all step directories of a folder or run."""
     folder = _folder(text)
     own = [folder.step_path(n) for n in folder.numbered() if folder.is_checkpoint(n)]
     if own:

@@ -1,11 +1,11 @@
-"""How the processes of a program agree, through the service of `jax.distributed`.
+"""Agreement between processes, through the service of `jax.distributed`.
 
-The processes exchange short texts and use no collectives on their devices. A collective
-needs every process at the same point, and waits forever for a process that has failed.
-A call of the service has a deadline and works in any thread. A `Channel` makes
-agreements from such texts: process 0 decides from the reports of all processes.
+The processes exchange short texts and run no collectives on their devices: a collective
+blocks until every process joins, so forever if a process has failed.
+A call to the service has a deadline and works in any thread. Through a `Channel`, every
+process sends a report, and process 0 decides from all reports.
 
-JAX has no public interface to this service; only this module uses the private one.
+JAX has no public API for this service; only this module uses the private API.
 `roxxel_train` uses this module; user programs need not.
 """
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CoordinationService:
-    """This process's connection to the service.
+    """The connection of this process to the service.
 
     Attributes:
-        process_index: Index of this process, from 0. `jax.process_index()` would
-            initialize the devices.
+        process_index: Index of this process, from 0. Unlike `jax.process_index()`,
+            reading this attribute does not initialize the devices.
         process_count: Number of processes.
         client: JAX's own client.
-        host: Name or address of the host of process 0, which every process reaches.
+        host: Host name or address of process 0, which every process can reach.
 
     Example:
-        >>> coordination_service() is None  # in a lone process
+        >>> coordination_service() is None  # in a program of one process
         True
     """
 
@@ -53,7 +53,7 @@ class CoordinationService:
     host: str
 
     def set(self, key: str, value: str, *, overwrite: bool = False) -> bool:
-        """Store a text.
+        """Store a text under a key.
 
         Args:
             key: Parts separated by slashes.
@@ -72,7 +72,7 @@ class CoordinationService:
         return True
 
     def get(self, key: str, timeout_s: float) -> str:
-        """Wait until a key has a text, and return it.
+        """Wait until a key has a text, and return the text.
 
         Raises:
             TimeoutError: No process stored a text within `timeout_s` seconds.
@@ -102,14 +102,14 @@ class CoordinationService:
         self.client.key_value_delete(key)
 
     def barrier(self, name: str, timeout_s: float) -> None:
-        """Wait until every process has called this with the same name.
+        """Wait until every process has called `barrier` with the same name.
 
         Args:
             name: A name that no earlier barrier had.
             timeout_s: Longest wait, in seconds.
 
         Raises:
-            TimeoutError: A process did not call in time, or this process was too late.
+            TimeoutError: A process, possibly this one, reached the barrier too late.
         """
         try:
             self.client.wait_at_barrier(name, _milliseconds(timeout_s))
@@ -120,9 +120,9 @@ class CoordinationService:
 class Channel:
     """A series of agreements, which every process makes in the same order.
 
-    In each agreement every process reports a JSON value. From the list of reports, in
-    process order, process 0 computes the decision, which is also a JSON value. In a
-    program of one process, that process computes the decision from its own report.
+    In each agreement, every process reports a JSON value. Process 0 computes the
+    decision, another JSON value, from the list of reports in process order. In a
+    program of one process, this process decides from its own report.
 
     Args:
         name: The same on every process, and different for every channel.
@@ -146,18 +146,18 @@ class Channel:
     ) -> Any:
         """Wait for the reports of all processes, and return what process 0 decides.
 
-        An error in one process is raised on every process. The other processes raise it
-        as the same subclass of CheckpointError, or as an OtherProcessError.
+        An error in one process is raised on every process. The other processes raise
+        the same subclass of CheckpointError, or an OtherProcessError.
 
         Args:
-            call: Names the agreement, also in errors; the same on every process.
-            report: Returns what this process reports.
+            call: Name of the agreement, also in errors; the same on every process.
+            report: Returns the report of this process.
             decide: Returns the decision; runs on process 0.
             timeout_s: Longest time until all processes have reported, in seconds.
 
         Raises:
             CheckpointTimeoutError: A process did not report in time; raised on all.
-            CheckpointError: Another process failed, or makes another call.
+            CheckpointError: Another process failed, or makes a different call.
         """
         service = _service()
         if service is None:
@@ -167,7 +167,7 @@ class Channel:
         message: dict[str, Any] = {"call": call}
         try:
             message["value"] = report()
-        except Exception as error:  # noqa: BLE001 - raised below, once all know
+        except Exception as error:  # noqa: BLE001 - raised below, after reporting it
             failure = error
             message["error"] = [type(error).__name__, brief(error)]
         keys = self._keys(turn)
@@ -178,7 +178,7 @@ class Channel:
         else:
             service.set(f"{keys}{service.process_index}", json.dumps(message))
             try:
-                # Process 0 waits for the slowest process before it answers.
+                # Process 0 may itself wait `timeout_s` for the slowest process.
                 answer = json.loads(service.get(f"{keys}answer", 2 * timeout_s))
             except TimeoutError as error:
                 raise (failure or _late("process 0", call, timeout_s)) from error
@@ -197,13 +197,13 @@ class Channel:
         """Make the next agreement without waiting; call again while the result is None.
 
         Args:
-            report: Returns what this process reports, or None to report at a later
-                call. Its argument is whether another process has reported. After it has
-                returned a report, it is not called again in this agreement.
+            report: Returns the report of this process, or None to report at a later
+                call of `poll`. The argument is True if another process has reported.
+                `poll` calls `report` until `report` returns a value.
             decide: Returns the decision, never None; runs on process 0.
 
         Returns:
-            The decision, or None if it is not made yet.
+            The decision, or None if process 0 has not decided yet.
         """
         service = _service()
         if service is None:
@@ -225,7 +225,7 @@ class Channel:
         return None
 
     def close(self) -> None:
-        """Delete the texts of a channel that no process will use again."""
+        """Delete the channel's texts; no process may use the channel afterwards."""
         service = _service()
         if service is not None and service.process_index == 0:
             service.delete(self._prefix)
@@ -236,7 +236,7 @@ class Channel:
     def _publish(self, service: CoordinationService, turn: int, answer: Any) -> None:
         service.set(f"{self._keys(turn)}answer", json.dumps(answer))
         if turn:
-            # A process that reports in this turn has read the previous turn's answer.
+            # All processes have reported in this turn, so they read the last answer.
             service.delete(self._keys(turn - 1))
 
 
@@ -252,16 +252,16 @@ def coordination_service() -> CoordinationService | None:
 
 
 def has_devices() -> bool:
-    """Return whether this process has found its devices.
+    """Return whether this process has found its devices; does not wait for them.
 
-    Finding the devices waits for all other processes; this call does not.
+    Finding the devices waits for all other processes.
     """
     return not is_finding_devices() and xla_bridge.backends_are_initialized()
 
 
 def is_finding_devices() -> bool:
     """Return whether a thread of this process is finding its devices."""
-    lock = xla_bridge._backend_lock  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - no function says so
+    lock = xla_bridge._backend_lock  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - JAX has no function for this
     is_free = lock.acquire(blocking=False)
     if is_free:
         lock.release()
@@ -281,7 +281,7 @@ def process_count() -> int:
 
 
 def _service() -> CoordinationService | None:
-    """Return the service; None in a program of one process."""
+    """Return the service, or None in a program of one process."""
     service = coordination_service()
     if service is None and jax.process_count() > 1:
         raise CheckpointError(
@@ -331,7 +331,7 @@ def _decide(
 def _late(process: str, call: str, timeout_s: float) -> CheckpointTimeoutError:
     return CheckpointTimeoutError(
         f"{call}: {process} did not answer within {timeout_s:g} seconds; "
-        "its own log says why, or give a larger timeout"
+        "read its log, or give a larger timeout"
     )
 
 

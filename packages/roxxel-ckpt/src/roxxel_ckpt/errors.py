@@ -1,10 +1,11 @@
-"""Errors of checkpoints; most are also a builtin error, such as OSError."""
+"""Errors of this package; most also inherit a builtin error, such as OSError."""
 
 from __future__ import annotations
 
 import re
 
-# TensorStore puts the reason of the system ("No space left on device") in a long text.
+# Finds the operating system's reason, such as "No space left on device", in the long
+# messages of TensorStore.
 _OS_REASON = re.compile(r": ([^:\[\n]{3,100}) \[os_error_code=")
 
 
@@ -46,7 +47,7 @@ class OtherProcessError(CheckpointError):
 
 
 def brief(error: BaseException) -> str:
-    """Return the reason of an error, short enough for one sentence."""
+    """Return the reason of an error, short enough for part of a sentence."""
     reason = _OS_REASON.search(str(error))
     if reason:
         return reason[1]
@@ -54,7 +55,6 @@ def brief(error: BaseException) -> str:
     if not lines:
         return repr(error)
     line = lines[0].strip()
-    # Our own errors are sentences already.
     is_sentence = isinstance(error, CheckpointError)
     text = line if is_sentence else f"{type(error).__name__}: {line}"
     limit = 600 if is_sentence else 200

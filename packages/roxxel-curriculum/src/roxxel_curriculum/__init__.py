@@ -1,15 +1,15 @@
-"""Which tokens each training step reads, known in advance.
+"""Computes which tokens each training step reads, without reading earlier steps.
 
 A `Curriculum` declares what a run reads: a primary corpus, other corpora blended with
 it, and phases of fixed batch size, sequence length and blend. Its `Sampler` computes
-the batch of any step as a pure function of corpus, curriculum, seed and step. There is
-no iterator: a resumed run computes the next step, and any old batch is one call::
+the batch of any step as a pure function of corpus, curriculum, seed and step. A resumed
+run does not replay earlier steps, and one call returns any earlier batch::
 
     curriculum = Curriculum(Roxxel("wiki_*.rox"), [Phase(1000, 16, 1025)])
     sampler = curriculum.sampler(seed=42)
     batch = sampler.batch(999)
 
-Only numpy is needed, and any object with the methods of `TokenReader` is a source.
+A source is any object with the members of `TokenReader`.
 """
 
 from roxxel_format import TokenReader

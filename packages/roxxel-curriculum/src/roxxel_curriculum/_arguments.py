@@ -1,4 +1,4 @@
-"""Checks of the arguments of a curriculum."""
+"""Checks the arguments of a curriculum."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from roxxel_curriculum.phase import Phase
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-# Shares below this fraction of the total are too small for the blend's unit, 2**-48.
+# Blends round shares to multiples of 2**-48, so each must be at least 1e-12 of the sum.
 _SMALLEST_SHARE_INVERSE = 10**12
 
 
 def checked_seed(seed: Any) -> int:
-    """Return a seed, which is any integer."""
+    """Return `seed` as an int; any integer is valid."""
     return as_integer(seed, "seed must be an integer")
 
 
 def checked_phases(
     phases: Iterable[Phase], source_names: Collection[str]
 ) -> tuple[Phase, ...]:
-    """Return the declared phases, at least one, with weights of known sources."""
+    """Return the phases; raise if there are none, or weights name an unknown source."""
     if not _is_iterable(phases):
         raise TypeError(
             f"phases must be a list of Phase, got {type(phases).__name__}; "
@@ -43,7 +43,7 @@ def checked_phases(
 
 
 def checked_overlap(overlap: Any) -> int:
-    """Return the tokens that neighbouring windows share, 0 or 1."""
+    """Return `overlap` as an int; raise unless it is 0 or 1."""
     number = as_integer(overlap, "overlap must be 0 or 1 tokens")
     if number not in (0, 1):
         raise CurriculumError(f"overlap must be 0 or 1 tokens, got {number}")
@@ -51,7 +51,7 @@ def checked_overlap(overlap: Any) -> int:
 
 
 def checked_count(name: str, value: Any) -> int | None:
-    """Return a number of at least 1, or None."""
+    """Return `value` as an int of at least 1; None stays None."""
     if value is None:
         return None
     number = as_integer(value, f"{name} must be an integer or None")
@@ -61,7 +61,7 @@ def checked_count(name: str, value: Any) -> int | None:
 
 
 def merged_skips(skips: Any) -> tuple[Skip, ...]:
-    """Return skips sorted by step, with the counts at the same step summed."""
+    """Sort skips by step, and add up the counts of skips at the same step."""
     if not _is_iterable(skips):
         raise TypeError(f"skips must be a list of pairs (at, count), got {skips!r}")
     merged: dict[int, int] = {}
@@ -78,7 +78,7 @@ def merged_skips(skips: Any) -> tuple[Skip, ...]:
 def _is_iterable(value: object) -> bool:
     """Return whether `type(value)` has `__iter__`.
 
-    A corpus has only `__getitem__`: `iter(value)` would accept and read it.
+    `iter(value)` would accept a corpus, too, and read it through `__getitem__`.
     """
     return hasattr(type(value), "__iter__")
 
@@ -106,5 +106,5 @@ def _check_weights(phase: Phase, label: str, source_names: Collection[str]) -> N
             raise CurriculumError(
                 f"the weight of source {name!r} in {label} is {weights[name]} of "
                 f"{sum(weights.values())}, below 1e-12 of the total; "
-                "give it more or leave it out"
+                "give the source more weight or leave it out"
             )

@@ -1,4 +1,4 @@
-"""The errors of a schedule, which its author can correct, and its integers."""
+"""Errors that the author of a schedule can correct, and the check of integers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ if TYPE_CHECKING:
 
 
 class CurriculumError(ValueError):
-    """A phase, schedule or curriculum that cannot be met, or a changed past.
+    """An invalid phase, schedule or curriculum, or a schedule too large for its data.
 
-    The message is one sentence for the person who wrote the schedule, so a command
-    line can print it without a traceback.
+    The message is one sentence for the author of the schedule, so a command line can
+    print the message without a traceback.
 
     Example:
         >>> try:
@@ -25,7 +25,7 @@ class CurriculumError(ValueError):
 
 
 class StateMismatch(CurriculumError):
-    """The past in a state differs from the past of a curriculum.
+    """A state was modified, or differs from a curriculum in data, seed or past phases.
 
     Attributes:
         differences: One sentence for each difference.
@@ -54,9 +54,9 @@ class StateMismatch(CurriculumError):
 
 
 def as_integer(value: Any, message: str) -> int:
-    """Return an integer of Python or numpy as an int; refuse bools and floats.
+    """Return a Python or numpy integer as an int; a bool or float is a `TypeError`.
 
-    Errors begin with `message`.
+    The error begins with `message`.
     """
     if isinstance(value, bool):
         raise TypeError(f"{message}, got {value!r}")

@@ -1,4 +1,4 @@
-"""Curriculum: declares what data a run reads; the constructor checks it."""
+"""Curriculum: declares what data a run reads, and checks that the sources suffice."""
 
 from __future__ import annotations
 
@@ -33,40 +33,38 @@ if TYPE_CHECKING:
 
 
 class Curriculum:
-    """Which corpora a run reads, in which phases, under which rules.
+    """Declares which corpora a run reads, in which phases and under which rules.
 
-    The constructor reads no tokens. It raises if neither a new run nor a run that has
-    begun can meet the schedule.
+    The constructor reads no tokens.
 
     Args:
-        primary_streamer: The primary source, named `"self"` in weights. If a reader
-            has versions, the curriculum uses a copy of the current version. Later
-            changes to the reader do not affect the copy.
+        primary_streamer: The primary source, named `"self"` in weights. If a reader has
+            versions, the curriculum reads a copy at the current version, which later
+            changes to the reader do not affect.
         phases: The phases in training order.
         mix_streamers: Further sources by name.
-        longest: Length in tokens of the longest sequence that the sources are cut for;
-            by default the largest `seq_len` of the phases. Every batch depends on
-            `longest`. The first step of a run fixes `longest`, and the run's state
-            records it. If you add a phase with longer sequences and pass no state, the
-            default changes and so does every batch. Declare `longest` at the start of a
-            run that may get such a phase.
+        longest: Sequence length in tokens that determines how sources are cut into
+            spans; by default the largest `seq_len` of the phases. Every batch depends
+            on `longest`, so the state of a run records the value. Without the state,
+            adding a phase with longer sequences changes the default and every batch. If
+            a run may get such a phase later, declare `longest` when it starts.
         policies: What happens when a source runs out, by source name: `"drop"` (the
             default of the sources in `mix_streamers`), `"repeat"` (the default of the
-            primary), the greatest number of epochs, `"stop"`, or a `Policy`.
-        max_epochs: Greatest number of epochs of any source. The constructor raises if
-            the schedule needs more.
-        overlap: Tokens shared by neighbouring windows, 0 or 1. With 1, the last token
-            of a window is the first of the next window, so every token is predicted
-            once.
+            primary), the largest number of epochs, `"stop"`, or a `Policy`.
+        max_epochs: Largest number of epochs of any source; an error if the schedule
+            needs more.
+        overlap: Number of tokens that neighbouring windows share, 0 or 1. With 1, the
+            last token of a window is the first of the next window, so every token is
+            predicted once.
         skips: Pairs `(at, count)`: before training step `at`, skip the data of `count`
-            steps. The steps of a phase are training steps, so skips do not shorten it.
+            steps. Skips do not shorten a phase: its `steps` count training steps.
 
     Raises:
         TypeError: An argument has the wrong type, or a source is not a token reader.
         CurriculumError: The sources cannot meet the schedule, or a source holds tokens
-            outside the range of int32. If a run that started before its longest phase
-            was added can meet the schedule but a new run cannot, the constructor does
-            not raise; `sampler` and `plan` raise when they get no state.
+            outside the range of int32. If only runs that began with a smaller `longest`
+            can meet the schedule, the constructor does not raise; `sampler` and `plan`
+            raise if called without a state.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -101,7 +99,7 @@ class Curriculum:
             merged_skips(skips),
             checked_count("max_epochs", max_epochs),
         )
-        # Why a new run cannot meet the schedule; None if it can.
+        # The error of a new run; None if a new run can meet the schedule.
         self._refusal: str | None = None
         try:
             self._solution = solve(self._declaration)
@@ -120,30 +118,27 @@ class Curriculum:
 
     @property
     def primary_streamer(self) -> TokenReader:
-        """The reader that was passed; the batches come from a copy of its version."""
+        """The primary reader as passed; samplers may read a copy at a fixed version."""
         return self._primary_streamer
 
     @property
     def mix_streamers(self) -> dict[str, TokenReader]:
-        """The further readers that were passed, by name; empty if there are none."""
+        """The further readers as passed, by name."""
         return dict(self._mix_streamers)
 
     @property
     def phases(self) -> tuple[ResolvedPhase, ...]:
-        """The phases with their steps; the last ends where a policy stops the run."""
+        """The phases with known steps, up to where a policy stops the run."""
         return self._solution.phases
 
     @property
     def total_steps(self) -> int:
-        """Training steps of the run."""
+        """Number of training steps of the run."""
         return self._solution.total_steps
 
     @property
     def longest(self) -> int:
-        """Length of the longest sequence that a new run cuts the sources for.
-
-        `Sampler.longest` is the value of a run that has begun.
-        """
+        """`longest` of a new run; see `Sampler.longest` for a resumed run."""
         return self._solution.longest
 
     @property
@@ -157,12 +152,13 @@ class Curriculum:
         """Return what every phase reads from every source; reads no tokens.
 
         Args:
-            seed: Seed of the run. None takes the seed from the state, or 0 without a
-                state. The plan records the seed; its other numbers do not depend on it.
+            seed: Seed of the run; None for the seed in the state, or 0 without a state.
+                Only `Plan.seed` depends on it.
             state: State of the run to plan; None for a new run. See `sampler`.
 
         Raises:
-            StateMismatch: The past in the state differs from that of this curriculum.
+            StateMismatch: The state and this curriculum differ in data, seed or past
+                phases.
             CurriculumError: The sources cannot meet the schedule.
         """
         seed, solution = self._bound(
@@ -179,32 +175,31 @@ class Curriculum:
     ) -> Sampler:
         """Return the sampler of a new run, or of the run that wrote `state`.
 
-        Pass the state to inspect the batches of a run that has begun. Without a state,
-        the batches are the same only if the schedule of that run was never edited.
-        `roxxel_train.data_state("run")` reads the state from the folder of a run.
+        To inspect the batches of a run that has begun, pass the state of the run. A
+        sampler without the state has the same batches only if the schedule was never
+        edited. `roxxel_train.data_state("run")` reads the state from the run's folder.
         `Trainer.sampler` already uses the state.
 
         Args:
-            seed: Any integer; the order depends on it. None takes the seed from the
-                state.
+            seed: Any integer; determines the order. None for the seed in the state.
             state: What `Sampler.state` returned for the run; None for a new run. The
                 state records `longest`, the past phases, and the version of each
                 source. If a corpus has grown since, the sampler reads the recorded
                 version. You may edit the phase that contains the step of the state: new
                 `weights` apply from that step on, and `steps` counts from the start of
                 the phase.
-            fields: Fields of a batch. Unless `"tokens"` is the only one, a batch is a
-                dict.
+            fields: Names of the fields of a batch. If `"tokens"` is the only field, a
+                batch is an array, otherwise a dict of arrays.
             check: `"blocks"` verifies the checksum of every block of tokens that the
                 sampler reads, as `Roxxel(check="blocks")` does. `"headers"` uses the
                 readers as they are.
 
         Raises:
-            StateMismatch: The past in the state differs from that of this curriculum,
-                or the seed differs from that of the state.
+            StateMismatch: The state and this curriculum differ in data, seed or past
+                phases.
             CurriculumError: The sources cannot meet the schedule, or `check` is
                 `"blocks"` and a source has no checksums.
-            TypeError: There is neither a seed nor a state.
+            TypeError: Both `seed` and `state` are None.
             ValueError: A field or `check` is unknown.
         """
         seed, solution = self._bound(seed, state)

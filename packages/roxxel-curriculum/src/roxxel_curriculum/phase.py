@@ -15,29 +15,30 @@ from roxxel_curriculum._errors import CurriculumError, as_integer
 from roxxel_curriculum._order.blend import integer_weights
 
 PRIMARY = "self"
-"""The name of a curriculum's primary source."""
+"""Name of the primary source in weights, policies and batches."""
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Consecutive training steps that draw samples of one length in one blend.
+    """Consecutive training steps with fixed batch size, sequence length and blend.
 
-    Exactly one of `steps`, `epochs` and `tokens` gives the length of the phase.
+    Exactly one of `steps`, `epochs` and `tokens` sets the number of steps.
 
     Attributes:
         steps: Number of training steps.
-        batch_size: Sequences in a step, over all processes.
-        seq_len: Tokens of a sequence.
-        weights: Share of tokens by source name; non-negative, with any sum. `"self"` is
-            the primary. A source without a weight gives no samples. `weights=None`
-            draws from the primary alone.
-        epochs: Instead of `steps`: the whole steps that fit into this many epochs of
-            the primary. May be a fraction. Skips do not shorten the phase.
-        tokens: Instead of `steps`: the whole steps that fit into this many tokens.
+        batch_size: Number of sequences in a step, over all processes.
+        seq_len: Number of tokens in a sequence.
+        weights: Share of the tokens by source name; non-negative, with any sum.
+            `"self"` is the primary. A source without a weight is not read. None reads
+            the primary alone.
+        epochs: Alternative to `steps`: the phase has the whole steps that fit into this
+            many epochs of the primary. May be a fraction. Skips shorten no phase.
+        tokens: Alternative to `steps`: the whole steps that fit into this many tokens.
 
     Raises:
         TypeError: A field has the wrong type.
-        CurriculumError: A field is out of range, or not exactly one length is given.
+        CurriculumError: A field is out of range, or none or several of `steps`,
+            `epochs` and `tokens` are given.
 
     Example:
         >>> phase = Phase(tokens=1_000_000, batch_size=8, seq_len=129)
@@ -84,21 +85,21 @@ class Phase:
 
     @property
     def declared_steps(self) -> int | None:
-        """The number of steps; None if `epochs` gives the length of the phase."""
+        """Number of steps; None with `epochs`, which depend on the primary's size."""
         if self.tokens is not None:
             return self.tokens // (self.batch_size * self.seq_len)
         return self.steps
 
     @cached_property
     def integer_weights(self) -> dict[str, int]:
-        """The weights as the smallest positive integers of the same ratio."""
+        """The weights above 0 as the smallest integers in the same ratio."""
         return {PRIMARY: 1} if self.weights is None else integer_weights(self.weights)
 
     @property
     def exact_epochs(self) -> int | Fraction:
         """`epochs` as an exact number: 0.2 is 1/5. 0 if `epochs` is None."""
         epochs = self.epochs or 0
-        # `repr` gives the decimal 0.2; the float itself is a nearby binary fraction.
+        # `repr` returns the decimal 0.2; the float itself is a nearby binary fraction.
         return Fraction(repr(float(epochs))) if isinstance(epochs, float) else epochs
 
 
@@ -111,12 +112,12 @@ def _positive_integer(name: str, value: Any) -> int:
 
 def _checked_epochs(epochs: Any) -> int | float | Fraction:
     given = cast("object", epochs)
-    if hasattr(given, "dtype"):  # a scalar of NumPy, or an array of no dimensions
+    if hasattr(given, "dtype"):  # a NumPy scalar or a zero-dimensional array
         given = epochs = np.asarray(epochs)[()]
     if isinstance(given, np.integer):
         epochs = int(cast("Any", given))
     elif isinstance(given, np.floating):
-        # `str` of a float32 gives 0.2; `float` alone would give 0.200000003.
+        # `str` of a float32 is "0.2"; `float` of a float32 would be 0.200000003.
         epochs = float(str(cast("Any", given)))
     if isinstance(epochs, bool) or not isinstance(epochs, int | float | Fraction):
         raise TypeError(f"epochs of a phase must be a number, got {epochs!r}")

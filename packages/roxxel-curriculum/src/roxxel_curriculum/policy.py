@@ -10,12 +10,12 @@ from roxxel_curriculum._errors import CurriculumError, as_integer
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How often a source is read, and what happens when it has run out.
+    """How often a run may read a source, and what happens when the source runs out.
 
     Attributes:
-        epochs: Number of passes over the source, each in another order; None for no
-            limit.
-        then: `"drop"` gives the source's share to the other sources of the phase.
+        epochs: Largest number of passes over the source, each in another order; None
+            for no limit.
+        then: `"drop"` divides the source's share among the other sources of the phase.
             `"stop"` ends the run with the last whole step before the source runs out.
 
     Raises:
@@ -53,13 +53,13 @@ class Policy:
 
 
 DROP = Policy(1)
-"""Read once, then give the weight to the others; the default of `mix_streamers`."""
+"""Read the source once; then the others share its weight. Default of added sources."""
 
 REPEAT = Policy(None)
-"""Read without a limit, each epoch in another order: the default of the primary."""
+"""Read the source without limit, each epoch in another order. The primary's default."""
 
 STOP = Policy(1, "stop")
-"""Read once; the run ends with the last whole step before the source runs out."""
+"""Read the source once; end the run with the last whole step before it runs out."""
 
 _BY_NAME = {"drop": DROP, "repeat": REPEAT, "stop": STOP}
 
@@ -70,15 +70,9 @@ def repeat(epochs: int) -> Policy:
 
 
 def parse_policy(value: object, source: str) -> Policy:
-    """Return the policy that a user gives as a `Policy`, a word or a number of epochs.
+    """Return a policy given as a `Policy`, a name or a number of epochs.
 
-    Args:
-        value: What the user gives.
-        source: Name of the source, for error messages.
-
-    Raises:
-        CurriculumError: The word or the number is not a policy.
-        TypeError: The value is neither a `Policy` nor a word nor an integer.
+    `source` is the name of the source, for error messages.
     """
     if isinstance(value, Policy):
         return value

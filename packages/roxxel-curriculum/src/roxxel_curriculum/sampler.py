@@ -1,4 +1,4 @@
-"""Sampler: the batch of any step, and where each of its rows is read."""
+"""Sampler: returns the batch of any step, and the source and window of each row."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ if TYPE_CHECKING:
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
 
 _BLOCK_SAMPLES = 16384
-"""Samples per block. A full block costs 0.1 us a sample; a block of 64 samples costs 3
-to 5 us a sample. `tests-integration/benchmarks/curriculum_index.py` measures both."""
+"""Samples in a block. Computing a full block costs 0.1 us a sample, and a block of 64
+samples 3 to 5 us a sample (`tests-integration/benchmarks/curriculum_index.py`)."""
 
 _KEPT_BLOCKS = 6
-"""Blocks to keep. Prefetch hints reach 2**15 samples ahead, in up to four blocks. Two
-more leave room for the block being read and for one step read out of order."""
+"""Blocks in the cache. Prefetch hints reach 2**15 samples ahead, in up to four blocks.
+Two more hold the block being read and one step read out of order."""
 
 
 class Sampler:
     """The batches of a run as a pure function of the step.
 
-    `Curriculum.sampler` makes samplers. Any thread may read any step at any time. A
-    sampler caches the row positions of a few blocks of steps; the cache affects no
-    result.
+    `Curriculum.sampler` creates samplers. Any thread may read any step at any time. A
+    sampler caches the row positions of a few steps; the cache does not affect results.
 
     Attributes:
         seed: Seed of the order.
         fields: Names of the fields of a batch.
         source_names: Names of the sources, the primary (`"self"`) first.
-        total_steps: Training steps of the run.
-        longest: Length of the longest sequence that the sources are cut for. The first
-            step of the run fixes it.
+        total_steps: Number of training steps of the run.
+        longest: Sequence length that determines how sources are cut into spans. A
+            resumed run keeps the value; see `Curriculum`.
         dtype: Dtype of the tokens of a batch: int32 if the sources hold integers, else
             the dtype to which NumPy promotes the dtypes of the sources.
-        phases: The phases as they are trained; an edited phase has several entries.
+        phases: The phases with known steps. A phase that was edited in the middle has
+            several entries.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -104,7 +104,7 @@ class Sampler:
         return vars(self) | {"_blocks": ()}
 
     def shape(self, step: int) -> tuple[int, int]:
-        """Return `(batch size, tokens of a sequence)` of a step.
+        """Return `(batch_size, seq_len)` of a step.
 
         Raises:
             IndexError: The step is outside `[0, total_steps)`.
@@ -113,7 +113,7 @@ class Sampler:
         return phase.batch_size, phase.seq_len
 
     def phase(self, step: int) -> int:
-        """Return the index of the declared phase of a step.
+        """Return the index of the declared phase that contains a step.
 
         Raises:
             IndexError: The step is outside `[0, total_steps)`.
@@ -121,14 +121,14 @@ class Sampler:
         return self.phases[self._phase_index(step)].index
 
     def batch(self, step: int) -> Any:
-        """Return every row of a step.
+        """Return the batch of a step.
 
         Args:
             step: Training step, `0 <= step < total_steps`.
 
         Returns:
-            New array of shape `(B, T)` and dtype `dtype`. Unless `"tokens"` is the
-            only field, a dict of arrays of that shape by field.
+            If `"tokens"` is the only field, a new array of shape `(B, T) = shape(step)`
+            and dtype `dtype`. Otherwise a dict of arrays of this shape by field.
 
         Raises:
             IndexError: The step is outside the run.
@@ -137,12 +137,12 @@ class Sampler:
         return self.rows(step, slice(None))
 
     def rows(self, step: int, rows: Rows, columns: slice | None = None) -> Any:
-        """Return some rows and columns of a step, reading only those.
+        """Return some rows and columns of a batch; reads no other tokens.
 
         Args:
             step: Training step, `0 <= step < total_steps`.
             rows: Slice, or integers in `[0, B)`.
-            columns: Slice without a step; None for all T.
+            columns: Slice with step 1 or None; None for all T columns.
 
         Returns:
             `batch(step)[rows, columns]`. If a batch is a dict, a dict of its arrays,
@@ -152,7 +152,7 @@ class Sampler:
             IndexError: The step is outside the run, or a row outside the batch.
             TypeError: `rows` or `columns` has the wrong type, or a source holds
                 tokens outside the range of int32.
-            ValueError: `columns` has a step.
+            ValueError: `columns` has a step other than 1.
         """
         step = as_integer(step, "step must be an integer")
         block = self._block(step)
@@ -179,9 +179,9 @@ class Sampler:
         return Windows(source.copy(), start.copy(), start + block.seq_len)
 
     def locate(self, step: int, row: int) -> Location:
-        """Return the source, tokens and documents that one row of a step is read from.
+        """Return the source, window and documents of one row of a step.
 
-        To locate what a run has trained, use a sampler with the state of that run.
+        To locate data that a run was trained on, use a sampler with the run's state.
 
         Raises:
             IndexError: The step is outside the run, or the row outside the batch.
@@ -202,15 +202,15 @@ class Sampler:
     def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
         """Hint to the sources that the steps `[step, step + n)` will be read soon.
 
-        Each source gets one hint for each sequence length. Hints change no batch.
+        Each source gets one hint for each sequence length. Hints do not change batches.
 
         Args:
             step: First training step; steps past the end of the run are ignored.
             n: Number of steps.
-            rows: Rows of every step that will be read; None for all.
+            rows: Rows of each step that will be read; None for all rows.
 
         Raises:
-            IndexError: The first step or a row is below 0, or a row outside the batch.
+            IndexError: `step` is negative, or a row is outside the batch.
         """
         wanted: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = {}
         first = as_integer(step, "step must be an integer")
@@ -231,7 +231,7 @@ class Sampler:
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the number of tokens of each source in the first `step` steps.
 
-        A formula computes the numbers: the last step costs no more than the first.
+        A formula computes the numbers, so the cost does not depend on `step`.
 
         Args:
             step: Training steps done, `0 <= step <= total_steps`.
@@ -250,11 +250,12 @@ class Sampler:
         return tokens
 
     def planned_tokens(self, step: int) -> dict[str, float]:
-        """Return each source's number of tokens if its share were exact at every step.
+        """Return each source's exact share of the tokens in the first `step` steps.
 
-        Exact shares apply since the phase started, or since a source last ran out in
-        it. For earlier samples, the delivered tokens count. So the result differs from
-        `delivered_tokens` by at most three samples for each source.
+        Batches hold whole sequences, so the result differs from `delivered_tokens` by
+        up to three sequences for each source. Exact shares apply from the start of the
+        current phase, or from where a source last ran out in the phase. Before that,
+        the result counts delivered tokens.
 
         Args:
             step: Training steps done, `0 <= step <= total_steps`.
@@ -277,11 +278,11 @@ class Sampler:
         return tokens
 
     def epochs(self, step: int) -> dict[str, float]:
-        """Return the passes over each source in the first `step` steps.
+        """Return the number of passes over each source in the first `step` steps.
 
-        1.25 is a quarter into the second pass. Skipped data counts as read, and so do
-        the last tokens of an epoch that are too few for a sample. A phase of shorter
-        samples may still read these tokens, so the number may fall.
+        1.25 means a quarter of the second pass. Skipped data counts as read. So do the
+        last tokens of an epoch, if they are too few for a sequence: a later phase with
+        shorter sequences may still read these tokens, and then the number falls.
 
         Args:
             step: Training steps done, `0 <= step <= total_steps`.
@@ -304,18 +305,18 @@ class Sampler:
     def next_epoch(self, source: str, step: int) -> tuple[int, int] | None:
         """Return the next step in which a source begins an epoch after its first.
 
-        A formula computes the step, however far away it is.
+        A formula computes the step, so a distant step costs no more than a near step.
 
         Args:
             source: Name of the source.
-            step: First step that counts, `0 <= step <= total_steps`.
+            step: First step to consider, `0 <= step <= total_steps`.
 
         Returns:
-            The step, `step` or later, and the newest epoch that the source begins in
-            this step, counted from 0. None if the source begins no further epoch.
+            The step, and the last epoch that the source begins in this step, counted
+            from 0. None if the source begins no further epoch.
 
         Raises:
-            KeyError: There is no such source.
+            KeyError: `source` is not the name of a source.
             IndexError: The step is outside the run.
         """
         step = self._steps_done(step)
@@ -329,14 +330,15 @@ class Sampler:
         return None
 
     def state(self, step: int) -> dict[str, Any]:
-        """Return what the order of the steps before `step` depends on.
+        """Return the state from which a run resumes at `step`.
 
         Args:
-            step: Training steps done, `0 <= step <= total_steps`; the next is `step`.
+            step: Training steps done, `0 <= step <= total_steps`.
 
         Returns:
-            A small JSON-serialisable dict. Pass it to `Curriculum.sampler` to resume.
-            Its digest detects later changes to the dict.
+            A small JSON-serialisable dict of everything that determined the batches
+            before `step`. Pass the dict to `Curriculum.sampler` to resume. Its digest
+            detects later changes to the dict.
 
         Raises:
             IndexError: The step is outside the run.
@@ -344,28 +346,29 @@ class Sampler:
         return state_of(self._solution, self.seed, self._steps_done(step))
 
     def check(self, state: Mapping[str, Any]) -> None:
-        """Check that this sampler has the batches that the run of `state` trained on.
+        """Check that this sampler returns the batches that a run was trained on.
 
         Args:
-            state: What `Sampler.state` returned, also after a round trip through JSON.
+            state: What `Sampler.state` returned for the run; may be read from JSON.
 
         Raises:
-            StateMismatch: The past differs; the message lists the differences.
+            StateMismatch: The state and this sampler differ in data, seed or past
+                phases.
         """
         check_past(self._solution, self.seed, state)
 
     @property
     def token_ranges(self) -> dict[str, tuple[int, int] | None]:
-        """Least and greatest token of each source, by name.
+        """The smallest and largest token of each source, by name.
 
-        None for a source that does not record them, such as a source of floats.
+        None for a source that does not record the range, such as a source of floats.
         """
         ranges = map(token_range, self._readers)
         return dict(zip(self.source_names, ranges, strict=True))
 
     @cached_property
     def _tokens_before(self) -> list[dict[str, int]]:
-        """For each phase, the number of tokens that each source gives before it."""
+        """For each phase, the number of tokens of each source in earlier phases."""
         tokens = dict.fromkeys(self.source_names, 0)
         before: list[dict[str, int]] = []
         for phase in self.phases:
@@ -383,13 +386,13 @@ class Sampler:
         step = as_integer(step, "step must be an integer")
         if not 0 <= step <= self.total_steps:
             raise IndexError(
-                f"step {step} is outside [0, {self.total_steps}], the steps that can "
-                "be done in this run"
+                f"step {step} is outside [0, {self.total_steps}]; "
+                f"the run has {self.total_steps} steps"
             )
         return step
 
     def _phase_index(self, step: int) -> int:
-        """Return the index in `phases` for a step; raises if it is outside the run."""
+        """Return the index in `phases` of a step; raise if no phase contains it."""
         step = as_integer(step, "step must be an integer")
         if 0 <= step < self.total_steps:
             return bisect_right(self._starts, step) - 1
@@ -403,10 +406,10 @@ class Sampler:
         raise IndexError(message)
 
     def _block(self, step: int) -> SampleBlock:
-        """Return a block that holds a step.
+        """Return a block that holds a step, from the cache or computed.
 
-        A step that follows a kept block is read in sequence, so its whole block is
-        computed. Any other step is computed alone: its neighbours may never be read.
+        If the previous step is cached, the caller reads in sequence, so this computes a
+        whole block. Other steps are computed alone: their neighbours may never be read.
         """
         blocks = self._blocks
         for block in blocks:

@@ -1,4 +1,4 @@
-"""The state of a run: a small dict of what the order of its past depends on."""
+"""The state of a run: a small dict of everything that determined its past batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _PHASE: dict[str, type] = {
 
 
 def state_of(solution: Solution, seed: int, step: int) -> dict[str, Any]:
-    """Return what the order of the steps before `step` depends on, for JSON."""
+    """Return the state from which a run resumes at `step`, as a dict for JSON."""
     declaration = solution.declaration
     state: dict[str, Any] = {
         "arithmetic": ARITHMETIC_VERSION,
@@ -86,9 +86,9 @@ def state_of(solution: Solution, seed: int, step: int) -> dict[str, Any]:
 
 
 def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
-    """Return the phases of a state; they have no skips, legs or cursors.
+    """Return the phases of a state, without skips, legs and cursors.
 
-    Their `index` counts the recorded phases, not the declared ones.
+    `ResolvedPhase.index` counts the recorded phases here, not the declared phases.
     """
     entries = state["phases"]
     bounds = [*(entry["start"] for entry in entries), state["step"]]
@@ -107,23 +107,16 @@ def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
 
 
 def _digest(state: Mapping[str, Any]) -> str:
-    """Return the hash of the parts that the order depends on.
-
-    Raises:
-        TypeError, ValueError, RecursionError: A part cannot be written as JSON.
-    """
+    """Return the hash of the entries of `_STATE`."""
     parts = {name: state[name] for name in _STATE}
     text = json.dumps(parts, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def check_form(state: Any) -> None:
-    """Check that `Sampler.state` wrote a state, and that nothing has changed it.
+    """Raise `StateMismatch` unless `Sampler.state` wrote this state, unchanged.
 
-    States of earlier releases have no digest: only their form is checked.
-
-    Raises:
-        StateMismatch: The state has another form or arithmetic, or was changed.
+    States of earlier releases have no digest, so only their form is checked.
     """
     _check_keys(state, _STATE, "it")
     if state["arithmetic"] != ARITHMETIC_VERSION:
@@ -132,7 +125,7 @@ def check_form(state: Any) -> None:
         )
     for source in state["sources"]:
         _check_keys(source, _SOURCE, "one of its sources")
-        _check(_is_policy(source["policy"]), f"no policy in {source['policy']}")
+        _check(_is_policy(source["policy"]), f"the policy {source['policy']}")
         _check("tokenizer" in source, "a source without a tokenizer")
     for phase in state["phases"]:
         _check_keys(phase, _PHASE, "one of its phases")
@@ -143,7 +136,8 @@ def check_form(state: Any) -> None:
         _check(_are_weights(phase["weights"]), f"the weights {phase['weights']}")
     names = {source["name"] for source in state["sources"]}
     drawn = {name for phase in state["phases"] for name in phase["weights"]}
-    _check(drawn <= names, f"no source {', '.join(sorted(drawn - names))}")
+    unknown = ", ".join(sorted(drawn - names))
+    _check(drawn <= names, f"weights of unknown sources ({unknown})")
     _check(state["step"] >= 0, f"step {state['step']}")
     _check(state["longest"] > 0, f"longest {state['longest']}")
     _check(state["overlap"] in (0, 1), f"overlap {state['overlap']}")
@@ -156,7 +150,7 @@ def check_form(state: Any) -> None:
     )
     if "digest" in state and not _is_unchanged(state):
         raise StateMismatch(
-            ["it was changed after Sampler.state wrote it: its digest does not fit it"]
+            ["it was changed after Sampler.state wrote it: the digest does not match"]
         )
 
 
@@ -182,7 +176,7 @@ def _check_keys(part: Any, kinds: Mapping[str, type], what: str) -> None:
 
 
 def _is(value: Any, kind: type) -> bool:
-    """Return whether a value has a type, where True is not an integer."""
+    """Return whether `value` is a `kind`; a bool is not an int here."""
     return isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
 
 

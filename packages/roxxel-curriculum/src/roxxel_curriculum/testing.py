@@ -10,19 +10,19 @@ import numpy.typing as npt
 
 
 class PositionReader:
-    """A corpus whose token at position i is i, of any size.
+    """A corpus of any size in which the token at position i is i.
 
     Tokens are positions modulo 2**31, or modulo the range of a smaller integer type.
 
     Args:
-        num_tokens: Tokens of the corpus; nothing is stored, so 10**14 is fine.
-        name: Part of the fingerprint, so that two corpora of one size can differ.
+        num_tokens: Number of tokens. Tokens are not stored, so 10**14 is fine.
+        name: Part of the fingerprint, so that two corpora of equal size can differ.
         dtype: Dtype of the tokens.
         tokenizer: Identity of the tokenizer.
-        document_tokens: Tokens of each document; the last may be shorter.
+        document_tokens: Tokens in each document; the last document may be shorter.
 
     Attributes:
-        hints: `starts` and `length` of every call of `will_need`.
+        hints: `(starts, length)` of every call of `will_need`.
 
     Example:
         >>> reader = PositionReader(10**14)
@@ -75,7 +75,7 @@ class PositionReader:
         return out
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return document, start and stop of every piece of `[start, stop)`."""
+        """Return a row `(document, start, stop)` for each piece of `[start, stop)`."""
         size = self.document_tokens
         if stop <= start:
             return np.empty((0, 3), np.int64)

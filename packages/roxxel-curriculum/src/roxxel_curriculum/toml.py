@@ -1,4 +1,4 @@
-"""Schedules from TOML, with a suggestion for every unknown key."""
+"""Reads schedules from TOML, and suggests the nearest key for an unknown key."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Schedule:
-    """A curriculum without its corpora, as a TOML file holds it.
+    """The arguments of a `Curriculum` without its corpora, as in a TOML file.
 
     Attributes:
-        phases: In the order they are trained.
+        phases: Phases in training order.
         longest: See `Curriculum`.
         policies: See `Curriculum`.
         max_epochs: See `Curriculum`.
@@ -58,7 +58,7 @@ class Schedule:
         primary_streamer: TokenReader,
         mix_streamers: Mapping[str, TokenReader] | None = None,
     ) -> Curriculum:
-        """Return the curriculum of this schedule over some corpora.
+        """Return a curriculum with this schedule and some corpora.
 
         Args:
             primary_streamer: The primary source.
@@ -84,7 +84,7 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
 
     Raises:
         OSError: The file cannot be read.
-        CurriculumError: The file is not TOML or not a schedule; the message names it.
+        CurriculumError: The file is not a schedule; the message names the file.
     """
     content = Path(path).read_bytes()
     try:
@@ -94,7 +94,7 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Return the schedule in a TOML text.
+    """Return the schedule in the text of a TOML file.
 
     For example::
 
@@ -102,7 +102,7 @@ def parse_schedule(text: str) -> Schedule:
         skips = [[1200, 3]]             # before step 1200, skip the data of 3 steps
 
         [policies]
-        code = "drop"                   # or "repeat", "stop", a number of epochs,
+        code = "drop"                   # or "repeat", "stop", or a number of epochs
         math = { epochs = 2, then = "stop" }
 
         [[phases]]
@@ -112,8 +112,8 @@ def parse_schedule(text: str) -> Schedule:
         weights = { self = 0.7, code = 0.2, math = 0.1 }
 
     Raises:
-        CurriculumError: The text is not TOML, a key is unknown (the message suggests
-            the nearest), or a value is out of range.
+        CurriculumError: The text is not TOML, a key is unknown, or a value is out of
+            range.
         TypeError: `text` is not a str, or a value has the wrong type.
     """
     if not isinstance(cast("Any", text), str):
@@ -131,7 +131,7 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def schedule_from(table: Mapping[str, Any]) -> Schedule:
-    """Return the schedule in a table that came from TOML, JSON or a config system.
+    """Return the schedule in a table, such as one that was read from TOML or JSON.
 
     Raises:
         CurriculumError: A key is unknown, or a value is out of range.
@@ -148,7 +148,7 @@ def schedule_from(table: Mapping[str, Any]) -> Schedule:
         skips=tuple(_skip(skip) for skip in skips),
         **given,
     )
-    # The curriculum checks these too; here the message can still name the file.
+    # `Curriculum` checks these values, too. Only here can the error name the file.
     checked_count("longest", schedule.longest)
     checked_count("max_epochs", schedule.max_epochs)
     checked_overlap(schedule.overlap)

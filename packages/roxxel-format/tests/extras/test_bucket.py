@@ -39,9 +39,9 @@ def wait_for(is_so: Callable[[], bool]) -> None:
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
     with running_bucket(tmp_path_factory.mktemp("bucket")) as bucket:
         chosen = np.random.default_rng(0)
+        sizes: list[int] = chosen.integers(1, LONGEST, 2000).tolist()
         documents = [
-            chosen.integers(1, 50_000, size).astype(np.uint16)
-            for size in chosen.integers(1, LONGEST, 2000)
+            chosen.integers(1, 50_000, size, dtype=np.uint16) for size in sizes
         ]
         local = Roxxel(bucket.folder / "wiki_*.rox")
         local.write(documents, separator=0, max_shard_bytes=60_000)

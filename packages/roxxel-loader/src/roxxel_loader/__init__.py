@@ -1,7 +1,7 @@
 """Batches of any dataset, or of any function of the step, on a JAX mesh.
 
-`Dataloader` makes batches of any dataset. Threads or an executor load the items. The
-order of the items depends on integers alone, and a shuffle builds no index array.
+`Dataloader` makes batches of any dataset. Threads or an executor load the items. A
+shuffle computes the index of each item from the seed and so builds no index array.
 `device_stream` makes global arrays from a function of the step, such as a curriculum's
 sampler. Each process builds only the parts that its own devices hold.
 
@@ -11,8 +11,8 @@ sampler. Each process builds only the parts that its own devices hold.
     [1 2]
     [3 4]
 
-The datasets of other libraries are imported on first use, because each but
-`SQLiteDataset` needs the library of an extra.
+The datasets of SQLite, Arrow, Polars and Hugging Face are imported on first use, so
+`import roxxel_loader` needs no optional library.
 """
 
 from importlib import import_module
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from .datasets.polars import PolarsDataset
     from .datasets.sqlite import SQLiteDataset
 
-# One iterator serves both uses; these are its other names.
+# `Dataloader` and `device_stream` share one iterator class; these are its aliases.
 DataloaderIterator = BatchIterator
 DeviceStream = BatchIterator
 LoaderStats = StreamStats
@@ -68,10 +68,10 @@ _MODULES = {
     "SQLiteDataset": "sqlite",
     "huggingface_stream": "huggingface",
 }
-"""The module of `datasets` that has a name."""
+"""Public name to the module of `datasets` that defines the name."""
 
 _LIBRARIES = {"arrow": "pyarrow", "huggingface": "datasets", "polars": "polars"}
-"""The library that a module of `datasets` imports."""
+"""Module of `datasets` to the optional library that the module imports."""
 
 __all__ = [
     "ArrowDataset",
@@ -114,8 +114,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # `from roxxel_loader import *` imports every name here, so it has only those whose
-    # library is installed. (A folder of the same name has a spec without an origin.)
+    # `from roxxel_loader import *` fails if `__all__` has a name whose library is not
+    # installed. (The spec of a namespace package, a mere folder, has no origin.)
     _FOUND = {name: find_spec(library) for name, library in _LIBRARIES.items()}
     _ABSENT = {name for name, spec in _FOUND.items() if not spec or not spec.origin}
     __all__ = [name for name in __all__ if _MODULES.get(name) not in _ABSENT]
@@ -131,5 +131,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return all names, those of missing libraries included."""
+    """Return all names, including datasets whose library is not installed."""
     return sorted({*globals(), *_MODULES})

@@ -1,4 +1,4 @@
-"""Dataloader: batches of any dataset, in an order that depends on integers alone."""
+"""`Dataloader`: batches of any dataset, each a function of the seed and the step."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ Row = TypeVar("Row", bound="tuple[Leaf, ...]")
 
 
 class Options(TypedDict, total=False):
-    """The arguments of a `Dataloader` that do not change the type of its batches."""
+    """Arguments of a `Dataloader` that do not change the type of its batches."""
 
     workers: int
     prefetch: int
@@ -83,47 +83,47 @@ class Options(TypedDict, total=False):
 
 
 class Dataloader(Generic[B]):
-    """Batches of a dataset; iterating it twice gives the same batches twice.
+    """Batches of a dataset; every iteration gives the same batches.
 
     Steps count from 0 over all epochs, so a run resumes from one integer: with
-    `start_step=k`, the first batch is that of step k of an uninterrupted iteration.
-    Batches do not depend on `workers` or `prefetch`. Global batches do not depend on
-    the number of processes either. Each process loads only its own rows.
+    `start_step=k`, the first batch is batch k of an uninterrupted iteration. Batches do
+    not depend on `workers` or `prefetch`. Global batches do not depend on the number of
+    processes. Each process loads only its own rows.
 
     Args:
         dataset: Items by index, or a `StreamingDataset`.
         batch_size: Items per batch, over all processes.
         workers: Threads, each of which makes a whole batch at a time. With 0, the
             consumer's thread makes each batch when it is requested.
-        prefetch: Batches made ahead of the requested one. If not 0, raised to at least
-            `workers - 1`. With 0, batches are made only when they are requested.
+        prefetch: Number of batches made ahead of the consumer. Positive numbers are
+            raised to at least `workers - 1`. With 0, no batch is made ahead.
         shuffle: Whether to shuffle each epoch, in an order computed from the seed and
             the epoch. For a stream, call `StreamingDataset.shuffle` instead.
         seed: Seed of the shuffle; any integer.
-        drop_last: Whether to drop the last batch of an epoch if it is short.
-        collate: Makes a batch of a list of items; the default stacks leaves.
+        drop_last: Whether to drop a short last batch of an epoch.
+        collate: Function from a list of items to a batch; the default stacks leaves.
         sharding: Sharding of the global arrays, or a function from global shape to
-            sharding. The loader also calls the function with `(num_rows,)` to find this
-            process's rows. With None, the loader returns what `collate` returns, for
-            this process's rows: numpy arrays by default.
-        start_step: First step. A stream is read from its beginning if it has several
-            epochs, a filter or no `seek`. The skipped items pass through its maps and
-            filters up to the last filter only.
+            sharding. The loader also calls the function with `(num_rows,)` to find the
+            rows of this process. With None, each batch is what `collate` returns for
+            the rows of this process: numpy arrays by default.
+        start_step: First step. A stream with several epochs, a filter or no `seek` is
+            read from its beginning, but maps after the last filter are not called for
+            items before `start_step`.
         epochs: Number of passes over the dataset; with None, the iteration never ends.
         executor: Loads the items of each batch, for instance in processes. For a
-            stream, the executor makes whole batches. The loader does not shut it down.
-            A worker process gets the pickled dataset once. Settings such as
-            `with jax.enable_x64(True)` do not reach the executor.
+            stream, the executor makes whole batches. The loader never shuts down the
+            executor. A worker process receives the pickled dataset once. JAX settings
+            such as `with jax.enable_x64(True)` do not apply in the executor.
         progress: Called after each batch with the number of steps done and the total
-            number, None if unknown.
-        process_index: This process's number; by default JAX's.
-        process_count: The number of processes; by default JAX's.
+            number of steps; the total is None if unknown or infinite.
+        process_index: Index of this process; by default `jax.process_index()`.
+        process_count: Number of processes; by default `jax.process_count()`.
 
     Raises:
-        ValueError: There are items but no whole batch, there are no items for epochs
-            without end, or a number is out of range.
-        TypeError: `dataset` is not a dataset, a stream has `shuffle` or an executor of
-            processes, or an argument is not an integer or not a function.
+        ValueError: The items do not fill one batch, the dataset is empty although
+            `epochs` is None, or a number is out of range.
+        TypeError: `dataset` is not a dataset, `shuffle` or an executor of processes is
+            given for a stream, or an argument is not an integer or not a function.
 
     Example:
         >>> loader = Dataloader([10, 11, 12, 13, 14], 2, shuffle=True, epochs=None)
@@ -235,7 +235,7 @@ class Dataloader(Generic[B]):
         check_at_least(0, prefetch=prefetch, start_step=start_step)
         check_integers(seed=seed)
         check_at_least(0, workers=workers)
-        # A small numpy integer would overflow in the arithmetic below.
+        # Numpy integers of few bits, such as np.int8, overflow in arithmetic.
         workers, prefetch = operator.index(workers), operator.index(prefetch)
         if epochs is not None:
             check_at_least(0, epochs=epochs)
@@ -286,8 +286,8 @@ class Dataloader(Generic[B]):
         items.check()
         workers, ahead, executor = self._workers, self._prefetch, self._executor
         if executor is not None and isinstance(items, IndexedItems):
-            # Each thread waits until the executor has loaded the items of one batch,
-            # so every batch in flight needs a thread.
+            # A thread blocks until the executor has loaded the items of a batch, so
+            # every batch in flight needs a thread.
             workers, executor = max(workers, ahead + 1), None
         return BatchIterator(
             self._make(items),
@@ -317,7 +317,7 @@ class Dataloader(Generic[B]):
         """Return the batch of one step.
 
         Raises:
-            IndexError: The step is outside the epochs, or after the end of a stream.
+            IndexError: `step` is negative, or after the last step.
         """
         check_integers(step=step)
         step = operator.index(step)
@@ -330,7 +330,7 @@ class Dataloader(Generic[B]):
         return apply_all(self._functions_of_placed, made.batch)
 
     def epoch(self, epoch: int) -> Dataloader[B]:
-        """Return a loader of one epoch; epochs count from 0.
+        """Return a loader of one epoch, counted from 0.
 
         Raises:
             ValueError: The epoch is negative.
@@ -344,8 +344,8 @@ class Dataloader(Generic[B]):
         """Return a loader that applies `function`, which may be jitted, to each batch.
 
         With a sharding, the consumer's thread calls `function` with the global arrays,
-        in the order of the steps. Without a sharding, the worker that makes a batch
-        calls `function` with this process's rows.
+        in step order. Without a sharding, the thread that makes a batch calls
+        `function` with the rows of this process.
         """
         check_callable(function=function)
         mapped = self._with(_functions=(*self._functions, function))
@@ -353,7 +353,7 @@ class Dataloader(Generic[B]):
 
     @property
     def _functions_of_placed(self) -> tuple[Callable[[Any], Any], ...]:
-        """The `map_batches` functions that the consumer's thread calls, in order."""
+        """The functions of `map_batches` that the consumer's thread calls."""
         return self._functions if self._sharding is not None else ()
 
     @property
@@ -361,11 +361,9 @@ class Dataloader(Generic[B]):
         return not isinstance(self._dataset, StreamingDataset)
 
     def _items_before(self, step: int) -> int:
-        """Return the items of the steps before `step`, over all processes."""
-        num_items, num_steps = (
-            len(cast("Dataset[Any]", self._dataset)),
-            self.steps_per_epoch,
-        )
+        """Return the number of items before `step`, over all processes."""
+        num_items = len(cast("Dataset[Any]", self._dataset))
+        num_steps = self.steps_per_epoch
         epoch, step_in_epoch = divmod(step, num_steps) if num_steps else (0, 0)
         num_used = min(num_items, num_steps * self._batch_size)
         return epoch * num_used + min(step_in_epoch * self._batch_size, num_used)
@@ -396,7 +394,7 @@ class Dataloader(Generic[B]):
         )
 
     def _make(self, items: IndexedItems | StreamedItems) -> Callable[[int], Made]:
-        """Return the function from a step to its batch."""
+        """Return the function that makes the batch of a step."""
         if self._sharding is None:
 
             def read_local(step: int) -> Any:
@@ -412,7 +410,7 @@ class Dataloader(Generic[B]):
         return partial(make_global, read, layouts(self._sharding))
 
     def _rows_of(self) -> Callable[[int], Rows]:
-        """Return the function from a batch's number of rows to this process's rows."""
+        """Return the function from a global number of rows to this process's rows."""
         sharding = self._sharding
         if sharding is not None:
             return cache(lambda num_rows: sharded_rows(num_rows, sharding))
@@ -428,7 +426,7 @@ class Dataloader(Generic[B]):
 def _checked_process(
     process_index: int | None, process_count: int | None
 ) -> tuple[int, int] | None:
-    """Return both numbers, or None; raise a ValueError if one is missing or invalid."""
+    """Return both numbers, or None if both are None; raise a ValueError if invalid."""
     if process_index is None and process_count is None:
         return None
     if process_index is None or process_count is None:
@@ -438,7 +436,7 @@ def _checked_process(
         )
     if not 0 <= process_index < process_count:
         raise ValueError(
-            f"process_index is {process_index}; give one in [0, {process_count})"
+            f"process_index is {process_index}; give an index in [0, {process_count})"
         )
     return process_index, process_count
 
@@ -452,41 +450,42 @@ def _check_stream(*, shuffle: bool, executor: Executor | None) -> None:
         )
     if isinstance(executor, ProcessPoolExecutor):
         raise TypeError(
-            "a stream is read in this process; pass workers= or an executor of threads"
+            "an executor of processes cannot read a stream; pass workers= or an "
+            "executor of threads"
         )
 
 
 def _check_indexed(dataset: Dataset[Any]) -> None:
-    """Raise a TypeError if the dataset has no length or no items by index."""
+    """Raise a TypeError if the dataset has no `__len__` or no `__getitem__`."""
     if not isinstance(cast("object", dataset), Dataset):
         raise TypeError(
-            f"{type(dataset).__name__} has no length or no items by index; to "
-            "read an iterable, pass StreamingDataset(factory)"
+            f"{type(dataset).__name__} has no __len__ or no __getitem__; to read an "
+            "iterable, pass StreamingDataset(factory)"
         )
 
 
 def _check_batches(
     dataset: Dataset[Any], batch_size: int, epochs: int | None, steps_per_epoch: int
 ) -> None:
-    """Raise a ValueError if items make no batch, or if no items make endless epochs."""
+    """Raise a ValueError if items fill no batch, or if endless epochs are empty."""
     num_items = len(dataset)
     name = type(dataset).__name__
     if num_items == 0 and epochs is None:
         raise ValueError(
-            f"{name} has no items, so epochs=None would never end nor give a batch; "
-            "check where it reads from"
+            f"{name} has no items, so an iteration with epochs=None would wait forever "
+            "for a batch; check what the dataset reads"
         )
     if num_items and steps_per_epoch == 0:
         raise ValueError(
-            f"the {num_items} items of {name} make no whole batch of "
+            f"the {num_items} items of {name} do not fill one batch of "
             f"{batch_size}; lower batch_size or pass drop_last=False"
         )
 
 
 def _check_start(start_step: int, epochs: int | None, steps_per_epoch: int) -> None:
-    """Raise a ValueError if the first step is beyond the last epoch."""
+    """Raise a ValueError if `start_step` is after the last epoch."""
     if epochs is not None and start_step > epochs * steps_per_epoch:
         raise ValueError(
-            f"start_step is {start_step} but there are {epochs * steps_per_epoch} "
-            f"steps in {epochs} epochs of {steps_per_epoch}; raise epochs"
+            f"start_step is {start_step} but {epochs} epochs of {steps_per_epoch} "
+            f"steps have only {epochs * steps_per_epoch}; raise epochs"
         )

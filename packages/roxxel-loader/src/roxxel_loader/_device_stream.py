@@ -1,7 +1,7 @@
-"""Batches of consecutive steps as global arrays, made before they are requested.
+"""`device_stream`: batches of consecutive steps as global arrays, made ahead.
 
-Each process reads only the rows and columns that its own devices hold. A batch depends
-on the source and the step alone, so a stream may start at any step.
+Each process reads only the rows and columns that its own devices hold. A batch is a
+function of the source and the step, so a stream may start at any step.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ if TYPE_CHECKING:
     from .sharding._global_arrays import Box, HostBatch, Layout, Shape, ShardingLike
 
 HINTED_VALUES = 1 << 21
-"""Array elements that one hint covers; a hint covers at least one step. The first hint
-covers twice this number: 32768 rows of 128 elements, which a curriculum's sampler
-caches."""
+"""Array elements per call of `will_need`, which covers at least one step. The first
+call covers twice as many: 32768 rows of 128 elements fit a curriculum's cache."""
 
 
 @runtime_checkable
 class RowSource(Protocol):
-    """Batches as a pure function of the step; any part can be read alone.
+    """Batches as a pure function of the step; any part of a batch can be read alone.
 
-    A source may also have `will_need(step, n)`: a hint that the loader reads the steps
-    `[step, step + n)` next. If `will_need` accepts a third argument, the loader passes
-    the slice of rows that this process reads. If not, the loader calls `will_need` only
-    where the process reads all rows.
+    A source may also have a method `will_need(step, n)`: a hint that the loader will
+    read the steps `[step, step + n)` next. If `will_need` accepts a third argument, the
+    loader passes the slice of rows that this process reads. Otherwise the loader calls
+    `will_need` only if this process reads all rows.
 
     Example:
         >>> class Steps:
@@ -58,12 +57,12 @@ class RowSource(Protocol):
 
         Args:
             step: The step.
-            rows: The rows, with start and stop, without a stride.
-            columns: The columns, in the same form; None means all.
+            rows: Slice of rows, with a start and a stop and without a step.
+            columns: Slice of columns, in the same form; None means all columns.
 
         Returns:
-            An array of these rows and columns, or a pytree of such arrays. The loader
-            copies the values before the same thread reads another step.
+            An array of the requested rows and columns, or a pytree of such arrays. The
+            loader copies the values before the same thread reads another step.
         """
         ...
 
@@ -82,13 +81,13 @@ def device_stream(
     Args:
         source: A `RowSource`, such as a curriculum's sampler; or a function from step
             to the whole global batch, a pytree of numpy arrays. Every process calls the
-            function and so builds the whole batch. The loader copies the values, so a
-            source may reuse its memory.
+            function, so every process builds the whole batch. The loader copies the
+            values, so a source may reuse its memory.
         start: First step.
         stop: One past the last step.
         sharding: Sharding of the batches, or a function from global shape to sharding;
             None puts each process's batches on its default device.
-        prefetch: Batches made ahead of the requested one.
+        prefetch: Number of batches made ahead of the consumer.
         workers: Threads that make batches. With 0, the consumer's thread makes each
             batch when it is requested.
 
@@ -97,8 +96,8 @@ def device_stream(
         `jax_enable_x64` is set.
 
     Raises:
-        ValueError: The steps are not a range, `prefetch` or `workers` is negative, or
-            the first batch of a `RowSource` does not divide.
+        ValueError: `[start, stop)` is not a range of steps, `prefetch` or `workers` is
+            negative, or the sharding does not divide a `RowSource`'s first batch.
         TypeError: `source` is neither a `RowSource` nor a function, or a number is not
             an integer.
 
@@ -115,7 +114,7 @@ def device_stream(
     start, stop = operator.index(start), operator.index(stop)
     if not 0 <= start <= stop:
         raise ValueError(
-            f"steps [{start}, {stop}) are not a range; give 0 <= start <= stop"
+            f"[{start}, {stop}) is not a range of steps; give 0 <= start <= stop"
         )
     check_at_least(0, prefetch=prefetch, workers=workers)
     layout_of = layouts(sharding)
@@ -170,7 +169,7 @@ class _RowReader:
 
 
 class _Hints:
-    """Calls `will_need` of a source, if it has one, once for each step."""
+    """Calls the source's `will_need`, if any, so that each step is hinted once."""
 
     def __init__(self, source: object, start: int, stop: int) -> None:
         hint = getattr(source, "will_need", None)
@@ -182,7 +181,7 @@ class _Hints:
         self._guard = Guard()
 
     def give(self, step: int, layout: Layout) -> None:
-        """Hint at the next steps, if a hint is due before `step` is read."""
+        """Call `will_need` if a hint is due before `step` is read."""
         if self._hint is None:
             return
         with self._guard.lock:
@@ -216,7 +215,7 @@ def _takes_rows(hint: Callable[..., Any]) -> bool:
 
 
 def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
-    """Return the rows and columns of a read, as `RowSource.rows` expects them."""
+    """Return the slices of a read that `RowSource.rows` expects."""
     rows = slice(*read[0])
     for columns in read[1:2]:
         if columns != (0, shape[1]):
@@ -225,14 +224,14 @@ def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
 
 
 def _check_shapes(name: str, layout: Layout, parts: list[npt.NDArray[Any]]) -> None:
-    """Raise a ValueError if a part does not have the requested rows and columns."""
+    """Raise a ValueError if a part lacks the requested rows and columns."""
     for read, part in zip(layout.reads, parts, strict=True):
         wanted = tuple(stop - start for start, stop in read)
         num_axes = max(1, min(part.ndim, len(wanted)))
         if part.shape[:num_axes] != wanted[:num_axes]:
             rows, columns = _arguments(read, layout.shape)
             raise ValueError(
-                f"{name}: the source gave an array of shape {part.shape} for rows "
+                f"{name}: the source returned an array of shape {part.shape} for rows "
                 f"{rows} and columns {columns} of a batch of shape {layout.shape}; "
-                f"the shape must begin with {wanted}"
+                f"return an array whose shape begins with {wanted}"
             )

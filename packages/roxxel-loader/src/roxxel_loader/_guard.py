@@ -1,7 +1,7 @@
-"""Locks that a forked child finds free.
+"""Locks that are free in a forked child.
 
-A forked child has a copy of every lock, but only the thread that forked. If another
-thread held a lock at that moment, no thread of the child would ever release the copy.
+A fork copies every lock, but only the calling thread. If another thread holds a lock
+during the fork, no thread of the child ever releases the child's copy.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ import weakref
 class Guard:
     """Holds a lock that is free in a forked child, in a copy and after unpickling.
 
-    Write `with guard.lock:` each time, because a forked child replaces the attribute.
-    A fork may happen between two statements under the lock, so the data that the lock
-    protects must be consistent after each statement.
+    Always write `with guard.lock:`, because a forked child replaces `lock`. A fork may
+    interrupt the block, so each statement must leave the protected data consistent.
     """
 
     __slots__ = ("__weakref__", "lock")

@@ -1,7 +1,7 @@
 """Pre-train language models in JAX: all public names of Roxxel in one package.
 
-`roxxel` has every public name of five packages, and imports each name on first use. So
-`import roxxel` is quick and does not start an accelerator:
+`roxxel` has every public name of five packages, and imports each name on first use.
+`import roxxel` therefore imports neither JAX nor these packages:
 
 - `roxxel_format`: token files (`Roxxel`);
 - `roxxel_curriculum`: which tokens each step sees (`Phase`, `Curriculum`);
@@ -39,7 +39,7 @@ _MEMBERS = (
     "roxxel_train",
     "roxxel_loader",
 )
-"""In the order of search: only names of the last one import JAX."""
+"""The packages in the order of search; only importing `roxxel_loader` imports JAX."""
 
 _LIBRARIES = {
     "ArrowDataset": "pyarrow",
@@ -48,7 +48,7 @@ _LIBRARIES = {
     "PolarsDataset": "polars",
     "huggingface_stream": "datasets",
 }
-"""The library of an extra that a name needs."""
+"""Names that need an optional library, and the library of each name."""
 
 __all__ = [
     "ARITHMETIC_VERSION",
@@ -155,8 +155,8 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # `from roxxel import *` imports every name of `__all__`, so the list has only those
-    # whose library is installed. (A folder of the same name has no origin.)
+    # `from roxxel import *` imports every name in `__all__`, so `__all__` omits names
+    # whose library is missing. A folder of that name has a spec without an origin.
     _FOUND = {library: find_spec(library) for library in _LIBRARIES.values()}
     _ABSENT = {name for name, spec in _FOUND.items() if not spec or not spec.origin}
     __all__ = [name for name in __all__ if _LIBRARIES.get(name) not in _ABSENT]

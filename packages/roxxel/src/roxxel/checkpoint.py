@@ -1,6 +1,6 @@
 """The public names of `roxxel_ckpt`, for `from roxxel.checkpoint import ...`."""
 
-# ruff: noqa: F403, PLC0414 - every name is written once, in that package
+# ruff: noqa: F403, PLC0414 - the package `roxxel_ckpt` lists the names
 # pyright: reportWildcardImportFromLibrary=false
 
 from __future__ import annotations

@@ -26,10 +26,10 @@ METRICS, SYSTEM_LOG, RECORD = "metrics.jsonl", "system.log", "run.json"
 CHECKPOINTS, LOCK = "checkpoints", "run.lock"
 
 _GREATEST_COUNT = 2**63
-"""Every count of a run is below this; a larger value means damage."""
+"""Bound of plausible step and token counts; a larger count means a damaged file."""
 
 _GREATEST_NUMBER = 1e300
-"""Absolute values of this size or more count as missing."""
+"""Numbers of this absolute value or more count as missing: charts would overflow."""
 
 _LOG_LINE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ) ([A-Z]+) (.*)", re.DOTALL)
 
@@ -56,7 +56,7 @@ class Checkpoint:
         extra: JSON values that the trainer saved beside the arrays; `"data"` is the
             result of `Sampler.state`.
         best: The rule by which the run ranks its checkpoints; None if the checkpoint
-            does not record one.
+            does not record a rule.
 
     >>> from pathlib import Path
     >>> whole, steps_of_damaged = read_checkpoints(Path())
@@ -75,9 +75,9 @@ class LogEntry:
     """One entry of `system.log`.
 
     Attributes:
-        time: Time in UTC, as the log has it.
+        time: Time in UTC, ISO 8601.
         level: `INFO`, `WARNING` or `ERROR`.
-        text: One line, or several with a traceback.
+        text: One line, or several lines that end in a traceback.
 
     >>> from pathlib import Path
     >>> _ = Path("system.log").write_text("2026-11-21T12:00:00Z INFO starts: 8 steps")
@@ -102,7 +102,7 @@ def check_run(folder: Path) -> None:
     if not any((folder / name).exists() for name in (RECORD, METRICS, CHECKPOINTS)):
         raise RunFolderError(
             f"{folder}: holds no run ({RECORD}, {METRICS} and {CHECKPOINTS}/ are "
-            "missing); give the save_path of one"
+            "missing); give the save_path of a run"
         )
 
 
@@ -119,16 +119,16 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 
 def read_checkpoints(folder: Path) -> tuple[list[Checkpoint], list[int]]:
     """Return the whole checkpoints and the steps of damaged ones, ascending."""
-    place = folder / CHECKPOINTS
-    names = [entry.name for entry in place.iterdir()] if place.is_dir() else []
+    parent = folder / CHECKPOINTS
+    names = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
     steps = sorted(int(name) for name in names if name.isdecimal())
-    found = {step: _checkpoint(place, step) for step in steps}
+    found = {step: _checkpoint(parent / str(step), step) for step in steps}
     whole = [checkpoint for checkpoint in found.values() if checkpoint is not None]
     return whole, [step for step in steps if found[step] is None]
 
 
 def newest_state(folder: Path) -> dict[str, Any] | None:
-    """Return the state of the data of the run in a folder; None for a new run.
+    """Return `roxxel_train.data_state` of a folder; None if the folder holds no run.
 
     Raises:
         RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
@@ -180,17 +180,17 @@ def read_log(folder: Path) -> list[LogEntry]:
 
 
 def is_running(folder: Path) -> bool:
-    """Return whether a process trains in this folder now."""
+    """Return whether a process is training in a folder."""
     with _lock(folder) as is_free:
         return not is_free
 
 
 @contextlib.contextmanager
 def claimed(folder: Path) -> Generator[None]:
-    """Hold `run.lock`, the trainer's lock, inside the block, if this file exists.
+    """Hold the trainer's lock, `run.lock`, inside the block, if this file exists.
 
     Raises:
-        RunFolderError: A process trains in the folder.
+        RunFolderError: Another process is training in the folder.
     """
     with _lock(folder) as is_free:
         if not is_free:
@@ -205,7 +205,7 @@ def claimed(folder: Path) -> Generator[None]:
 def _lock(folder: Path) -> Generator[bool]:
     """Try to hold `run.lock` inside the block; yield whether the lock was free."""
     path = folder / LOCK
-    if not path.is_file():  # opening a named pipe waits for its writer
+    if not path.is_file():  # opening a named pipe would wait for a writer
         yield True
         return
     with path.open("rb") as lock:
@@ -221,14 +221,14 @@ def _bytes_of(path: Path) -> bytes:
     """Return the content of a file; empty if the file does not exist.
 
     Raises:
-        RunFolderError: The path is not a regular file. A named pipe, for instance,
-            would wait for a writer.
+        RunFolderError: The path is not a regular file. Opening a named pipe, for
+            instance, would wait for a writer.
     """
     if not path.exists():
         return b""
     if not path.is_file():
         raise RunFolderError(
-            f"{path}: is not a regular file; restore it, or remove it to go without"
+            f"{path}: is not a regular file; restore the file, or remove the path"
         )
     return path.read_bytes()
 
@@ -246,10 +246,10 @@ def is_count(value: Any) -> bool:
     return is_integer and 0 <= value < _GREATEST_COUNT
 
 
-def _checkpoint(place: Path, step: int) -> Checkpoint | None:
+def _checkpoint(path: Path, step: int) -> Checkpoint | None:
     """Return the description of a checkpoint; None if it is damaged."""
     try:
-        description = read_description(place / str(step))
+        description = read_description(path)
         metrics = {name: number(v) for name, v in description.metrics.items()}
         extra = dict(description.extra or {})
     except (OSError, ValueError, TypeError):
@@ -259,10 +259,7 @@ def _checkpoint(place: Path, step: int) -> Checkpoint | None:
 
 
 def _row(line: bytes) -> dict[str, Any] | None:
-    """Return a row without `phase` or sources of a wrong type.
-
-    The result is None if the line is not a row.
-    """
+    """Parse a row, without mistyped phase and token counts; None if it is damaged."""
     try:
         row = json.loads(line)
     except ValueError:

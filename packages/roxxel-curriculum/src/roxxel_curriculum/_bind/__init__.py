@@ -1,1 +1,1 @@
-"""From a declaration and its data to the rows of a step of a new or resumed run."""
+"""Computes the rows of a step from a declaration, its sources and a resumed state."""

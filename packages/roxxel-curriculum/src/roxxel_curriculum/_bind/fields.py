@@ -1,4 +1,4 @@
-"""What a caller selects of a batch: rows, columns, and fields beside the tokens."""
+"""Checks selected rows and columns of a batch, and computes fields beside tokens."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FIELDS: tuple[Field, ...] = ("tokens", "segment_ids", "positions", "source")
 def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
     """Return the fields of a batch without repetitions."""
     if isinstance(fields, str):
-        raise TypeError(f"fields must be several names, got {fields!r}")
+        raise TypeError(f"fields must be a list of names, got {fields!r}")
     checked = tuple(dict.fromkeys(fields))
     for field in checked:
         if field not in FIELDS:
@@ -75,10 +75,10 @@ def fill_fields(
     *,
     first_column: int = 0,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return fields of some rows by name, each of the shape `(rows, columns)`.
+    """Return fields of some rows by name, each of shape `(rows, columns)`.
 
-    `source` and `starts` have one entry for each row: the index of its source, and the
-    first token of its whole window. `tokens` begins at `first_column` of that window.
+    `source` and `starts` hold the index of each row's source and the first token of
+    each row's whole window. `tokens` begins at column `first_column` of the window.
     """
     made: dict[str, npt.NDArray[Any]] = {"tokens": tokens}
     if "segment_ids" in fields or "positions" in fields:
@@ -100,8 +100,8 @@ def _segments(
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return `segment_ids` and `positions` of some rows, int32.
 
-    Both count from the start of the whole window of the row: a document that starts
-    before the window has position 0 at the first token of the window.
+    Both count from the start of the row's whole window. If a document starts before the
+    window, position 0 is the first token of the window.
     """
     segments = np.empty(shape, np.int32)
     positions = np.empty(shape, np.int32)
@@ -116,8 +116,8 @@ def _segments(
         if int(sizes.sum()) != shape[1]:
             raise ValueError(
                 f"the documents of source {int(source[row])} cover {int(sizes.sum())} "
-                f"of the tokens [{start + first_column}, {stop}); its reader must give "
-                "every token to one document"
+                f"of the tokens [{start + first_column}, {stop}); the reader must "
+                "assign every token to one document"
             )
         segments[row] = np.repeat(np.arange(1, len(spans) + 1), sizes)
         positions[row] = columns - np.repeat(first, sizes)

@@ -1,4 +1,4 @@
-"""Resumes a run from its state, and compares a curriculum with the steps trained."""
+"""Resumes a run from its state, and compares a curriculum with the recorded steps."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from roxxel_curriculum._plan.solution import Declaration, ResolvedPhase, Solution
 
 _LONGEST_REMEDY = (
-    ", the length of the longest phase, so every batch differs; give the state to "
-    "Curriculum.sampler, which takes longest from it"
+    ", the length of the longest phase, so every batch differs; pass the state to "
+    "Curriculum.sampler, which then uses the recorded longest"
 )
 
 
 def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Solution:
-    """Solve a declaration for a run that is at the step of `state`.
+    """Solve a declaration for the run that wrote `state`.
 
-    The state gives `longest` and the version of each source. If the weights of the
-    phase that contains the step have changed, `resume` splits the phase at the step. If
-    the state records such a split, one declared phase covers both parts. The caller has
-    checked the state with `check_form`.
+    `longest` and the versions of the sources are those in the state. If the phase that
+    contains the state's step has new weights, `resume` splits the phase at this step.
+    If the state records a split, one declared phase covers both parts. The caller must
+    call `check_form` first.
     """
     fingerprints = {
         source["name"]: source["fingerprint"] for source in state["sources"]
@@ -83,7 +83,7 @@ def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:
 def _run_differences(
     declaration: Declaration, seed: int, state: Mapping[str, Any]
 ) -> list[str]:
-    """Return what differs in seed, sizes, sources and skips, a sentence each."""
+    """Return a sentence for each difference in seed, sizes, sources and skips."""
     live = {
         "seed": seed,
         "longest": declaration.resolved_longest,
@@ -123,7 +123,7 @@ def _run_differences(
     here = {skip.at: skip.steps for skip in declaration.skips}
     found.extend(
         f"at step {at} the run skipped the data of {past.get(at, 0)} steps, "
-        f"the curriculum skips that of {here.get(at, 0)}"
+        f"the curriculum skips the data of {here.get(at, 0)}"
         for at in sorted(past.keys() | {at for at in here if at < state["step"]})
         if past.get(at, 0) != here.get(at, 0)
     )
@@ -156,10 +156,10 @@ def _phase_differences(solution: Solution, state: Mapping[str, Any]) -> list[str
 def _policy_differences(
     declaration: Declaration, state: Mapping[str, Any]
 ) -> list[str]:
-    """Return the changed policies of sources that had run out before the state's step.
+    """Return a sentence for each changed policy that changes the past.
 
     The past is solved with the policies in the state, and again with each changed
-    policy. A policy may change if no source ran out earlier or later because of it.
+    policy. A policy may change if every source still runs out at the same sample.
     """
     recorded = {
         source["name"]: Policy(source["policy"]["epochs"], source["policy"]["then"])
@@ -180,7 +180,7 @@ def _policy_differences(
             found.append(
                 f"the policy of source {source.name!r} was "
                 f"{str(recorded[source.name])!r} and is now {str(source.policy)!r}, "
-                f"which changes what came before step {state['step']}"
+                f"which changes the batches before step {state['step']}"
             )
     return found
 
@@ -188,7 +188,7 @@ def _policy_differences(
 def _past_legs(
     declaration: Declaration, policies: Mapping[str, Policy], state: Mapping[str, Any]
 ) -> list[list[tuple[int, tuple[str, ...]]]] | None:
-    """Return start and sources of each past leg; None if the policies cannot be met."""
+    """Return start and sources of each past leg; None if the past has no solution."""
     past = replace(
         declaration,
         sources=tuple(
@@ -219,7 +219,7 @@ def _declared(entry: ResolvedPhase) -> Phase:
 
 
 class _Past:
-    """Adds phases to a solver, and compares each with the phases of a state."""
+    """Adds phases to a solver, and compares each phase with those of a state."""
 
     def __init__(self, solver: Solver, state: Mapping[str, Any]) -> None:
         self.found: list[str] = []  # one sentence for each difference
@@ -229,7 +229,7 @@ class _Past:
         self._next = 0
 
     def add(self, phase: Phase, index: int) -> None:
-        """Add a declared phase to the solver, split as it was trained."""
+        """Add a declared phase to the solver, with the splits in the state."""
         solver = self._solver
         if self.found:
             self._compare(phase, index)
@@ -243,10 +243,9 @@ class _Past:
             solver.add(rest, index, is_edited=rest is not phase)
 
     def _compare(self, phase: Phase, index: int) -> None:
-        """Compare a phase with the next recorded phase, without solving it.
+        """Compare sizes and weights of a phase with the next recorded phase.
 
-        After an earlier phase differed, the steps of later phases are not known, so
-        this compares only sizes and weights.
+        An earlier phase differed, so the steps of this phase are not known.
         """
         while self._next < len(self._entries) and self._entries[self._next].is_edited:
             self._next += 1
@@ -282,8 +281,8 @@ class _Past:
     def _add_recorded(self, phase: Phase, index: int, rest: Phase) -> Phase | None:
         """Add the part of `rest`, the end of `phase`, that the next entry records.
 
-        Returns the part that is left; None if nothing is left, or if `phase` differs
-        from the entry.
+        Returns the remaining part of `rest`. Returns None if no steps remain, or if
+        `phase` differs from the entry.
         """
         entry = self._next_entry()
         self._compare_shape(phase, index, entry)
@@ -317,7 +316,7 @@ class _Past:
     def _split(
         self, entry: ResolvedPhase, index: int, rest: Phase, *, is_edited: bool
     ) -> Phase | None:
-        """Add the recorded part of `rest`; return what is left, None if nothing is."""
+        """Add the recorded part of `rest`; return the remaining part, if any."""
         solved = self._solver.add(_declared(entry), index, is_edited=is_edited)
         if solved is None or solved.steps != entry.steps:
             return None

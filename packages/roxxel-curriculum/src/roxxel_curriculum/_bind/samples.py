@@ -1,4 +1,4 @@
-"""The samples of a run by step: the sources and windows of every row."""
+"""Computes the source and the window of every row of a step."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SampleBlock:
-    """The sources and windows of every row of consecutive training steps.
+    """The source and the window of every row of consecutive training steps.
 
     The arrays are read-only and of shape `(len(steps), batch_size)`.
     """
 
     steps: range
     seq_len: int
-    source_indices: tuple[int, ...]  # the sources that give any row
+    source_indices: tuple[int, ...]  # the sources of these rows, sorted
     source: npt.NDArray[np.int64]  # index of the source of each row
     start: npt.NDArray[np.int64]  # first token of each row in its source
 
@@ -40,11 +40,11 @@ class SampleBlock:
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """The tokens that every row of a step is read from.
+    """The source and the window of every row of a step.
 
     Attributes:
         source: Index into `Sampler.source_names`, int64, shape `(B,)`.
-        start: First token in that source, int64, shape `(B,)`.
+        start: Index of the first token in the source, int64, shape `(B,)`.
         stop: One past the last token, int64, shape `(B,)`.
 
     Example:
@@ -62,11 +62,11 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """The tokens and documents that one row of a batch is read from.
+    """The source, the window and the documents of one row of a batch.
 
     Attributes:
         source: Name of the source; `"self"` is the primary.
-        start: First token in the source.
+        start: Index of the first token in the source.
         stop: One past the last token.
         documents: Indices of the documents that have tokens in the row, in order.
 
@@ -96,10 +96,10 @@ class _SampleRange(NamedTuple):
 def make_block(
     phase: ResolvedPhase, steps: range, source_keys: Mapping[str, int]
 ) -> SampleBlock:
-    """Compute the source and the first token of every row of some training steps.
+    """Compute the source and the window of every row of some steps of `phase`.
 
-    `steps` counts from the start of the run; it holds at least one step of `phase`, and
-    no skip divides it. `source_keys` has all sources, in the order of their indices.
+    `steps` counts from the start of the run, is not empty, and no skip interrupts it.
+    `source_keys` has the keys of all sources by name, in the order of their indices.
     """
     indices = {name: index for index, name in enumerate(source_keys)}
     shape = len(steps), phase.batch_size
@@ -138,10 +138,7 @@ def make_block(
 
 
 def _window_starts(ranges: Iterable[_SampleRange]) -> npt.NDArray[np.int64]:
-    """Return the first token of every sample in its source, range after range.
-
-    Needs at least one range, and at least one sample in each.
-    """
+    """Return the start of every sample's window; no range may be empty."""
     rows: list[tuple[int, ...]] = []
     keys: list[int] = []
     sizes: list[int] = []
@@ -161,8 +158,8 @@ def _window_starts(ranges: Iterable[_SampleRange]) -> npt.NDArray[np.int64]:
     round_keys = mix_keys(np.array(keys, np.uint64), epoch, depth, seq_len)
     per_round = np.array(counts)
     stops = np.cumsum(per_round)
-    # From a global index to one in the round. A negative shift wraps in uint64, and
-    # the sum wraps back.
+    # Adding `shift` turns an index over all rounds into an index within its round. A
+    # negative shift wraps in uint64, and the sum wraps back.
     shift = in_round - (stops - per_round).astype(np.uint64)
     index = np.arange(stops[-1], dtype=np.uint64) + np.repeat(shift, per_round)
     window = permute_groups(index, per_round, sizes, round_keys)

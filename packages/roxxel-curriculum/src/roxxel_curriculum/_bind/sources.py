@@ -1,9 +1,9 @@
 """The sources of a curriculum: named readers with policies, checked to fit together.
 
-This is the only module that uses the optional members of a `TokenReader`, and only
-those that the reader's type defines. A wrapper may forward unknown members by
-`__getattr__`; its `with_version` would return the wrapped reader without the wrapper,
-and so other tokens.
+Only this module uses optional members of a `TokenReader`, such as `with_version`, and
+only if the reader's type defines them. If a wrapper forwards unknown members by
+`__getattr__`, `with_version` would return the wrapped reader, which may read other
+tokens than the wrapper.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum.policy import Policy
 
 MAX_TOKENS = 2**60
-"""The largest source: token positions and their sums stay inside 64 bits."""
+"""Largest number of tokens of a source: sums of token positions must fit 64 bits."""
 
 _REQUIRED = [member for member in dir(TokenReader) if not member.startswith("_")]
 _INT32 = np.iinfo(np.int32)
@@ -69,7 +69,7 @@ def checked_sources(
 
 
 def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:
-    """Return the dtype of a batch: int32 for integer tokens, else as stored."""
+    """Return the dtype of a batch: int32 for integers, else the promoted dtype."""
     dtypes = [np.dtype(reader.dtype) for reader in readers]
     if dtypes[0].kind in "iu":
         return np.dtype(np.int32)
@@ -83,28 +83,28 @@ def with_block_checks(source: Source) -> TokenReader:
         raise CurriculumError(
             f'check="blocks": source {source.name!r} is a '
             f"{type(source.reader).__name__}, which has no checksums; "
-            "write it as .rox shards to verify it"
+            "write the source as .rox shards to verify its blocks"
         )
     return with_check("blocks")
 
 
 def token_range(reader: TokenReader) -> tuple[int, int] | None:
-    """Return the least and greatest token of a source; None if it has no record."""
+    """Return the smallest and largest token of a source; None if not recorded."""
     return _optional(reader, "token_range_seen")
 
 
 def at_versions(
     sources: Sequence[Source], fingerprints: Mapping[str, str]
 ) -> tuple[Source, ...]:
-    """Return the sources, each at the version of its fingerprint in `fingerprints`.
+    """Return the sources, each at its version in `fingerprints`.
 
-    A source without a fingerprint, or whose reader has no such version, stays as it is.
+    A source stays the same if `fingerprints` or the reader lacks the version.
     """
     return tuple(_at_version(source, fingerprints) for source in sources)
 
 
 def _pinned(source: Source) -> Source:
-    """Fix a source at its version; a corpus object follows its own later writes."""
+    """Fix a source at its version: a `Roxxel` object also reads its later writes."""
     with_version = _optional(source.reader, "with_version")
     if with_version is None:
         return source
@@ -118,12 +118,12 @@ def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
         return source
     try:
         return replace(source, reader=with_version(wanted))
-    except ShardError:  # no such version: the comparison with the state names it
+    except ShardError:  # version not found: the comparison with the state reports it
         return source
 
 
 def _optional(reader: TokenReader, member: str) -> Any:
-    """Return a member that the type of a reader defines; None if it does not."""
+    """Return a member of a reader; None if the reader's type does not define it."""
     return getattr(reader, member) if hasattr(type(reader), member) else None
 
 
@@ -139,7 +139,7 @@ def _checked_mapping(
 
 def _check_reader(source: Source) -> None:
     reader = source.reader
-    # The type first: `hasattr(reader, "fingerprint")` would compute the fingerprint.
+    # Check the type first: `hasattr(reader, "fingerprint")` computes the fingerprint.
     missing = [
         member
         for member in _REQUIRED
@@ -176,7 +176,7 @@ def _check_same_kind(primary: Source, source: Source) -> None:
         raise CurriculumError(
             f"source {source.name!r} holds {_kind(other)} tokens ({other.name}) but "
             f"the primary holds {_kind(first)} tokens ({first.name}); "
-            "a batch has one kind, so write this source again with the primary's"
+            "a batch has one kind, so write this source again with the primary's dtype"
         )
     ours, theirs = primary.reader.tokenizer, source.reader.tokenizer
     if ours is not None and theirs is not None and ours != theirs:

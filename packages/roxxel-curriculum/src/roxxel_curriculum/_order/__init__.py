@@ -1,6 +1,6 @@
 """The arithmetic of the order: which window of a source the k-th sample reads.
 
-Golden files pin the order of each version. `docs/arithmetic.md` derives it.
+Golden files pin the order of each version; `docs/arithmetic.md` derives the order.
 """
 
 ARITHMETIC_VERSION = 1

@@ -1,13 +1,14 @@
-"""A keyed bijection of [0, n) that computes the image of any element alone.
+"""A keyed bijection of [0, n): computes the image of an element without the others.
 
 The bijection is a generalised Feistel network over a domain `a * 2**k >= n`, with
 `2**k` about `sqrt(n)`. The network splits an element into `left` in `[0, a)` and
-`right` in `[0, 2**k)`, and adds a keyed hash of each half to the other in turn. If an
-image is outside `[0, n)`, the network is applied to it again until the image is inside
-(cycle walking: Black and Rogaway, Ciphers with Arbitrary Finite Domains, 2002). The
-domain exceeds n by less than `sqrt(n)`, so few elements need a second application. The
-network has four pairs of half-rounds: with three, statistics for n <= 100 are visibly
-not uniform. Sets of up to 48 elements are sorted by their keyed hashes instead.
+`right` in `[0, 2**k)`. Half-rounds alternate: one adds a keyed hash of `right` to
+`left`, the next a keyed hash of `left` to `right`. If the image is outside `[0, n)`,
+the network maps the image again until it is inside (cycle walking: Black and Rogaway,
+Ciphers with Arbitrary Finite Domains, 2002). The domain exceeds n by less than
+`sqrt(n)`, so few elements need a second pass. Eight half-rounds are needed: with six,
+the images for n <= 100 are visibly not uniform. Sets of up to 48 elements use no
+network: their keyed hashes are sorted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ SMALL = 48
 
 HALF_ROUNDS = 8
 
-# Rows of the parameter table. Its columns are the elements, or one column is for all.
+# Indices of the rows that `_parameters` returns.
 _N, _A, _K, _MASK, _FIRST_KEY = range(5)
 
 _U64: TypeAlias = npt.NDArray[np.uint64]
@@ -125,7 +126,7 @@ class Permutation:
         return self._permuted(index)
 
     def inverse(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the index that has each given image: `p.inverse(p(i)) == i`."""
+        """Return the index of each image, so that `p.inverse(p(i)) == i`."""
         return self._permuted(index, inverse=True)
 
     def _permuted(
@@ -156,8 +157,8 @@ def permute_groups(
 ) -> _U64:
     """Apply `permute` to several groups of indices, each with its own n and key.
 
-    `index` holds the indices of all groups, group after group; the caller has checked
-    them. `counts`, `sizes` (each group's n) and `keys` have one entry for each group.
+    `index` holds the indices of all groups, group after group, each in `[0, n)`.
+    `counts`, `sizes` (each group's n) and `keys` have one entry for each group.
     """
     network = _backward if inverse else _forward
     if min(sizes) > SMALL:
@@ -209,7 +210,7 @@ def _parameters(
 def _small_tables(
     sizes: Sequence[int], keys: _U64, *, inverse: bool
 ) -> npt.NDArray[np.int64]:
-    """Return one row of 48 per small group: its bijection, or the inverse."""
+    """Return a row of `SMALL` images for each group: its bijection, or the inverse."""
     hashes = _mix(keys[:, None] + _SMALL_STEPS)
     outside = np.arange(SMALL) >= np.array(sizes)[:, None]
     hashes[outside] = _BITS_64
@@ -240,7 +241,7 @@ def _backward(x: _U64, parameters: _U64) -> _U64:
     for i in range(_FIRST_KEY + HALF_ROUNDS - 2, _FIRST_KEY - 1, -2):
         right = (right - _hash(left, parameters[i + 1])) & mask
         left = left - ((_hash(right, parameters[i]) * a) >> _SHIFT_32)
-        # Modulo `a`: if `left` became negative, it has wrapped to a huge number.
+        # Modulo `a`: a difference below 0 has wrapped to a huge unsigned `left`.
         left = np.minimum(left, left + a)
     return (left << k) | right
 

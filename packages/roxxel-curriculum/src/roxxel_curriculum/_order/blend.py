@@ -1,13 +1,13 @@
 """Assigns each sample of a blend to a source, in proportion to the weights.
 
-Each node of a Huffman tree over the weights gives `round(m p)` of its first m samples
-to one child and the rest to the other, where p is a multiple of 2**-48. A split adds at
-most half a sample of error and scales the error of its parent by p. So the count of a
-source stays within three samples of its exact share, for any number of sources: the
-splits cause an error of at most two samples, and the rounding of p causes one of less
-than 0.6 samples in a run of 10**14. Counts are computed from the root to the leaves.
-The index of a source's k-th sample is computed from the leaf to the root, with one
-exact division per node. All numbers are integers.
+Each node of a Huffman tree over the weights assigns `round(m p)` of its first m samples
+to one child and the rest to the other. The child's share p is a multiple of 2**-48. A
+split adds at most half a sample of error and scales the error of its parent by p, so
+all splits add at most two samples of error for any number of sources. The rounding of p
+adds less than 0.6 samples in a run of 10**14 samples. So the count of a source stays
+within three samples of its exact share. Counts are computed from the root to the
+leaves. The index of a source's k-th sample is computed from the leaf to the root, with
+one exact division per node. All numbers are integers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
 MAX_DEAL = 2**15
-"""Most samples of one call of `deal`; this number times 2**48 must fit 64 bits."""
+"""Largest number of samples in a call of `deal`; `MAX_DEAL << 48` must fit 64 bits."""
 
 _BITS = 48
 _ONE = 1 << _BITS
 _HALF = _ONE >> 1
 _OFFSETS = np.arange(MAX_DEAL + 1, dtype=np.int64)
-_OFFSETS.flags.writeable = False  # `deal` returns views of it
+_OFFSETS.flags.writeable = False  # `deal` returns views of this array
 _UNSIGNED_OFFSETS = _OFFSETS.view(np.uint64)
 _SHIFT = np.uint64(_BITS)
 
@@ -40,13 +40,12 @@ _SHIFT = np.uint64(_BITS)
 class Portion(NamedTuple):
     """The samples of one source within a range of consecutive samples of a blend.
 
-    `offsets` count from the start of the range. They ascend, and the array may be a
-    read-only view.
+    `offsets` ascend and count from the start of the range. They may be read-only.
     """
 
     source: str
     offsets: npt.NDArray[np.int64]
-    given: int  # samples that the source gave before the range
+    given: int  # samples of the source before the range
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,9 @@ _Node: TypeAlias = "_Split | str"
 
 
 def integer_weights(weights: Mapping[str, float | Fraction]) -> dict[str, int]:
-    """Return the weights above zero as the smallest integers of the same ratio.
+    """Return the weights above 0 as the smallest integers in the same ratio.
 
-    A float stands for the decimal that it prints as, so 0.3 : 0.7 and 3 : 7 are the
+    A float counts as the decimal that `repr` prints, so 0.3 : 0.7 and 3 : 7 are the
     same blend. The result is sorted by name.
     """
     ratios = {
@@ -90,7 +89,7 @@ class Blend:
     __slots__ = ("_paths", "_root")
 
     def __init__(self, weights: Mapping[str, int]) -> None:
-        # Nodes of equal weight are ordered by the first name in each.
+        # The first name in a node breaks ties, so the order of `weights` has no effect.
         nodes: list[tuple[int, str, _Node]] = [
             (weight, name, name) for name, weight in weights.items()
         ]
@@ -119,7 +118,7 @@ class Blend:
         return tuple(sorted(self._paths))
 
     def counts(self, num_samples: int) -> dict[str, int]:
-        """Return how many of the first `num_samples` samples each source gives."""
+        """Return the number of samples of each source in the first `num_samples`."""
         counts: dict[str, int] = {}
         stack: list[tuple[_Node, int]] = [(self._root, num_samples)]
         while stack:
@@ -133,7 +132,7 @@ class Blend:
         return counts
 
     def sample_index(self, source: str, rank: int) -> int:
-        """Return the index of the sample that `source` gives after `rank` others."""
+        """Return the index in the blend of the source's sample `rank`, both from 0."""
         index = rank
         for share, is_light in self._paths[source]:
             reach = index * _ONE + _HALF
@@ -141,7 +140,7 @@ class Blend:
         return index
 
     def deal(self, first: int, num_samples: int) -> list[Portion]:
-        """Assign up to `MAX_DEAL` samples to sources; `first` is the first sample."""
+        """Assign samples `[first, first + num_samples)`, at most `MAX_DEAL` of them."""
         portions: list[Portion] = []
         stack: list[tuple[_Node, int, npt.NDArray[np.int64]]] = [
             (self._root, first, _OFFSETS[:num_samples])

@@ -1,11 +1,11 @@
-"""Computes which round of a source holds its k-th sample.
+"""Computes which round of a source holds the source's k-th sample.
 
-A source of N tokens is cut into K equal spans of C tokens. Each round reads the next
-windows of every span, and one keyed bijection shuffles them. The depth is the number of
-tokens already used in each span. A change of the sequence length keeps only the depth.
-When no further window fits into a span, the next epoch starts at depth zero with
-another key. Windows never cross spans, so a window is consecutive tokens, and an epoch
-reads no token twice if `overlap` is 0.
+A source of N tokens is cut into K equal spans of C tokens. A round consists of the next
+windows of every span, in an order shuffled by a keyed bijection. The depth is the
+number of tokens used in each span. After a change of sequence length, the next round
+starts at the same depth. When no further window fits into a span, the next epoch starts
+at depth 0 with another key. Windows do not cross spans, so a window is consecutive
+tokens, and an epoch reads no token twice if `overlap` is 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """How a source is cut into spans, which its size and `longest` determine."""
+    """How a source is cut into spans; depends on the source's size and `longest`."""
 
     num_tokens: int  # N
     longest: int  # L
@@ -37,21 +37,20 @@ class Spans:
         return max(0, self.span_tokens - self.overlap - depth) // self.stride(seq_len)
 
     def windows_per_round(self, seq_len: int) -> int:
-        """Return the number of windows that a whole round takes from each span."""
+        """Return the number of windows that a whole round reads from each span."""
         return max(1, (self.longest - self.overlap) // self.stride(seq_len))
 
     def windows_per_epoch(self, seq_len: int) -> int:
-        """Return the number of windows of a whole epoch, in all spans together."""
+        """Return the number of windows in a whole epoch, over all spans."""
         return self.num_spans * self.windows_left(seq_len, 0)
 
 
 def cut_spans(num_tokens: int, longest: int, overlap: int) -> Spans:
     """Cut a source into spans.
 
-    `rounds` is the number of rounds in an epoch at the longest length. Its value
-    balances two costs. With few rounds, an unfinished round wastes much: `1 / rounds`
-    of the source, and the tail of an epoch at most as much. With many rounds, few
-    windows are shuffled together.
+    `rounds` is the number of rounds in an epoch of the longest windows. With few
+    rounds, an unfinished round or the tail of an epoch wastes more: up to `1 / rounds`
+    of the source. With many rounds, fewer windows are shuffled together.
     """
     # ceil(sqrt(N / L) / 2) and ceil(N / (64 L)), exactly.
     quarter = -(-num_tokens // (4 * longest))
@@ -66,14 +65,14 @@ class Round(NamedTuple):
 
     epoch: int
     depth: int  # tokens used in each span before the round
-    per_span: int  # windows that the whole round takes from each span
+    per_span: int  # windows of each span in the whole round
     first: int  # index of the first sample in the round
-    size: int  # number of the samples
+    size: int  # number of samples
 
 
 @dataclass(frozen=True, slots=True)
 class SampleStream:
-    """The endless samples of one length of a source, from an epoch and depth on."""
+    """A source's endless samples of one length, from `depth` in `epoch` on."""
 
     spans: Spans
     seq_len: int
@@ -87,18 +86,18 @@ class SampleStream:
         return self.spans.num_spans * left
 
     def samples_until(self, epochs: int) -> int:
-        """Return the number of samples before the source starts epoch `epochs`."""
+        """Return the number of samples before epoch `epochs` starts."""
         if epochs <= self.epoch:
             return 0
         whole = (epochs - self.epoch - 1) * self.spans.windows_per_epoch(self.seq_len)
         return self.first_epoch_samples + whole
 
     def epochs_started(self, given: int) -> int:
-        """Return how many epochs the source has started after `given` samples."""
+        """Return the number of epochs that have started after `given` samples."""
         return self._epoch_of(given - 1)[0] + 1 if given else self.epoch
 
     def passes(self, given: int) -> float:
-        """Return the passes over the source after `given` samples, such as 1.25."""
+        """Return the number of passes after `given` samples, such as 1.25."""
         spans = self.spans
         stride = spans.stride(self.seq_len)
         first = self.first_epoch_samples
@@ -141,12 +140,11 @@ class SampleStream:
         return left * self.spans.stride(self.seq_len)
 
     def tail_tokens(self, before: int, given: int, *, is_last: bool) -> int:
-        """Return the number of unread tokens in the epochs that end within a range.
+        """Return the unread tokens of the epochs that end in samples `[before, given)`.
 
-        The range is samples `[before, given)`. An epoch ends when the source gives a
-        sample of the next epoch: until then, a phase of another sequence length may
-        still read the end of the spans. If `is_last`, the source gives no more samples,
-        and an epoch without a window left has ended too.
+        An epoch ends with the first sample of the next epoch: until then, a phase with
+        shorter sequences may still read the ends of the spans. If `is_last`, no later
+        phase reads the source, so an epoch also ends when no window is left.
         """
         if not given:
             return 0
@@ -163,7 +161,7 @@ class SampleStream:
         return total + (last - first) * (spans.num_spans * (room % stride) + left_over)
 
     def _epoch_of(self, sample: int) -> tuple[int, int, int]:
-        """Return a sample's epoch, the first depth read in it, and the index in it."""
+        """Return a sample's epoch, and its first depth and the index in this epoch."""
         first = self.first_epoch_samples
         if sample < first:
             return self.epoch, self.depth, sample
@@ -181,8 +179,7 @@ class Cursor(NamedTuple):
     def switched_to(self, seq_len: int) -> Cursor:
         """Return the cursor for samples of `seq_len` tokens.
 
-        The same length continues the stream. Another length starts a stream where the
-        round of the last given sample ends.
+        If the length changes, a new stream starts where the last sample's round ends.
         """
         if self.stream.seq_len == seq_len:
             return self

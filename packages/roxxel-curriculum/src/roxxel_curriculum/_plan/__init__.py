@@ -1,1 +1,1 @@
-"""From declared phases to solved ones, and from those to the plan that people read."""
+"""Solves declared phases, and describes the solution as a plan for people."""

@@ -1,4 +1,4 @@
-"""Compares two plans: what changes, and from which step on."""
+"""Compares two plans: lists the changes, and finds the first step that changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanDiff:
-    """The changes between two plans. `bool(diff)` is False if there are none.
+    """The changes between two plans. `bool(diff)` is False if nothing changes.
 
     Attributes:
         step: The first step whose batch may change; None if no batch changes.
@@ -49,14 +49,17 @@ class PlanDiff:
 
 
 class _Change(NamedTuple):
-    """A change; `step` is None if this text alone does not say when batches change."""
+    """A change, and the first step whose batch it changes.
+
+    `step` is None if no batch changes, or if another `_Change` has the step.
+    """
 
     step: int | None
     text: str
 
 
 def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
-    """Return what `after` changes, compared with `before`."""
+    """Return the changes from `before` to `after`."""
     steps: list[int] = []
     changes: list[str] = []
     for step, change in (
@@ -101,7 +104,7 @@ def _longest_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Chang
 
 
 def _is_cut_alike(plan: PlanFigures, longest: int) -> bool:
-    """Return whether a plan has the same rounds with another `longest`."""
+    """Return whether a plan would have the same rounds with this `longest`."""
     cuts = [
         cut_spans(source.num_tokens, value, plan.overlap)
         for source in plan.sources

@@ -17,19 +17,19 @@ class SourcePlan:
         name: Name of the source.
         weight: Weight of the source in the phase, as an integer; see `ResolvedPhase`.
         share: The weight divided by the sum of the phase's weights.
-        samples: Number of samples delivered.
+        samples: Number of samples (sequences) delivered.
         tokens: Number of tokens delivered.
         skipped: Number of samples in skipped steps.
-        epochs: Passes over the source from the start of the run to the end of the
-            phase; 1.25 is a quarter into the second pass.
-        first_step: Step of the first sample in the phase; None without a sample.
-        last_step: Step of the last sample in the phase; None without a sample.
-        exhausted_step: Step in which the source runs out; None if it does not.
+        epochs: Number of passes over the source from the start of the run to the end of
+            the phase; 1.25 means a quarter of the second pass.
+        first_step: First step that reads the source in the phase; None if none does.
+        last_step: Last step that reads the source in the phase; None if none does.
+        exhausted_step: Step of the phase in which the source runs out, if any.
         unfinished_tokens: Number of unread tokens in the round that an earlier phase
             left unfinished, because this phase has another sequence length.
         tail_tokens: Number of unread tokens at the ends of epochs, too few for a
             sample. An epoch ends when the phase reads the next epoch. In the last phase
-            that reads the source, an epoch without a sample left has ended too.
+            that reads the source, an epoch also ends when no sample is left.
         is_spent: Whether the source had no samples left when the phase started.
 
     Example:
@@ -84,12 +84,12 @@ class PhasePlan:
         index: Index of the declared phase. An edited phase has several entries.
         start: First training step.
         steps: Number of training steps.
-        batch_size: Sequences in a step.
-        seq_len: Tokens of a sequence.
+        batch_size: Number of sequences in a step, over all processes.
+        seq_len: Number of tokens in a sequence.
         tokens: Number of tokens delivered.
         skipped_steps: Number of steps whose data the phase skips.
         sources: One entry for each source with a weight.
-        mixes: The blends of the steps, in order.
+        mixes: The blends in training order; a blend changes when a source runs out.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -122,11 +122,11 @@ class CorpusPlan:
     Attributes:
         name: Name of the source.
         fingerprint: Digest of the source's content.
-        num_tokens: Number of tokens of the source.
+        num_tokens: Number of tokens in the source.
         num_spans: Number of spans that the source is cut into.
         policy: What happens when the source runs out, such as `stop after 2`.
         tokens: Number of tokens delivered in the run.
-        epochs: Passes over the source when the run ends.
+        epochs: Number of passes over the source in the run.
         waste_tokens: Sum of the phases' `unfinished_tokens` and `tail_tokens`.
 
     Example:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def draw(plan: PlanFigures) -> Figure:
-    """Return a figure: tokens of each step by source above, their running sum below."""
+    """Return a figure: tokens per step by source above, cumulative tokens below."""
     # The stubs of matplotlib leave most keyword arguments untyped.
     figure: Any = Figure(figsize=(9, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
@@ -58,7 +58,7 @@ def draw(plan: PlanFigures) -> Figure:
             if source.exhausted_step is not None:
                 color = colors.get(source.name, "0.3")
                 _annotate_exhaustion(below, source.exhausted_step, source.name, color)
-    # Outside the axes, the legend hides no curve; reversed, it has the stack's order.
+    # Reversed, the legend has the order of the stack.
     handles, labels = above.get_legend_handles_labels()
     figure.legend(handles[::-1], labels[::-1], loc="outside right upper")
     return figure
@@ -67,7 +67,7 @@ def draw(plan: PlanFigures) -> Figure:
 def _curves(
     plan: PlanFigures, names: list[str]
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return tokens of a step and tokens so far, at both ends of every mix."""
+    """Return tokens per step and cumulative tokens, at both ends of every mix."""
     per_step: dict[str, list[float]] = {name: [] for name in names}
     so_far: dict[str, list[float]] = {name: [] for name in names}
     total = dict.fromkeys(names, 0.0)

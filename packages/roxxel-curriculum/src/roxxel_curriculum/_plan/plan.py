@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 class Plan(PlanFigures):
     """What a run will read.
 
-    `str(plan)` is a table of plain text. Notebooks and `rich.print(plan)` show the same
-    table.
+    `str(plan)` returns plain-text tables. Notebooks and `rich.print(plan)` show the
+    same tables.
 
     Attributes:
         seed: Seed of the run; the other numbers do not depend on it.
-        total_steps: Training steps of the run.
+        total_steps: Number of training steps of the run.
         total_tokens: Number of tokens delivered.
-        longest: Length of the longest sequence that the sources are cut for. The first
-            step of a run fixes it.
-        overlap: Tokens that neighbouring windows share.
+        longest: Sequence length that determines how sources are cut into spans. A
+            resumed run keeps the value; see `Curriculum`.
+        overlap: Number of tokens that neighbouring windows share.
         phases: What each phase reads, in training order.
         sources: What the run reads from each source, the primary first.
         skips: Pairs `(at, count)`: before training step `at`, the run skips the data of
             `count` steps.
-        ended: Why the run ends before its last declared step; None if it trains all.
+        ended: Why the run ends early; None if the run trains every declared step.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -76,7 +76,7 @@ class Plan(PlanFigures):
         return notes_on_longest(self)
 
     def diff(self, other: Plan) -> PlanDiff:
-        """Return what `other` changes, and from which step on."""
+        """Return what changes from this plan to `other`, and from which step on."""
         return compare_plans(self, other)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
@@ -86,7 +86,7 @@ class Plan(PlanFigures):
             path: File to save the picture to; its suffix selects the format.
 
         Returns:
-            A matplotlib figure. pyplot does not know it, so it needs no `close`.
+            A matplotlib figure outside pyplot's registry, so it needs no `close`.
 
         Raises:
             ModuleNotFoundError: matplotlib is missing; install the `plot` extra.
@@ -184,8 +184,8 @@ def _source_row(
 ) -> tuple[SourcePlan, Cursor | None]:
     """Return what a phase reads from a source, and the cursor when the phase ends.
 
-    `earlier` is the cursor after the earlier phases; None if none of them reads the
-    source. If `is_last`, no later phase reads the source.
+    `earlier` is the cursor when the earlier phases end, or None if no earlier phase
+    reads the source. If `is_last`, no later phase reads the source.
     """
     stream, before = phase.cursors[name]
     used = phase.counts(phase.num_samples)[name]
@@ -224,7 +224,7 @@ def _source_row(
 
 
 def _steps_that_read(phase: ResolvedPhase, name: str) -> Iterator[int]:
-    """Yield the first and the last step that read a source, between each two skips."""
+    """Yield the first and last step that read a source, between every two skips."""
     size = phase.batch_size
     marks = sorted({0, *(skip.at for skip in phase.skips), phase.steps})
     for start, stop in pairwise(marks):

@@ -1,6 +1,7 @@
-"""The classes of a declared curriculum, and of its solution.
+"""The classes of a declared curriculum and of its solution.
 
-A solution says which source gives which sample of every phase.
+A sample is one sequence of a phase, delivered or skipped. A solution determines the
+source of every sample.
 """
 
 from __future__ import annotations
@@ -40,33 +41,33 @@ class Source:
 
 @dataclass(frozen=True)
 class Declaration:
-    """The arguments of a `Curriculum`, checked."""
+    """The checked arguments of a `Curriculum`."""
 
     sources: tuple[Source, ...]  # the primary first
     phases: tuple[Phase, ...]
     longest: int | None  # None for the largest `seq_len`
     overlap: int  # tokens that neighbouring windows share, 0 or 1
     skips: tuple[Skip, ...]  # sorted by step, at most one for a step
-    max_epochs: int | None  # of any source; None for no limit
+    max_epochs: int | None  # limit for every source; None for no limit
 
     @property
     def resolved_longest(self) -> int:
-        """`longest` if it is given, else the largest `seq_len` of the phases."""
+        """`longest` if declared, else the largest `seq_len` of the phases."""
         return self.longest or max(phase.seq_len for phase in self.phases)
 
 
 @dataclass(frozen=True, slots=True)
 class Leg:
-    """Samples `[start, stop)` of a phase, during which the same sources have data left.
+    """Samples `[start, stop)` of a phase that are drawn from the same sources.
 
-    Indices of samples count from the start of the phase.
+    `start` and `stop` count from the start of the phase.
     """
 
     start: int
     stop: int | None  # None if no source runs out
     blend: Blend
     given: Mapping[str, int]  # samples by source in this phase before this leg
-    ended_by: str | None  # the source that runs out with the last sample
+    ended_by: str | None  # the source that runs out with the last sample, if any
 
 
 @dataclass(frozen=True)
@@ -77,15 +78,14 @@ class ResolvedPhase:
         index: Index of the declared phase. An edited phase has several entries.
         start: First training step.
         steps: Number of training steps.
-        batch_size: Sequences in a step, over all processes.
-        seq_len: Tokens of a sequence.
-        weights: Share of tokens by source name, as the smallest integers in that ratio.
-        is_edited: Whether the entry continues an edited phase.
+        batch_size: Number of sequences in a step, over all processes.
+        seq_len: Number of tokens in a sequence.
+        weights: Weights by source name, as the smallest integers in their ratio.
+        is_edited: Whether the entry continues a phase that was edited in the middle.
         skips: Skips in the phase; their steps count from the start of the phase.
         legs: The legs of the phase, in order. A leg ends where a source runs out.
         cursors: How far the run had read each source when the phase started.
-        stopped_by: The source whose policy ends the run after the last step; None if
-            no policy does.
+        stopped_by: The source whose policy ends the run after this phase, if any.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -115,7 +115,7 @@ class ResolvedPhase:
 
     @property
     def num_samples(self) -> int:
-        """Number of samples, including the skipped ones."""
+        """Number of samples, including skipped samples."""
         return self.samples_before(self.steps)
 
     def data_step(self, step: int) -> int:
@@ -137,14 +137,11 @@ class ResolvedPhase:
         return range(self.start + marks[after - 1], self.start + marks[after])
 
     def samples_before(self, steps: int) -> int:
-        """Return how many samples the first `steps` steps take, including skipped."""
+        """Return the number of samples in the first `steps` steps and their skips."""
         return (self.data_step(steps - 1) + 1) * self.batch_size if steps else 0
 
     def delivered(self, steps: int) -> dict[str, int]:
-        """Return the samples of each source in the first `steps` training steps.
-
-        Samples of skipped steps do not count.
-        """
+        """Return the delivered samples of each source in the first `steps` steps."""
         given = self.counts(self.samples_before(steps))
         for skip in self.skips:
             if skip.at < steps:
@@ -156,7 +153,7 @@ class ResolvedPhase:
         return given
 
     def steps_within(self, num_samples: int) -> int:
-        """Return how many training steps fit into `num_samples` samples."""
+        """Return the number of training steps that fit into `num_samples` samples."""
         whole = num_samples // self.batch_size
         steps, skipped = whole, 0
         for skip in self.skips:
@@ -167,17 +164,11 @@ class ResolvedPhase:
         return steps
 
     def next_epoch(self, source: str, step: int) -> tuple[int, int] | None:
-        """Return the next step of the run in which a source begins a new epoch.
-
-        The source's first epoch is not a new one.
+        """Return the result of `Sampler.next_epoch` if it is in this phase, else None.
 
         Args:
             source: Name of the source.
-            step: First step of the run that counts, `start <= step`.
-
-        Returns:
-            The step and the newest epoch, counted from 0, that the source begins in
-            it. None if the source begins no further epoch in this phase.
+            step: First step to consider, `step >= start`.
         """
         if source not in self.cursors:
             return None
@@ -195,7 +186,7 @@ class ResolvedPhase:
         return self.legs[bisect_right(self.legs, sample, key=attrgetter("start")) - 1]
 
     def counts(self, num_samples: int) -> dict[str, int]:
-        """Return how many of the first `num_samples` samples each source gives."""
+        """Return the number of samples of each source in the first `num_samples`."""
         if not num_samples:
             return dict.fromkeys(self.cursors, 0)
         leg = self.leg_of(num_samples - 1)
@@ -205,10 +196,10 @@ class ResolvedPhase:
         return counts
 
     def sample_index(self, source: str, rank: int) -> int:
-        """Return the index of the sample that `source` gives after `rank` others.
+        """Return the index in the phase of the source's sample `rank`, both from 0.
 
         Raises:
-            LookupError: The source runs out before that sample.
+            LookupError: The source runs out before this sample.
         """
         for leg in self.legs:
             if source not in leg.blend.sources:
@@ -224,24 +215,24 @@ class ResolvedPhase:
 class EarlyStop:
     """Where a run ends because a source runs out and its policy is `"stop"`."""
 
-    step: int  # the run trains the steps before this one
+    step: int  # the number of steps that the run trains
     source: str
     phase: int  # index of the declared phase in which the source runs out
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Which source gives which sample of every phase of a declaration."""
+    """The solved phases of a declaration, which determine the source of each sample."""
 
     declaration: Declaration
-    longest: int  # fixed at the first step of the run
+    longest: int  # the declared, recorded or default value
     spans: Mapping[str, Spans]  # by source name
     phases: tuple[ResolvedPhase, ...]  # an edited phase has several entries
     early_stop: EarlyStop | None  # None if the run trains every declared step
 
     @property
     def total_steps(self) -> int:
-        """Training steps of the run."""
+        """Number of training steps of the run."""
         return self.phases[-1].stop
 
     @property

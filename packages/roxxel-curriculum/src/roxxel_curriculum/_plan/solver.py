@@ -1,8 +1,8 @@
-"""Solves declared phases: which source gives which sample.
+"""Solves declared phases: determines the source of every sample.
 
-The solver adds one phase after another. A solved phase depends only on the phases
-before it, and the order of its samples does not depend on its number of steps. All
-counts are Python integers.
+The solver adds phases in training order. A solved phase depends only on earlier phases,
+and the order of its samples does not depend on its number of steps. All counts are
+Python integers, so none overflows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _MAX_EPOCHS = 2**63
-"""The key of a round holds the epoch in 64 bits."""
+"""Largest number of epochs of a source: a round's key holds the epoch in 64 bits."""
 
 
 def solve(declaration: Declaration) -> Solution:
@@ -47,8 +47,8 @@ def solve(declaration: Declaration) -> Solution:
 def solve_with_earlier_longest(declaration: Declaration) -> Solution | None:
     """Solve a declaration for a run that started before its longest phase was added.
 
-    Such a run keeps the `longest` of its first phases, so the sources may meet its
-    schedule although a new run fails. Returns None if they cannot meet it either.
+    The run keeps the `longest` of its first phases, with which the sources may meet a
+    schedule that fails in a new run. Returns None if no such `longest` works.
     """
     if declaration.longest is not None:
         return None
@@ -83,12 +83,12 @@ class Solver:
     def solve(
         self, phase: Phase, index: int, *, is_edited: bool = False
     ) -> ResolvedPhase:
-        """Return `phase` solved as the next phase; does not add it."""
+        """Solve `phase` as the next phase, without adding it."""
         label = f"phase {index}"
         weights = phase.integer_weights
         self._check_lengths(phase, label)
         cursors = {name: self._cursor(name, phase.seq_len) for name in weights}
-        # The draft has every sample that the sources can give; `solved` sets its steps.
+        # The draft has every sample left in the sources; `solved` limits its steps.
         draft = ResolvedPhase(
             index=index,
             start=self.step,
@@ -123,7 +123,7 @@ class Solver:
     def add(
         self, phase: Phase, index: int, *, is_edited: bool = False
     ) -> ResolvedPhase | None:
-        """Solve `phase` and add it; None if the run ends before its first step."""
+        """Solve and add `phase`; return None if the run ends before `phase` starts."""
         if self.early_stop:
             return None
         solved = self.solve(phase, index, is_edited=is_edited)
@@ -140,13 +140,13 @@ class Solver:
         return solved
 
     def solution(self) -> Solution:
-        """Return the solution of the added phases, checked as a whole."""
+        """Return the solution of the added phases; raise if they have no steps."""
         declaration, early_stop = self._declaration, self.early_stop
         if not self.phases:
             raise CurriculumError(
-                f"the run has no step: source "
-                f"{early_stop.source if early_stop else PRIMARY!r} stops it before the "
-                'first one; use another policy than "stop" or a smaller batch_size'
+                f"the run has no whole step: source "
+                f"{early_stop.source if early_stop else PRIMARY!r} runs out in the "
+                'first step; use another policy than "stop" or a smaller batch_size'
             )
         for skip in declaration.skips:
             if skip.at >= self.step and early_stop is None:
@@ -203,7 +203,7 @@ class Solver:
             start += length
 
     def _steps_of_epochs(self, phase: Phase, draft: ResolvedPhase, label: str) -> int:
-        """Return how many whole steps fit into the phase's `epochs` of the primary."""
+        """Return the number of whole steps that fit into the phase's `epochs`."""
         epochs = phase.exact_epochs
         numerator, denominator = epochs.as_integer_ratio()
         windows = self.spans[PRIMARY].windows_per_epoch(phase.seq_len)
@@ -211,7 +211,7 @@ class Solver:
         if PRIMARY not in draft.weights:
             raise CurriculumError(
                 f"{label} lasts epochs={float(epochs):g} of the primary, "
-                "which has no weight in it; give steps or tokens instead"
+                "which has no weight in the phase; declare steps or tokens instead"
             )
         steps = 0
         if wanted:
@@ -220,28 +220,28 @@ class Solver:
             except LookupError:
                 if self._stopper(draft) is not None:
                     supply = draft.legs[-1].stop or 0 if draft.legs else 0
-                    # More steps than fit, so that the policy stops the run.
+                    # One more step than fits, so the caller applies the "stop" policy.
                     return supply // phase.batch_size + 1
                 policy = self._policies[PRIMARY]
                 stream, before = draft.cursors[PRIMARY]
                 left = stream.samples_until(policy.epochs or 0) - before
                 raise CurriculumError(
                     f"{label} lasts epochs={float(epochs):g} of the primary, "
-                    f"{wanted} samples, but the primary has {left} left by its policy "
-                    f"({policy}); give fewer epochs or let it repeat"
+                    f"{wanted} samples, but the primary's policy ({policy}) leaves "
+                    f"{left}; use fewer epochs or let the primary repeat"
                 ) from None
             steps = samples // phase.batch_size
         if not steps:
             raise CurriculumError(
                 f"{label} has no whole step: {phase.batch_size} samples of "
                 f"{phase.seq_len} tokens are more than epochs={float(epochs):g} of the "
-                f"primary holds ({windows} samples an epoch); use a smaller batch_size "
+                f"primary ({windows} samples per epoch); use a smaller batch_size "
                 "or more epochs"
             )
         return steps
 
     def _stopper(self, phase: ResolvedPhase) -> str | None:
-        """Return the source whose policy ends the run in this phase, else None."""
+        """Return the source whose policy ends the run in this phase, if any."""
         if phase.legs:
             name = phase.legs[-1].ended_by
             stops = name is not None and self._policies[name].then == "stop"
@@ -312,10 +312,7 @@ class Solver:
     def _within_max_epochs(
         self, phase: ResolvedPhase, steps: int
     ) -> tuple[int, str | None]:
-        """Return how many steps `max_epochs` allows, and the source that limits them.
-
-        The source is None if all `steps` fit.
-        """
+        """Return how many `steps` fit `max_epochs`, and the limiting source, if any."""
         fit, limiting = steps, None
         max_epochs = self._declaration.max_epochs or _MAX_EPOCHS
         for name, given in phase.counts(phase.samples_before(steps)).items():

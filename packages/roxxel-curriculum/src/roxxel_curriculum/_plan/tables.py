@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum._plan.figures import PhasePlan, PlanFigures, SourcePlan
 
 Row: TypeAlias = "tuple[str, ...] | str"
-"""The cells of a row, or a heading of the rows that follow."""
+"""The cells of a table's row, or the heading of the rows below."""
 
 _PHASE_COLUMNS = ("source", "share", "samples", "tokens", "epochs", "from-to", "waste")
 _SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs out")
@@ -89,7 +89,7 @@ def render_rich(plan: PlanFigures) -> Any:
         if not isinstance(table.rows[0], str):
             parts.append(_rich_table(table, table.rows))
             continue
-        # `rich` has no heading inside a table: each group of rows becomes a table.
+        # `rich` tables cannot hold headings, so each group of rows becomes a table.
         parts.append(_rich_table(table, ()))
         for is_heading, rows in groupby(table.rows, lambda row: isinstance(row, str)):
             if is_heading:
@@ -210,7 +210,7 @@ def _notes_on_phase(phase: PhasePlan) -> Iterator[str]:
 def notes_on_longest(plan: PlanFigures) -> tuple[str, ...]:
     """Return a sentence for each phase with sequences longer than `longest`."""
     long = (phase for phase in plan.phases if phase.seq_len > plan.longest)
-    # Both entries of a phase that was edited in place may give the same sentence.
+    # The entries of a phase that was edited in the middle repeat the same sentence.
     return tuple(dict.fromkeys(_note_on_longest(plan, phase) for phase in long))
 
 

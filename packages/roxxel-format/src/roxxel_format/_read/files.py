@@ -1,12 +1,8 @@
-"""Open the files of shards and columns, on a disk or in a bucket."""
+"""What reading needs of a file, on a disk or in a bucket."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
-
-from roxxel_format._read.maps import MappedFile
-from roxxel_format._read.remote import RemoteFile
-from roxxel_format._store.reading import open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -75,41 +71,3 @@ class Files(Protocol):
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Prefetch the ranges of a file that opening it reads."""
         ...
-
-
-class LocalFiles:
-    """Opens files on a disk."""
-
-    is_remote = False
-
-    def open(self, path: str, num_bytes: int | None = None) -> MappedFile:
-        """Open a file; its map is made at the first use."""
-        del num_bytes
-        return MappedFile(path, open_file(path))
-
-    def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
-        """Do nothing: opening a local file is quick."""
-
-
-class RemoteFiles:
-    """Opens files in buckets; a read waits up to about `timeout_s` seconds."""
-
-    is_remote = True
-
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-
-    def open(self, path: str, num_bytes: int | None = None) -> RemoteFile:
-        """Return the file; sends no request."""
-        if num_bytes is None:
-            raise ValueError(f"{path}: the size of a remote file must be known")
-        return RemoteFile(path, num_bytes, self.timeout_s)
-
-    def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
-        """Request the ranges before all hints."""
-        file = RemoteFile(path, 0, self.timeout_s)
-        for start, stop in spans:
-            file.will_need(start, stop, is_urgent=True)
-
-
-LOCAL = LocalFiles()

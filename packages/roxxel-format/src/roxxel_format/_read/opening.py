@@ -16,13 +16,12 @@ from roxxel_format._read.contents import (
     listed_contents,
     open_contents,
 )
-from roxxel_format._read.files import RemoteFiles
-from roxxel_format._read.remote import fetch, request_sizes, size_of
+from roxxel_format._read.remote import RemoteFiles, fetch, request_sizes, size_of
 from roxxel_format._read.shard import ShardMap
 from roxxel_format._spec.layout import HEAD_SIZE
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
-from roxxel_format._store.bucket import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._store.corpus_name import SUFFIX, manifest_urls
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

@@ -24,6 +24,8 @@ from roxxel_format._store.bucket import Answer, read_object
 from roxxel_format.errors import BucketError, ShardError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy.typing as npt
 
 MOST_BYTES_AHEAD = 256 << 20
@@ -93,6 +95,27 @@ class RemoteFile:
         if answer.tag != tag or answer.size != self.num_bytes:
             raise self.changed()
         return answer.data
+
+
+class RemoteFiles:
+    """Opens files in buckets; a read waits up to about `timeout_s` seconds."""
+
+    is_remote = True
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+
+    def open(self, path: str, num_bytes: int | None = None) -> RemoteFile:
+        """Return the file; sends no request."""
+        if num_bytes is None:
+            raise ValueError(f"{path}: the size of a remote file must be known")
+        return RemoteFile(path, num_bytes, self.timeout_s)
+
+    def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
+        """Request the ranges before all hints."""
+        file = RemoteFile(path, 0, self.timeout_s)
+        for start, stop in spans:
+            file.will_need(start, stop, is_urgent=True)
 
 
 def fetch(url: str, most_bytes: int, timeout_s: float) -> bytes:

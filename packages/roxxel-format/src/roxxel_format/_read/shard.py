@@ -1,4 +1,4 @@
-"""A shard file. Its head, foot and sections are checked before they are used."""
+"""Open one shard; check its head, foot and sections before use."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from roxxel_format._read.files import LOCAL
+from roxxel_format._read.maps import MappedFile
 from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, Layout, parse_layout
+from roxxel_format._store.reading import open_file
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -105,7 +106,7 @@ class Shard:
 
 
 class ShardMap:
-    """An open shard. Its head, foot and sections are checked before they are used.
+    """An open shard, which checks its head, foot and sections before use.
 
     Only this class reads shards. A file on a disk is mapped at the first use of a
     section. In a bucket, each read of tokens fetches a range, and the object keeps the
@@ -221,8 +222,8 @@ class ShardMap:
     def read_checked(self, start: int, stop: int) -> Tokens:
         """Return a copy of tokens `[start, stop)` after verifying their blocks.
 
-        The bytes are read by the descriptor: bytes of the map could change between the
-        check and the copy.
+        Reads through the descriptor, because bytes of the map could change between
+        check and copy.
         """
         layout, block_size = self.layout, self._block_size
         if start >= stop:
@@ -272,8 +273,8 @@ class ShardMap:
     ) -> tuple[int, npt.NDArray[np.int64]]:
         """Return the first document with items in `[start, stop)`, and document ends.
 
-        The ends are those of this document and the following ones, up to the first end
-        that is at least `stop`. `start` is an item of the shard; `start < stop`.
+        The ends begin with that of this document, and stop with the first end that is
+        at least `stop`. `start` is an item of the shard; `start < stop`.
         """
         ends = self.document_ends
         low = int(np.searchsorted(ends, start, "right"))
@@ -319,7 +320,7 @@ class ShardMap:
             self.check_block(first + number, view[at : at + size])
 
     def _check_order(self, ends: npt.NDArray[np.int64]) -> None:
-        """Check that ends ascend to `num_tokens`, by at least a separator's length."""
+        """Check that ends ascend to `num_tokens` in steps of at least a separator."""
         layout = self.layout
         before = 0
         for at in range(0, len(ends), _DOCUMENTS_AT_ONCE):
@@ -390,13 +391,30 @@ def opening_spans(
     return spans
 
 
+class LocalFiles:
+    """Opens files on a disk."""
+
+    is_remote = False
+
+    def open(self, path: str, num_bytes: int | None = None) -> MappedFile:
+        """Open a file; its map is made at the first use."""
+        del num_bytes
+        return MappedFile(path, open_file(path))
+
+    def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
+        """Do nothing: opening a local file is quick."""
+
+
+LOCAL = LocalFiles()
+
+
 def open_shard(path: str) -> ShardMap:
     """Open a shard on a disk."""
     return ShardMap(LOCAL.open(path))
 
 
 def layouts_of(paths: Sequence[str]) -> list[Layout]:
-    """Return the layouts of shards, after checking that their item types are equal."""
+    """Return the layouts of shards; raise ShardError if their item types differ."""
     layouts = [open_shard(path).layout for path in paths]
     names = [layout.head.dtype_name for layout in layouts]
     check_same_type([*zip(paths, names, strict=True)])
@@ -420,8 +438,8 @@ def _layout_of(file: OpenFile) -> Layout:
     head = file.read(0, min(size, HEAD_SIZE))
     foot = file.read(max(0, size - FOOT_SIZE), size)
     layout = parse_layout(head, foot, size, file.path)
-    # The last block is padded, so the size of the file does not determine the number of
-    # tokens. Compare the number of tokens with the end of the last document.
+    # Padding hides a wrong number of tokens from the size check, so compare the number
+    # with the end of the last document.
     stop = layout.sections.checksums
     last = file.read(stop - 8, stop) if layout.num_documents else b""
     end = int.from_bytes(last, "little")

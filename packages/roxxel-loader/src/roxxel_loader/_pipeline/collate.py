@@ -1,7 +1,7 @@
 """Which rows of a batch this process loads, and how items become a batch.
 
-Without a sharding, processes share a batch evenly. With a sharding, each process loads
-the rows that its devices hold.
+Without a sharding, processes split the rows of a batch evenly. With a sharding, each
+process loads the rows that its devices hold.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that one process loads of a batch of `num_rows` rows.
+    """The rows that one process loads from a global batch of `num_rows` rows.
 
-    `spans` are half-open ranges of row indices in the batch.
+    Each span is a half-open range of row indices.
     """
 
     num_rows: int
@@ -42,14 +42,14 @@ class Rows:
 
     @property
     def num_local(self) -> int:
-        """Rows that this process loads."""
+        """Number of rows that this process loads."""
         return sum(stop - start for start, stop in self.spans)
 
     def indices(self, first: int) -> Sequence[int]:
         """Return the item index of each row; `first` is the item index of row 0.
 
-        A process without a row loads row 0, to learn the shapes and dtypes of its empty
-        batch.
+        A process without rows loads the item of row 0, because its empty batch needs
+        the shapes and dtypes of an item.
         """
         spans = [range(first + start, first + stop) for start, stop in self.spans]
         if len(spans) == 1:
@@ -58,9 +58,9 @@ class Rows:
 
 
 class Loaded(NamedTuple):
-    """The items of one process's rows; errors name items by `indices`.
+    """The items of one process's rows, and their indices in the dataset.
 
-    A process without a row has one item, which gives shapes and dtypes.
+    A process without rows has one item, which gives shapes and dtypes.
     """
 
     items: list[Any]
@@ -69,7 +69,7 @@ class Loaded(NamedTuple):
 
 
 def process_rows(num_rows: int, process_index: int, process_count: int) -> Rows:
-    """Return one process's contiguous share; shares differ by at most one row."""
+    """Return the contiguous rows of a process; counts differ by at most one row."""
     start = num_rows * process_index // process_count
     stop = num_rows * (process_index + 1) // process_count
     return Rows(num_rows, ((start, stop),))
@@ -85,21 +85,21 @@ def sharded_rows(num_rows: int, sharding: ShardingLike) -> Rows:
 def local_batch(
     loaded: Loaded, collate_items: Callable[[list[Any]], Any] | None
 ) -> Any:
-    """Return the batch of this process's rows; `collate_items=None` stacks leaves."""
+    """Collate the items of this process; with `collate_items=None`, stack leaves."""
     items, indices, rows = loaded
     batch = collate(items, indices) if collate_items is None else collate_items(items)
     return batch if rows.num_local else jax.tree.map(_without_rows, batch)
 
 
 def as_host_batch(batch: Any, rows: Rows) -> HostBatch:
-    """Return this process's rows of a batch as part of the global batch."""
+    """Return the leaves of `batch`, placed at `rows` of the global batch."""
 
     def to_leaf(name: str, values: list[npt.NDArray[Any]]) -> HostLeaf:
         (local,) = values
         if local.shape[:1] != (rows.num_local,):
             raise ValueError(
-                f"{name}: collate gave an array of shape {local.shape} for "
-                f"{rows.num_local} items; with a sharding it must give one row each"
+                f"{name}: collate returned an array of shape {local.shape} for "
+                f"{rows.num_local} items; with a sharding, return one row per item"
             )
         tail = local.shape[1:]
         pieces: list[tuple[Box, npt.NDArray[Any]]] = []
@@ -116,16 +116,16 @@ def as_host_batch(batch: Any, rows: Rows) -> HostBatch:
 def collate(items: Sequence[Any], indices: Sequence[int] | None = None) -> Any:
     """Stack pytrees of one structure into arrays of shape `(len(items), *leaf shape)`.
 
-    Lists and tuples are pytrees, as in JAX: a list of numbers gives a list of arrays.
-    Strings and bytes become arrays of dtype object. Python numbers become int64,
-    float64, complex128 or bool; numpy numbers keep their dtype. Errors name items by
-    `indices`, their indices in the dataset.
+    Lists and tuples are pytrees, as in JAX: items that are lists of numbers become a
+    list of arrays. Strings and bytes become arrays of dtype object. Python numbers
+    become int64, float64, complex128 or bool; numpy numbers keep their dtype. Errors
+    name an item by its index in the dataset, from `indices`.
     """
     for position, item in enumerate(items):
         if item is None:
             raise TypeError(
-                f"{_name(indices, position)} is None, which makes no row of a batch; "
-                "leave it out with .filter(lambda item: item is not None), or pass "
+                f"{_name(indices, position)} is None, which cannot be a row of a "
+                "batch; drop it with .filter(lambda item: item is not None), or pass "
                 "collate="
             )
     first = items[0]
@@ -136,8 +136,8 @@ def collate(items: Sequence[Any], indices: Sequence[int] | None = None) -> Any:
     for position, (_, other) in enumerate(rows):
         if other != tree:
             raise ValueError(
-                f"{_name(indices, position)} is a pytree of structure {other} but "
-                f"{_name(indices, 0)} is one of {tree}; make all items alike or pass "
+                f"{_name(indices, position)} has the pytree structure {other} but "
+                f"{_name(indices, 0)} has {tree}; give all items one structure or pass "
                 "collate="
             )
     columns = zip(*(leaves for leaves, _ in rows), strict=True)
@@ -176,15 +176,12 @@ def _stack(
     raise TypeError(
         f"{_name(indices, position)}{path} is of type {other.__name__}, "
         f"which does not stack with {_name(indices, 0)}{path} of type "
-        f"{first.__name__}; make all items alike or pass collate="
+        f"{first.__name__}; give all items one type or pass collate="
     )
 
 
 def _sort(kind: type) -> str | None:
-    """Return "text" or "array"; None if no leaf of this type stacks.
-
-    Leaves stack if all have the same result.
-    """
+    """Return "text" or "array"; None if leaves of this type cannot be stacked."""
     if issubclass(kind, str | bytes):
         return "text"
     is_number = issubclass(kind, np.ndarray | jax.Array | Number | np.bool_)
@@ -220,8 +217,8 @@ def _name(indices: Sequence[int] | None, position: int) -> str:
 def _without_rows(leaf: Any) -> Any:
     if not isinstance(leaf, np.ndarray | jax.Array) or leaf.ndim == 0:
         raise TypeError(
-            f"collate returned a {type(leaf).__name__}, which has no empty form for a "
-            "process without a row of this short batch; return arrays, or pass "
+            f"collate returned a {type(leaf).__name__}, but this process has no row of "
+            "this short batch and needs an empty array; return arrays, or pass "
             "drop_last=True"
         )
     return leaf[:0]

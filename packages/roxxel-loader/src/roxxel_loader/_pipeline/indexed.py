@@ -1,11 +1,11 @@
 """The items of the batches of an indexed dataset.
 
-Which items a step has depends only on the step, the seed and the sizes, so any thread
-or process can load them, in any order.
+The item indices of a step depend only on the step, the seed and the sizes, so threads
+and processes can load the steps in any order.
 
-An executor may load the items. Each call to a worker process passes the dataset's key.
-A worker process caches datasets by key. If it lacks the key, this process calls again
-with the pickled dataset. Threads of an executor share the dataset without pickling.
+An executor may load the items. A worker process caches datasets by key, and each call
+passes only the key. If the worker process lacks the dataset, the loader repeats the
+call with the pickled dataset. An executor of threads never pickles the dataset.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from .collate import Rows
 
 _MAX_KEPT = 4
-"""Datasets that a worker process caches; it drops the oldest first."""
+"""Maximum number of datasets that a worker process caches; the oldest is dropped."""
 
 _datasets: dict[str, tuple[int, Dataset[Any]]] = {}
-"""Process id and dataset by key. A forked child must not use a dataset of its parent:
-a lock in it may be held, and a database connection must not be shared."""
+"""Key to process id and dataset. The id keeps a forked child from using a dataset of
+its parent, which may hold a locked lock or a database connection."""
 
 
 class IndexedItems:
@@ -65,10 +65,7 @@ class IndexedItems:
         self._remote = None if executor is None else RemoteDataset(dataset, executor)
 
     def check(self) -> None:
-        """Raise a ValueError if a batch does not divide over the processes or devices.
-
-        The error's note names the step.
-        """
+        """Raise a ValueError if a batch does not divide over processes or devices."""
         last = self._steps_per_epoch - 1
         for step in () if last < 0 else sorted({0, last}):
             try:
@@ -76,7 +73,7 @@ class IndexedItems:
             except ValueError as error:
                 error.add_note(
                     f"the batch of step {step} has {self.num_rows(step)} rows; "
-                    "drop_last=True leaves out a short one"
+                    "drop_last=True drops a short last batch"
                 )
                 raise
 
@@ -86,7 +83,7 @@ class IndexedItems:
         return min(self._batch_size, self._num_items - first)
 
     def load(self, step: int) -> Loaded:
-        """Load and return this process's items of a step."""
+        """Return the items of this process's rows of a step."""
         epoch, step_in_epoch = divmod(step, self._steps_per_epoch)
         rows = self._rows_of(self.num_rows(step))
         indices = rows.indices(step_in_epoch * self._batch_size)
@@ -102,8 +99,8 @@ class IndexedItems:
             return self._remote.fetch(indices)
         except (BrokenExecutor, CancelledError) as error:
             raise RuntimeError(
-                f"the executor stopped before items {list(indices)} of step {step} "
-                "were loaded; start again from this step with a new executor"
+                f"the executor stopped before it loaded items {list(indices)} of step "
+                f"{step}; iterate again from this step with a new executor"
             ) from error
 
 
@@ -141,6 +138,6 @@ def _fetch_here(key: str, pickled: bytes | None, indices: Sequence[int]) -> Any:
             return None
         while len(_datasets) >= _MAX_KEPT:
             del _datasets[next(iter(_datasets))]
-        dataset = pickle.loads(pickled)  # noqa: S301 - of the process that started us
+        dataset = pickle.loads(pickled)  # noqa: S301 - the parent process pickled it
         _datasets[key] = os.getpid(), dataset
     return fetch(dataset, indices)

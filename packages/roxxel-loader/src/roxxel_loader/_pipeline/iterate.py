@@ -1,6 +1,6 @@
 """The one iterator: threads make batches ahead; `next()` returns them in step order.
 
-A batch must not depend on the thread that makes it, so each thread gets the
+A batch must not depend on the thread that makes the batch, so each thread adopts the
 thread-local JAX settings of the first consumer, such as `with jax.enable_x64(True):`
 and `with jax.set_mesh(mesh):`. The older `with mesh:` does not reach the threads.
 Functions of global arrays run on the consumer's thread, because all processes must
@@ -39,18 +39,19 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
     "jax_numpy_rank_promotion": jax.numpy_rank_promotion,
     "jax_threefry_partitionable": jax.threefry_partitionable,
 }
-"""JAX settings that change results, and the context manager that sets each."""
+"""Each JAX setting that changes results, and its context manager."""
 
 
 @dataclass(frozen=True)
 class StreamStats:
-    """Progress and waiting time of one iteration; no value ever decreases.
+    """The number of batches that an iteration returned, and the seconds spent.
 
-    The last three values count the batches that `next()` has returned, on any thread.
+    `read_s`, `assemble_s` and `transfer_s` are summed over all threads and cover only
+    the batches that `next()` has returned. No value ever decreases.
 
     Attributes:
-        steps: Batches that `next()` has returned.
-        waited_s: Seconds the consumer spent in `next()`: making batches or waiting.
+        steps: Number of batches that `next()` has returned.
+        waited_s: Seconds that the consumer spent in `next()`.
         read_s: Seconds spent loading and collating batches on the host.
         assemble_s: Seconds spent copying batches to aligned host memory.
         transfer_s: Seconds spent in the JAX calls that create the global arrays. The
@@ -72,13 +73,14 @@ class StreamStats:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far an iteration is; the steps before its first step count as done.
+    """How many batches and items are done; steps before `start_step` count as done.
 
     Attributes:
-        batches_processed: Steps before that of the next batch.
-        batches_total: Steps of all epochs; None if unknown or without end.
-        items_processed: Items of these steps, over all processes; None for a stream.
-        items_total: Items of all epochs; None if unknown or without end.
+        batches_processed: Number of batches done.
+        batches_total: Number of batches in all epochs; None if unknown or infinite.
+        items_processed: Number of items in the batches done, over all processes; None
+            for a stream.
+        items_total: Number of items in all epochs; None if unknown or infinite.
 
     Example:
         >>> batches = iter(Dataloader([1, 2, 3], batch_size=2))
@@ -94,7 +96,7 @@ class Progress:
 
 
 class Made(NamedTuple):
-    """The batch of a step, and the seconds that each stage of making it took."""
+    """The batch of a step, and the seconds that each stage took."""
 
     step: int
     batch: Any
@@ -106,7 +108,7 @@ class Made(NamedTuple):
 def make_global(
     read: Callable[[int], HostBatch], layout_of: Callable[[Shape], Layout], step: int
 ) -> Made:
-    """Read a batch, copy it to aligned host memory, and make global arrays of it."""
+    """Read a batch, copy its values to aligned memory, and make global arrays."""
     began = perf_counter()
     leaves, tree = read(step)
     was_read = perf_counter()
@@ -124,38 +126,38 @@ def make_global(
 
 
 def make_local(read: Callable[[int], Any], step: int) -> Made:
-    """Read a batch that stays on the host."""
+    """Read a batch without moving it to devices."""
     began = perf_counter()
     batch = read(step)
     return Made(step, batch, perf_counter() - began, 0.0, 0.0)
 
 
 def apply_all(functions: Sequence[Callable[[Any], Any]], batch: Any) -> Any:
-    """Apply functions to a batch, in order."""
+    """Return the batch after all functions, applied in order."""
     for function in functions:
         batch = function(batch)
     return batch
 
 
 class EndOfWorkError(Exception):
-    """The function that makes batches raises this when no step is left."""
+    """Raised by the function that makes batches if no step is left."""
 
 
 class BatchIterator(Generic[B]):
     """Iterator over the batches of consecutive steps; a context manager.
 
-    `next()` raises an error of a step where it would return the batch of that step. The
-    error ends the iteration.
+    An error while a batch is made is raised by the `next()` that would return the
+    batch. The error ends the iteration.
 
-    After an interrupt (Ctrl-C) in `next()`, the following `next()` returns the same
-    step. Two cases lose the step, so iterate again from `step`: a stream with
-    `workers=0`, and a function of `map_batches` with a sharding.
+    After an interrupt (Ctrl-C) in `next()`, the following `next()` returns the batch of
+    the same step. Start a new iteration at `step` in two cases: a stream with
+    `workers=0`, or an interrupt in a function of `map_batches` with a sharding.
 
-    Call `close()` or use a `with` block to stop the threads. They also stop when the
-    iterator is garbage-collected.
+    `close()` and the end of a `with` block stop the threads. The threads also stop when
+    the iterator is garbage-collected.
 
     Attributes:
-        step: The step of the next batch. Pass it as the first step to resume.
+        step: The step of the next batch. To resume, pass `step` as the first step.
         stop: One past the last step; None if unknown, or if the iteration never ends.
 
     Example:
@@ -177,11 +179,11 @@ class BatchIterator(Generic[B]):
         progress: Callable[[int, int | None], None] | None = None,
         count_items: Callable[[int], int] | None = None,
     ) -> None:
-        """Make batches on `workers` threads, or on an executor, which stays open.
+        """Make batches on `workers` threads or on `executor`, which is never shut down.
 
-        `ahead` counts the batches made ahead of the requested one. With `workers=0` and
-        no executor, the consumer's thread makes each batch when it is requested.
-        `count_items` returns the items of the steps before a step.
+        `ahead` is the number of batches made ahead of the consumer. With `workers=0`
+        and no executor, `next()` makes each batch itself. `count_items(step)` returns
+        the number of items before `step`.
         """
         self._make = make
         self._start = start
@@ -209,9 +211,9 @@ class BatchIterator(Generic[B]):
     def __next__(self) -> B:
         if self._is_of_parent():
             raise RuntimeError(
-                "this iteration belongs to the parent of this process: a forked child "
-                "has none of the threads that make its batches; start a new iteration "
-                "in this process"
+                "this iteration belongs to the parent process: a forked child does not "
+                "have the threads that make the batches; start a new iteration in this "
+                "process"
             )
         began = perf_counter()
         try:
@@ -239,7 +241,7 @@ class BatchIterator(Generic[B]):
         self.close()
 
     def close(self) -> None:
-        """Cancel the batches not begun, and wait for this iterator's threads."""
+        """Cancel the batches that no thread has begun; wait for all threads to end."""
         if self._is_of_parent():
             return
         with self._lock:
@@ -252,7 +254,7 @@ class BatchIterator(Generic[B]):
 
     @property
     def stats(self) -> StreamStats:
-        """The progress and the waiting time until now."""
+        """The number of batches returned, and the seconds spent, until now."""
         return StreamStats(self.step - self._start, self._waited_s, *self._stages_s)
 
     def progress(self) -> Progress:
@@ -269,8 +271,8 @@ class BatchIterator(Generic[B]):
         made = self._take()
         if made.step != self.step:
             raise RuntimeError(
-                f"an interrupt between two steps lost the batch of step {self.step}; "
-                f"iterate again from step {self.step}"
+                f"an interrupt lost the batch of step {self.step}; iterate again from "
+                f"step {self.step}"
             )
         return made
 
@@ -290,8 +292,8 @@ class BatchIterator(Generic[B]):
             result = first.result()
         except CancelledError:
             raise RuntimeError(
-                "the executor dropped work it had accepted; keep the executor open "
-                "while batches are made, and start again from this step with a new one"
+                "the executor cancelled an accepted batch; keep the executor open "
+                "until the iteration ends, and iterate again from this step"
             ) from None
         with self._lock:
             if self._pending:  # empty if another thread has closed this iterator
@@ -309,7 +311,7 @@ class BatchIterator(Generic[B]):
             self._next += 1
 
     def _own_threads(self) -> ThreadPoolExecutor:
-        """Return the threads, made with the JAX settings of the calling thread."""
+        """Return the threads, which have the JAX settings of the first caller."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(
                 self._workers,
@@ -322,15 +324,15 @@ class BatchIterator(Generic[B]):
         return self._threads
 
     def _is_of_parent(self) -> bool:
-        """Return whether a parent process has the threads that make the batches."""
+        """Return whether the threads that make the batches run in a parent process."""
         is_ahead = self._workers != 0 or self._executor is not None
         return is_ahead and self._process_id != os.getpid()
 
 
 def guarded(make: Callable[[int], T], step: int) -> T:
-    """Return `make(step)`; a note of each error names the step.
+    """Return `make(step)`; add a note with the step to each error.
 
-    A StopIteration would end the consumer's loop silently, so it becomes a
+    A StopIteration, which would silently end the consumer's loop, becomes a
     RuntimeError.
     """
     try:
@@ -351,8 +353,8 @@ def _release(
 ) -> None:
     """Cancel pending batches; do not wait, because a finalizer may run on a worker.
 
-    In a forked child this does nothing: the child has no threads, and a thread of the
-    parent may have held a lock of the pool.
+    Does nothing in a forked child, which has no worker threads and may have locked
+    copies of the pool's locks.
     """
     if process_id != os.getpid():
         return
@@ -363,7 +365,7 @@ def _release(
 
 
 def _settings_here() -> Callable[[], None]:
-    """Return a function that gives its caller's thread the settings of this thread."""
+    """Return a function that gives other threads the JAX settings of this thread."""
     config = cast("Any", jax.config)
     wanted = {name: getattr(config, name) for name in _SETTINGS}
     mesh = jax.sharding.get_mesh()

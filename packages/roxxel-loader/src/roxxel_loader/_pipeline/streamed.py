@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class PastEndError(ValueError):
-    """The stream ends before `start_step`."""
+    """Raised if the stream ends before `start_step`."""
 
 
 class StreamedItems:
-    """Loads each step's items once, in the order of the steps.
+    """Loads the items of each step once, in step order.
 
-    One thread reads at a time; each other thread waits for the steps before its own.
-    Executors start calls in the order of submission, so no thread waits forever.
+    A thread waits until all earlier steps are read. The wait always ends, because
+    executors start calls in the order of submission.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class StreamedItems:
         self._rows_of(self._batch_size)
 
     def load(self, step: int) -> Loaded:
-        """Return this process's items of a step, mapped."""
+        """Return the mapped items of this process's rows of a step."""
         first, raw = self._read_batch(step)
         rows = self._rows_of(len(raw))
         indices = rows.indices(first)
@@ -67,7 +67,7 @@ class StreamedItems:
         return Loaded(items, indices, rows)
 
     def _read_batch(self, step: int) -> tuple[int, list[Any]]:
-        """Wait for the steps before `step`; return its first position and its items.
+        """Wait for earlier steps; return the position of the first item, and the items.
 
         Raises EndOfWorkError after the last batch, and PastEndError if the stream ends
         before `start_step`.
@@ -76,10 +76,10 @@ class StreamedItems:
             self._turn.wait_for(lambda: self._broken or self._next >= step)
             if self._broken or self._next > step:
                 raise RuntimeError(
-                    "the stream was interrupted while it was read; iterate again from "
-                    f"step {step}"
+                    "an interrupt stopped the reading of the stream; iterate again "
+                    f"from step {step}"
                 )
-            self._broken = True  # an interrupt leaves this True
+            self._broken = True  # stays True after an interrupt (BaseException)
             try:
                 found = next(self._batches, None)
                 self._broken = False
@@ -94,10 +94,10 @@ class StreamedItems:
         return found
 
     def _read(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the first position and the items of each batch from `start` on."""
+        """Yield each batch from `start` on: position of the first item, and items."""
         size = self._batch_size
-        # The length of a stream is unknown until it is read, so with several epochs we
-        # read from step 0 to find the first step.
+        # An epoch's number of steps is unknown until it is read. With several epochs,
+        # only reading from step 0 on finds the epoch of `start`.
         step = self._start if self._epochs == 1 else 0
         epoch = 0
         while self._epochs is None or epoch < self._epochs:
@@ -130,15 +130,15 @@ class StreamedItems:
             )
 
     def _check_no_batch(self, num_items: int, step: int, epoch: int) -> None:
-        """Raise a ValueError unless the stream is empty and its epochs end."""
+        """Raise a ValueError unless the stream is empty and `epochs` is finite."""
         if num_items or step or self._epochs is None:
             raise ValueError(
-                f"the stream gave {num_items} items in epoch {epoch}, which make no "
-                f"batch of {self._batch_size}; check where it reads from"
+                f"the stream gave {num_items} items in epoch {epoch}, too few for a "
+                f"batch of {self._batch_size}; check what the stream reads"
             )
 
     def _has_step(self, step: int) -> bool:
-        """Return whether the first epoch has a step; read only its items."""
+        """Return whether the first epoch has `step`; read only the items of `step`."""
         if step < 0:
             return True
         items = self._dataset.unfinished(step * self._batch_size, 0)
@@ -146,7 +146,7 @@ class StreamedItems:
         return num_items >= (self._batch_size if self._drop_last else 1)
 
     def _steps_of_first_epoch(self) -> int:
-        """Read the whole first epoch and return the number of its batches."""
+        """Read the first epoch and return the number of its steps."""
         num_items = sum(1 for _ in self._dataset.unfinished(0, 0))
         whole, rest = divmod(num_items, self._batch_size)
         return whole + (1 if rest and not self._drop_last else 0)

@@ -1,4 +1,4 @@
-"""The protocol of datasets: a length and items by index."""
+"""The protocol `Dataset`, and functions that load items and name them in errors."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 T_co = TypeVar("T_co", covariant=True)
 
 ITEM_NOTE = "while loading "
-"""First words of the note that names the items of an error."""
+"""Prefix of the exception notes that name items."""
 
 
 @runtime_checkable
 class Dataset(Protocol[T_co]):
-    """Items by index: a list, or any object with these two methods.
+    """Items by index: a list, or any object with `__len__` and `__getitem__`.
 
-    With several workers, several threads read items at the same time. A dataset that
-    loads many items faster together may also have `__getitems__(indices)`, which
+    With several workers, several threads load items at the same time. A dataset that
+    loads many items faster in one call may also have `__getitems__(indices)`, which
     returns a list of items.
 
     Example:
@@ -38,7 +38,7 @@ class Dataset(Protocol[T_co]):
 
 
 def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
-    """Return the items at `indices`; a note of each error names the item."""
+    """Return the items at `indices`; add a note with the item to each error."""
     many = getattr(dataset, "__getitems__", None)
     if many is not None:
         try:
@@ -49,9 +49,9 @@ def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
             raise
         if len(items) != len(indices):
             raise ValueError(
-                f"{type(dataset).__name__}.__getitems__ gave {len(items)} items for "
-                f"{len(indices)} indices from item {indices[0]} on; it must give one "
-                "each"
+                f"{type(dataset).__name__}.__getitems__ returned {len(items)} items "
+                f"for {len(indices)} indices from item {indices[0]} on; return one "
+                "item per index"
             )
         return items
     items = []
@@ -71,8 +71,8 @@ def load_parts(
 ) -> list[Any]:
     """Return the items at `indices` of a dataset that consists of consecutive parts.
 
-    Part k ends before index `stops[k]`. `load(part, positions)` returns items of one
-    part by their positions in the part.
+    Part k ends before index `stops[k]`. `load(k, positions)` returns the items at
+    `positions` of part k, counted from the start of the part.
     """
     by_part: dict[int, list[int]] = {}
     for number, index in enumerate(indices):
@@ -87,19 +87,19 @@ def load_parts(
 
 
 def as_rows(columns: Any) -> list[dict[str, Any]]:
-    """Return one dict per row, from a mapping of names to columns."""
+    """Return one dict per row of `columns`, a mapping of names to columns."""
     rows = zip(*(columns[name] for name in columns), strict=True)
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 
 def check_index(index: int, size: int) -> int:
-    """Return `index` as an int in `[0, size)`; a negative one counts from the end."""
+    """Return `index` as an int in `[0, size)`; negative indices count from the end."""
     try:
         position = operator.index(index)
     except TypeError:
         raise TypeError(
-            f"an item is loaded by an integer, not by {index!r}; use "
-            ".slice(start, stop) for several"
+            f"the index of an item is {index!r}, not an integer; use "
+            ".slice(start, stop) for several items"
         ) from None
     if not -size <= position < size:
         raise IndexError(f"item {position} is outside [{-size}, {size})")
@@ -107,7 +107,7 @@ def check_index(index: int, size: int) -> int:
 
 
 def add_item_note(error: BaseException, index: int) -> None:
-    """Add a note that names the item, unless the error has such a note."""
+    """Add a note that names the item, unless a note of the error names an item."""
     if not names_an_item(error):
         error.add_note(f"{ITEM_NOTE}item {index}")
 
@@ -121,7 +121,7 @@ def names_an_item(error: BaseException) -> bool:
 def _raise_for_item(
     dataset: Dataset[Any], indices: Sequence[int], error: Exception
 ) -> None:
-    """Load each item alone and raise the first error; else note all indices."""
+    """Load the items one by one and raise the first error; else note all indices."""
     for index in indices:
         try:
             dataset[index]

@@ -1,7 +1,7 @@
 """Items of a sequence, and lazy datasets over them.
 
 `dataset.map(f).shuffle(seed).take(n)` loads no item. All classes are in one module,
-because the base class has a method that makes each of its subclasses.
+because `LazyDataset` has methods that construct its subclasses.
 """
 
 from __future__ import annotations
@@ -54,21 +54,21 @@ class LazyDataset(ABC, Generic[T]):
             yield self[index]
 
     def map(self, function: Callable[[T], U]) -> MappedDataset[T, U]:
-        """Return the items mapped by `function`, called when an item is loaded."""
+        """Return the results of `function`, called whenever an item is loaded."""
         return MappedDataset(self, function)
 
     def map_batch(
         self, function: Callable[[list[T]], U], batch_size: int = 32
     ) -> MappedBatchDataset[T, U]:
-        """Return what `function` makes of each `batch_size` consecutive items."""
+        """Return the results of `function` for each `batch_size` consecutive items."""
         return MappedBatchDataset(self, function, batch_size)
 
     def filter(self, predicate: Callable[[T], bool]) -> FilteredDataset[T]:
-        """Return the items that `predicate` holds for; see `FilteredDataset`."""
+        """Return the items for which `predicate` is true; see `FilteredDataset`."""
         return FilteredDataset(self, predicate)
 
     def shuffle(self, seed: int = 0) -> ShuffledDataset[T]:
-        """Return the items in an order that depends on `seed`."""
+        """Return the items in a random order that depends on `seed`."""
         return ShuffledDataset(self, seed)
 
     def slice(
@@ -88,18 +88,18 @@ class LazyDataset(ABC, Generic[T]):
         return self.slice(num_items)
 
     def split_dataset_by_node(self, world_size: int, rank: int) -> SlicedDataset[T]:
-        """Return one of `world_size` consecutive parts, by its number from 0.
+        """Return part number `rank`, from 0, of `world_size` consecutive parts.
 
-        The parts differ by at most one item; the longer parts are the first ones. A
-        `Dataloader` needs no such split: each process loads its rows of every batch.
+        The lengths of the parts differ by at most one item; longer parts are first. Do
+        not split the dataset of a `Dataloader`, which splits every batch by process.
 
         Raises:
-            ValueError: `world_size` is less than 1, or `rank` not below `world_size`.
+            ValueError: `world_size` is less than 1, or `rank` not in [0, `world_size`).
         """
         check_at_least(1, world_size=world_size)
         check_at_least(0, rank=rank)
         if rank >= world_size:
-            raise ValueError(f"rank is {rank}; give one in [0, {world_size})")
+            raise ValueError(f"rank is {rank}; give a rank in [0, {world_size})")
         size, longer = divmod(len(self), operator.index(world_size))
         start = operator.index(rank) * size + min(operator.index(rank), longer)
         return self.slice(start, start + size + (rank < longer))
@@ -118,24 +118,20 @@ class LazyDataset(ABC, Generic[T]):
     def zip(self, *others: Dataset[Any]) -> ZipDataset[tuple[Any, ...]]: ...
 
     def zip(self, *others: Dataset[Any]) -> ZipDataset[Any]:
-        """Return tuples that hold one item of each dataset."""
+        """Return tuples of the items at the same index; see `ZipDataset`."""
         return ZipDataset(self, *others)
 
     def cache(self, max_items: int | None = None) -> CachedDataset[T]:
-        """Return the same items, each kept in memory after its first use."""
+        """Return the same items, cached in memory; see `CachedDataset`."""
         return CachedDataset(self, max_items)
 
 
 class BulkDataset(LazyDataset[T]):
-    """Loads items in bulk; one item is a bulk of one.
-
-    The base class of datasets in this package. A dataset of your own needs only the two
-    methods of `Dataset`.
-    """
+    """Base class of this package's datasets that load several items in one call."""
 
     @abstractmethod
     def _load(self, indices: list[int]) -> list[T]:
-        """Return the items at `indices`, which are in range."""
+        """Return the items at `indices`, all in `[0, len(self))`."""
 
     def __getitem__(self, index: int, /) -> T:
         return self.__getitems__([index])[0]
@@ -150,8 +146,8 @@ class SimpleDataset(BulkDataset[T]):
     """The items of a sequence, in its order.
 
     Args:
-        data: Any object with a length that can be indexed. The items of an array are
-            its rows. The data is not copied.
+        data: Any object with a length and items by index, which is not copied. The
+            items of an array are its rows.
 
     Example:
         >>> SimpleDataset(["a", "b", "c"])[1]
@@ -169,12 +165,12 @@ class SimpleDataset(BulkDataset[T]):
 
 
 class RangeDataset(LazyDataset[int]):
-    """The integers of a range; none of them is stored.
+    """The integers of a range, computed when they are loaded.
 
     Args:
-        start: First integer; without `stop`, the range is `[0, start)`.
+        start: First integer; if `stop` is None, the range is `[0, start)`.
         stop: One past the last integer.
-        step: Distance between neighbours.
+        step: Difference between consecutive integers.
 
     Example:
         >>> list(RangeDataset(2, 9, 3))
@@ -193,13 +189,13 @@ class RangeDataset(LazyDataset[int]):
 
 
 class MappedDataset(BulkDataset[U], Generic[T, U]):
-    """The items of a dataset, mapped by a function whenever an item is loaded.
+    """The results of a function of each item, called whenever the item is loaded.
 
     Args:
         dataset: Dataset of the items.
         function: Called with one item; may be jitted. With several workers, several
-            threads call it at the same time. For a function of whole batches, use
-            `Dataloader.map_batches`.
+            threads call `function` at the same time. For a function of whole batches,
+            use `Dataloader.map_batches`.
 
     Example:
         >>> MappedDataset(["a", "b"], str.upper)[1]
@@ -226,13 +222,12 @@ class MappedDataset(BulkDataset[U], Generic[T, U]):
 
 
 class MappedBatchDataset(BulkDataset[U], Generic[T, U]):
-    """What a function makes of each batch of consecutive items; an item for a batch.
-
-    The items of a batch are loaded together, when the batch is used.
+    """The results of a function of `batch_size` consecutive items, one per call.
 
     Args:
         dataset: Dataset of the items.
-        function: Called with a list of `batch_size` items, or of fewer at the end.
+        function: Called with a list of `batch_size` items whenever its result is
+            loaded; the last list may be shorter.
         batch_size: Items per call.
 
     Example:
@@ -271,14 +266,14 @@ class MappedBatchDataset(BulkDataset[U], Generic[T, U]):
 
 
 class ShuffledDataset(BulkDataset[T]):
-    """The items of a dataset in an order that depends on the seed and their number.
+    """The items of a dataset in an order that the seed and their number determine.
 
-    The order is a keyed bijection, so every item appears exactly once. No index array
-    is built, however many items there are.
+    The order is a keyed bijection, so every item appears exactly once, and the memory
+    use does not depend on the number of items.
 
     Args:
         dataset: Dataset of the items.
-        seed: Any integer. Every machine computes the same order from it.
+        seed: Any integer. The same seed gives the same order on every machine.
 
     Example:
         >>> sorted(ShuffledDataset(["a", "b", "c"], seed=1))
@@ -298,12 +293,12 @@ class ShuffledDataset(BulkDataset[T]):
 
 
 class SampledDataset(BulkDataset[T]):
-    """Distinct items of a dataset, chosen and ordered by a seed without an index array.
+    """Distinct items of a dataset; the seed determines the choice and the order.
 
     Args:
         dataset: Dataset of the items.
-        num_items: Number of items.
-        seed: Any integer. With the same seed, a larger `num_items` only adds items.
+        num_items: Number of items to draw.
+        seed: Any integer. With the same seed, a larger `num_items` appends items.
 
     Raises:
         ValueError: `num_items` is negative or larger than the dataset.
@@ -317,8 +312,8 @@ class SampledDataset(BulkDataset[T]):
         check_integers(num_items=num_items)
         if not 0 <= num_items <= len(dataset):
             raise ValueError(
-                f"{num_items} items cannot be drawn from {len(dataset)}; draw between "
-                "0 and all of them"
+                f"{num_items} items cannot be drawn from {len(dataset)}; give "
+                f"num_items in [0, {len(dataset)}]"
             )
         self._dataset = dataset
         self._num_items = operator.index(num_items)
@@ -340,8 +335,9 @@ class SlicedDataset(BulkDataset[T]):
     Args:
         dataset: Dataset of the items.
         start: First item.
-        stop: One past the last item; None is the end of the dataset.
-        step: Distance between items; with a negative step the order is reversed.
+        stop: One past the last item; None means the end of the dataset.
+        step: Difference between consecutive indices; a negative step reverses the
+            order.
 
     Example:
         >>> list(SlicedDataset("abcdef", 1, None, 2))
@@ -366,11 +362,11 @@ class SlicedDataset(BulkDataset[T]):
 
 
 class FilteredDataset(BulkDataset[T]):
-    """The items that `predicate` holds for, in their order.
+    """The items for which `predicate` is true, in the order of the dataset.
 
-    The first use makes one pass over the dataset on the calling thread; a `Dataloader`
-    makes the pass at construction. The dataset keeps 8 bytes per passing item. If the
-    pass takes too long, filter a `StreamingDataset`, or store the result.
+    The first use loads every item on the calling thread; constructing a `Dataloader` is
+    such a use. Memory use is 8 bytes per passing item. If loading every item takes too
+    long, filter a `StreamingDataset`, or store the result.
 
     Args:
         dataset: Dataset of the items.
@@ -428,7 +424,7 @@ class ConcatDataset(BulkDataset[T]):
     def __init__(self, *datasets: Dataset[T]) -> None:
         if not datasets:
             raise ValueError(
-                "there is nothing to concatenate; give one dataset or more"
+                "no dataset was given to concatenate; give one or more datasets"
             )
         self._datasets = datasets
         self._stops = list(accumulate(len(dataset) for dataset in datasets))
@@ -445,7 +441,7 @@ class ConcatDataset(BulkDataset[T]):
 
 
 class ZipDataset(BulkDataset[T]):
-    """Tuples of the items at the same index of several datasets.
+    """Tuples of the items that several datasets have at the same index.
 
     Args:
         *datasets: One or more datasets of the same length.
@@ -471,8 +467,8 @@ class ZipDataset(BulkDataset[T]):
         lengths = [len(dataset) for dataset in datasets]
         if len(set(lengths)) != 1:
             raise ValueError(
-                f"datasets of {lengths} items cannot be zipped; give one or more of "
-                "the same length, cutting the longer ones with SlicedDataset"
+                f"datasets of {lengths} items cannot be zipped; give one or more "
+                "datasets of one length, and cut longer datasets with SlicedDataset"
             )
         self._datasets = datasets
 
@@ -488,12 +484,12 @@ class CachedDataset(LazyDataset[T]):
     """The items of a dataset, cached in memory at their first use.
 
     Each use returns the same object, so do not modify items in place. Two threads that
-    request a new item at the same time may both load the item; one of the two is kept.
+    request an uncached item at the same time may both load the item.
 
     Args:
         dataset: Dataset of the items.
-        max_items: Number of items to keep; the least recently used item is dropped
-            first. None keeps all items.
+        max_items: Maximum number of cached items; the least recently used item is
+            evicted first. None caches all items.
 
     Raises:
         ValueError: `max_items` is less than 1.

@@ -1,4 +1,4 @@
-"""Datasets that are read from the first item on: no index, no known length."""
+"""Datasets that are read in order, without an index or a known length."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ U = TypeVar("U")
 
 
 class StreamingDataset(Generic[T]):
-    """The items of an iterable that can be read again; their number is unknown.
+    """The items of an iterable of unknown length that can be read again.
 
-    `factory` must return the same items in the same order each time. Then batches of
-    the stream are as reproducible as batches of an indexed dataset. Every process reads
-    the whole stream, but keeps only the items of its own rows; see `map` and `filter`.
+    `factory` must return the same items in the same order each time, so that batches
+    are as reproducible as those of an indexed dataset. Every process reads the whole
+    stream, but keeps only the items of its own rows; see `map` and `filter`.
 
     Args:
-        factory: Called for each pass; returns all items.
-        seek: Called instead of `factory`, with the index of an item; returns the items
-            from this index on. Then resuming reads no earlier item.
+        factory: Function without arguments, called for each pass; returns all items.
+        seek: Function from an index to the items from this index on. If given, it is
+            called instead of `factory`, so resuming reads no earlier item.
 
     Example:
         >>> list(StreamingDataset(lambda: range(9)).filter(lambda n: n % 2).take(3))
@@ -60,16 +60,16 @@ class StreamingDataset(Generic[T]):
         return self.items()
 
     def items(self, start: int = 0, epoch: int = 0) -> Iterator[T]:
-        """Yield the items of one epoch, from `start` on."""
+        """Yield the items of one epoch, from item `start` on."""
         for position, item in zip(count(start), self._open(start, epoch), strict=False):
             yield self.finish(item, position)
 
     def unfinished(self, start: int, epoch: int) -> Iterator[Any]:
-        """Yield items from `start` on, before `finish` maps them."""
+        """Yield the unmapped items of one epoch, from item `start` on."""
         return self._open(start, epoch)
 
     def finish(self, item: Any, position: int) -> T:
-        """Return the mapped item; a note of an error names the item."""
+        """Return the mapped item; add a note with the item to an error."""
         if self._function is None:
             return item
         try:
@@ -79,10 +79,10 @@ class StreamingDataset(Generic[T]):
             raise
 
     def map(self, function: Callable[[T], U]) -> StreamingDataset[U]:
-        """Return the items mapped by `function`.
+        """Return the results of `function` for each item.
 
-        A process calls `function` only for the items of its own rows, or for all items
-        if a filter follows.
+        A process calls `function` only for the items of its own rows, unless a filter
+        follows; then it calls `function` for all items.
         """
         check_callable(function=function)
         inner = self._function
@@ -91,7 +91,7 @@ class StreamingDataset(Generic[T]):
         return self._with(self._open, lambda item: function(inner(item)))
 
     def filter(self, predicate: Callable[[T], bool]) -> StreamingDataset[T]:
-        """Return the items that `predicate` holds for.
+        """Return the items for which `predicate` is true.
 
         Every process calls `predicate` for all items, not only for its own rows.
         """
@@ -104,10 +104,10 @@ class StreamingDataset(Generic[T]):
         return self._with(open_at, None)
 
     def shuffle(self, buffer_size: int, seed: int = 0) -> StreamingDataset[T]:
-        """Return the items shuffled inside blocks of `buffer_size`.
+        """Return the items, shuffled within blocks of `buffer_size` items.
 
-        Each epoch has another order. With blocks instead of a sliding buffer, resuming
-        reads at most one block again.
+        Each epoch has another order. Resuming re-reads at most one block; a sliding
+        buffer would have to be refilled from the start of the epoch.
 
         Raises:
             ValueError: `buffer_size` is less than 1.
@@ -133,8 +133,8 @@ class StreamingDataset(Generic[T]):
         """Return the first `num_items` items, or all if there are fewer.
 
         Raises:
-            ValueError: The number is negative.
-            TypeError: The number is not an integer.
+            ValueError: `num_items` is negative.
+            TypeError: `num_items` is not an integer.
         """
         check_at_least(0, num_items=num_items)
 
@@ -144,11 +144,11 @@ class StreamingDataset(Generic[T]):
         return self._with(open_at, self._function)
 
     def skip(self, num_items: int) -> StreamingDataset[T]:
-        """Return the items after the first `num_items`.
+        """Return all items except the first `num_items`.
 
         Raises:
-            ValueError: The number is negative.
-            TypeError: The number is not an integer.
+            ValueError: `num_items` is negative.
+            TypeError: `num_items` is not an integer.
         """
         check_at_least(0, num_items=num_items)
 

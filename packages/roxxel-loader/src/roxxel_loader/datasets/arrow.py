@@ -1,4 +1,4 @@
-"""Arrow tables, Arrow files and Parquet files as datasets; the extra `arrow`."""
+"""Datasets of Arrow tables, Arrow files and Parquet files; needs the extra `arrow`."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 class ArrowDataset(BulkDataset[dict[str, Any]]):
     """The rows of an Arrow table, each a dict from column to value.
 
-    Values of list columns are numpy arrays, so that they stack.
+    Values of list columns are numpy arrays, which `Dataloader` can stack.
 
     Args:
-        table: A table, or the path of an Arrow IPC file. The file is memory-mapped, so
-            a row is read from the file when it is used.
+        table: A table, or the path of an Arrow IPC file, which is memory-mapped: each
+            row is read from the file when the row is loaded.
         columns: Names of the columns to read; by default all.
 
     Example:
@@ -60,18 +60,18 @@ class ArrowDataset(BulkDataset[dict[str, Any]]):
 class ParquetDataset(BulkDataset[dict[str, Any]]):
     """The rows of Parquet files, each a dict from column to value.
 
-    Parquet is compressed by row group, so reading one row reads its whole group. The
-    most recently used groups stay in memory. A full shuffle would read a group for
-    almost every row, so shuffle the files beforehand, or write small groups.
+    Parquet compresses each row group as a whole, so loading one row reads its row
+    group. The most recently used row groups stay in memory. A full shuffle reads a row
+    group for almost every row, so shuffle the files beforehand, or write small groups.
 
     Args:
-        paths: One file, or several files, whose rows follow each other.
+        paths: One path or several; the rows of the files are concatenated.
         columns: Names of the columns to read; by default all.
-        max_groups: Number of row groups to keep in memory.
+        max_groups: Maximum number of row groups kept in memory.
 
     Raises:
         ValueError: `max_groups` is less than 1, or a file lacks a column.
-        LookupError: On reading a row: the file was replaced after the construction.
+        LookupError: When a row is loaded from a file that was replaced.
 
     Example:
         >>> pq.write_table(pa.table({"x": range(100)}), "rows.parquet")
@@ -87,7 +87,7 @@ class ParquetDataset(BulkDataset[dict[str, Any]]):
         max_groups: int = 4,
     ) -> None:
         if max_groups < 1:
-            raise ValueError(f"max_groups is {max_groups}; keep 1 or more")
+            raise ValueError(f"max_groups is {max_groups}; give 1 or more")
         several = paths if isinstance(paths, list | tuple) else [paths]
         groups = _RowGroups([str(path) for path in several], columns)
         self._stops = list(accumulate(groups.sizes))
@@ -105,7 +105,7 @@ class ParquetDataset(BulkDataset[dict[str, Any]]):
 
 
 class _RowGroups:
-    """The row groups of several files as tables; each use reads the file."""
+    """The row groups of several files, each read as a table when it is loaded."""
 
     def __init__(self, paths: list[str], columns: Sequence[str] | None) -> None:
         self._columns = None if columns is None else list(columns)
@@ -128,13 +128,15 @@ class _RowGroups:
     def __getitem__(self, index: int, /) -> pa.Table:
         path, group = self._groups[index]
         if _stamp(path) != self._stamps[path]:
-            raise LookupError(f"{path} was replaced while it was read; open it again")
+            raise LookupError(
+                f"{path} was replaced after its dataset opened; create a new dataset"
+            )
         with pq.ParquetFile(path, memory_map=True) as file:
             return file.read_row_group(group, columns=self._columns)
 
 
 def _stamp(path: str) -> tuple[int, int, int]:
-    """Return inode, size and modification time; replacing a file changes them."""
+    """Return inode, size and modification time, which change if a file is replaced."""
     found = pathlib.Path(path).stat()
     return found.st_ino, found.st_size, found.st_mtime_ns
 

@@ -1,4 +1,4 @@
-"""Hugging Face datasets, with an index or streamed; the extra `huggingface`."""
+"""Hugging Face datasets, indexed or streamed; needs the extra `huggingface`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 try:
     import datasets as hf  # noqa: TC002 - an absent library is an error here
-    import pyarrow as pa  # which datasets needs
+    import pyarrow as pa  # a dependency of the library `datasets`
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "roxxel_loader.datasets.huggingface needs datasets: "
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 class HuggingFaceDataset(BulkDataset[dict[str, Any]]):
     """The rows of a map-style Hugging Face dataset, each a dict from column to value.
 
-    A dataset without nulls is read many rows at a time. A dataset with nulls is read
-    one row at a time, ten times as slowly: the library turns integers and doubles into
-    32-bit floats where it formats them together with a null, so a row would depend on
-    its neighbours. A null number becomes NaN; any other null becomes None.
+    A dataset with nulls is read one row at a time, which is ten times slower than
+    reading many rows in one call. Rows that are read in one call depend on each other:
+    the library converts integers and doubles to 32-bit floats if it formats them
+    together with a null. A null number becomes NaN; any other null becomes None.
 
     Args:
         dataset: The dataset, such as `datasets.load_dataset(..., split="train")`
-            returns. If it has no format, its format is set to numpy.
+            returns. A dataset without a format is read in the format numpy.
         columns: Names of the columns to read; by default all.
 
     Example:
@@ -67,7 +67,7 @@ class HuggingFaceDataset(BulkDataset[dict[str, Any]]):
 
 
 def _has_null(array: pa.Array) -> bool:
-    """Return whether an array, or a list or struct in it, contains a null."""
+    """Return whether an array contains a null, nested lists and structs included."""
     if array.null_count:
         return True
     if isinstance(array, pa.ExtensionArray):
@@ -80,11 +80,12 @@ def _has_null(array: pa.Array) -> bool:
 def huggingface_stream(dataset: hf.IterableDataset) -> StreamingDataset[dict[str, Any]]:
     """Return a streamed Hugging Face dataset as a `StreamingDataset`.
 
+    To shuffle, call `StreamingDataset.shuffle`. The order of `dataset.shuffle` depends
+    on the version of the library. Resuming calls `dataset.skip`.
+
     Args:
         dataset: The dataset, such as `datasets.load_dataset(..., streaming=True)`
-            returns. Resuming calls `dataset.skip`. To shuffle, call
-            `StreamingDataset.shuffle` and not `dataset.shuffle`, whose order depends on
-            the version of the library.
+            returns.
     """
 
     def seek(start: int) -> Iterator[dict[str, Any]]:

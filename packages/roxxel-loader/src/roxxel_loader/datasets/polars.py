@@ -1,4 +1,4 @@
-"""The rows of a Polars data frame as a dataset; the extra `polars`."""
+"""The rows of a Polars data frame as a dataset; needs the extra `polars`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 class PolarsDataset(BulkDataset[dict[str, Any]]):
     """The rows of a data frame, each a dict from column to value.
 
-    Values of list and array columns are numpy arrays, so that they stack.
+    Values of list and array columns are numpy arrays, which `Dataloader` can stack.
 
     Args:
-        frame: The data frame. The constructor collects a lazy frame.
+        frame: The data frame; a lazy frame is collected by the constructor.
         columns: Names of the columns to read; by default all.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The rows of an SQLite query as a dataset; needs no library beyond Python's own."""
+"""The rows of an SQLite query as a dataset; needs only the standard library."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MAX_VARIABLES = 500
-"""Rows fetched by one statement; SQLite limits the variables of a statement."""
+"""Maximum number of rows per statement; SQLite limits the variables of a statement."""
 
 
 class SQLiteDataset(BulkDataset[dict[str, Any]]):
     """The rows of a query, each a dict from column to value.
 
-    The rows of a query have no fixed order, so a column of distinct integers, the key,
-    defines it. The first use reads all keys, which take 8 bytes of memory per row. A
-    row is read when it is used. Each thread has its own read-only connection.
+    SQL gives the rows of a query no fixed order, so a key orders them: a column of
+    distinct integers. The first use reads all keys into memory, 8 bytes per row. The
+    row itself is read when it is loaded. Each thread has its own read-only connection.
 
     Args:
         path: The database file.
-        query: A SELECT statement, without ORDER BY.
+        query: A SELECT statement without ORDER BY.
         key: Column of the query with distinct integers, such as the primary key.
-        order_by: Order of the rows, in SQL over the query's columns; the key breaks
+        order_by: ORDER BY terms in SQL, over the columns of the query; the key breaks
             ties. None orders by the key alone.
-        parameters: Values for the question marks of the query.
+        parameters: Values of the query's placeholders `?`.
 
     Raises:
         FileNotFoundError: `path` is not a file.
-        ValueError: At the first use: the key is not a column of distinct integers.
-        LookupError: On reading a row: it was deleted after the keys were read.
+        ValueError: At the first use, if the key is not a column of distinct integers.
+        LookupError: When a row is loaded that was deleted after the first use.
 
     Example:
         >>> with sqlite3.connect("rows.db") as database:
@@ -62,7 +62,7 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
         self._path = Path(path).absolute()
         if not self._path.is_file():
             raise FileNotFoundError(
-                f"{path}: there is no such database; check the path"
+                f"{path}: no database file at this path; check the path"
             )
         self._query = query.strip().rstrip(";")
         self._key = '"' + key.replace('"', '""') + '"'
@@ -81,7 +81,7 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
         for at in range(0, len(wanted), MAX_VARIABLES):
             part = wanted[at : at + MAX_VARIABLES]
             marks = ", ".join("?" * len(part))
-            # The query is the caller's own program; values go in as parameters.
+            # The query is the caller's code; values are bound as parameters.
             statement = (
                 f"SELECT {self._key} AS roxxel_key, * FROM ({self._query}\n) "  # noqa: S608
                 f"WHERE {self._key} IN ({marks})"
@@ -93,8 +93,8 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
         missing = [key for key in wanted if key not in found]
         if missing:
             raise LookupError(
-                f"{self._path}: the row with {self._key} = {missing[0]} is gone; the "
-                "database was changed while it was read, so open it again"
+                f"{self._path}: the row with {self._key} = {missing[0]} is missing; "
+                "the database changed after its keys were read, so create a new dataset"
             )
         return [found[key] for key in wanted]
 
@@ -112,22 +112,21 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
             return self._known
 
     def _read_keys(self) -> npt.NDArray[np.int64]:
-        # The query is the caller's own program; values go in as parameters.
         statement = f"SELECT {self._key} FROM ({self._query}\n) ORDER BY {self._order}"  # noqa: S608
         rows = self._connection().execute(statement, self._parameters)
         values = [row[0] for row in rows]
         odd = next((value for value in values if not isinstance(value, int)), None)
         if odd is not None or None in values:
             raise ValueError(
-                f"{self._path}: column {self._key} holds {odd!r}, not an integer; name "
-                "a column of distinct integers as key="
+                f"{self._path}: column {self._key} contains {odd!r}, not an integer; "
+                "pass a column of distinct integers as key="
             )
         keys = np.array(values, np.int64)
         distinct, counts = np.unique(keys, return_counts=True)
         if len(distinct) != len(keys):
             raise ValueError(
-                f"{self._path}: column {self._key} holds "
-                f"{distinct[counts > 1][0]} more than once; name a column of distinct "
+                f"{self._path}: column {self._key} contains "
+                f"{distinct[counts > 1][0]} more than once; pass a column of distinct "
                 "integers as key="
             )
         return keys
@@ -140,10 +139,10 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
 
 
 class _Holder:
-    """One thread's connection, closed when the thread ends or the dataset is freed."""
+    """A thread's connection, closed when the thread ends or the dataset is freed."""
 
     def __init__(self, path: Path) -> None:
-        # The garbage collector may close the connection on another thread.
+        # `check_same_thread=False` lets the garbage collector close on any thread.
         self.connection = sqlite3.connect(
             f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False
         )

@@ -1,4 +1,4 @@
-"""Meshes and the placement of batches on them."""
+"""Presets of meshes, and conversions between local rows and global arrays."""
 
 from .placement import (
     describe_rows,

@@ -1,13 +1,13 @@
-"""Global arrays: which parts this process holds, and their values on its devices.
+"""Which regions of a global array this process holds, and how their values reach JAX.
 
 A box is a rectangular region of an array: one half-open span per axis. A part is the
 box that a device holds. A read is a box that the process reads; a piece is a read with
 its values. The reads of a process are disjoint and cover its parts, so the process
-reads each value once, however many devices hold it.
+reads each value once, even if several devices hold the value.
 
-The loader copies each part once into aligned memory; JAX transfers the copy. The copy
-is contiguous and has a dtype that devices support. Nothing writes to the copy again, so
-JAX may alias it on the CPU or read it in the background, and the caller may reuse the
+The loader copies each part once, to aligned and contiguous memory and a dtype that
+devices support, and passes the copy to JAX. The copy is never modified, so JAX may
+alias the copy on the CPU or transfer it in the background. The caller may reuse the
 original immediately.
 """
 
@@ -38,21 +38,21 @@ Span: TypeAlias = tuple[int, int]
 Box: TypeAlias = tuple[Span, ...]
 Index: TypeAlias = tuple[slice, ...]
 ShardingLike: TypeAlias = "Sharding | Callable[[Shape], Sharding] | None"
-"""A sharding, a function from global shape to one, or None for the default device."""
+"""A sharding, a function from global shape to sharding, or None: default device."""
 
 _ALIGNMENT = 64
-"""Bytes. JAX on the CPU copies a host array again unless it starts on this boundary."""
+"""Bytes. JAX on the CPU copies a host array that does not start on this boundary."""
 
 _REGISTERED = 2
-"""`np.dtype.isbuiltin` of dtypes that a library registers, such as bfloat16."""
+"""`np.dtype.isbuiltin` of a dtype that a library registers, such as bfloat16."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What this process holds of an array of global `shape` under `sharding`.
+    """The boxes of a global array that this process holds.
 
-    `parts` are the distinct boxes that this process's devices hold. `reads` are
-    disjoint boxes that cover them.
+    `parts` are the distinct boxes that devices of this process hold. `reads` are
+    disjoint boxes that cover `parts`.
     """
 
     shape: Shape
@@ -62,13 +62,13 @@ class Layout:
 
 
 def layouts(sharding: ShardingLike) -> Callable[[Shape], Layout]:
-    """Return a function from a global shape to its layout, which caches layouts."""
+    """Return a cached function from a global shape to its layout."""
     fixed = sharding if sharding is not None else _default_sharding()
     return cache(lambda shape: make_layout(shape, resolve(fixed, shape)))
 
 
 def _default_sharding() -> Sharding:
-    """Return the sharding onto the default device of this process."""
+    """Return the sharding of arrays on this process's default device."""
     device: Any = cast("Any", jax.config).jax_default_device
     if device is None or isinstance(device, str):
         device = jax.local_devices(backend=device)[0]
@@ -76,15 +76,15 @@ def _default_sharding() -> Sharding:
 
 
 def resolve(sharding: Any, shape: Shape) -> Sharding:
-    """Return the sharding for an array of `shape`."""
+    """Return `sharding`, or what the function `sharding` returns for `shape`."""
     # `Mesh` inherits `__call__` from ContextDecorator, so `callable` alone accepts it.
     if not isinstance(sharding, Sharding | Mesh) and callable(sharding):
         sharding = sharding(shape)
     if not isinstance(sharding, Sharding):
         raise TypeError(
-            f"sharding gives a {type(sharding).__name__}; pass a "
+            f"got a {type(sharding).__name__} instead of a sharding; pass a "
             "jax.sharding.Sharding, such as a config's batch_sharding(mesh), or a "
-            "function from shape to one"
+            "function from shape to sharding"
         )
     return sharding
 
@@ -92,8 +92,8 @@ def resolve(sharding: Any, shape: Shape) -> Sharding:
 def make_layout(shape: Shape, sharding: Sharding) -> Layout:
     """Return the layout of an array.
 
-    Trailing None axes of the spec beyond the array's axes are dropped, so one sharding
-    serves `(rows, columns)` and `(rows,)`.
+    A spec that splits only rows may have more axes than the array, so that one sharding
+    works for `(rows, columns)` and `(rows,)`.
     """
     sharding = _of_rank(sharding, len(shape))
     try:
@@ -106,8 +106,8 @@ def make_layout(shape: Shape, sharding: Sharding) -> Layout:
     boxes = {box_of(index, shape) for index in indices.values() if index is not None}
     if not boxes:
         raise ValueError(
-            f"no device of this process is in {sharding}; build the mesh from devices "
-            "of all processes"
+            f"{sharding} has no device of this process; build the mesh from devices of "
+            "all processes"
         )
     return Layout(shape, sharding, tuple(sorted(boxes)), _merge(boxes))
 
@@ -117,14 +117,14 @@ def _of_rank(sharding: Sharding, num_axes: int) -> Sharding:
         return sharding
     if any(part is not None for part in sharding.spec[num_axes:]):
         raise ValueError(
-            f"an array of {num_axes} axes does not fit {sharding}, which "
-            "splits a later axis; pass the sharding as a function of the shape"
+            f"an array of {num_axes} axes does not fit {sharding}, which splits more "
+            "axes; pass the sharding as a function of the shape"
         )
     return first_axes(sharding, num_axes)
 
 
 def first_axes(sharding: Sharding, num_axes: int) -> Sharding:
-    """Return the sharding for arrays that have only the first `num_axes` axes."""
+    """Return the sharding without the axes after the first `num_axes`."""
     if not isinstance(sharding, NamedSharding):
         return sharding
     return NamedSharding(
@@ -141,7 +141,7 @@ def box_of(index: Sequence[Any], shape: Shape) -> Box:
 
 
 def index_in(part: Box, box: Box) -> Index | None:
-    """Return the index of a part in the values of a box; None if not inside it."""
+    """Return the index that selects a part in a box's values; None if not inside."""
     spans = list(zip(part, box, strict=True))
     if all(b[0] <= p[0] and p[1] <= b[1] for p, b in spans):
         return tuple(slice(p[0] - b[0], p[1] - b[0]) for p, b in spans)
@@ -149,7 +149,7 @@ def index_in(part: Box, box: Box) -> Index | None:
 
 
 def _merge(parts: set[Box]) -> tuple[Box, ...]:
-    """Join adjacent parts that are equal in all other axes, axis by axis."""
+    """Return disjoint boxes that cover `parts`; join adjacent parts axis by axis."""
     boxes = list(parts)
     for axis in reversed(range(len(boxes[0]))):
         boxes.sort(
@@ -175,10 +175,10 @@ def _touch(left: Box, right: Box, axis: int) -> bool:
 
 
 class HostLeaf(NamedTuple):
-    """What this process holds of one leaf of a global batch.
+    """One leaf of a global batch, as the pieces that this process read.
 
-    `shape` is global. Each piece is a box of the leaf with its values on the host. One
-    piece contains the whole part of a device. Errors name the leaf by `name`.
+    `shape` is global. Each piece is a box and its values on the host. Each part lies
+    inside one piece. Errors name the leaf by `name`.
     """
 
     name: str
@@ -187,7 +187,7 @@ class HostLeaf(NamedTuple):
 
 
 class HostBatch(NamedTuple):
-    """The leaves of a global batch that this process holds, and their structure."""
+    """This process's pieces of a global batch, and the structure of the pytree."""
 
     leaves: Sequence[HostLeaf]
     tree: Any
@@ -195,16 +195,16 @@ class HostBatch(NamedTuple):
 
 def host_batch(
     name: str,
-    parts: Sequence[Any],
+    pytrees: Sequence[Any],
     to_leaf: Callable[[str, list[npt.NDArray[Any]]], HostLeaf],
 ) -> HostBatch:
-    """Return the batch that the pytrees in `parts` make; all have one structure.
+    """Combine `pytrees`, which have one structure, into one batch.
 
-    Each pytree has some values of every leaf. `to_leaf` makes a leaf from its name and
-    its values in each pytree. The name of a leaf begins with `name`.
+    Each pytree has some values of every leaf. `to_leaf(name, values)` makes a leaf from
+    one array per pytree. The name of a leaf is `name` followed by the leaf's path.
     """
-    paths, tree = jax.tree_util.tree_flatten_with_path(parts[0])
-    columns = zip(*(tree.flatten_up_to(part) for part in parts), strict=True)
+    paths, tree = jax.tree_util.tree_flatten_with_path(pytrees[0])
+    columns = zip(*(tree.flatten_up_to(each) for each in pytrees), strict=True)
     leaves = [
         to_leaf(
             name + jax.tree_util.keystr(path), [np.asarray(each) for each in column]
@@ -215,7 +215,7 @@ def host_batch(
 
 
 def whole_leaf(name: str, values: list[npt.NDArray[Any]]) -> HostLeaf:
-    """Return the leaf of a process that holds all values."""
+    """Return a leaf whose only piece is the whole array `values[0]`."""
     shape = values[0].shape
     return HostLeaf(name, shape, [(tuple((0, size) for size in shape), values[0])])
 
@@ -227,7 +227,7 @@ def copy_parts(leaf: HostLeaf, layout: Layout) -> dict[Box, npt.NDArray[Any]]:
 
 
 def put_on_devices(layout: Layout, copies: Mapping[Box, npt.NDArray[Any]]) -> jax.Array:
-    """Return the global array, which may alias the copies: do not modify them."""
+    """Return the global array, which may alias `copies`: do not modify them."""
     return jax.make_array_from_callback(
         layout.shape,
         layout.sharding,
@@ -236,15 +236,12 @@ def put_on_devices(layout: Layout, copies: Mapping[Box, npt.NDArray[Any]]) -> ja
 
 
 def device_dtype(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
-    """Return the dtype that values have on the device, in the machine's byte order.
-
-    64-bit dtypes become 32-bit unless `jax_enable_x64` is set.
-    """
+    """Return the native-order dtype on devices; 64-bit becomes 32-bit without x64."""
     is_raw = dtype.kind == "V" and dtype.isbuiltin != _REGISTERED
     if dtype.char in "OSUMmgG" or is_raw:
         raise TypeError(
-            f"{name} has dtype {dtype}, which no device holds; drop or encode the "
-            "values first, or iterate without a sharding"
+            f"{name} has dtype {dtype}, which devices do not support; drop or encode "
+            "the values first, or iterate without a sharding"
         )
     return np.dtype(jax.dtypes.canonicalize_dtype(dtype.newbyteorder("=")))
 

@@ -1,4 +1,4 @@
-"""Global arrays from the rows that each process has."""
+"""Conversions between the rows of each process and global arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["describe_rows", "global_to_host_array", "host_to_global_device_array"]
 
 BATCH_AXIS = "data"
-"""The mesh axis that splits rows by default."""
+"""Name of the mesh axis that splits rows by default."""
 
 REMEDY = (
     "pass this sharding to the Dataloader, which then loads the rows of each process"
@@ -43,24 +43,23 @@ def host_to_global_device_array(
 ) -> Any:
     """Return the global batch that consists of the rows of all processes.
 
-    The rows of the processes follow each other in the order of the sharding, which is
-    process order unless the mesh has another order. A single process passes the whole
-    batch.
+    The sharding determines the order of the processes' rows: process order, unless the
+    mesh orders its devices differently. A single process passes the whole batch.
 
     Args:
-        local_batch: The rows of this process: a pytree of numpy arrays, such as a
-            `Dataloader` without a sharding yields.
-        sharding: Sharding of the global arrays. The default splits rows over the axis
-            `"data"` of the current mesh, or over its first axis if no axis has that
-            name. The current mesh is that of `jax.set_mesh`, else of `with mesh:`.
+        local_batch: The rows of this process: a pytree of numpy arrays, such as a batch
+            of a `Dataloader` without a sharding.
+        sharding: Sharding of the global arrays. By default, the axis `"data"` of the
+            current mesh splits rows, or the first axis if no axis is named `"data"`.
+            The current mesh is set by `jax.set_mesh`, else by `with mesh:`.
 
     Returns:
-        A pytree of global arrays. The local values are copied, never aliased.
+        A pytree of global arrays, which never alias `local_batch`.
 
     Raises:
-        ValueError: There is neither a sharding nor a mesh, the rows do not divide, or
-            the sharding makes several processes hold the same rows.
-        TypeError: No device holds values of this dtype.
+        ValueError: There is neither a sharding nor a mesh, the rows do not divide over
+            the devices, or several processes hold the same rows under the sharding.
+        TypeError: Devices do not support the dtype of a leaf.
     """
     target = sharding if sharding is not None else _batch_sharding(_current_mesh())
     leaves, tree = host_batch("batch", [local_batch], whole_leaf)
@@ -68,30 +67,31 @@ def host_to_global_device_array(
 
 
 def global_to_host_array(global_batch: Any) -> Any:
-    """Return the rows of a global batch that this process holds, on the host.
+    """Return the rows of a global batch that this process holds, as numpy arrays.
 
-    The inverse of `host_to_global_device_array`. A single process gets all rows. Rows
-    on several devices of this process are returned once. Waits for the values.
+    The inverse of `host_to_global_device_array`. Blocks until the values are computed.
+    Rows that several devices of this process hold are returned once.
 
     Args:
         global_batch: A pytree of global arrays.
 
     Returns:
-        A pytree of numpy arrays, whose rows have the order of the global rows.
+        A pytree of numpy arrays, with rows in global order.
 
     Raises:
-        ValueError: This process holds only a part of its rows, because the sharding
-            splits other axes over processes.
+        ValueError: This process holds only parts of rows, because the sharding splits
+            other axes over processes.
     """
     return jax.tree.map(_to_host, global_batch)
 
 
 def describe_rows(sharding: Sharding, shape: tuple[int, ...]) -> str:
-    """Return which rows of a global batch each process holds, a line per process.
+    """Describe the rows that each process holds, one line per process.
+
+    A line names columns only if the sharding splits columns.
 
     Example:
-        `process 0: rows 0-3 of 8 on devices 0 1`, and so on. Columns appear only if the
-        sharding splits them.
+        `process 0: rows 0-3 of 8 on devices 0 1`
     """
     held: dict[int, dict[Box, list[int]]] = {}
     for device, index in sharding.devices_indices_map(shape).items():
@@ -147,17 +147,17 @@ def _to_host(array: jax.Array) -> npt.NDArray[Any]:
         num_values += values.size
     if num_values != local.size:
         raise ValueError(
-            f"this process holds only a part of its rows of an array of shape {shape} "
-            f"under {array.sharding}; gather the array first, such as by "
+            f"this process holds only parts of rows of an array of shape {shape} under "
+            f"{array.sharding}; gather the array first, for example with "
             "jax.experimental.multihost_utils.process_allgather"
         )
     return local
 
 
 def _check_shares(shape: tuple[int, ...], sharding: Sharding, name: str) -> None:
-    """Raise a ValueError unless processes hold different rows, equally many each."""
+    """Raise a ValueError unless processes hold different rows in equal numbers."""
     if not shape:
-        raise ValueError(f"{name} is a scalar, which has no rows to give a process")
+        raise ValueError(f"{name} is a scalar, which has no rows; pass an array")
     by_rows = first_axes(sharding, 1)
     num_spans = len(by_rows.device_set)
     owners: dict[Span, set[int]] = {}
@@ -173,28 +173,26 @@ def _check_shares(shape: tuple[int, ...], sharding: Sharding, name: str) -> None
     num_owned = Counter(min(processes) for processes in owners.values())
     if len(set(num_owned.values())) > 1:
         raise ValueError(
-            f"{name}: processes hold unequal parts of {sharding}, so equal local "
-            f"batches do not fit; {REMEDY}"
+            f"{name}: processes hold different numbers of rows under {sharding}, which "
+            f"local batches of equal size do not fit; {REMEDY}"
         )
 
 
 def _batch_sharding(mesh: Mesh | None) -> NamedSharding:
     if mesh is None:
         raise ValueError(
-            "there is no mesh for the batch; pass sharding=, or call this "
-            "inside `with jax.set_mesh(mesh):`"
+            "no sharding was given and no mesh is set; pass sharding=, or enter `with "
+            "jax.set_mesh(mesh):`"
         )
     axis = BATCH_AXIS if BATCH_AXIS in mesh.axis_names else mesh.axis_names[0]
     return NamedSharding(mesh, PartitionSpec(axis))
 
 
 def _current_mesh() -> Mesh | None:
-    """Return the mesh of `jax.set_mesh`, else of `with mesh:`, else None.
-
-    JAX offers no public way to read the mesh of `with mesh:`.
-    """
+    """Return the mesh of `jax.set_mesh`, else of `with mesh:`, else None."""
     mesh = jax.sharding.get_mesh()
     if mesh.empty:
+        # JAX has no public function for the mesh of `with mesh:`.
         from jax._src.mesh import thread_resources
 
         mesh = thread_resources.env.physical_mesh

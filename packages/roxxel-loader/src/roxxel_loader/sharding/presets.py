@@ -1,7 +1,7 @@
 """Presets of meshes: data-parallel, fully sharded, hybrid, custom.
 
 Each preset is a `ShardingConfig`: the names and sizes of the mesh's axes, and the axes
-that split a batch. No device is used before `create_device_mesh()`.
+that split a batch. Only `create_device_mesh()` initializes JAX's devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 REPLICA_AXIS = "replica"
-"""Name of the axis that counts groups; each group holds a whole model."""
+"""Name of the mesh axis across groups, each of which holds the whole model."""
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,17 @@ class ShardingConfig:
 
     Attributes:
         axis_names: Names of the mesh's axes.
-        mesh_shape: Devices along each axis. At most one size is -1, which means all
-            remaining devices.
-        batch_axis_names: The axes that split the rows of a batch, the outermost first.
-        num_groups: Number of groups along each axis. A slower network connects the
-            groups. None if all connections are alike. If the number of TPU slices
-            equals the number of groups, each slice is a group; else each group is an
-            equal share of the processes, in their order.
+        mesh_shape: Number of devices along each axis. At most one size is -1, which
+            means all remaining devices.
+        batch_axis_names: The axes that split the rows of a batch, outermost first.
+        num_groups: Number of groups along each axis, or None without groups. A group is
+            a set of devices with fast connections; a slower network connects groups. If
+            there are as many TPU slices as groups, each slice is a group. Otherwise
+            each group has equally many consecutive processes.
 
     Raises:
-        ValueError: Names repeat or are unknown, a size is invalid, or axes, sizes and
-            groups differ in number.
+        ValueError: A name repeats or is unknown, a size is invalid, or the numbers of
+            axes, sizes and groups differ.
 
     Example:
         >>> config = make_data_parallel_sharding_config()
@@ -65,24 +65,26 @@ class ShardingConfig:
         if len(self.mesh_shape) != len(self.axis_names):
             raise ValueError(
                 f"mesh shape {self.mesh_shape} and axis names {self.axis_names} differ "
-                "in number; give one size per name"
+                "in length; give one size per name"
             )
         if len(set(self.axis_names)) != len(self.axis_names):
-            raise ValueError(f"axis names {self.axis_names} repeat; give each once")
+            raise ValueError(
+                f"axis names {self.axis_names} contain a name twice; give unique names"
+            )
         unknown = [
             name for name in self.batch_axis_names if name not in self.axis_names
         ]
         if unknown:
             raise ValueError(
-                f"batch axis {unknown[0]!r} is not among the mesh's axes "
-                f"{self.axis_names}; name one of them"
+                f"batch axis {unknown[0]!r} is not an axis of the mesh; use axes of "
+                f"{self.axis_names}"
             )
         if self.mesh_shape.count(-1) > 1 or any(
             size < 1 and size != -1 for size in self.mesh_shape
         ):
             raise ValueError(
-                f"mesh shape {self.mesh_shape} is not possible; give positive sizes "
-                "and -1 at most once, for the devices that are left"
+                f"mesh shape {self.mesh_shape} is invalid; give positive sizes, and -1 "
+                "at most once, for all remaining devices"
             )
         groups = self.num_groups
         if groups is not None and (
@@ -90,15 +92,14 @@ class ShardingConfig:
         ):
             raise ValueError(
                 f"groups {groups} do not fit axes {self.axis_names}; give one positive "
-                "number of groups per axis, 1 where an axis stays inside one"
+                "number per axis, 1 for an axis inside a group"
             )
 
     @property
     def model_axis_names(self) -> tuple[str, ...]:
-        """The axes over which a fully sharded model may be split.
+        """The batch axes inside a group, which may split a fully sharded model.
 
-        These are the batch axes inside a group. Each group holds the whole model, so
-        only gradients cross the slower network.
+        Each group holds the whole model, so only gradients cross the slower network.
         """
         groups = self.num_groups or (1,) * len(self.axis_names)
         between_groups = {
@@ -111,11 +112,11 @@ class ShardingConfig:
         )
 
     def create_device_mesh(self, devices: Sequence[Any] | None = None) -> Mesh:
-        """Return the mesh over `devices` (default: all), with axes of type Auto.
+        """Return a mesh of `devices` (default: all devices), with axes of type Auto.
 
         Raises:
-            ValueError: The devices do not fill the shape, or their processes do not
-                divide into the groups.
+            ValueError: The devices do not fill the shape, or the processes do not
+                divide into groups.
         """
         chosen = list(jax.devices() if devices is None else devices)
         shape = self._resolve(len(chosen))
@@ -126,7 +127,7 @@ class ShardingConfig:
         if any(left_over for _, left_over in divided):
             raise ValueError(
                 f"{self.num_groups} groups do not divide a mesh of shape {shape}; "
-                "choose sizes that are multiples of the groups"
+                "make each size a multiple of the axis's number of groups"
             )
         inner = tuple(size for size, _ in divided)
         grids = np.empty(prod(self.num_groups), dtype=object)
@@ -147,7 +148,7 @@ class ShardingConfig:
         if prod(shape) != num_devices:
             raise ValueError(
                 f"{num_devices} devices do not fill a mesh of shape {self.mesh_shape}; "
-                "change the shape or pass the devices to use"
+                "change the shape or pass devices="
             )
         return shape
 
@@ -162,7 +163,7 @@ def _groups(devices: Sequence[Any], num_groups: int) -> list[list[Any]]:
     each, left_over = divmod(len(units), num_groups)
     if left_over:
         raise ValueError(
-            f"{num_groups} groups need a multiple of {num_groups} processes, and the "
+            f"{num_groups} groups need a multiple of {num_groups} processes, but the "
             f"devices belong to {len(units)}; start more processes, or use a preset "
             "without groups such as make_fsdp_sharding_config()"
         )
@@ -185,13 +186,14 @@ def make_fsdp_sharding_config(
 ) -> ShardingConfig:
     """Return a config for fully sharded data parallelism.
 
-    The batch axis splits batches, parameters and optimizer state. The other axes are
-    for tensor parallelism.
+    The batch axis splits batches, parameters and optimizer state. Other axes split
+    single layers (tensor parallelism).
 
     Args:
         axis_names: Names of the mesh's axes.
         batch_axis_name: The axis that splits batches.
-        mesh_shape: Devices along each axis. By default all are along the batch axis.
+        mesh_shape: Number of devices along each axis; by default, all devices are along
+            the batch axis.
     """
     names = tuple(axis_names)
     shape = mesh_shape or [-1 if name == batch_axis_name else 1 for name in names]
@@ -199,7 +201,7 @@ def make_fsdp_sharding_config(
 
 
 def make_data_parallel_sharding_config(axis_name: str = "data") -> ShardingConfig:
-    """Return a config of one axis, which splits rows over all devices."""
+    """Return a config with one axis, which splits rows over all devices."""
     return ShardingConfig((axis_name,), (-1,), (axis_name,))
 
 
@@ -212,15 +214,15 @@ def make_hybrid_sharding_config(
     """Return a config of groups that each hold a whole model, sharded in the group.
 
     Args:
-        num_groups: Number of groups; a slower network connects them. If the number of
-            TPU slices equals `num_groups`, each slice is a group. Else each group is an
-            equal share of the processes, in their order; then the number of processes
-            must be a multiple of `num_groups`.
-        axis_names: Names of three axes, in this order: across groups; across the
-            devices of a group that hold different rows; across the devices that share
-            one layer (tensor parallelism).
+        num_groups: Number of groups, which a slower network connects. If there are
+            `num_groups` TPU slices, each slice is a group. Otherwise each group has
+            equally many consecutive processes, so `num_groups` must divide the number
+            of processes.
+        axis_names: Names of three axes: across groups; across the devices of a group
+            that hold different rows; across the devices that split single layers
+            (tensor parallelism).
         batch_axis_names: The axes that split batches.
-        model_parallelism: Devices that share the work of one layer.
+        model_parallelism: Number of devices that split each layer.
     """
     return ShardingConfig(
         tuple(axis_names),
@@ -235,7 +237,7 @@ def make_custom_sharding_config(
     axis_names: Sequence[str],
     batch_axis_names: str | Sequence[str],
 ) -> ShardingConfig:
-    """Return a config with the given axes; a size of -1 means all remaining devices."""
+    """Return a config with the given axes; the size -1 means all remaining devices."""
     batch = (
         (batch_axis_names,) if isinstance(batch_axis_names, str) else batch_axis_names
     )

@@ -5,7 +5,7 @@ Exit codes:
 - 0: done;
 - 1: the command refused the request or an input; standard error has the reason;
 - 2: the command line is invalid;
-- 75: a signal ended a run after its state was saved (start it again to continue);
+- 75: a signal stopped the run after a save; the same command continues the run;
 - 130: interrupted, with nothing to save.
 """
 

@@ -18,9 +18,9 @@ _EXIT_CODES = """\
 exit codes:
   0    done
   1    refused, with the reason in one sentence
-  2    the command line was not understood
-  75   a signal stopped the run, and it is saved; the same command continues it
-  130  interrupted; there was nothing to save
+  2    the command line is invalid
+  75   a signal stopped the run after a save; the same command continues the run
+  130  interrupted, with nothing to save
 """
 
 _DESCRIPTION = """\
@@ -38,26 +38,26 @@ _COMMANDS = {
     "train": "start or continue the run of a config file",
     "report": "write the charts of a run as one HTML page",
 }
-"""Help of each command. The command `x` is the module `roxxel.cli._x`.
+"""Help of each command. The module `roxxel.cli._x` implements the command `x`.
 
-The module has `DESCRIPTION`, `add_arguments`, `run` and perhaps `EPILOG`.
+Each module has `DESCRIPTION`, `add_arguments`, `run` and optionally `EPILOG`.
 """
 
 _PASSED_ON = {
     "format": "write, inspect, verify and export token files",
     "ckpt": "list, show, compare, verify and export checkpoints",
 }
-"""Help of commands that parse their own options: `x` is `main` of `roxxel_x.cli`."""
+"""Help of commands that parse their own options. `roxxel_x.cli.main` runs `x`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the `roxxel` command.
 
     Args:
-        argv: Arguments after the program's name; by default those of the process.
+        argv: Arguments after the program's name; by default `sys.argv[1:]`.
 
     Returns:
-        The exit code, as the package's docstring lists them.
+        An exit code; the docstring of `roxxel.cli` lists the codes.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         passed_on = import_module(f"roxxel_{name}.cli")
         return passed_on.main(rest, prog=f"roxxel {name}")
     if name in _COMMANDS:
-        # With its own parser, an error shows the usage of this command.
+        # One parser per command, so that an error shows the usage of the command.
         command = import_module(f"roxxel.cli._{name}")
         epilog = getattr(command, "EPILOG", "")
         parser = _new_parser(f"roxxel {name}", command.DESCRIPTION, epilog)
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         parser.exit(2)
     parser.parse_args(arguments)
-    raise AssertionError(arguments)  # the parser accepts known commands only
+    raise AssertionError(arguments)  # unreachable: the parser rejects unknown commands
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -110,13 +110,13 @@ def _new_parser(
 def _ended_well(command: Callable[[], None]) -> int:
     """Run a command and return its exit code.
 
-    The command prints an error of Roxxel's classes or of the system as one sentence.
-    Any other error is a bug, and Python shows its traceback.
+    Print an error of Roxxel's classes or an `OSError` as one sentence. Any other error
+    is a bug and propagates with its traceback.
     """
     try:
         command()
     except BrokenPipeError:
-        # The reader has closed the pipe; discard the buffered output.
+        # The reader has closed the pipe. Discard what Python flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _REFUSED
     except Exception as error:
@@ -128,7 +128,7 @@ def _ended_well(command: Callable[[], None]) -> int:
     except SystemExit as stop:
         if type(stop) is SystemExit:
             raise
-        # A subclass is the trainer's `Preempted`: a signal ended the run.
+        # The only subclass here is the trainer's `Preempted`: a signal ended the run.
         return _say(stop, stop.code if isinstance(stop.code, int) else _REFUSED)
     return 0
 
@@ -141,7 +141,7 @@ def _is_meant_for_users(error: Exception) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the text of an error; for an `OSError` this is `path: reason`."""
+    """Return the text of an error; `path: reason` for an `OSError`."""
     if type(error).__module__ == "builtins" and isinstance(error, OSError):
         path = error.filename2 or error.filename
         if path is not None and error.strerror:

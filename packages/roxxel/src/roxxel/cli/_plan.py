@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
     )
     parser.add_argument(
-        "--plot", type=Path, metavar="FILE", help="draw the plan into a file too"
+        "--plot", type=Path, metavar="FILE", help="also draw the plan into a file"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     folder = config.run_folder
     is_diff = options.diff is not None
     other, other_folder = _other(options.diff) if is_diff else (config, folder)
-    # Without a save_path, plan the config as an edit of the other config's run.
+    # A config without save_path counts as an edit of the other config's run.
     folder = folder or other_folder
     other_folder = other_folder or folder
     if folder and other_folder and folder.resolve() == other_folder.resolve():
@@ -80,7 +80,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
-    """Return the plan of a config for the run with this state; None means new."""
+    """Return the plan of a config for a run with this state; None for a new run."""
     curriculum = open_curriculum(config)
     try:
         return curriculum.plan(config.seed, state)

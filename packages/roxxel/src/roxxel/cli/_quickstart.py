@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=seed,
         metavar="N",
-        help="seed of the model and of the order of the data (default: 0)",
+        help="seed of the model and of the data order (default: 0)",
     )
     parser.add_argument(
         "--fresh",
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def seed(text: str) -> int:
-    """Parse a seed. Errors of argparse show the name of this function."""
+    """Parse a seed. argparse shows the name of this function in errors."""
     number = int(text)
     if not 0 <= number < 2**32:
         raise argparse.ArgumentTypeError(f"must be from 0 to 2**32 - 1, got {text}")
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
     from roxxel.quickstart.run import Options, quickstart
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # After few steps, a model writes characters that some terminals cannot encode.
+        # An undertrained model writes characters that some terminals cannot encode.
         sys.stdout.reconfigure(errors="replace")
     out: Path = options.out
     extra = [] if out == _DEFAULT_OUT else ["--out", str(out)]

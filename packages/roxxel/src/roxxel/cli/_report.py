@@ -1,4 +1,4 @@
-"""`roxxel report`: a run as one self-contained page."""
+"""`roxxel report`: writes one self-contained page about a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="FILE",
-        help="where to write the page (default: report.html in the folder)",
+        help="file of the page (default: report.html in the folder of the run)",
     )
 
 

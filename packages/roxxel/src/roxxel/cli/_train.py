@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=(
             "check everything, compile every phase, print time, memory and disk space, "
-            "then exit"
+            "and exit"
         ),
     )
 
@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> None:
     import jax
 
     folder = config.run_folder
-    assert folder is not None  # noqa: S101 - make_trainer raises if it is None
+    assert folder is not None  # noqa: S101 - make_trainer requires save_path
     is_first = jax.process_index() == 0
     if is_first:
         with claimed(folder):
@@ -81,6 +81,6 @@ def _say_ending(config: RunConfig, folder: Path, summary: RunSummary) -> None:
     say("  metrics.jsonl  loss, tokens/s, waiting time and evaluations by step")
     say("  system.log     what happened when")
     say("  config.toml    the config of this start; configs/ holds earlier ones")
-    say(f"Look at it:      {shown_command('report', str(folder))}")
-    say(f"Train it longer: raise the steps of the last phase in {config.file}, then")
-    say(f"                 {shown_command('train', str(config.file))}")
+    say(f"Write a report: {shown_command('report', str(folder))}")
+    say(f"Train longer:   raise the steps of the last phase in {config.file}, then")
+    say(f"                {shown_command('train', str(config.file))}")

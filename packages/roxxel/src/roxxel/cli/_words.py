@@ -1,4 +1,4 @@
-"""Output that several commands share: lines, command lines, an example config."""
+"""Output that several commands share: lines, command lines and an example config."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import shlex
 
 def shown_command(*arguments: str) -> str:
     """Return a `roxxel` command line to copy, with `uv run` if the user used it."""
-    # `uv run` sets this variable for the program that it starts.
+    # `uv run` sets this variable in the environment of its child.
     runner = ["uv", "run"] if os.environ.get("UV_RUN_RECURSION_DEPTH") else []
     return shlex.join([*runner, "roxxel", *arguments])
 
 
 def say(line: str) -> None:
-    """Print a line at once, so that it appears before later lines of the log."""
+    """Print and flush a line, so that the line precedes later lines of the log."""
     print(line, flush=True)
 
 
 CONFIG_EXAMPLE = """\
 an example of a config file; its paths are relative to the file:
-  model = "model:make"          # a function: (model, optimizer, loss_fn)
+  model = "model:make"          # returns (model, optimizer, loss_fn)
   save_path = "runs/first"
 
   [sources]

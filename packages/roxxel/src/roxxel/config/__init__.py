@@ -1,13 +1,13 @@
 """A training run as one TOML file: what `roxxel plan` and `roxxel train` read.
 
-Such as::
+An example::
 
-    model = "model:make"            # a function: (model, optimizer, loss_fn)
+    model = "model:make"            # returns (model, optimizer, loss_fn)
     save_path = "runs/first"        # paths are relative to the file
     seed = 0
 
     [sources]
-    self = "data/web_*.rox"         # the primary; a file, folder, pattern or list
+    self = "data/web_*.rox"         # primary corpus: a file, folder, pattern or list
     code = { path = "data/code.rox", policy = 2 }
 
     [[phases]]                      # as `roxxel_curriculum.load_schedule` reads them
@@ -29,9 +29,9 @@ Such as::
 
     [mesh]
     preset = "fsdp"                 # or "data-parallel"
-    axes = { data = -1 }            # -1: all devices that are left
+    axes = { data = -1 }            # -1: all remaining devices
 
-Neither reading nor planning a file starts an accelerator.
+Reading or planning a config file does not start an accelerator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The content of a config file as values."""
+"""The content of a config file as dataclasses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import Schedule
 
     Sources = Mapping[str, tuple[str, ...]]
-    """Paths or patterns of each corpus, by the name of the source."""
+    """Source names, and the paths or patterns of each source."""
 
 
 class ConfigError(ValueError):
@@ -67,9 +67,9 @@ class MeshConfig:
     Attributes:
         preset: `"data-parallel"` splits only batches; `"fsdp"` also splits the model.
         axes: Number of devices along each named axis, in order; -1 means all remaining
-            devices. If empty, the preset chooses the axes.
-        batch_axes: Axes over which the rows of a batch are split. If empty, the first
-            axis of the mesh.
+            devices. If `axes` is empty, the preset chooses the axes.
+        batch_axes: Axes that split the rows of a batch. If `batch_axes` is empty, the
+            first axis of the mesh splits them.
 
     >>> MeshConfig("fsdp")
     MeshConfig(preset='fsdp', axes={}, batch_axes=())
@@ -85,8 +85,8 @@ class EvalConfig:
     """The data of the held-out loss.
 
     Attributes:
-        sources: Held-out corpora by source name, as the weights name them.
-        schedule: The held-out schedule. Each evaluation reads all of its phases.
+        sources: Held-out corpora by source name; weights refer to these names.
+        schedule: The held-out schedule. Each evaluation reads all its phases.
 
     >>> from roxxel_curriculum import Phase, Schedule
     >>> held_out = EvalConfig({"self": ("a.rox",)}, Schedule((Phase(4, 16, 1025),)))
@@ -100,21 +100,21 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """One config file.
+    """The content of one config file.
 
     Attributes:
         file: Path of the config file.
         sources: Corpora by name; `"self"` is the primary corpus.
         schedule: The curriculum without its corpora.
         model: `"module:function"`; the function returns model, optimizer and loss
-            function. None if the file serves for planning only.
+            function. None suffices for planning.
         model_args: Keywords of the function that `model` names.
-        seed: Seed of the order of the data.
-        save_path: Folder of the run; None if the file serves for planning only.
-        relative_to: Folder that the paths in the file are relative to. This folder is
-            itself relative to the folder of the file.
-        trainer: Further keywords of the trainer.
-        mesh: The mesh of devices; None for all devices, data-parallel.
+        seed: Seed of the data order.
+        save_path: Folder of the run. None suffices for planning.
+        relative_to: Base folder of the file's relative paths; a relative `relative_to`
+            starts from the folder of the file.
+        trainer: Optional keywords of the trainer.
+        mesh: The mesh of devices; None splits batches over all devices.
         eval: Data of the held-out loss; None if the run has no held-out loss.
 
     >>> from roxxel.config import parse_config
@@ -142,16 +142,16 @@ class RunConfig:
 
     @property
     def folder(self) -> Path:
-        """The folder of the model's module; paths in the file are relative to it."""
+        """Base folder of relative paths; Python searches the model here first."""
         return _without_detours(self.file.parent / self.relative_to)
 
     @property
     def run_folder(self) -> Path | None:
-        """The folder of the run."""
+        """The folder of the run; None without `save_path`."""
         return None if self.save_path is None else self.path(self.save_path)
 
     def path(self, text: str) -> Path:
-        """Return a path that the file contains, joined to `folder`."""
+        """Resolve a path in the file against `folder`."""
         return _without_detours(self.folder / Path(text).expanduser())
 
 

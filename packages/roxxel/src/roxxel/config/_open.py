@@ -1,4 +1,4 @@
-"""Makes the curricula of a `RunConfig` over its corpora, without JAX."""
+"""Opens the corpora of a `RunConfig` and builds its curricula, without JAX."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 
 
 def open_curriculum(config: RunConfig) -> Curriculum:
-    """Return the curriculum of a run over its corpora.
+    """Open the corpora of a config and return its curriculum.
 
-    The result is the curriculum that the file declares, whether or not the run has
-    begun. Use `open_sampler` for the batches of a run.
+    This function ignores a run in `save_path`. For the batches of such a run, use
+    `open_sampler`.
 
     Raises:
-        ConfigError: The corpora do not suffice for the schedule; the message names the
-            file.
+        ConfigError: The corpora do not fit the schedule; the message names the file.
         OSError: A corpus is missing.
         ShardError: A shard is damaged.
     """
@@ -32,14 +31,14 @@ def open_curriculum(config: RunConfig) -> Curriculum:
 
 
 def open_sampler(config: RunConfig) -> Sampler:
-    """Return the sampler of a config, which returns batches by step.
+    """Return the sampler of a config, which computes the batch of any step.
 
-    If `save_path` holds a run, the sampler is bound to the state of that run, as
-    `Trainer.sampler` is. Otherwise it is the sampler of a new run.
+    If `save_path` holds a run, the sampler returns the batches of that run, as
+    `Trainer.sampler` does. Otherwise, the sampler returns the batches of a new run.
 
     Raises:
-        ConfigError: The corpora do not suffice for the schedule, or the schedule
-            differs from the run in trained steps.
+        ConfigError: The corpora do not fit the schedule, or the schedule changes steps
+            that the run has trained.
         OSError: A corpus is missing.
         ShardError: A shard is damaged.
         RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
@@ -72,7 +71,7 @@ def _curriculum(
     corpora: dict[str, Roxxel] = {}
     for name, texts in sources.items():
         paths = [config.path(text) for text in texts]
-        # Errors about one path name the path and not a list.
+        # The repr of a corpus in errors then shows a path, not a list of one path.
         corpora[name] = Roxxel(paths[0] if len(paths) == 1 else paths)
     primary = corpora.pop("self")
     try:

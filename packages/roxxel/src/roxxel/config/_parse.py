@@ -1,6 +1,6 @@
-"""Makes a `RunConfig` from TOML, without opening corpora or starting an accelerator.
+"""Parses TOML into a `RunConfig`, without opening corpora or starting an accelerator.
 
-For each TOML table this module has a dict from key to the check of its value (`Kind`).
+For each TOML table, a dict maps the keys to the checks of their values (`Kind`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Kind = Callable[[Any], Any]
 
 
 class _Expected(Exception):
-    """A value has the wrong kind; the message is the right kind, like `an integer`."""
+    """A value has the wrong kind; the message is a phrase for the right kind."""
 
 
 def _unchanged(value: Any) -> Any:
@@ -83,7 +83,7 @@ def _is_function_name(value: Any) -> bool:
     return all(part.isidentifier() for part in [*module.split("."), name])
 
 
-# `type(value) is int`, because a bool is an int too.
+# `type(v) is int`, because `isinstance(True, int)` holds.
 _INTEGER = _kind("an integer", lambda v: type(v) is int)
 _POSITIVE = _kind("an integer of 1 or more", lambda v: type(v) is int and v >= 1)
 _NUMBER = _kind("a number of seconds", lambda v: type(v) in {int, float})
@@ -94,10 +94,10 @@ _SECONDS = _kind(
     of=_NUMBER,
 )
 _BOOLEAN = _kind("true or false", lambda v: isinstance(v, bool))
-_TEXT = _kind("a text", lambda v: isinstance(v, str) and v != "")
-_TEXTS = _kind("a list of texts", _are_texts, tuple)
+_TEXT = _kind("a non-empty string", lambda v: isinstance(v, str) and v != "")
+_TEXTS = _kind("a list of non-empty strings", _are_texts, tuple)
 _PATHS = _kind(
-    "a path, a pattern, or a list of them",
+    "a path, a pattern, or a list of paths and patterns",
     _is_path,
     lambda v: (v,) if isinstance(v, str) else tuple(v),
 )
@@ -180,11 +180,12 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
 
 
 def parse_config(content: str, file: str | os.PathLike[str]) -> RunConfig:
-    """Return the config in a TOML text.
+    """Parse the TOML text of a config file.
 
     Args:
         content: TOML.
-        file: Path of the file, which need not exist; paths are relative to its folder.
+        file: Path of the file, which need not exist. Its folder is the base of relative
+            paths in `content`.
 
     Raises:
         ConfigError: As in `load_config`.
@@ -222,12 +223,11 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
 def _data(
     given: dict[str, Any], where: str = ""
 ) -> tuple[dict[str, tuple[str, ...]], Schedule]:
-    """Remove the sources and the schedule from a table, and return them."""
-    place = where or "the file"
+    """Remove the sources and the schedule from a table, and return both."""
     for name in ("sources", "phases"):
         if not given.get(name):
             header = "[sources]" if name == "sources" else "[[phases]]"
-            raise ConfigError(f"{place} has no {name}; write {header}")
+            raise ConfigError(f"{where or 'the file'} has no {name}; write {header}")
     named = "[sources]" if not where else f"sources of {where}"
     sources, policies = _sources(given.pop("sources"), named)
     schedule = {name: given.pop(name) for name in _SCHEDULE if name in given}
@@ -249,7 +249,7 @@ def _data(
 def _sources(
     table: Mapping[str, Any], where: str
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, Any]]:
-    """Return the paths of each source, and the policies in the same tables."""
+    """Return the paths of every source, and the policies that source tables set."""
     sources: dict[str, tuple[str, ...]] = {}
     policies: dict[str, Any] = {}
     for name, value in table.items():
@@ -294,10 +294,10 @@ def _read(
     *,
     elsewhere: Mapping[str, str] = _OF_THE_TOP,
 ) -> dict[str, Any]:
-    """Return the values of a table, each checked by the kind of its key.
+    """Check the values of a table, and return the values to store.
 
-    Errors name the table `where`; `""` is the top of the file. `elsewhere` has a remedy
-    for each key that belongs in another table.
+    Errors name the table `where`; `""` is the top of the file. `elsewhere` maps keys of
+    other tables to remedies.
     """
     values: dict[str, Any] = {}
     for key, value in table.items():

@@ -1,9 +1,9 @@
-"""A config as TOML that `parse_config` reads back, and the copies in a run's folder.
+"""Writes a config as TOML, and keeps copies of a config file in the run's folder.
 
-A start copies its config to `config.toml`. The user may edit this file for the next
+Each start copies its config file to `config.toml`, which the user may edit for the next
 start. `configs/step-N.toml` is the config that the run used from step N on, for each N
-at which the config changed. A copy sets `relative_to`, so the paths in the copy name
-the same files as the paths in the original.
+at which the config changed. A copy sets `relative_to`, so that relative paths in the
+copy and in the original name the same files.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def keep_config(config: RunConfig, run: Path, step: int) -> None:
 
 
 def newest_config(run: Path) -> Path | None:
-    """Return the file of the config that a run used last; None if there is no file.
+    """Return the path of the config that a run used last; None if no copy exists.
 
     The copy in `configs/` comes before `config.toml`, because the user may have edited
     `config.toml` for the next start.
@@ -62,7 +62,7 @@ def newest_config(run: Path) -> Path | None:
 
 
 def config_text(config: RunConfig) -> str:
-    """Return the TOML of a config, without values that equal their defaults."""
+    """Return the TOML text of a config, without values that equal their defaults."""
     schedule, held_out, mesh = config.schedule, config.eval, config.mesh
     top = {
         "relative_to": config.relative_to if config.relative_to != "." else None,
@@ -75,7 +75,7 @@ def config_text(config: RunConfig) -> str:
         _pairs(top),
         _table("sources", _sources(config.sources)),
         _table("policies", schedule.policies),
-        *("[[phases]]\n" + _pairs(_fields(phase)) for phase in schedule.phases),
+        *("[[phases]]\n" + _pairs(asdict(phase)) for phase in schedule.phases),
         _table("model_args", config.model_args),
         _table("trainer", config.trainer.given()),
     ]
@@ -88,12 +88,12 @@ def config_text(config: RunConfig) -> str:
         }
         blocks.append(_table("eval", values))
     if mesh is not None:
-        blocks.append(_table("mesh", {n: v or None for n, v in _fields(mesh).items()}))
+        blocks.append(_table("mesh", {n: v or None for n, v in asdict(mesh).items()}))
     return "\n".join(filter(None, blocks))
 
 
 def _rules(schedule: Schedule) -> dict[str, Any]:
-    """Return the other fields of a schedule. A field at its default is None."""
+    """Return a schedule's fields except phases and policies; defaults become None."""
     return {
         "longest": schedule.longest,
         "max_epochs": schedule.max_epochs,
@@ -125,10 +125,6 @@ def _key(name: str) -> str:
     return name if is_bare else _quoted(name)
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return {k: v for k, v in asdict(value).items() if v is not None}
-
-
 def _value(value: Any) -> str:
     if isinstance(value, str):
         return _quoted(value)
@@ -138,8 +134,8 @@ def _value(value: Any) -> str:
         return repr(value)
     if isinstance(value, dt.datetime | dt.date | dt.time):
         return value.isoformat()
-    if is_dataclass(value):
-        value = _fields(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, Any]", value).items()
         inside = ", ".join(
@@ -154,12 +150,12 @@ def _value(value: Any) -> str:
 
 def _quoted(text: str) -> str:
     """Return a TOML string."""
-    # A string of JSON is a string of TOML, except that TOML forbids a bare DEL.
+    # Every JSON string is a TOML string, except that TOML forbids an unescaped DEL.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _kept(run: Path, step: float = math.inf) -> Path | None:
-    """Return the copy of the config used at a step; None if there is no copy."""
+    """Return the copy of the config used at a step; None if no copy is that old."""
     found = {
         int(name[1]): path
         for path in (run / _HISTORY).glob("step-*.toml")
@@ -170,15 +166,15 @@ def _kept(run: Path, step: float = math.inf) -> Path | None:
 
 
 def _moved(content: str, config: RunConfig, folder: Path) -> str:
-    """Return the text of a config with the `relative_to` of a copy in `folder`."""
+    """Return the text of a copy in `folder`: `content` with another `relative_to`."""
     relative_to = os.path.relpath(config.folder.resolve(), folder.resolve())
     head, bracket, rest = content.partition("\n[")
     if not head.startswith("["):
         head = _RELATIVE_TO.sub("", head)
     line = f"relative_to = {_quoted(relative_to)}\n" if relative_to != "." else ""
     text = line + head + bracket + rest
-    # A multi-line string may contain a line that looks like this key. Then write the
-    # values of the config instead, without its comments.
+    # `_RELATIVE_TO` also matches inside multi-line strings. If the text has changed for
+    # that reason, write the parsed config instead, which loses the file's comments.
     wanted = {**tomllib.loads(content), "relative_to": relative_to}
     if {"relative_to": ".", **_parsed(text)} != wanted:
         text = config_text(replace(config, relative_to=relative_to))
@@ -193,7 +189,7 @@ def _parsed(text: str) -> dict[str, object]:
 
 
 def _write(path: Path, content: str) -> None:
-    """Write a file atomically, unless it holds this content already."""
+    """Write a file atomically, unless the file already has this content."""
     if path.is_file() and path.read_text(encoding="utf-8") == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)

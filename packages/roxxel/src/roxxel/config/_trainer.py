@@ -1,4 +1,4 @@
-"""Makes the `Trainer` of a `RunConfig`: model function, mesh and keywords."""
+"""Builds the `Trainer` of a `RunConfig`: model function, mesh and keywords."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 def make_trainer(config: RunConfig) -> Trainer:
     """Return the trainer of a run, ready to `run()`.
 
-    This function imports the module of the model from `config.folder`, or else from
-    `sys.path`. It leaves `sys.path` unchanged.
+    This function imports the model's module from `config.folder` or, failing that, from
+    `sys.path`, and leaves `sys.path` unchanged.
 
     Raises:
         ConfigError: The config is invalid, or its corpora or devices do not suffice.
             The message names the file.
         RunMismatchError: The folder holds another run, or a run that read other data.
         OSError: A corpus is missing, or the folder cannot be written.
-        Exception: An error of the model's own code.
+        Exception: The model's own code raised this error.
     """
     for name in ("model", "save_path"):
         if getattr(config, name) is None:
@@ -51,7 +51,7 @@ def make_trainer(config: RunConfig) -> Trainer:
     if "init_from" in given:
         given["init_from"] = config.path(given["init_from"])
     if given.get("hang_after_s") == 0:
-        given["hang_after_s"] = None  # TOML has no null
+        given["hang_after_s"] = None  # TOML has no null, so 0 means None
     with _importable(config.folder), _as_config_error(config):
         made = _Made(config)
         return Trainer(
@@ -70,7 +70,7 @@ class _Made:
     """Splits the model's function in two: `model_and_optimizer` and `loss`.
 
     The trainer compiles `model_and_optimizer`, so every device creates only its own
-    part of the arrays. A call before that would create whole arrays on one device.
+    part of the arrays. A direct call would create whole arrays on one device.
     """
 
     def __init__(self, config: RunConfig) -> None:
@@ -79,7 +79,7 @@ class _Made:
         self._loss_fn: Callable[..., Any] | None = None
 
     def model_and_optimizer(self) -> tuple[Any, Any]:
-        """Call the model's function, keep its loss function, and return the others."""
+        """Call the model's function, store the loss function, and return the rest."""
         self._check_arguments()
         made = self._function(**self._config.model_args)
         if not isinstance(made, tuple) or len(cast("tuple[Any, ...]", made)) != 3:
@@ -94,7 +94,7 @@ class _Made:
         """Check that the function accepts `[model_args]`."""
         try:
             parameters = inspect.signature(self._function).parameters.values()
-        except ValueError:  # the callable is not written in Python
+        except ValueError:  # a callable written in C may have no signature
             return
         kinds = {"POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY"}
         accepted = {p.name: p for p in parameters if p.kind.name in kinds}
@@ -104,7 +104,7 @@ class _Made:
             if key not in accepted and not takes_all:
                 raise ConfigError(
                     f"{config.file}: [model_args] has the key {key!r}, which "
-                    f"{config.model} does not accept; it accepts "
+                    f"{config.model} does not accept; the function accepts "
                     f"{' and '.join(accepted) or 'none'}"
                 )
         needed = [name for name, p in accepted.items() if p.default is p.empty]
@@ -112,17 +112,17 @@ class _Made:
         if missing:
             raise ConfigError(
                 f"{config.file}: [model_args] lacks {' and '.join(missing)}, which "
-                f"{config.model} needs; write it under [model_args]"
+                f"{config.model} needs; write a value under [model_args]"
             )
 
     def loss(self, model: Any, batch: Any) -> Any:
         """Call the loss function that the model's function returned."""
-        assert self._loss_fn is not None  # noqa: S101 - a model is made first
+        assert self._loss_fn is not None  # noqa: S101 - the trainer makes the model first
         return self._loss_fn(model, batch)
 
 
 def load_function(config: RunConfig) -> Callable[..., Any]:
-    """Import the function that `model` names; errors of its module are not caught."""
+    """Import the function that `model` names; errors in its module propagate."""
     name, _, function = str(config.model).partition(":")
     _forget_namesake(name.partition(".")[0], config.folder)
     try:
@@ -132,13 +132,13 @@ def load_function(config: RunConfig) -> Callable[..., Any]:
             raise
         raise ConfigError(
             f"{config.file}: model names the module {error.name!r}, which is neither "
-            f"in {config.folder} nor installed; put it there or correct the name"
+            f"in {config.folder} nor installed; create the module or correct the name"
         ) from error
     found = getattr(module, function, None)
     if not callable(found):
         raise ConfigError(
             f"{config.file}: {module.__file__} has no function {function!r}, which "
-            "model names; write it there or correct the name"
+            "model names; define the function or correct the name"
         )
     return found
 
@@ -155,10 +155,7 @@ def _importable(folder: Path) -> Generator[None]:
 
 
 def _forget_namesake(name: str, folder: Path) -> None:
-    """Unload a module of this name that came from another folder.
-
-    Two configs in different folders may both name a module `model`.
-    """
+    """Unload a module of this name that belongs to the folder of another config."""
     spec = PathFinder.find_spec(name, [str(folder.resolve())])
     loaded = sys.modules.get(name)
     if spec is None or spec.origin is None or loaded is None:
@@ -174,7 +171,7 @@ def _as_config_error(config: RunConfig) -> Generator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
-        # The messages of Roxxel's own error classes already name the file or folder.
+        # Roxxel's own error classes propagate: their messages name the file or folder.
         *_, (raising, _) = traceback.walk_tb(error.__traceback__)
         module = str(raising.f_globals.get("__name__"))
         is_ours = module.startswith("roxxel") and not module.startswith(

@@ -1,13 +1,13 @@
 """The text of the quickstart: the sources of Python's own standard library.
 
-Every Python includes about twelve megabytes of well-written text, so the quickstart
+Every Python installation includes about 12 MB of well-written text, so the quickstart
 downloads nothing. One source file is one document; its bytes are its tokens. A second
 corpus has the docstrings of the same files, also one document for each file. The
 quickstart blends this prose into the code.
 
-About 2 % of the files are held out. A hash of the content chooses them, so the choice
-does not depend on names, order or folder, and a copy of a held-out file is held out
-too. The second corpus omits the docstrings of held-out files.
+Training never reads about 2 % of the files, the held-out files. A hash of the content
+selects these files, so names, order and folder do not matter, and copies of a file stay
+together. The second corpus omits the docstrings of held-out files.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ SEPARATOR = 256
 VOCAB_SIZE = SEPARATOR + 1
 
 HELD_OUT_SHARE = 0.02
-"""Share of the documents that are never trained on."""
+"""Share of the documents that training never reads."""
 
 HELD_OUT_BYTES = 64 * 1024
-"""Smallest total size of the held-out documents, also for a small library."""
+"""Minimum total size of the held-out documents. Only a small library needs this."""
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__"})
 _TESTS = frozenset({"test", "tests", "idle_test"})
@@ -88,23 +88,23 @@ def find_library() -> Path:
 def read_library(folder: Path) -> Library:
     """Read the library's sources, and separate the held-out documents.
 
-    This function skips test files, installed packages and generated build settings, so
-    the documents are the same whether or not a Python ships its tests. It also skips a
-    file that is empty or not valid UTF-8.
+    The result omits test files, because some Pythons do not ship their tests. It also
+    omits installed packages, generated build settings, empty files, and files that are
+    not valid UTF-8.
 
     Args:
-        folder: The standard library's folder, as `find_library` gives it.
+        folder: The standard library's folder, as `find_library` returns it.
 
     Returns:
-        Every document, in exactly one of the two parts.
+        The library; each document is either in `train` or in `held_out`.
 
     Raises:
         CorpusError: The folder does not exist, or holds too little text to train on.
     """
     if not folder.is_dir():
         raise CorpusError(
-            f"{folder}: no such folder, but this Python says that its standard "
-            "library is there; use a Python that is installed with its sources"
+            f"{folder}: no such folder, but this Python reports its standard "
+            "library there; use a Python that is installed with its sources"
         )
     documents = tuple(_documents(folder))
     num_bytes = sum(len(document.content) for document in documents)
@@ -130,7 +130,7 @@ def docstrings(document: Document) -> bytes:
     """
     try:
         with warnings.catch_warnings():
-            # Hides warnings about invalid escapes in old modules of the library.
+            # Old modules of the library have invalid escapes, which warn.
             warnings.simplefilter("ignore")
             module = ast.parse(document.content)
     except (SyntaxError, ValueError):
@@ -168,7 +168,7 @@ def _documents(folder: Path) -> Iterator[Document]:
         parts = frozenset(name.parts[:-1])
         if parts & _NOT_LIBRARY or parts & _TESTS:
             continue
-        if name.name.startswith("_sysconfigdata"):  # differs from machine to machine
+        if name.name.startswith("_sysconfigdata"):  # differs between machines
             continue
         try:
             content = paths[name].read_bytes()

@@ -1,8 +1,9 @@
-"""The folder of a quickstart: how it is recognised, and the config of the run in it.
+"""The folder of a quickstart run, and the run's config.
 
-`quickstart.lock` marks the folder of a quickstart. Any other folder that is not empty
-is refused and stays unchanged. A new run writes `config.toml` last. If this file is
-missing, an earlier start was interrupted, and the quickstart starts again.
+`quickstart.lock` marks the folder of a quickstart. The quickstart refuses any other
+folder that is not empty, and leaves this folder unchanged. A new run writes
+`config.toml` last. If this file is missing, the earlier start was incomplete, and the
+quickstart starts again.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 
 MODEL = "roxxel.quickstart.model:make"
 DEFAULT_STEPS = 500
-"""Steps of a new run by default: a few minutes on two processor cores."""
+"""Default steps of a new run: about seven minutes on two processor cores."""
 
 MIN_STEPS = 2
-"""One step for each phase."""
+"""Minimum steps of a run: one for each phase."""
 
 _CONFIG = "config.toml"
 _DATA = "data"
@@ -53,7 +54,7 @@ _OURS = frozenset(
 )
 _HEAD = """\
 # Written by `roxxel quickstart`, which continues this run.
-# `roxxel plan` shows what this file declares, `roxxel train` continues by it.
+# `roxxel plan` shows what this file declares; `roxxel train` also continues the run.
 
 """
 
@@ -68,7 +69,7 @@ def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfi
     Args:
         path: Folder of the run.
         steps: Steps of the whole run; intervals and the learning rate follow from them.
-        seed: Seed of the model and of the order of the data.
+        seed: Seed of the model and of the data order.
         data: Folder of the corpora below `path`.
     """
     boundary = max(1, steps * 7 // 10)
@@ -121,7 +122,7 @@ class QuickstartFolder:
         path: The folder; it need not exist.
 
     Raises:
-        QuickstartError: The path is a file, or the folder is not of a quickstart.
+        QuickstartError: The path is a file, or the folder has other content.
 
     >>> from pathlib import Path
     >>> QuickstartFolder(Path("new")).config() is None
@@ -155,8 +156,8 @@ class QuickstartFolder:
         config = load_config(file)
         if not _is_ours(config):
             raise QuickstartError(
-                f"{file}: was edited and is not a quickstart's any more; use "
-                "`roxxel train` with it, or give another --out"
+                f"{file}: was edited and is no longer a quickstart's config; use "
+                "`roxxel train` with this file, or give another --out"
             )
         return config
 
@@ -180,8 +181,8 @@ class QuickstartFolder:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise QuickstartError(
-                    f"{self.path}: another quickstart is running there; "
-                    "wait for it or give another --out"
+                    f"{self.path}: another quickstart is running in this "
+                    "folder; wait until it ends, or give another --out"
                 ) from error
             yield
 
@@ -195,17 +196,17 @@ class QuickstartFolder:
         if foreign:
             raise QuickstartError(
                 f"{self.path}: holds {_listed(foreign)} beside the run, so --fresh "
-                "leaves it alone; move that away or give another --out"
+                "removes nothing; move these files away, or give another --out"
             )
 
     def replace_run(self) -> None:
-        """Remove the run, and move the staged corpora to where the next run reads.
+        """Remove the run, and rename the staged corpora to the next run's data folder.
 
         Raises:
             QuickstartError: The folder holds other files too.
         """
         self.check_removable()
-        # Remove the config first: without it the remaining files are not a run.
+        # Remove the config first: without a config, the remaining files are not a run.
         for name in (_CONFIG, *sorted(_OURS - {_CONFIG, _LOCK, _STAGED})):
             path = self.path / name
             if path.is_dir() and not path.is_symlink():

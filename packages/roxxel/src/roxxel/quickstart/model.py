@@ -26,7 +26,7 @@ _PEAK_RATE = 4e-3
 """Highest learning rate; the final rate is a tenth of this."""
 
 _TEMPERATURE = 0.7
-"""Divides the logits of a text sample; a lower value favours the likeliest bytes."""
+"""Divisor of the logits of a text sample; lower values favour the likeliest bytes."""
 
 
 @dataclass(frozen=True)
@@ -134,15 +134,15 @@ class Decoder(nnx.Module):
 
 
 def rotate(x: jax.Array, base: float = 10_000.0) -> jax.Array:
-    """Turn pairs of channels by angles that grow with the position.
+    """Rotate pairs of channels by angles that grow with the position.
 
     Args:
         x: Queries or keys, shape (B, T, heads, channels), channels even.
-        base: The slowest pair turns by about `1 / base` a position.
+        base: The slowest pair rotates by about `1 / base` radians per position.
 
     Returns:
-        An array of the same shape and dtype. The product of a rotated query and a
-        rotated key depends on the distance of their positions.
+        An array of the same shape and dtype. The dot product of a rotated query and a
+        rotated key depends on their positions only by the distance.
     """
     seq_len, channels = x.shape[1], x.shape[-1]
     speeds = base ** (-jnp.arange(0, channels, 2) / channels)
@@ -174,7 +174,7 @@ def next_byte_loss(model: Any, batch: jax.Array) -> jax.Array:
 
 
 def make_optimizer(horizon: int) -> optax.GradientTransformation:
-    """Return AdamW. The learning rate rises, then falls to a tenth and stays there.
+    """Return AdamW. The learning rate rises, falls to a tenth of its peak, then stays.
 
     Args:
         horizon: Step at which the learning rate reaches its final value.
@@ -217,12 +217,12 @@ def sample_text(
     Args:
         model: A decoder over bytes.
         prompt: Start of the text; at least one character.
-        num_bytes: Largest number of bytes to add; a separator ends the text earlier.
+        num_bytes: Maximum number of bytes to add; a separator ends the text earlier.
         seed: The same model, prompt and seed give the same text.
 
     Returns:
-        The prompt and its continuation. Characters that cannot be printed become
-        U+FFFD, because a model after few steps may write control characters.
+        The prompt and its continuation. Unprintable characters become U+FFFD, because
+        an undertrained model may write control characters.
     """
     start = np.frombuffer(prompt.encode(), np.uint8)
     buffer = np.zeros((1, len(start) + num_bytes), np.int32)
@@ -236,7 +236,7 @@ def sample_text(
         decoder = nnx.merge(graphdef, state)
 
         def add_one(index: jax.Array, buffer: jax.Array) -> jax.Array:
-            # The causal mask hides later bytes, which are not drawn yet.
+            # The causal mask hides the bytes that the loop has not drawn yet.
             logits = decoder(buffer)[0, index - 1] / _TEMPERATURE
             drawn = jax.random.categorical(jax.random.fold_in(key, index), logits)
             return buffer.at[0, index].set(drawn)

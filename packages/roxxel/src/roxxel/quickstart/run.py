@@ -54,7 +54,7 @@ class Options:
         seed: Seed. None means the seed of the run in the folder, or 0 for a new run.
         fresh: Whether to remove the run in the folder first.
         command: Command line that continues the run, printed for the user to copy.
-        report: Command line that writes the report of the run, printed likewise.
+        report: Command line that writes the report of the run, also printed.
     """
 
     out: Path
@@ -79,7 +79,7 @@ def quickstart(options: Options, say: Say) -> None:
         ConfigError: The config of the run is damaged.
     """
     folder = QuickstartFolder(options.out)
-    # Refuse before anything is created or removed.
+    # Refuse a bad request before the quickstart creates or removes a file.
     config = _requested(folder, options)
     say("Roxxel quickstart: a small language model learns to write Python from the")
     say("sources of Python's own standard library.")
@@ -102,7 +102,7 @@ def quickstart(options: Options, say: Say) -> None:
 
 
 def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
-    """Return the config of the folder's run, lengthened if requested; None if new."""
+    """Return the config of the folder's run, with new `steps`; None for a new run."""
     steps, seed, path = options.steps, options.seed, folder.path
     if steps is not None and steps < MIN_STEPS:
         raise QuickstartError(
@@ -122,8 +122,8 @@ def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
     for (source,) in config.sources.values():
         if not config.path(source).is_file():
             raise QuickstartError(
-                f"{config.path(source)}: the run was trained on this file and it is "
-                "missing; put it back, or start over with --fresh"
+                f"{config.path(source)}: this training file of the run is missing; "
+                "restore the file, or start over with --fresh"
             )
     before = steps_of(config)
     if steps is None or steps == before:
@@ -154,7 +154,7 @@ def _read(say: Say) -> Library:
 
 
 def _begin(folder: QuickstartFolder, options: Options, library: Library) -> RunConfig:
-    """Write the corpora of a new run. If they suffice, replace an old run."""
+    """Write the corpora of a new run. If the corpora suffice, replace an old run."""
     steps, seed = options.steps or DEFAULT_STEPS, options.seed or 0
     write_corpora(folder.staged, library)
     try:
@@ -172,7 +172,7 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
 
     from roxxel.quickstart.model import count_parameters
 
-    assert config.eval is not None  # noqa: S101 - every config of ours has one
+    assert config.eval is not None  # noqa: S101 - `QuickstartFolder` requires [eval]
     uses = {
         "self": (config.sources["self"], "its source code"),
         "docstrings": (config.sources["docstrings"], "the prose in it"),
@@ -188,7 +188,7 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
     say(f"Model   a transformer with {count_parameters(trainer.model):,} parameters")
     say(f"Where   {len(devices)} x {devices[0].device_kind}; seed {config.seed}")
     say("")
-    say("The plan (a sample is its context and the byte that follows):")
+    say("The plan (a sample is a context and the next byte):")
     say("")
     for line in str(trainer.plan()).splitlines():
         say(line)
@@ -217,8 +217,8 @@ def _say_ending(
         f"({log(VOCAB_SIZE):.2f} for a uniform guess)."
     )
     say("")
-    say("What the model writes now (the prompt was the first word):")
-    assert isinstance(trainer.model, Decoder)  # noqa: S101 - the config names it
+    say("A text by the model (the first word is the prompt):")
+    assert isinstance(trainer.model, Decoder)  # noqa: S101 - the config names `Decoder`
     sample = sample_text(
         trainer.model, _PROMPT, num_bytes=_SAMPLE_BYTES, seed=trainer.seed
     )
@@ -233,10 +233,10 @@ def _say_farewell(
     say("")
     say(f"In {shlex.quote(str(folder.path))}:")
     say("  checkpoints/   model and optimizer: the newest three and the best")
-    say("  data/          the corpora (look at one with `roxxel format info`)")
+    say("  data/          the corpora (`roxxel format info` describes a corpus)")
     say("  metrics.jsonl  loss, tokens/s, waiting time and held-out loss by step")
     say("  system.log     what happened when")
     say("  config.toml    this run as a file for `roxxel plan` and `roxxel train`")
-    say(f"Look at it:       {options.report}")
-    say(f"Train it longer:  {options.command} --steps {2 * steps_of(config)}")
-    say(f"Start over:       {options.command} --fresh")
+    say(f"Write a report:  {options.report}")
+    say(f"Train longer:    {options.command} --steps {2 * steps_of(config)}")
+    say(f"Start over:      {options.command} --fresh")

@@ -1,8 +1,8 @@
-"""A run as one page: what `roxxel report` writes.
+"""Writes the HTML page of `roxxel report` about one run.
 
-The report reads the folder of the run, without JAX. Only the plan needs the corpora. If
-the corpora cannot be read, the page has no plan. The page contains its charts and
-numbers, and needs no network.
+The report reads the run's folder, without JAX. Only the plan needs the corpora: if a
+corpus is unreadable, the page omits the plan. The page contains its charts and numbers,
+and needs no network.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ def write_report(run: Path, out: Path) -> RunFacts:
         The facts that the page shows.
 
     Raises:
-        RunFolderError: The folder holds no run, or `out` cannot be a file.
+        RunFolderError: The folder `run` holds no run, `out` is a folder, or the folder
+            of `out` does not exist.
         OSError: The folder cannot be read, or the page cannot be written.
     """
     facts = read_facts(run)

@@ -1,9 +1,9 @@
 """Charts as inline SVG: lines or stacked areas over the steps, with marks for phases.
 
-Colours are CSS variables of the page, for its light and dark themes. Each chart is
-drawn twice, wide and narrow, because scaling an SVG also scales its text.
+Colours are CSS variables, which the page sets for light and dark themes. Each figure
+has a wide and a narrow SVG, because scaling an SVG also scales its text.
 
-No library draws these charts. pygal 3.1 joins lines across a gap, stacks areas only at
+pygal would not suffice: version 3.1 joins lines across a gap, stacks areas only at
 equal distances, cannot mark phases, and adds 8 kB of styles and a script per chart.
 """
 
@@ -18,30 +18,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-COLORS = 8
-"""The page defines the colours `--c0` to `--c7`."""
+_COLORS = 8
+"""Number of colours; the page defines them as `--c0` to `--c7`."""
 
 _MOST_POINTS = 800
-"""Most points of a line: about one for each pixel column of a chart."""
+"""Maximum number of points in a line, about one per pixel column of a chart."""
 
 _LOG_FROM = 2.5
-"""An axis is logarithmic if the ratio of its greatest to its least value is larger."""
+"""An axis is logarithmic if maximum / minimum of its values exceeds this ratio."""
 
 _LEAST_IN_LOG = 1e-100
-"""Values outside 1e-100 to 1e100 are drawn on a linear axis, because their ratio may
-overflow."""
+"""Values outside 1e-100 to 1e100 get a linear axis: their ratio may overflow."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One number over the steps; None stands for NaN and infinite values."""
+    """Values of one quantity over the steps; None stands for NaN and infinities."""
 
     steps: list[int]
     values: list[float | None]
 
     @property
     def last(self) -> float | None:
-        """The newest value; None if there is no value or the value is not finite."""
+        """The newest value; None if the series is empty or the value is not finite."""
         return self.values[-1] if self.values else None
 
     @property
@@ -52,9 +51,8 @@ class Series:
 def thinned(series: Series) -> Series:
     """Drop points of a long series, so that the page stays small.
 
-    The points are split into groups of neighbours. The result keeps both ends of the
-    series and, per group, the minimum and the maximum, or one gap and the minimum. So a
-    spike of a single step stays visible.
+    The result keeps both ends and, from each group of neighbouring points, the minimum
+    and the maximum, or one gap and the minimum. A spike of one step stays visible.
     """
     count = len(series.steps)
     if count <= _MOST_POINTS:
@@ -96,7 +94,7 @@ class Mark:
     """A step at which a phase begins, with labels of different lengths."""
 
     step: int
-    labels: tuple[str, ...]  # longest first; the first that fits is drawn
+    labels: tuple[str, ...]  # longest first; the chart shows the first label that fits
 
 
 @dataclass(frozen=True)
@@ -105,13 +103,11 @@ class Chart:
 
     key: str  # id of the figure in the page
     title: str
-    # One or more lines, each with one or more points. The lines of a stack have the
-    # same steps.
-    lines: Sequence[Line]
+    lines: Sequence[Line]  # not empty; the lines of a stack have the same steps
     is_stack: bool = False
     from_zero: bool = True
     may_be_log: bool = False
-    shown: Callable[[float], str] = field(default=short)  # text of a value
+    shown: Callable[[float], str] = field(default=short)  # returns the text of a value
     height: int = 220  # pixels
 
     def html(self, last_step: int, marks: Sequence[Mark]) -> str:
@@ -204,9 +200,9 @@ class _Drawing:
 
     def _marks(self, marks: Sequence[Mark]) -> list[str]:
         parts: list[str] = []
-        places = [self._at_x(mark.step) for mark in marks]
-        stops = [*places, self.right + 10][1:]
-        for mark, at, stop in zip(marks, places, stops, strict=True):
+        starts = [self._at_x(mark.step) for mark in marks]
+        stops = [*starts, self.right + 10][1:]
+        for mark, at, stop in zip(marks, starts, stops, strict=True):
             if mark.step:
                 parts.append(
                     f'<line class="mark" x1="{at}" x2="{at}" y1="{self.top - 12}" '
@@ -242,7 +238,7 @@ class _Drawing:
             if len(p) > 1
         ]
         points = [point.split(",") for piece in pieces for point in piece]
-        # A single point is not a line and needs a dot.
+        # A polyline of one point is invisible, so draw a dot.
         if line.has_dots or len(points) == 1:
             drawn += [
                 f'<circle cx="{x}" cy="{y}" r="3" fill="{color}"/>' for x, y in points
@@ -260,7 +256,7 @@ class _Drawing:
             ]
             edge = zip(steps, above, strict=True)
             back = [*zip(steps, below, strict=True)][::-1]
-            # The areas start at 0: no tokens were delivered before the first step.
+            # Before step 0 the run has read no tokens, so each area starts at (0, 0).
             points = [(0, 0.0), *edge, *back]
             text = " ".join(f"{self._at_x(s)},{self._at_y(v)}" for s, v in points)
             parts.append(f'<polygon fill="{_color(index)}" points="{text}"/>')
@@ -270,7 +266,7 @@ class _Drawing:
 
 @dataclass(frozen=True)
 class Axis:
-    """A linear or logarithmic axis from `low` to `high`, which is above `low`."""
+    """A linear or logarithmic axis from `low` to `high`; `low < high`."""
 
     low: float
     high: float
@@ -284,7 +280,7 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self, most: int) -> list[float]:
-        """Return round numbers on the axis: `most`, or a few more or less."""
+        """Return round numbers on the axis, about `most` of them."""
         if self.is_log:
             decades = range(
                 math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1
@@ -327,4 +323,4 @@ def axis_over(
 
 
 def _color(index: int) -> str:
-    return f"var(--c{index % COLORS})"
+    return f"var(--c{index % _COLORS})"

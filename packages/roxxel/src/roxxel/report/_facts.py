@@ -1,4 +1,4 @@
-"""The facts of a run, from the files in its folder."""
+"""Reads the facts of a run from the files in its folder."""
 
 from __future__ import annotations
 
@@ -45,15 +45,14 @@ _NOT_DRAWN = {
 
 @dataclass(frozen=True)
 class PhaseFacts:
-    """One phase as far as it was trained."""
+    """The trained part of one phase."""
 
     index: int
     start: int
     shape: str  # such as `8 x 257`; empty if no checkpoint records the phase
-    # Planned share of each source, from its weight. Empty if no checkpoint records the
-    # phase.
+    # Planned share of each source. Empty if no checkpoint records the phase.
     shares: Mapping[str, float]
-    tokens: Mapping[str, int]  # read in this phase, for each source
+    tokens: Mapping[str, int]  # tokens read in this phase, by source
 
 
 @dataclass(frozen=True)
@@ -71,22 +70,22 @@ class RunFacts:
         wait_share: Share of `seconds` in which the loop waited for data.
         first_time: Time of the first row, ISO 8601; empty without rows.
         last_time: Time of the last row, ISO 8601; empty without rows.
-        seed: Seed of the order of the data; None without `run.json`.
+        seed: Seed of the data order; None without `run.json`.
         versions: Versions of the libraries that the run began with.
-        train: For each field of the training rows, its values over the steps. Long
-            series are thinned.
-        evaluations: For each field of the evaluation rows, the same.
+        train: Values over the steps, by field of the training rows; a long series is
+            thinned.
+        evaluations: Values over the steps, by field of the evaluation rows.
         tokens_by_source: Tokens delivered so far, by source.
-        phases: The phases as far as they were trained.
-        checkpoints: The checkpoints that are kept, oldest first.
+        phases: The trained part of each phase.
+        checkpoints: The undamaged checkpoints in the folder, oldest first.
         best_metric: Name of the metric that ranks checkpoints.
         best_step: Step of the best checkpoint; None if no checkpoint has the metric.
-        starts: How often the run was started.
+        starts: Number of starts in the log, including resumes.
         alerts: Warnings and errors of the log, oldest first.
-        last_text: The last text that `eval_fn` returned; empty without one.
+        last_text: The last text that `eval_fn` returned; empty without a text.
         num_damaged: Damaged lines of `metrics.jsonl`.
-        damaged: Files and checkpoints that cannot be read, by their path in the folder.
-        plan: The plan as text; empty if it cannot be computed.
+        damaged: Paths of damaged files and checkpoints, relative to the folder.
+        plan: The plan as text; empty if the report cannot compute the plan.
 
     >>> from pathlib import Path
     >>> row = '{"kind": "train", "step": 3, "loss": 2.5}'
@@ -123,7 +122,7 @@ class RunFacts:
 
     @property
     def headline(self) -> str:
-        """The run in one line."""
+        """Status, steps and loss of the run in one line."""
         total = "" if self.total_steps is None else f" of {self.total_steps:,}"
         loss = self.train["loss"].last if "loss" in self.train else None
         shown = "" if loss is None else f", loss {loss:.4f}"
@@ -232,7 +231,7 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
         for name, value in row.items():
             if name == "step" or isinstance(value, bool):
                 continue
-            # NaN and infinities are logged as text; each is a gap in the line.
+            # The log has NaN and infinities as text; the chart shows a gap for each.
             is_gap = value in ("nan", "inf", "-inf")
             if is_gap or isinstance(value, int | float):
                 steps.setdefault(name, []).append(row["step"])
@@ -241,14 +240,14 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
 
 
 def _tokens_columns(train: Rows) -> dict[str, Series]:
-    """Return the tokens of each source so far; all sources have the same steps."""
+    """Return the cumulative tokens by source; all series have the same steps."""
     counts = [(row["step"], row.get("tokens_by_source", {})) for row in train]
     names = {name: 0 for _, found in counts for name in found}
     return _columns({"step": step, **names, **found} for step, found in counts)
 
 
 def _phases(train: Rows, checkpoints: list[Checkpoint]) -> Iterable[PhaseFacts]:
-    """Yield every phase that the newest checkpoint or a row names."""
+    """Yield the trained part of each phase in the rows or the newest checkpoint."""
     recorded = _recorded_phases(checkpoints)
     before: dict[str, int] = {}
     last_step = 0
@@ -282,7 +281,7 @@ def _recorded_phases(checkpoints: list[Checkpoint]) -> dict[int, dict[str, Any]]
     found: dict[int, dict[str, Any]] = {}
     for entry in cast("list[dict[str, Any]]", entries):
         if entry["edited"] and found:
-            # This entry continues the same phase with other weights.
+            # An edit of the weights starts a new entry of the same phase.
             index = max(found)
             found[index] = {**entry, "start": found[index]["start"]}
         else:
@@ -291,7 +290,7 @@ def _recorded_phases(checkpoints: list[Checkpoint]) -> dict[int, dict[str, Any]]
 
 
 def _is_phase(entry: Any) -> bool:
-    """Return whether an entry has the form that `Sampler.state` gives a phase."""
+    """Return whether an entry has the form of a phase in `Sampler.state`."""
     try:
         counts = [entry["start"], entry["batch_size"], entry["seq_len"]]
         weights = list(entry["weights"].values())
@@ -303,7 +302,7 @@ def _is_phase(entry: Any) -> bool:
 def _best(
     checkpoints: list[Checkpoint], config: RunConfig | None
 ) -> tuple[str, int | None]:
-    """Return the metric that compares checkpoints, and the step of the best one."""
+    """Return the metric that ranks checkpoints, and the step of the best checkpoint."""
     recorded = {c.step: c.best for c in checkpoints}
     metrics = {c.step: c.metrics for c in checkpoints}
     metric = None
@@ -314,7 +313,7 @@ def _best(
 
 
 def _config(folder: Path) -> RunConfig | None:
-    """Return `config.toml` of the run; None if it cannot be read."""
+    """Return the config in `config.toml`; None if the file is missing or invalid."""
     from roxxel.config import load_config
 
     try:
@@ -324,7 +323,7 @@ def _config(folder: Path) -> RunConfig | None:
 
 
 def _plan(config: RunConfig, folder: Path) -> str:
-    """Return the plan of a run as text; empty if corpora or state cannot be read."""
+    """Return the plan of a run as text; empty if corpora or state are unreadable."""
     from roxxel.config import open_curriculum
 
     try:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _MOST_ALERTS = 40
 
 _MEANINGS = {
-    "read_s": "wait for reading tokens, in seconds since the row before",
-    "assemble_s": "wait for assembling batches, in seconds since the row before",
-    "transfer_s": "wait for making arrays, in seconds since the row before",
+    "read_s": "wait for reading tokens since the previous row, in seconds",
+    "assemble_s": "wait for assembling batches since the previous row, in seconds",
+    "transfer_s": "wait for making arrays since the previous row, in seconds",
     "model_flops_per_s": "work of the model, in FLOP/s",
     "mfu": "share of the peak FLOP/s of all devices",
     "device_bytes": "memory in use on the fullest device, in bytes",
@@ -28,7 +28,7 @@ _MEANINGS = {
     "grad_norm": "norm of the gradient",
     "learning_rate": "step size of the optimizer",
 }
-"""Meanings of the trainer's own fields, with units."""
+"""Chart titles of the trainer's own fields, with units."""
 
 
 def page(facts: RunFacts) -> str:
@@ -43,7 +43,7 @@ def page(facts: RunFacts) -> str:
         _head(facts),
         _alerts(facts),
         *(chart.html(facts.step, marks) for chart in charts),
-        "" if charts else "<p>No row of training has been written yet.</p>",
+        "" if charts else "<p>The run has not written a training row yet.</p>",
         _phases(facts),
         _checkpoints(facts),
         _plan(facts),
@@ -67,7 +67,7 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
     train = facts.train
     names = {"loss": "loss of a step", "loss_mean": "mean loss"}
     if train.get("loss") == train.get("loss_mean"):
-        # With a row for every step the mean is the loss; draw one line.
+        # If every step has a row, the mean equals the loss. Draw only one line.
         del names["loss_mean"]
     losses = [
         Line(words, train[name], is_faint=name == "loss" and len(names) > 1)
@@ -173,7 +173,7 @@ def _alerts(facts: RunFacts) -> str:
     ]
     left_out = len(facts.alerts) - len(items)
     if left_out:
-        items.insert(0, f"<li>{left_out} older ones are in system.log</li>")
+        items.insert(0, f"<li>{left_out} older entries are in system.log</li>")
     if facts.num_damaged:
         items.append(
             f"<li>{facts.num_damaged} lines of metrics.jsonl cannot be read</li>"
@@ -231,7 +231,7 @@ def _checkpoints(facts: RunFacts) -> str:
             marks.append(f"best {facts.best_metric}")
         metrics = ", ".join(f"{n} {v:.4g}" for n, v in checkpoint.metrics.items())
         rows.append((f"{checkpoint.step:,}", ", ".join(marks), metrics))
-    head = ("step", "", "numbers of that step")
+    head = ("step", "", "metrics")
     return _table("Checkpoints kept", head, rows, left={1, 2})
 
 
@@ -239,7 +239,7 @@ def _plan(facts: RunFacts) -> str:
     if not facts.plan:
         return ""
     return (
-        "<details><summary>Plan of config.toml as it is now</summary>"
+        "<details><summary>Plan of the current config.toml</summary>"
         f"<pre>{escape(facts.plan)}</pre></details>"
     )
 
@@ -255,7 +255,7 @@ def _text(facts: RunFacts) -> str:
 
 def _versions(facts: RunFacts) -> str:
     shown = ", ".join(f"{name} {text}" for name, text in facts.versions.items())
-    return f"<footer>Begun with {escape(shown)}.</footer>" if shown else ""
+    return f"<footer>The run began with {escape(shown)}.</footer>" if shown else ""
 
 
 def _table(
@@ -287,7 +287,7 @@ def _percent(share: float) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """Return a duration in the two largest of its units."""
+    """Return a duration in its two largest units."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     minutes, seconds = divmod(round(seconds), 60)
@@ -307,7 +307,7 @@ def _when(time: str) -> str:
 
 
 def _json(value: object) -> str:
-    """Return JSON without `<`, so that a text cannot close the script element."""
+    """Return JSON without `<`, so that no string can close the script element."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 

@@ -1,4 +1,4 @@
-// Shows the numbers under the pointer; without it the page is whole but for that.
+// Shows the numbers under the pointer. All other parts of the page work without script.
 const numbers = JSON.parse(document.getElementById("numbers").textContent);
 const tip = document.getElementById("tip");
 

@@ -1,6 +1,6 @@
 """The names of `roxxel_loader.sharding`, for `from roxxel.sharding import ...`."""
 
-# ruff: noqa: F403 - every name is written once, in that package
+# ruff: noqa: F403 - `roxxel_loader.sharding` lists the names
 # pyright: reportWildcardImportFromLibrary=false
 
 from __future__ import annotations

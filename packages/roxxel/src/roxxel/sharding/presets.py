@@ -1,6 +1,6 @@
 """The public names of `roxxel_loader.sharding.presets`."""
 
-# ruff: noqa: F403, PLC0414 - every name is written once, in that module
+# ruff: noqa: F403, PLC0414 - `roxxel_loader.sharding.presets` lists the names
 # pyright: reportWildcardImportFromLibrary=false
 
 from __future__ import annotations
