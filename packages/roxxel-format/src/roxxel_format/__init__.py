@@ -11,10 +11,11 @@ from roxxel_format._version import __version__
 from roxxel_format._write.options import WriteSummary
 from roxxel_format._write.shard_writer import ShardWriter
 from roxxel_format.corpus import Roxxel
-from roxxel_format.errors import ChecksumError, ShardError
+from roxxel_format.errors import BucketError, ChecksumError, ShardError
 from roxxel_format.protocol import TokenReader
 
 __all__ = [
+    "BucketError",
     "ChecksumError",
     "Roxxel",
     "Shard",

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_format import ChecksumError, Roxxel, ShardError
+from roxxel_format import BucketError, ChecksumError, Roxxel, ShardError
 from roxxel_format.cli import main
-from roxxel_format.errors import BucketError
 
 from .buckets import Bucket, running_bucket
 
