@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Roxxel:
-    """A corpus: the shards that a path names, as one line of tokens.
+    """A corpus: the tokens of all shards at a path, as one line.
 
     The constructor opens no file. The first use opens the corpus: it reads the manifest
     (without a manifest, the head and foot of every shard), and fixes the version. The
@@ -51,7 +51,7 @@ class Roxxel:
         max_maps: Maximum number of mapped shards, and of mapped files of each column.
             Default: as many as an eighth of the process's descriptors allows; fewer if
             many corpora are open.
-        version: Fingerprint of the version to read. Default: the current one.
+        version: Fingerprint of the version to read. Default: the current version.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")
@@ -128,7 +128,7 @@ class Roxxel:
 
     @property
     def dtype_name(self) -> str:
-        """Name of the item type; `bfloat16` also where numpy lacks that dtype."""
+        """Name of the item type; `bfloat16` even if ml_dtypes is not installed."""
         return self._open().contents.dtype_name
 
     @property
@@ -138,7 +138,7 @@ class Roxxel:
 
     @property
     def block_size(self) -> int:
-        """Bytes that one checksum covers, in the first shard."""
+        """Number of bytes that one checksum covers in the first shard."""
         return self._open().contents.block_size
 
     @property
@@ -175,7 +175,7 @@ class Roxxel:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the first shard: tokenizer, separator, source, free fields."""
+        """Metadata of the first shard: tokenizer, separator, source, user fields."""
         return self._open().metadata(0)
 
     @property
@@ -189,7 +189,7 @@ class Roxxel:
         return Documents(self)
 
     def column(self, name: str) -> Column:
-        """Return a column: one value for each token or each document.
+        """Return a column, which has a value for each token or each document.
 
         Replacing a column changes only the current version. The first opening of a
         column's file verifies the digest of the file.
@@ -228,12 +228,13 @@ class Roxxel:
             starts: First token of each window; integers, shape `(n,)`. Windows may
                 overlap, and may cross the ends of shards.
             length: Tokens of each window, at least 0.
-            dtype: Type of the result. Default: the dtype of `out`, else the stored
+            dtype: Type of the result. Default: the dtype of `out`, or else the stored
                 dtype.
             out: Array of shape `(n, length)`, which this method fills and returns.
 
         Returns:
-            Shape `(n, length)`, owned by the caller; C-contiguous unless `out` is not.
+            Array of shape `(n, length)`, owned by the caller; C-contiguous, unless
+            `out` is not.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -319,7 +320,7 @@ class Roxxel:
             progress: Called with the checked bytes and the bytes of all shards.
 
         Returns:
-            The number and size of the shards, and an error for each damaged part.
+            A report of the shards, with an error for each damaged part.
         """
         return verify_corpus(self._open().contents, threads=threads, progress=progress)
 
@@ -375,7 +376,7 @@ class Roxxel:
             metadata: JSON values to store, for example `{"source": "..."}`.
 
         Returns:
-            The shards that were written or kept, and their counts.
+            A summary of the shards that were written or kept.
 
         Raises:
             FileExistsError: `exist` does not allow changing the corpus; or `exist` is
@@ -415,19 +416,19 @@ class Roxxel:
         """Write a column: one item for each token, or for each document.
 
         The column covers the shards that exist when the write begins. Shards that are
-        appended later lack the column until `exist="append"` writes it for them.
+        appended later lack the column until a write with `exist="append"` adds it.
 
         Args:
             name: A letter or `_`, then letters, digits and `_` (ASCII).
-            values: A flat array or list; or an iterable of flat arrays, which are
-                joined. Strings are stored as UTF-8 of fixed width.
+            values: A flat array or list, or an iterable of flat arrays to concatenate.
+                Strings are stored as UTF-8 of fixed width.
             per: What each item belongs to. Tokens include separators. A document that
                 was split over shards counts once.
             dtype: Item type, such as `uint8` or `S36`. Default: the dtype of the
                 values. An iterable of arrays of strings needs `dtype`.
             exist: What to do if the column exists. `"append"` writes the column for the
-                shards that lack it: `values` are the items of these shards, in order,
-                and `per` and `dtype` must equal the column's. `"replace"` writes the
+                shards without it: `values` are the items of these shards, in order, and
+                `per` and `dtype` must equal those of the column. `"replace"` writes the
                 column for all shards; earlier versions keep the old column, and files
                 that no version needs are deleted. `"error"` raises FileExistsError.
 

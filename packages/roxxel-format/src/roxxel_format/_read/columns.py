@@ -1,7 +1,7 @@
-"""Columns: one value for each token or document of a corpus, in files of their own.
+"""Read columns: one value for each token or document of a corpus.
 
-The manifest lists one file for each shard. The file is an array without a header, with
-an item for each token of the shard, or for each document that begins in the shard.
+The manifest lists a column file for each shard. The file is an array without a header,
+with an item for each token of the shard, or for each document that begins in the shard.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHUNK_BYTES = 1 << 22
 
 
 class Column:
-    """One value for each token, or for each document, of a corpus; see `Roxxel.column`.
+    """A value for each token or document of a corpus; see `Roxxel.column`.
 
     The first read of a file opens it and verifies its digest. Up to `max_maps` files
     stay mapped; None means this column's share of the process's descriptors.
@@ -72,7 +72,7 @@ class Column:
         return digest.hexdigest()
 
     def __len__(self) -> int:
-        """Return the number of tokens, or of documents, of the corpus."""
+        """Return the number of values: the corpus's tokens or documents."""
         return len(self._line)
 
     @overload
@@ -92,9 +92,9 @@ class Column:
     ) -> Tokens:
         """Return the windows of `length` values that begin at `starts`.
 
-        Only for columns per token. The result has shape `(n, length)`; the caller owns
-        it. If `out` is given, it must have this shape and the column's dtype, and is
-        filled and returned.
+        Only for columns per token. The caller owns the result, shape `(n, length)`. The
+        method fills and returns `out`, which must have this shape and the column's
+        dtype.
         """
         if self.per != "token":
             raise TypeError(
@@ -114,7 +114,7 @@ class Column:
 
 
 class _ColumnFiles:
-    """The files of a column; each is verified when it is first opened."""
+    """The files of a column; the first opening of a file verifies the file."""
 
     def __init__(self, name: str, table: ColumnTable, contents: Contents) -> None:
         self.dtype = _parse_dtype(name, table, contents)
@@ -129,7 +129,7 @@ class _ColumnFiles:
         return file.array(self.dtype, file.num_bytes // self.dtype.itemsize, 0)
 
     def open(self, number: int) -> MappedFile:
-        """Open a file; raise ShardError if its size or its digest is wrong."""
+        """Open a file; raise ShardError if its size or digest is wrong."""
         path = str(self._folder / str(self._table.names[number]))
         count = self._bounds[number + 1] - self._bounds[number]
         try:
@@ -184,7 +184,7 @@ def damage_of_column(name: str, contents: Contents) -> list[ShardError]:
 
 
 def _bounds_of(table: ColumnTable, contents: Contents) -> Sequence[int]:
-    """Return the first item of each file, followed by the number of items."""
+    """Return the index of each file's first item, then the number of items."""
     return contents.bounds if table.per == "token" else contents.first_own
 
 

@@ -1,4 +1,4 @@
-"""One line of items in several files, such as the tokens of many shards.
+"""Read the items of several files as one line, such as the tokens of many shards.
 
 All reads of windows use this module. A piece is the items of one file. A window inside
 a piece is a slice; a window across pieces is copied first. `numpy.concatenate` then
@@ -54,9 +54,9 @@ class _KeptPieces(NamedTuple):
 
 
 class Line(Generic[_T]):
-    """Items in pieces, each in a file, read as one line. Safe to use from many threads.
+    """The items of several files, read as one line. Safe to use from many threads.
 
-    `bounds[i]` is the index of the first item of piece i; the last entry is the number
+    `bounds[i]` is the index of the first item of file i; the last entry is the number
     of all items. `open_file` opens a file by its number. `piece` checks the size of an
     open file and returns its items. Up to `max_maps` files stay open; None means this
     line's share of the process's descriptors.
@@ -234,7 +234,7 @@ def check_range(start: int, stop: int, num_tokens: int) -> None:
 
 
 def parse_index(index: SupportsIndex, length: int, what: str) -> int:
-    """Return an index from 0; a negative index counts from the end."""
+    """Return an index that counts from the start; raise IndexError if out of range."""
     number = as_index(index)
     if not -length <= number < length:
         raise IndexError(f"{what} {number} is out of range; there are {length}")

@@ -67,17 +67,17 @@ class Shard:
 
     @property
     def num_documents(self) -> int:
-        """Number of documents, parts of documents included."""
+        """Number of documents; a part of a split document counts as a document."""
         return self.layout.num_documents
 
     @property
     def tokens(self) -> Tokens:
-        """All items: a read-only view of the file, which keeps the file mapped."""
+        """All items: a read-only view, which keeps the file mapped."""
         return self.map().tokens
 
     @property
     def document_ends(self) -> npt.NDArray[np.int64]:
-        """End of each document in items, separator included; verified, read-only."""
+        """End of each document, an index of items; verified, read-only."""
         return self.map().document_ends
 
     def map(self) -> ShardMap:
@@ -136,7 +136,7 @@ class ShardMap:
         return self._tokens
 
     def piece(self, *, checked: bool) -> Tokens | CheckedTokens:
-        """Return the tokens; if `checked`, each read verifies the blocks it covers."""
+        """Return the tokens; if `checked`, each read verifies its blocks."""
         return CheckedTokens(self) if checked else self.tokens
 
     def metadata(self) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class ShardMap:
 
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:
-        """CRC-32 of each token block, then of each document block."""
+        """CRC-32 of each token block, followed by those of the document blocks."""
         self._file.check_size()
         if self._checksums is None:
             at = self.layout.sections
@@ -189,7 +189,7 @@ class ShardMap:
     def check_block(self, index: int, data: bytes | memoryview) -> None:
         """Raise ChecksumError if the bytes of a block do not match its checksum.
 
-        `index` counts the token blocks, then the document blocks.
+        `index` counts all token blocks before the document blocks.
         """
         if zlib.crc32(data) == int(self.checksums[index]):
             return
@@ -229,13 +229,13 @@ class ShardMap:
 
     @property
     def document_ends(self) -> npt.NDArray[np.int64]:
-        """End of each document in items; checked at the first use, read-only."""
+        """End of each document, an index of items; verified at the first use."""
         self._file.check_size()
         if self._ends is None:
             layout, at = self.layout, self.layout.sections
             data = self._file.view(at.documents, at.checksums)
             self._check_blocks(layout.num_token_blocks, data)
-            # Signed: numpy compares uint64 with other integers as floats.
+            # Signed, because numpy compares uint64 with other integers as floats.
             ends = np.frombuffer(data, "<i8")
             self._check_order(ends)
             self._ends = ends
@@ -260,15 +260,15 @@ class ShardMap:
     ) -> tuple[int, npt.NDArray[np.int64]]:
         """Return the first document with items in `[start, stop)`, and document ends.
 
-        The ends begin with that of this document, and stop with the first end that is
-        at least `stop`. `start` is an item of the shard; `start < stop`.
+        The first end is the end of this document; the last is the first end that is at
+        least `stop`. `start` is an item of the shard; `start < stop`.
         """
         ends = self.document_ends
         low = int(np.searchsorted(ends, start, "right"))
         high = int(np.searchsorted(ends, stop, "left")) + 1
         if not checked:
             return low, ends[low:high]
-        # The search read unverified bytes of the map, so repeat it in verified ends.
+        # The search read unverified bytes of the map, so repeat the search in a copy.
         first = max(0, low - 1)
         part = self.ends(first, min(high, self.layout.num_documents), checked=True)
         again = np.searchsorted(part, start, "right"), np.searchsorted(part, stop)

@@ -83,7 +83,7 @@ class WriteOptions:
 def difference(
     recorded: Mapping[str, Any], arguments: Mapping[str, Any], inputs: Inputs | None
 ) -> str:
-    """Return in words how the arguments of a write differ from the recorded ones."""
+    """Describe how the arguments of a write differ from the recorded arguments."""
     if not recorded:
         return "made with other arguments (not recorded)"
     differing = [
