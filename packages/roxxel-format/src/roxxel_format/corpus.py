@@ -247,7 +247,7 @@ class Roxxel:
         return self._open().read(starts, length, dtype, out)
 
     def token_range(self, start: int, stop: int) -> Tokens:
-        """Return tokens `[start, stop)`: a read-only view of one shard, else a copy.
+        """Return tokens `[start, stop)`: a read-only view of one shard, or a copy.
 
         Raises:
             IndexError: The range leaves `[0, num_tokens]`.
@@ -362,14 +362,13 @@ class Roxxel:
                 extra `tokenizers`, the path of a `tokenizer.json`, the path of a folder
                 with this file, or a name on the Hugging Face hub. An existing path is
                 never read as a name. Special tokens are added if `encode` adds them.
-            special_tokens: Encode the name of a special token, such as
-                `<|endoftext|>`, as this token, not as ordinary text. Works for
-                tokenizers of `tokenizers`, `transformers` and `tiktoken`; does not
-                affect others.
-            exist: What to do if the corpus exists. `"keep"` keeps the corpus and prints
-                one line if its last write had the same arguments; `data` is not read.
-                Other arguments raise FileExistsError. `"replace"` commits the new
-                shards alone, then deletes the old shards. `"append"` commits the new
+            special_tokens: Encode the name of a special token in a text, such as
+                `<|endoftext|>`, as this token and not as ordinary text. Only affects
+                tokenizers of `tokenizers`, `transformers` and `tiktoken`.
+            exist: What to do if the corpus exists. `"keep"` keeps the corpus, prints
+                one line and does not read `data`, if the last write had the same
+                arguments; otherwise it raises FileExistsError. `"replace"` commits only
+                the new shards, then deletes the old shards. `"append"` commits the new
                 shards after the old ones, as a new version; dtype, tokenizer and
                 separator must be the same. `"error"` raises FileExistsError. The shards
                 of an interrupted write are not a corpus.

@@ -136,8 +136,8 @@ class _ColumnFiles:
             file = MappedFile(path, open_file(path))
         except FileNotFoundError as error:
             raise ShardError(
-                f"{path}: the file is gone, so the column was replaced or the file was "
-                "removed; open the corpus again, or restore the file"
+                f"{path}: the file is missing, because the column was replaced or the "
+                "file was removed; open the corpus again, or restore the file"
             ) from error
         num_bytes = self._table.num_bytes[number]
         if file.num_bytes != num_bytes or num_bytes != count * self.dtype.itemsize:
@@ -213,6 +213,6 @@ def _parse_dtype(name: str, table: ColumnTable, contents: Contents) -> np.dtype[
     if dtype is None:
         raise ShardError(
             f"{contents.filepath}: column {name!r} has dtype {table.dtype!r:.100}, "
-            "which this reader does not know; install a newer roxxel-format"
+            "which this reader does not support; install a newer roxxel-format"
         )
     return dtype

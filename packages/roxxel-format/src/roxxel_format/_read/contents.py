@@ -133,8 +133,8 @@ class Contents:
             shard = ShardMap(path)
         except FileNotFoundError as error:
             raise ShardError(
-                f"{path}: the file is gone, so the corpus was replaced or the file was "
-                "removed; open the corpus again, or restore the file"
+                f"{path}: the file is missing, because the corpus was replaced or the "
+                "file was removed; open the corpus again, or restore the file"
             ) from error
         layout = shard.layout
         is_same = layout.row(_file_name(path)) == self.shards.row(number)
@@ -327,7 +327,7 @@ def _check_writes(filepath: str, paths: Sequence[str]) -> None:
             raise ShardError(
                 f"{name.pattern}: a write of its {len(group)} shards was interrupted "
                 "or is still in progress; write the corpus again, or pass a list of "
-                "the shards to read them as they are"
+                "the shards to read them anyway"
             )
 
 
@@ -345,9 +345,9 @@ def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
     if ours and others and "[0-9]*" not in filepath:
         raise ShardError(
             f"{filepath}: matches {len(ours)} shards of this corpus (such as "
-            f"{ours[0]}) and {len(others)} shards of others (such as {others[0]}); "
-            f'pass "{named.prefix}[0-9]*{named.suffix}" for this corpus alone, a '
-            "list of patterns for both, or keep each corpus in a folder of its own"
+            f"{ours[0]}) and {len(others)} other shards (such as {others[0]}); "
+            f'pass "{named.prefix}[0-9]*{named.suffix}" for only this corpus, or a '
+            "list of patterns for both, or keep each corpus in its own folder"
         )
 
 

@@ -25,7 +25,7 @@ _DOCUMENTS_AT_ONCE = 1 << 16
 
 
 class Shard:
-    """One file of documents.
+    """A file of documents.
 
     The constructor reads the head and the foot, and checks them against the size of the
     file. It does not keep the file open; `map()` opens the file for reading.
@@ -84,7 +84,7 @@ class Shard:
         """Map the file.
 
         Raises:
-            ShardError: The file is not the one that the constructor read.
+            ShardError: The file was replaced after the constructor read it.
         """
         shard = ShardMap(self.path)
         if shard.layout != self.layout:
@@ -176,7 +176,7 @@ class ShardMap:
 
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:
-        """CRC-32 of each token block, followed by those of the document blocks."""
+        """CRC-32 of each token block, followed by the CRC-32 of each document block."""
         self._file.check_size()
         if self._checksums is None:
             at = self.layout.sections

@@ -146,7 +146,7 @@ class Manifest:
         return {*self.shards.names, *self.column_files()}
 
     def column_files(self) -> list[str]:
-        """Return the names of all column files, with those of earlier columns."""
+        """Return the names of all column files, including earlier columns."""
         tables = [*self.columns.values(), *(e.table for e in self.earlier_columns)]
         return [name for table in tables for name in table.names if name is not None]
 

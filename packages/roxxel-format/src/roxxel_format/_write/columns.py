@@ -222,7 +222,7 @@ def _dtype_to_append(
     if stored is None:
         raise ShardError(
             f"{name.pattern}: column {column!r} has dtype {old.dtype!r:.100}, which "
-            "this writer does not know; install a newer roxxel-format"
+            "this writer does not support; install a newer roxxel-format"
         )
     if dtype is not None and _name_of(_stored(dtype)) != old.dtype:
         raise ValueError(
@@ -287,16 +287,12 @@ def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
     return dtypes.stored_dtype(dtypes.stored_name(wanted))
 
 
-def _array_of(values: Sequence[object]) -> np.ndarray[Any, Any]:
-    try:
-        return number_array(values)
-    except InexactError as error:
-        raise ValueError(f"a list of values{error}; correct the values") from None
-
-
 def _flat(values: object) -> np.ndarray[Any, Any]:
     if isinstance(values, list | tuple):
-        array = _array_of(cast("Sequence[object]", values))
+        try:
+            array = number_array(cast("Sequence[object]", values))
+        except InexactError as error:
+            raise ValueError(f"a list of values{error}; correct the values") from None
     else:
         array = np.asarray(values)
     if array.ndim != 1:

@@ -201,9 +201,8 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
     with alone(name):
         found = [each for each in leftovers(name) if each in before or each != lock]
         for path in found:
-            if path == name.manifest:
-                continue
-            path.unlink()
+            if path != name.manifest:
+                path.unlink()
         if name.manifest in found:
             withdraw(name)
         lock.unlink(missing_ok=True)

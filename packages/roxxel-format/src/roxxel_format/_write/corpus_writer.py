@@ -174,7 +174,7 @@ def _kept(
     if inputs is not None and recorded.get("inputs") == inputs.older:
         arguments = arguments | {"inputs": inputs.older}
         limits = (
-            "; its inputs were compared by name, size and time alone, because the "
+            "; its inputs were compared only by name, size and time, because the "
             "corpus does not record more"
         )
     if recorded != arguments:

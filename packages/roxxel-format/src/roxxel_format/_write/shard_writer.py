@@ -386,7 +386,7 @@ def _as_json(metadata: Mapping[str, Any]) -> bytes:
         ) from error
     if len(data) > MAX_METADATA_SIZE:
         raise ValueError(
-            f"metadata takes {len(data)} bytes as JSON, more than {MAX_METADATA_SIZE}; "
+            f"metadata has {len(data)} bytes as JSON, more than {MAX_METADATA_SIZE}; "
             "store large values in a separate file"
         )
     return data

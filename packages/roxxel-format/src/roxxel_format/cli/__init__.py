@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     """
     options = _parser(prog).parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
-        # Escape characters that the terminal cannot show; else printing them raises.
+        # Escape characters that the terminal cannot show, because printing them raises.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
