@@ -269,11 +269,30 @@ def test_damaged_description_falls_back_too(
 
     step = Checkpointer(folder, *make()).restore()
 
+    if text is None:
+        with pytest.raises(CheckpointDamagedError, match=f"300: .*{name} is missing"):
+            Checkpointer(folder, *make()).restore(300)
     are_metrics = name == "metrics/metrics" and text in {"[]", '{"tree_metadata": 3}'}
     assert step == (300 if are_metrics else 200)
     for command in (["ls", "--json"], ["show"], ["verify"]):
         assert main([*command, str(folder)]) in {0, 1}
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["default/_METADATA", "metrics/metrics", "_CHECKPOINT_METADATA", "array"]
+)
+def test_run_saves_a_damaged_step_of_orbax_again(folder: Path, name: str) -> None:
+    if name == "array":
+        cut(folder / "300")
+    else:
+        (folder / "300" / name).unlink()
+    with Checkpointer(folder, *make()) as saving:
+        assert saving.restore() == 200
+        save_all(saving, 300, metrics_dict={"loss": 0.4})
+
+        assert saving.restore() == 300
+    assert (folder / "abandoned" / "300" / "default").is_dir()
 
 
 def entry_of(body: Any, index: int = 0) -> Any:
