@@ -295,7 +295,7 @@ def test_a_truncated_foreign_file_is_an_error(suffix: str, tmp_path: Path) -> No
     ("shape", "message"),
     [
         ("(-5,)", "not a .npy file (its header is "),
-        ("(4,)", "has 138 bytes, but 4 items of uint16 end at byte 136; the file goes"),
+        ("(4,)", "has 138 bytes, but 4 items of uint16 end at byte 136; the file cont"),
         ("(6,)", "has 138 bytes, but 6 items of uint16 end at byte 140; the file is"),
         ("(5, 1)", "holds an array of shape (5, 1); save a flat array"),
     ],

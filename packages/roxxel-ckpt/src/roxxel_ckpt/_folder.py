@@ -165,10 +165,7 @@ class Folder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CheckpointWriteError(
-                f"{self}: cannot hold checkpoints ({error.strerror or error}); "
-                "give checkpoint_path a folder that this process may write to"
-            ) from error
+            raise cannot_hold_checkpoints(self, error) from error
 
     @contextlib.contextmanager
     def lock(self) -> Generator[bool]:
@@ -208,6 +205,13 @@ class Folder:
         _remove_tree(doomed)
         directory.rename(doomed)
         _remove_tree(doomed)
+
+
+def cannot_hold_checkpoints(folder: Folder, error: OSError) -> CheckpointWriteError:
+    return CheckpointWriteError(
+        f"{folder}: cannot hold checkpoints ({error.strerror or error}); "
+        "give checkpoint_path a folder that this process may write to"
+    )
 
 
 def is_of_manager(directory: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Errors of shards and corpora, as exceptions that a caller can catch alone."""
+"""Exceptions for invalid shards, manifests and corpora."""
 
 from __future__ import annotations
 
@@ -19,17 +19,11 @@ class ShardError(ValueError):
 
 
 class NotAShardError(ShardError):
-    """A file has another format than a shard's.
-
-    The message names the file, the fault, and the remedy.
-    """
+    """A file is not a shard."""
 
 
 class ManifestError(ShardError):
-    """A manifest is damaged, has an unknown format version, or is another file.
-
-    The message names the file, the fault, and the remedy.
-    """
+    """A manifest is damaged or has an unknown version, or a file is not a manifest."""
 
 
 class ChecksumError(ShardError):

@@ -1,13 +1,13 @@
 """The interface between a corpus and a curriculum.
 
-`TokenReader` is all that a curriculum needs. A curriculum also uses these members if
-the reader's class defines them:
+A curriculum needs only a `TokenReader`. It also uses these members if the reader's
+class defines them:
 
 - `token_range_seen -> tuple[int, int] | None`: least and greatest token; None for
   floats. A curriculum checks dtypes and vocabularies with it before the first batch.
-- `with_version(fingerprint) -> TokenReader`: the same corpus as it was at a version;
-  `ShardError` if the corpus has no such version. A run on a corpus that grew needs it
-  to resume.
+- `with_version(fingerprint) -> TokenReader`: the same corpus at another version; raises
+  `ShardError` if the corpus has no such version. Resuming a run on a corpus that grew
+  needs this member.
 - `with_check("blocks") -> TokenReader`: the same corpus, but every read verifies the
   checksums of its blocks.
 """
@@ -72,7 +72,7 @@ class TokenReader(Protocol):
 
     @property
     def tokenizer(self) -> str | None:
-        """Name and hash of the tokenizer, None if unknown."""
+        """Name and hash of the tokenizer; None if unknown."""
         ...
 
     @property

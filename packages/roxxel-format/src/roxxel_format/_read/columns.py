@@ -54,7 +54,7 @@ class Column:
 
     @property
     def per(self) -> str:
-        """`"token"` or `"document"`: whether a value belongs to a token or document."""
+        """What each value belongs to: `"token"` or `"document"`."""
         return self._table.per
 
     @property
@@ -82,7 +82,8 @@ class Column:
     def __getitem__(self, key: SupportsIndex | slice) -> Any:
         """Return the values that an index or a slice selects, as for a list.
 
-        A slice inside one shard is a read-only view of the file. Others are copies.
+        A slice inside one shard is a read-only view of the file; other slices are
+        copies.
         """
         return items_at(key, len(self), self._line.range, self._what)
 
@@ -145,7 +146,7 @@ class _ColumnFiles:
                 f"{self.dtype} need {count * self.dtype.itemsize} and the manifest "
                 f"lists {num_bytes}; restore the file, or write the column again"
             )
-        # A file that was closed to save descriptors need not be verified again.
+        # Skip the digest of a verified file that was only closed to save descriptors.
         status = file.status
         identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
         if self._verified.get(number) != identity:
@@ -188,13 +189,13 @@ def _bounds_of(table: ColumnTable, contents: Contents) -> Sequence[int]:
 
 
 def _table_of(name: str, contents: Contents) -> ColumnTable:
-    """Return a column of the manifest, after checking that all shards have it."""
+    """Return a column of the manifest; raise ShardError if a shard lacks the column."""
     columns = contents.columns
     if name not in columns:
         known = ", ".join(map(repr, columns)) or "none"
         raise ShardError(
             f"{contents.filepath}: has no column {name!r}, its columns are: {known}; "
-            "write it with write_column, and name the corpus by its pattern or folder"
+            "write the column, or open the corpus by its pattern or folder"
         )
     table = columns[name]
     for path, file_name in zip(contents.paths, table.names, strict=True):

@@ -1,7 +1,7 @@
 """The contents of a corpus: its shards, as its manifest or their feet describe them.
 
-Opening a corpus reads its manifest, or without one the feet of its shards. A shard is
-opened when it is first needed, and then compared with what its manifest or foot said.
+Opening a corpus reads its manifest; without a manifest, it reads the feet of all
+shards. The first use of a shard opens it, and compares it with the manifest or foot.
 
 Earlier writers of numbered shards made no manifest. They recorded the write in the
 metadata (`write`), left a lock file if several writers could append, and kept a marker
@@ -48,7 +48,7 @@ _NUMBERED = re.compile(r"(.*?)([0-9]{5,})([^0-9]*)")
 
 @dataclass(frozen=True)
 class Contents:
-    """One version of a corpus: its shards in order, by the manifest or the feet.
+    """One version of a corpus: its shards in order, from the manifest or the feet.
 
     `manifest` is None for files without a manifest, and for a list of paths.
     `block_size` is that of the first shard. `fingerprint` covers the shards of this
@@ -153,7 +153,7 @@ class Contents:
 def open_contents(
     filepath: str | tuple[str, ...], version: str | None = None
 ) -> Contents:
-    """Open a corpus by absolute paths; without `version`, the current version."""
+    """Open `version` of a corpus, or its current version; paths are absolute."""
     if isinstance(filepath, str):
         contents = _open_one(filepath, version)
     else:
@@ -169,7 +169,7 @@ def _open_one(filepath: str, version: str | None) -> Contents:
     if found is None:
         contents = _open_files(filepath)
         # A first write commits its manifest before its first shard. So if a manifest
-        # exists now, the files may be a part of a new corpus.
+        # exists now, the files may be part of a new corpus.
         is_settled = _read_manifest(filepath) is None
         return contents if is_settled else _open_one(filepath, version)
     path, data = found
@@ -198,7 +198,7 @@ def _open_one(filepath: str, version: str | None) -> Contents:
         fingerprint=chosen.fingerprint,
     )
     for number, num_tokens in enumerate(shards.num_tokens):
-        if not num_tokens:  # No later read would open this shard.
+        if not num_tokens:  # No read opens a shard without tokens, so check it now.
             contents.open_shard(number)
     return contents
 
@@ -231,7 +231,7 @@ def _open_files(filepath: str) -> Contents:
 def _joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
     """Return several corpora as one corpus without a manifest."""
     if not parts:
-        raise FileNotFoundError("the list of shards is empty; name at least one")
+        raise FileNotFoundError("the list of shards is empty; pass at least one")
     check_same_type([(part.paths[0], part.dtype_name) for part in parts])
     paths = [path for part in parts for path in part.paths]
     shards = ShardTable()
@@ -260,10 +260,9 @@ def _no_version(contents: Contents, version: str) -> ShardError:
     if not isinstance(contents.filepath, str):
         names = ", ".join(contents.filepath)
         return ShardError(
-            f"{names}: one of these was appended to or replaced; together they have "
-            f"no version {version}, and are {contents.fingerprint} now. Open them "
-            "again to read that; open corpora that grow one by one, because a list "
-            "has no versions"
+            f"{names}: one of these was appended to or replaced, so the list has no "
+            f"version {version}; open the list again to read its current version "
+            f"{contents.fingerprint}, or open growing corpora one by one"
         )
     return ShardError(
         f"{contents.filepath}: has no version {version}: the corpus was replaced, or "
@@ -273,7 +272,7 @@ def _no_version(contents: Contents, version: str) -> ShardError:
 
 
 def _find_shards(filepath: str) -> list[str]:
-    """Return the shards that a file, folder or pattern names, in natural order."""
+    """Return the shards of a file, folder or pattern, in natural order."""
     found = matching_files(filepath)
     if found == [filepath]:
         return found
@@ -327,8 +326,8 @@ def _check_writes(filepath: str, paths: Sequence[str]) -> None:
         if not is_complete:
             raise ShardError(
                 f"{name.pattern}: a write of its {len(group)} shards was interrupted "
-                "or is still in progress; write it again, or pass a list of the "
-                "shards to read them as they are"
+                "or is still in progress; write the corpus again, or pass a list of "
+                "the shards to read them as they are"
             )
 
 
@@ -353,7 +352,7 @@ def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
 
 
 def _check_manifests(filepath: str, found: Sequence[str]) -> None:
-    """Check that the shards are of one corpus, and that its manifest lists each."""
+    """Check that the shards are of one corpus, and that its manifest lists them."""
     corpora = {folder: corpora_in(folder) for folder in {Path(p).parent for p in found}}
     owners: dict[CorpusName | None, list[str]] = {}
     for path in map(Path, found):
@@ -369,7 +368,7 @@ def _check_manifests(filepath: str, found: Sequence[str]) -> None:
     named = _numbered_name(filepath)
     for name, shards in manifests.items():
         path = name.manifest
-        if path is None or name == named:  # committed since: the caller opens again
+        if path is None or name == named:  # Just committed: `_open_one` opens again.
             continue
         listed = parse_manifest(
             read_file(path, MAX_MANIFEST_SIZE), str(path)
@@ -408,7 +407,7 @@ def _file_name(path: str) -> str:
 
 
 def _write_of(path: str) -> dict[str, Any]:
-    """Return the `write` field of a shard's metadata; {} without this field."""
+    """Return the `write` field of a shard's metadata, or {}."""
     try:
         metadata = ShardMap(path).metadata()
     except ShardError:

@@ -1,4 +1,4 @@
-"""Files mapped into memory, and for each corpus a cache of its open files.
+"""Memory-mapped files, and a cache of open files for each corpus.
 
 If a process reads a page behind the end of a truncated file, the system ends the
 process (SIGBUS). So every reader of a map calls `check_size` first. A truncation
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-# From Python 3.13 on a map does not keep a second descriptor open.
+# Arguments of `mmap.mmap`. Before Python 3.13, a map keeps a second descriptor open.
 _OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 _MOST_MAPS = 4096
@@ -55,7 +55,7 @@ class MappedFile:
         self.path = path
         self.status = os.fstat(fd)
         self.num_bytes = num_bytes = self.status.st_size
-        # None until the first use. An empty file cannot be mapped.
+        # None before the first use; bytes for an empty file, which cannot be mapped.
         self._map: mmap.mmap | bytes | None = None if num_bytes else b""
 
     # `close` is bound here because Python may delete `os` first when a program ends.
@@ -64,7 +64,7 @@ class MappedFile:
 
     def check_size(self) -> None:
         """Raise ShardError if the file's size changed after it was opened."""
-        # By descriptor, because the file may have been renamed or removed.
+        # Use the descriptor, because the file may have been renamed or removed.
         if lseek(self._fd, 0, SEEK_END) != self.num_bytes:
             raise self.changed()
 
@@ -148,12 +148,12 @@ def register(holder: Holder) -> None:
 
 
 def map_limit(max_maps: int | None) -> Callable[[], int]:
-    """Return a function that returns how many maps to keep; None: a fair share."""
+    """Return a function that returns `max_maps`; for None, a fair share."""
     return _shared_max_maps if max_maps is None else lambda: max_maps
 
 
 def _shared_max_maps() -> int:
-    """Return how many maps each holder may keep.
+    """Return the number of maps that each holder may keep.
 
     One holder may use an eighth of the process's descriptors, and all holders together
     a quarter. The rest is for other code.
@@ -167,7 +167,7 @@ def _shared_max_maps() -> int:
 
 
 def with_room(make: Callable[[], _R]) -> _R:
-    """Return `make()`; if descriptors or memory are short, release maps and retry."""
+    """Return `make()`; if descriptors or memory run out, release maps and retry."""
     try:
         return make()
     except OSError as error:
@@ -193,7 +193,7 @@ class MapCache(Generic[_T]):
         self._maps: OrderedDict[int, _T] = OrderedDict()
 
     def __getitem__(self, number: int) -> _T:
-        """Return a file; open it if it is not in the cache."""
+        """Return file `number`; open it if it is not in the cache."""
         maps = self._maps
         found = maps.get(number)
         if found is None:

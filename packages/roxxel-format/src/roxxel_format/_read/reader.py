@@ -45,16 +45,16 @@ _GAP_BYTES = 32 << 10
 """Largest gap between windows that become one request."""
 
 _CALL_BYTES = (128 << 10) - mmap.PAGESIZE
-"""Bytes of one prefetch call: one page less than Linux reads ahead, because a call may
+"""Bytes of one prefetch call: one page less than Linux reads ahead, because a call can
 begin inside a page."""
 
 
 @dataclass
 class LazyReader:
-    """A corpus that is opened at its first use, and that then stays at one version.
+    """A corpus that opens at its first use, and then stays at one version.
 
-    An unpickled object or a copy is closed, and opens the same version. `version` is
-    the fingerprint to open; None means the current version. `pinned` is the fingerprint
+    A copy or an unpickled object is closed, and opens the same version. `version` is
+    the fingerprint to open, None for the current version. `pinned` is the fingerprint
     of the opened version.
     """
 
@@ -222,7 +222,7 @@ class CorpusReader:
 
     @cached_property
     def tokenizer(self) -> str | None:
-        """Name and hash of the tokenizer, None if none is recorded."""
+        """Name and hash of the recorded tokenizer, or None."""
         contents = self.contents
         if contents.manifest is not None:
             return tokenizer_identity(contents.manifest.tokenizer)
@@ -246,7 +246,7 @@ class CorpusReader:
         return is_last and has_next and contents.joined[number + 1]
 
     def _limits_of(self, wanted: np.dtype[Any]) -> tuple[int, int] | None:
-        """Return the limits to check tokens against when they are read as a dtype.
+        """Return the limits of tokens that are read as a dtype, to check each read.
 
         None if the dtype holds every value of the item type. Raises TypeError if the
         dtype does not hold the range of tokens that the shards declare.

@@ -1,4 +1,4 @@
-"""A shard file. Its head, foot and sections are checked before they are used."""
+"""Open one shard; check its head, foot and sections before use."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ class Shard:
 
 
 class ShardMap:
-    """An open shard. Its head, foot and sections are checked before they are used.
+    """An open shard, which checks its head, foot and sections before use.
 
-    Only this class opens shards. The object keeps a descriptor, and maps the file at
-    the first use of a section.
+    Only this class opens shards. It keeps a descriptor, and maps the file at the first
+    use of a section.
     """
 
     def __init__(self, path: str) -> None:
@@ -207,8 +207,8 @@ class ShardMap:
     def read_checked(self, start: int, stop: int) -> Tokens:
         """Return a copy of tokens `[start, stop)` after verifying their blocks.
 
-        The bytes are read by the descriptor: bytes of the map could change between the
-        check and the copy.
+        Reads through the descriptor, because bytes of the map could change between
+        check and copy.
         """
         layout, block_size = self.layout, self._block_size
         if start >= stop:
@@ -260,8 +260,8 @@ class ShardMap:
     ) -> tuple[int, npt.NDArray[np.int64]]:
         """Return the first document with items in `[start, stop)`, and document ends.
 
-        The ends are those of this document and the following ones, up to the first end
-        that is at least `stop`. `start` is an item of the shard; `start < stop`.
+        The ends begin with that of this document, and stop with the first end that is
+        at least `stop`. `start` is an item of the shard; `start < stop`.
         """
         ends = self.document_ends
         low = int(np.searchsorted(ends, start, "right"))
@@ -297,7 +297,7 @@ class ShardMap:
             self.check_block(first + number, view[at : at + size])
 
     def _check_order(self, ends: npt.NDArray[np.int64]) -> None:
-        """Check that ends ascend to `num_tokens`, by at least a separator's length."""
+        """Check that ends ascend to `num_tokens` in steps of at least a separator."""
         layout = self.layout
         before = 0
         for at in range(0, len(ends), _DOCUMENTS_AT_ONCE):
@@ -347,7 +347,7 @@ class ShardMap:
 
 
 class CheckedTokens:
-    """The tokens of a shard; every read verifies the blocks that it reads."""
+    """The tokens of a shard; every read verifies its blocks."""
 
     def __init__(self, shard: ShardMap) -> None:
         self._shard = shard
@@ -357,7 +357,7 @@ class CheckedTokens:
 
 
 def layouts_of(paths: Sequence[str]) -> list[Layout]:
-    """Return the layouts of shards, after checking that their item types are equal."""
+    """Return the layouts of shards; raise ShardError if their item types differ."""
     layouts = [ShardMap(path).layout for path in paths]
     names = [layout.head.dtype_name for layout in layouts]
     check_same_type([*zip(paths, names, strict=True)])
@@ -381,8 +381,8 @@ def _layout_of(file: MappedFile) -> Layout:
     head = file.read(0, min(size, HEAD_SIZE))
     foot = file.read(max(0, size - FOOT_SIZE), size)
     layout = parse_layout(head, foot, size, file.path)
-    # The last block is padded, so the size of the file does not determine the number of
-    # tokens. Compare the number of tokens with the end of the last document.
+    # Padding hides a wrong number of tokens from the size check, so compare the number
+    # with the end of the last document.
     stop = layout.sections.checksums
     last = file.read(stop - 8, stop) if layout.num_documents else b""
     end = int.from_bytes(last, "little")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 _HINT_TOKENS = 1 << 20
-"""Tokens that an iteration over documents prefetches at a time."""
+"""Tokens that iterating over documents prefetches at a time."""
 
 _WIDTH = 40
 """Characters of the longest bar of a histogram."""
@@ -129,7 +129,7 @@ class Documents(Sequence["Tokens"]):
         return f"<{len(self)} documents of {self._corpus.dtype}>"
 
     def _from(self, first: int, last: int) -> Iterator[Tokens]:
-        """Yield documents in order, and prefetch the next ones."""
+        """Yield documents in order, and prefetch the documents that follow."""
         hinted = 0
         for number in range(first, last):
             start, stop, separator = self._corpus.document_range(number)
@@ -148,7 +148,7 @@ class Documents(Sequence["Tokens"]):
 
 
 def _are_equal(document: Tokens, value: object) -> bool:
-    """Return whether a value is the same sequence of tokens."""
+    """Return whether a value has the same shape and tokens."""
     try:
         other: Tokens = np.asarray(value)
     except ValueError:  # A nested list of unequal lengths is not a document.
@@ -176,7 +176,7 @@ def span_rows(
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Lengths of documents in tokens, separators included; 0 without documents.
+    """Lengths of documents in tokens, separators included; all 0 if there are none.
 
     `counts` are the numbers of documents of length 0, 1, 2 to 3, 4 to 7, and so on.
     """

@@ -1,4 +1,4 @@
-"""The tables of a manifest: shards and columns; helpers for recorded JSON values."""
+"""The tables of a manifest, shards and columns, and helpers for recorded JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ShardTable:
     """The shards of a manifest: one list for each field, one entry for each shard.
 
     `names` are file names without a folder. `num_tokens` includes separators.
-    `num_documents` counts each part of a document that is in several shards.
+    `num_documents` counts each part of a document that was split over shards.
     `min_values` and `max_values` are 0 for item types that are not integers, and for
     shards without items. `flags` and the digests are copied from the shard's foot; a
     digest has 64 hexadecimal digits.
@@ -47,7 +47,7 @@ class ShardTable:
         return [count - is_joined for count, is_joined in pairs]
 
     def joined(self) -> list[bool]:
-        """Return for each shard whether its first document began in an earlier one."""
+        """Return whether the first document of each shard began in the shard before."""
         continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
         return [
             before and bool(flags & FIRST_IS_CONTINUED)
@@ -120,7 +120,7 @@ class ColumnTable:
         return len(self.names)
 
     def first(self, num_shards: int) -> ColumnTable:
-        """Return this column in the first `num_shards` shards."""
+        """Return the part of this column in the first `num_shards` shards."""
         return replace(
             self,
             names=self.names[:num_shards],
@@ -153,7 +153,7 @@ def tokenizer_identity(recorded: object) -> str | None:
 
 
 def are_complete(writes: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether all shards of each write exist; takes their `write` metadata."""
+    """Return whether all shards of each write exist, from their `write` metadata."""
     by_first: dict[object, list[Mapping[str, Any]]] = {}
     for write in writes:
         by_first.setdefault(write.get("first"), []).append(write)

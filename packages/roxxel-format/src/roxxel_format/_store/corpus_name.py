@@ -33,7 +33,7 @@ _UNIT_SHARD = re.compile(r"[0-9a-f]{12}_[0-9]{5,}_[0-9]{3,}")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
 _DIGITS = re.compile(r"([0-9]+)")
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
-# The possible starts and ends of the text in place of a star.
+# Beginning and end of the text that replaces the star of a pattern in a shard name.
 _STAR_START = re.compile(r"[0-9]*|[0-9a-f]{12}_[0-9]{5,}_[0-9]*")
 _STAR_END = re.compile(r"[0-9]*|[0-9a-f]{0,11}_[0-9]{5,}_[0-9]{3,}")
 
@@ -124,13 +124,13 @@ class CorpusName:
 def resolved(filepath: str, *, sharded: bool = False) -> str:
     """Return the path or pattern that the path of a corpus means.
 
-    A pattern, and a file or folder that exists, mean themselves. Another path `t` or
-    `t.rox` means the shards `t_*.rox`, or for `t` also the file `t.rox`, if they exist.
-    Else it means itself, but `t.rox` means `t_*.rox` for a `sharded` write, whose
-    shards may be several.
+    A pattern, and the path of an existing file or folder, means itself. Any other `t`
+    or `t.rox` means the shards `t_*.rox`, and `t` also the file `t.rox`, if they exist.
+    Otherwise the path means itself, but `t.rox` means `t_*.rox` for a `sharded` write,
+    which may make several shards.
 
     Raises:
-        ShardError: Both exist.
+        ShardError: Both the file and the shards exist.
     """
     path = Path(filepath)
     if glob.has_magic(filepath) or os.path.lexists(path):
@@ -153,11 +153,11 @@ def resolved(filepath: str, *, sharded: bool = False) -> str:
 
 
 def corpus_name(filepath: str) -> CorpusName:
-    """Return the file names of the corpus that a file, folder or pattern names.
+    """Return the file names of the corpus at a file, folder or pattern.
 
     Raises:
-        ValueError: The path names several corpora: a pattern with other wildcards than
-            one `*` in its last part, or a folder of several manifests.
+        ValueError: The path may name several corpora: a pattern has other wildcards
+            than one `*` in its last part, or a folder has several manifests.
     """
     path = Path(filepath)
     if glob.has_magic(filepath) and not path.exists():
@@ -186,8 +186,8 @@ def _of_folder(folder: Path) -> CorpusName:
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
         raise ValueError(
-            f"{folder}: the folder holds {len(found)} corpora ({names}); name one by "
-            'its pattern, such as "wiki_*.rox"'
+            f"{folder}: the folder holds {len(found)} corpora ({names}); pass the "
+            'pattern of one corpus, such as "wiki_*.rox"'
         )
     if not found:
         return _numbered(folder, _FOLDER_PREFIX, SUFFIX)
@@ -227,16 +227,16 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return True
     try:
         return one.samefile(other)
-    except OSError:  # One of the two does not exist.
+    except OSError:  # `one` or `other` does not exist.
         return False
 
 
 def spellings(name: CorpusName, listed: Iterable[str]) -> list[CorpusName]:
     """Return the names under which a corpus has shards, `name` first.
 
-    `*.rox` and `shard_*.rox` are the same corpus of a folder, because both have
-    `manifest.json`. Shards of the other spelling belong to the corpus if its manifest
-    lists one; `listed` are the files that it lists.
+    `*.rox` and `shard_*.rox` are the same corpus of a folder, because both have the
+    manifest `manifest.json`. Shards of the other spelling belong to the corpus if
+    `listed`, the files in its manifest, has such a shard.
     """
     if name.prefix not in {"", _FOLDER_PREFIX}:
         return [name]
@@ -253,7 +253,7 @@ def own_names(name: CorpusName, listed: Iterable[str] = ()) -> list[str]:
 
     `wiki_202400000.rox` matches `wiki_*.rox` and `wiki_2024*.rox`. The shard belongs to
     the corpus with the longer name, if this corpus has a manifest. `listed` are the
-    files that the manifest of `name` lists.
+    files in the manifest of `name`.
     """
     others = corpora_in(name.folder)
     owned: set[str] = set()
@@ -283,7 +283,7 @@ def manifests_in(folder: Path) -> list[Path]:
 
 
 def matching_files(filepath: str) -> list[str]:
-    """Return the files that a file, folder or pattern names, in natural order.
+    """Return the files of a file, folder or pattern, in natural order.
 
     The files of a folder are its visible `*.rox` files.
 
@@ -332,7 +332,7 @@ def visible(paths: Iterable[Path]) -> list[str]:
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:
-    """Return a path or paths as absolute paths; opens no file."""
+    """Return a path, or several, as absolute paths; opens no file."""
     if isinstance(filepath, (str, os.PathLike)):
         return _absolute_path(filepath)
     try:

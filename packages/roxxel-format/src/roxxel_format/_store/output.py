@@ -1,6 +1,6 @@
-"""A file that is written once, under a hidden draft, and renamed when it is complete.
+"""Write a file once, as a hidden draft that is renamed when it is complete.
 
-All files of a corpus that readers open are written by this module.
+This module writes every file of a corpus that readers open.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class Output:
     """A new file. After an error or an interrupt, every further write is an error.
 
     If a `with` block ends without `publish` or `rename`, the output removes the draft.
-    `draft` is a file that the caller created for this output alone; None creates a new
-    draft. `sync_s` is the seconds spent flushing to the disk.
+    `draft` is a file that the caller created for this output alone; for None, the
+    output creates a draft. `sync_s` is the seconds spent flushing to the disk.
     """
 
     def __init__(self, path: Path, draft: Path | None = None) -> None:

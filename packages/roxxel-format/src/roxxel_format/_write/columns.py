@@ -76,7 +76,7 @@ def write_column(
         if old is not None and exist == "error":
             raise FileExistsError(
                 f"{name.pattern}: the column {column!r} exists already; use "
-                'exist="append" for the shards that lack it, exist="replace", or '
+                'exist="append" for shards without this column, exist="replace", or '
                 "another name"
             )
         if old is not None and exist == "append":
@@ -98,7 +98,7 @@ def write_column(
 
 
 class _Files:
-    """The new files of a column: for the shards that `old` lacks, or for all shards."""
+    """The new files of a column, one for each shard that has no file in `old`."""
 
     def __init__(
         self,
@@ -176,14 +176,14 @@ class _Files:
     def _wrong_number(self, given: str) -> ValueError:
         if not self._numbers:
             return ValueError(
-                f"{self._what}: every shard of the corpus has it already; to change "
-                'its values, use exist="replace"'
+                f"{self._what}: every shard has this column already; to change its "
+                'values, use exist="replace"'
             )
-        whose = f"the {len(self._numbers)} shards that lack it have"
+        whose = f"the {len(self._numbers)} shards without this column have"
         if len(self._numbers) == len(self._old):
             whose = "the corpus has"
         elif len(self._numbers) == 1:
-            whose = "the shard that lacks it has"
+            whose = "the shard without this column has"
         return ValueError(
             f"{self._what}: {whose} {sum(self._counts)} {self._per}s, but there are "
             f"{given} values; pass one for each {self._per}"
@@ -249,14 +249,14 @@ def _check_unchanged(
     if old != new:
         raise FileExistsError(
             f"{name.pattern}: another write of the column {column!r} was committed "
-            "during this one, so this one was discarded; write the column again"
+            "first, so this write was discarded; write the column again"
         )
 
 
 def _arrays(
     values: Iterable[object], dtype: npt.DTypeLike | None
 ) -> tuple[Iterator[Any], np.dtype[Any]]:
-    """Return flat arrays of values, and the dtype to store them in."""
+    """Return the values as flat arrays, and their stored dtype."""
     is_whole = isinstance(values, np.ndarray)
     if isinstance(values, list | tuple):
         is_whole = not isinstance(next(iter(values), None), np.ndarray | list | tuple)
@@ -268,14 +268,14 @@ def _arrays(
     elif first.dtype.kind in "SU":
         if not is_whole:
             raise TypeError(
-                "strings of an iterable have no common width; pass dtype, such as "
+                "arrays of strings have no common width; pass dtype, such as "
                 '"S36" for up to 36 bytes of UTF-8'
             )
         stored = _encoded(first).dtype
     else:
         stored = dtypes.stored_dtype(dtypes.stored_name(first.dtype))
     if not stored.itemsize:
-        raise TypeError(f'dtype {stored} has no width; pass one such as "S36"')
+        raise TypeError(f'dtype {stored} has no width; pass a dtype such as "S36"')
     return chain([first], arrays), stored
 
 

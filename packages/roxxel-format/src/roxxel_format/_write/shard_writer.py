@@ -1,4 +1,4 @@
-"""ShardWriter: write documents into one shard.
+"""Write documents into one shard.
 
 The writer collects documents in a buffer of 4 MiB, the stage. It checks, casts and
 writes a full stage at once: with a stage of 2 KiB, the speed in
@@ -50,8 +50,7 @@ class ShardWriter:
 
     At the end of a `with` block, the writer closes the shard. If the block raises, the
     writer removes the shard. The writer needs about 12 MiB of memory, or three times
-    the longest document if that is more. It also needs 8 bytes for each document, and 4
-    for each block.
+    the longest document if larger, plus 8 bytes for each document and 4 for each block.
 
     Args:
         path: The shard to write; `close` replaces an existing file of this name.
@@ -61,7 +60,7 @@ class ShardWriter:
         vocab_size: Items must be below `vocab_size`. Default: any value of the dtype.
         metadata: JSON-able values stored with the shard, at most 1 MiB as JSON.
         first_document: Number of the first document, for error messages.
-        draft: A file that the caller created for this shard alone. Default: a new one
+        draft: A file that the caller created for this shard alone. Default: a new file
             with a hidden name beside the shard.
 
     Example:
@@ -87,7 +86,7 @@ class ShardWriter:
         if len(separator) > MAX_SEPARATOR_LENGTH:
             raise ValueError(
                 f"separator has {len(separator)} items, more than "
-                f"{MAX_SEPARATOR_LENGTH}; use a shorter one"
+                f"{MAX_SEPARATOR_LENGTH}; use a shorter separator"
             )
         name = dtypes.stored_name(dtype)
         self.path = Path(path)
@@ -157,8 +156,8 @@ class ShardWriter:
 
         Raises:
             TypeError: The document's dtype cannot be converted to the shard's dtype.
-            ValueError: A value is out of range. A later `append` or `close()` may be
-                the call that raises; the message names the document and the value.
+            ValueError: A value is out of range. A later `append` or `close` may raise
+                this error; the message names the document and the value.
             OSError: The file cannot be written.
         """
         if document.ndim != 1:
@@ -388,6 +387,6 @@ def _as_json(metadata: Mapping[str, Any]) -> bytes:
     if len(data) > MAX_METADATA_SIZE:
         raise ValueError(
             f"metadata takes {len(data)} bytes as JSON, more than {MAX_METADATA_SIZE}; "
-            "keep large things in a file of their own"
+            "store large values in a separate file"
         )
     return data

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 Encode = Callable[[str], Any]
 """Returns the ids of a text, or an object with `ids`."""
 
-# A model, or an organisation and its model.
+# A name on the Hugging Face hub: `model` or `organisation/model`.
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
-# Searched before `eos_token_id`, which may be the end of a turn in a chat.
+# End-of-text tokens. Searched before `eos_token_id`, which may end a turn in a chat.
 _ENDS_OF_TEXT = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -85,7 +85,7 @@ class Tokenizer:
             names = self._special_names()
             such = f", such as its special tokens {names}" if names else ""
             raise ValueError(
-                f"{self.name}: has no token {name!r}; name another one{such}"
+                f"{self.name}: has no token {name!r}; name another token{such}"
             )
         return found
 
@@ -104,16 +104,16 @@ class Tokenizer:
         if not special_ids:
             raise ValueError(
                 f"{self.name}: has no special tokens, so no end-of-text token; "
-                "give separator (--separator): a token, its name, or none"
+                "pass separator (--separator): a token, its name, or none"
             )
         raise ValueError(
             f"{self.name}: no end-of-text token is known among its special tokens "
-            f"({self._special_names()}); give separator (--separator): a token, its "
+            f"({self._special_names()}); pass separator (--separator): a token, its "
             "name, or none"
         )
 
     def ending(self) -> str:
-        """Return a line for users that says how documents end by default."""
+        """Describe in one line how documents end by default."""
         found = self.end_of_text()
         if found is None:
             return f"{self.name} ends each document by itself; no separator follows"
@@ -146,8 +146,8 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     never read as a name. Paths and names need the package `tokenizers`. With
     `special_tokens`, the text of a special token is encoded as this token.
 
-    Supports the objects of `tokenizers`, `transformers` and `tiktoken`. For others, the
-    vocabulary is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
+    Supports the objects of `tokenizers`, `transformers` and `tiktoken`. The vocabulary
+    of other objects is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
     `get_vocab_size()`.
     """
     if isinstance(tokenizer, (str, os.PathLike)):
@@ -167,7 +167,7 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     if definition is not None:
         digest = hashlib.blake2b(definition.encode(), digest_size=16).hexdigest()
     size, special_ids = _size(source, vocabulary), _specials(source)
-    # Last, because it changes settings that are part of the definition.
+    # Call last: `_encode_of` changes settings that are part of the definition.
     encode = _encode_of(
         source, special_tokens=special_tokens, is_given=source is tokenizer
     )
