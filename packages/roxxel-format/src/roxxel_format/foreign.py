@@ -55,7 +55,7 @@ _SAMPLE_SIZE = 4096
 
 
 class DocumentEnds(NamedTuple):
-    """The end of each document in a line of tokens, where the next document begins.
+    """Where the documents of a line of tokens end, and the next documents begin.
 
     `stops` ascend to the number of tokens. `separators` are the numbers of separator
     tokens at the end of each document: an array of the same shape, or 0 for all.

@@ -3,8 +3,8 @@
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
 has a number in place of the star. The path of a folder names the corpus of the one
 manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
-the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest;
-`resolved` says when it means `dir/corpus_*.rox`.
+the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest.
+If this file does not exist, the path can mean `dir/corpus_*.rox` (see `resolved`).
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
     before = leftovers(name)
     if not before:
         return []
-    lock = draft_path(name.single)  # `alone` creates it to lock a corpus of one file.
+    lock = draft_path(name.single)  # `alone` creates this draft as a lock.
     with alone(name):
         found = [each for each in leftovers(name) if each in before or each != lock]
         for path in found:

@@ -30,7 +30,7 @@ class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
 
     `dtype` is the name of an item type. `inputs` identifies the documents before they
-    are read; None if nothing does.
+    are read, or is None.
     """
 
     separator: float | bytes | str | Separator | None = None
