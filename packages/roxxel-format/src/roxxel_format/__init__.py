@@ -2,7 +2,7 @@
 
 A corpus is a set of `.rox` shards. A shard holds tokens, an index of documents, and a
 checksum for every block. `Roxxel` writes a corpus from any iterator of documents, and
-reads a corpus as one line of tokens. The package needs numpy alone.
+reads a corpus as one line of tokens. The package depends only on numpy.
 """
 
 from roxxel_format._read.shard import Shard

@@ -30,6 +30,10 @@ class BucketError(OSError):
     """A bucket or a web server refused, failed, or did not answer in time.
 
     The message names the URL, the bytes, the last answer, and the remedy.
+
+    Example:
+        >>> isinstance(BucketError("s3://bucket/wiki.rox: no connection"), OSError)
+        True
     """
 
 

@@ -256,7 +256,7 @@ def test_a_missing_shard_is_an_error(bucket: Bucket) -> None:
     assert remote.num_tokens == 100
     (bucket.folder / "gone_00000.rox").unlink()
 
-    with pytest.raises(ShardError, match=r"gone_00000\.rox: the file is gone"):
+    with pytest.raises(ShardError, match=r"gone_00000\.rox: the file is missing"):
         remote.read([0], 3)
 
 

@@ -232,7 +232,7 @@ class Trainer:
             raise RuntimeError("this trainer has no folder to save to; give save_path")
         if not self._session.is_open:
             raise RuntimeError(
-                "run() is not running, and its last state is already saved; "
+                "run() is not running, so it cannot save a checkpoint; "
                 "call save() while run() is running"
             )
         self._session.processes.request_save()

@@ -1,7 +1,7 @@
-"""Columns: one value for each token or document of a corpus, in files of their own.
+"""Read columns: one value for each token or document of a corpus.
 
-The manifest lists one file for each shard. The file is an array without a header, with
-an item for each token of the shard, or for each document that begins in the shard.
+The manifest lists a column file for each shard. The file is an array without a header,
+with an item for each token of the shard, or for each document that begins in the shard.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CHUNK_BYTES = 1 << 22
 
 
 class Column:
-    """One value for each token, or for each document, of a corpus; see `Roxxel.column`.
+    """A value for each token or document of a corpus; see `Roxxel.column`.
 
     The first read of a file opens it and verifies its digest. Up to `max_maps` files
     stay mapped; None means this column's share of the process's descriptors.
@@ -73,7 +73,7 @@ class Column:
         return digest.hexdigest()
 
     def __len__(self) -> int:
-        """Return the number of tokens, or of documents, of the corpus."""
+        """Return the number of values: the corpus's tokens or documents."""
         return len(self._line)
 
     @overload
@@ -93,9 +93,9 @@ class Column:
     ) -> Tokens:
         """Return the windows of `length` values that begin at `starts`.
 
-        Only for columns per token. The result has shape `(n, length)`; the caller owns
-        it. If `out` is given, it must have this shape and the column's dtype, and is
-        filled and returned.
+        Only for columns per token. The caller owns the result, shape `(n, length)`. The
+        method fills and returns `out`, which must have this shape and the column's
+        dtype.
         """
         if self.per != "token":
             raise TypeError(
@@ -140,7 +140,7 @@ class _ColumnFiles:
         )
 
     def open(self, number: int, *, is_verified: bool = False) -> OpenFile:
-        """Open a file; raise ShardError if its size or its digest is wrong.
+        """Open a file; raise ShardError if its size or digest is wrong.
 
         The digest of a file in a bucket is compared only if `is_verified`.
         """
@@ -150,8 +150,8 @@ class _ColumnFiles:
             file = self._files.open(path, self._table.num_bytes[number])
         except FileNotFoundError as error:
             raise ShardError(
-                f"{path}: the file is gone, so the column was replaced or the file was "
-                "removed; open the corpus again, or restore the file"
+                f"{path}: the file is missing, because the column was replaced or the "
+                "file was removed; open the corpus again, or restore the file"
             ) from error
         num_bytes = self._table.num_bytes[number]
         if file.num_bytes != num_bytes or num_bytes != count * self.dtype.itemsize:
@@ -201,7 +201,7 @@ def damage_of_column(name: str, contents: Contents) -> list[ShardError]:
 
 
 def _bounds_of(table: ColumnTable, contents: Contents) -> Sequence[int]:
-    """Return the first item of each file, followed by the number of items."""
+    """Return the index of each file's first item, then the number of items."""
     return contents.bounds if table.per == "token" else contents.first_own
 
 
@@ -230,6 +230,6 @@ def _parse_dtype(name: str, table: ColumnTable, contents: Contents) -> np.dtype[
     if dtype is None:
         raise ShardError(
             f"{contents.filepath}: column {name!r} has dtype {table.dtype!r:.100}, "
-            "which this reader does not know; install a newer roxxel-format"
+            "which this reader does not support; install a newer roxxel-format"
         )
     return dtype

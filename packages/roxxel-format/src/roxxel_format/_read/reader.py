@@ -1,4 +1,4 @@
-"""The reader of an open corpus: windows, ranges, documents and hints.
+"""Read an open corpus: windows, ranges, documents and prefetch hints.
 
 `Line` reads the tokens. This module checks dtypes, finds documents, opens and closes
 the corpus, and computes prefetch hints.
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Check = Literal["headers", "blocks"]
 
 _GAP_BYTES = 32 << 10
-"""Largest gap between windows that become one request."""
+"""Largest gap in bytes between windows that one request prefetches."""
 
 _CALL_BYTES = (128 << 10) - mmap.PAGESIZE
 """Bytes of one prefetch call: one page less than Linux reads ahead, because a call can
@@ -197,7 +197,7 @@ class CorpusReader:
         return start, stop, 0 if is_cut_off else layout.head.separator_length
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the documents of a range; see `Roxxel.document_spans`."""
+        """Return the documents in a range; see `Roxxel.document_spans`."""
         check_range(start, stop, len(self._line))
         contents = self.contents
         parts: list[npt.NDArray[np.int64]] = []
@@ -271,7 +271,7 @@ class CorpusReader:
         return is_last and has_next and contents.joined[number + 1]
 
     def _limits_of(self, wanted: np.dtype[Any]) -> tuple[int, int] | None:
-        """Return the limits of tokens that are read as a dtype, to check each read.
+        """Return the range that tokens must have to be read as a dtype.
 
         None if the dtype holds every value of the item type. Raises TypeError if the
         dtype does not hold the range of tokens that the shards declare.
@@ -305,7 +305,7 @@ class CorpusReader:
 def _stretches(
     starts: Sequence[int], length: int, item_size: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the token ranges `(start, stop)` to prefetch, ascending.
+    """Yield ascending token ranges `(start, stop)` to prefetch.
 
     Windows near each other are merged, because a disk serves few large requests faster
     than many small requests. Long ranges are divided, because for one `MADV_WILLNEED`

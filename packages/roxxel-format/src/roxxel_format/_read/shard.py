@@ -26,7 +26,7 @@ _DOCUMENTS_AT_ONCE = 1 << 16
 
 
 class Shard:
-    """One file of documents.
+    """A file of documents.
 
     The constructor reads the head and the foot, and checks them against the size of the
     file. It does not keep the file open; `map()` opens the file for reading.
@@ -68,24 +68,24 @@ class Shard:
 
     @property
     def num_documents(self) -> int:
-        """Number of documents, parts of documents included."""
+        """Number of documents; a part of a split document counts as a document."""
         return self.layout.num_documents
 
     @property
     def tokens(self) -> Tokens:
-        """All items: a read-only view of the file, which keeps the file mapped."""
+        """All items: a read-only view, which keeps the file mapped."""
         return self.map().tokens
 
     @property
     def document_ends(self) -> npt.NDArray[np.int64]:
-        """End of each document in items, separator included; verified, read-only."""
+        """End of each document, an index of items; verified, read-only."""
         return self.map().document_ends
 
     def map(self) -> ShardMap:
         """Map the file.
 
         Raises:
-            ShardError: The file is not the one that the constructor read.
+            ShardError: The file was replaced after the constructor read it.
         """
         shard = open_shard(self.path)
         if shard.layout != self.layout:
@@ -138,7 +138,7 @@ class ShardMap:
         return self._tokens
 
     def piece(self, *, checked: bool) -> Tokens | TokenReads:
-        """Return the tokens; if `checked`, each read verifies the blocks it covers."""
+        """Return the tokens; if `checked`, each read verifies its blocks."""
         if checked:
             return TokenReads(self.read_checked)
         return self.tokens if self._file.is_mapped else TokenReads(self.read)
@@ -191,7 +191,7 @@ class ShardMap:
 
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:
-        """CRC-32 of each token block, then of each document block."""
+        """CRC-32 of each token block, followed by the CRC-32 of each document block."""
         self._file.check_size()
         if self._checksums is None:
             at = self.layout.sections
@@ -204,7 +204,7 @@ class ShardMap:
     def check_block(self, index: int, data: bytes | memoryview) -> None:
         """Raise ChecksumError if the bytes of a block do not match its checksum.
 
-        `index` counts the token blocks, then the document blocks.
+        `index` counts all token blocks before the document blocks.
         """
         if zlib.crc32(data) == int(self.checksums[index]):
             return
@@ -242,13 +242,13 @@ class ShardMap:
 
     @property
     def document_ends(self) -> npt.NDArray[np.int64]:
-        """End of each document in items; checked at the first use, read-only."""
+        """End of each document, an index of items; verified at the first use."""
         self._file.check_size()
         if self._ends is None:
             layout, at = self.layout, self.layout.sections
             data = self._file.view(at.documents, at.checksums)
             self._check_blocks(layout.num_token_blocks, data)
-            # Signed: numpy compares uint64 with other integers as floats.
+            # Signed, because numpy compares uint64 with other integers as floats.
             ends = np.frombuffer(data, "<i8")
             self._check_order(ends)
             self._ends = ends
@@ -273,15 +273,15 @@ class ShardMap:
     ) -> tuple[int, npt.NDArray[np.int64]]:
         """Return the first document with items in `[start, stop)`, and document ends.
 
-        The ends begin with that of this document, and stop with the first end that is
-        at least `stop`. `start` is an item of the shard; `start < stop`.
+        The first end is the end of this document; the last is the first end that is at
+        least `stop`. `start` is an item of the shard; `start < stop`.
         """
         ends = self.document_ends
         low = int(np.searchsorted(ends, start, "right"))
         high = int(np.searchsorted(ends, stop, "left")) + 1
         if not checked:
             return low, ends[low:high]
-        # The search read unverified bytes of the map, so repeat it in verified ends.
+        # The search read unverified bytes of the map, so repeat the search in a copy.
         first = max(0, low - 1)
         part = self.ends(first, min(high, self.layout.num_documents), checked=True)
         again = np.searchsorted(part, start, "right"), np.searchsorted(part, stop)

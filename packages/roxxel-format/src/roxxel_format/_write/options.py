@@ -31,7 +31,7 @@ class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
 
     `dtype` is the name of an item type. `inputs` identifies the documents before they
-    are read; None if nothing does.
+    are read, or is None.
     """
 
     separator: float | bytes | str | Separator | None = None
@@ -84,7 +84,7 @@ class WriteOptions:
 def difference(
     recorded: Mapping[str, Any], arguments: Mapping[str, Any], inputs: Inputs | None
 ) -> str:
-    """Return in words how the arguments of a write differ from the recorded ones."""
+    """Describe how the arguments of a write differ from the recorded arguments."""
     if not recorded:
         return "made with other arguments (not recorded)"
     differing = [

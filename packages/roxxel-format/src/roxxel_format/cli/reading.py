@@ -69,7 +69,7 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _paths(options: argparse.Namespace) -> str | list[str]:
-    """Return a single path as `str`: `Roxxel` reads no manifest for a list."""
+    """Return a single path as `str`, because `Roxxel` reads no manifest for a list."""
     paths: list[str] = options.corpus
     return paths[0] if len(paths) == 1 else paths
 
@@ -163,7 +163,7 @@ def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], byte
     ):
         raise ValueError(
             f"{tokenizer}: is {loaded.identity}, but the corpus was tokenized "
-            f"by {recorded}; pass that tokenizer, or use --ids"
+            f"by {recorded}; pass the same tokenizer, or use --ids"
         )
     decode: Callable[[list[int]], str] | None = getattr(loaded.source, "decode", None)
     if decode is None:
@@ -184,7 +184,7 @@ def _chosen(
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write all tokens into one flat file; verify every block."""
+    """Verify every block, and write all tokens into one flat file."""
     output = Path(options.output)
     if output.suffix not in {".npy", ".bin"}:
         raise ValueError(f"{output}: must end in .npy or .bin")

@@ -245,5 +245,5 @@ def _number(what: str, value: Any) -> float:
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"eval_fn: {what} is a {type(value).__name__}; "
-            "eval_fn must return text, a number, a dict of these, or None"
+            "eval_fn must return text, a number, a dict of both, or None"
         ) from error

@@ -71,7 +71,7 @@ class RunState:
             self.best_metric = checkpointer.best_rule.metric
         elif checkpointer is not None and checkpointer.model is not model:
             raise ValueError(
-                "checkpointer saves another model than the one that is trained; "
+                "checkpointer saves another model than this trainer trains; "
                 "make the checkpointer from the trainer's own model and optimizer"
             )
         self.model = model
@@ -129,7 +129,7 @@ class RunState:
             if other.peek() is None:
                 raise FileNotFoundError(
                     f"init_from={str(path)!r}: holds no checkpoint; "
-                    "give the folder of a run that has saved one"
+                    "give the folder of a run that has saved a checkpoint"
                 )
             streams = nnx.to_pure_dict(nnx.state(self.model, nnx.RngState))
             step = other.restore()
@@ -195,7 +195,7 @@ class RunState:
         if self._spoilt is not None:
             raise RunMismatchError(
                 f"this trainer {self._spoilt}, and its model no longer has the values "
-                "that the run began with; make a new Trainer with a fresh model"
+                "with which the run started; make a new Trainer with a fresh model"
             )
         self.arrays = take(self.model, self.optimizer)
         return self.step

@@ -286,7 +286,7 @@ class Watcher:
             if self._num_needs or (not had_devices and is_finding_devices()):
                 self.end(
                     f"process {process} failed: its program ended while other "
-                    "processes wait for it; read the output of this process"
+                    f"processes wait for it; read the output of process {process}"
                 )
 
     def _during(self, process: int) -> str:
