@@ -124,7 +124,7 @@ def test_documents_come_from_the_standard_input(
         (
             "a.jsonl",
             b'{"x": 1}',
-            "a.jsonl:1: has no field 'text', but x; name the field",
+            "a.jsonl:1: has no field 'text', only x; pass the field",
         ),
         ("a.jsonl", b"[1]\n{", "a.jsonl:2: not JSON"),
         ("a.jsonl", b"3", "a.jsonl:1: int found; a document is a text"),
@@ -242,8 +242,8 @@ def test_export_never_replaces_a_shard_that_it_reads(
     assert run("export", source, output, "--force") == 1
 
     assert capsys.readouterr().err == (
-        f"roxxel-format: {output}: is {source}, a file of the corpus, which the export "
-        "would replace; write elsewhere\n"
+        f"roxxel-format: {output}: the export would replace {source}, a file of the "
+        "corpus; write elsewhere\n"
     )
     assert Roxxel(source).tokens[:].tolist() == [1, 2]
 
@@ -296,7 +296,7 @@ def test_a_missing_input_and_a_separator_of_text_are_one_sentence(
     with pytest.raises(SystemExit):
         run("write", tmp_path / "a.rox", missing, "--separator", "x")
     error = capsys.readouterr().err
-    assert "'x' is not a token id; write a number, or use --separator-bytes" in error
+    assert "'x' is not a token id; write a number, use --separator-bytes" in error
 
 
 def test_an_export_that_fails_leaves_nothing(
@@ -492,9 +492,7 @@ def test_a_worker_that_is_killed_is_one_sentence(
 
     assert code == 1
     error = capsys.readouterr().err
-    assert (
-        "a worker process ended early, perhaps for lack of memory; use fewer" in error
-    )
+    assert "a worker process ended early, perhaps for lack of memory; write ag" in error
     assert error.count("\n") == 1
 
 
@@ -578,9 +576,7 @@ def test_other_inputs_are_another_corpus(
 
     assert run("write", target, text) == 1
 
-    assert (
-        f"made from other inputs ({text} has 18 bytes, and" in capsys.readouterr().err
-    )
+    assert f"made from other inputs ({text} has 18 bytes, 8" in capsys.readouterr().err
 
 
 def test_info_draws_the_lengths_of_documents(
@@ -627,7 +623,7 @@ def test_a_split_that_leaves_one_side_empty_writes_nothing(
 
     assert run("split", target, tmp_path / "a.rox", tmp_path / "b.rox") == 1
     error = capsys.readouterr().err
-    assert "b.rox: would get none of the 2 documents with share" in error
+    assert "b.rox: none of 2 documents would be in this corpus with share" in error
     assert run("split", target, tmp_path / "a", tmp_path / "b", "--salt", "x" * 65) == 1
     assert "salt has 65 bytes, more than 64" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [target]

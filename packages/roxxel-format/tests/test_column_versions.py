@@ -69,7 +69,7 @@ def test_append_of_a_new_column_writes_all_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "per", "dtype", "message"),
     [
-        ([1], "token", None, "the shard that lacks it has 2 tokens, but there are on"),
+        ([1], "token", None, "the shard without this column has 2 tokens, but there "),
         ([1, 2, 3], "token", None, "has 2 tokens, but there are more values; pass one"),
         (
             [256, 1],
@@ -98,7 +98,7 @@ def test_append_to_a_complete_column_says_how_to_change_it(tmp_path: Path) -> No
     corpus = grow(tmp_path, 1)
     corpus.write_column("mask", [1])
 
-    message = "every shard of the corpus has it already; to change its values, use exis"
+    message = "every shard has this column already; to change its values, use exist"
     with pytest.raises(ValueError, match=message):
         corpus.write_column("mask", [0], exist="append")
 
@@ -274,7 +274,9 @@ def test_a_replaced_column_is_an_error_of_who_reads_its_old_files(
 
     corpus.write_column("mask", [2], exist="replace")
 
-    with pytest.raises(ShardError, match="is gone, so the column was replaced or the"):
+    with pytest.raises(
+        ShardError, match="is missing, because the column was replaced or the"
+    ):
         reader[0]
     assert corpus.column("mask")[:].tolist() == [2]
 

@@ -113,11 +113,11 @@ def test_append_makes_a_version_of_the_corpus(tmp_path: Path) -> None:
         ),
         (
             {"separator": 3},
-            r"end with the separator \[7\], and these with the separator \[3",
+            r"end with the separator \[7\], the new ones with the separator \[3",
         ),
         (
             {"separator": None},
-            r"end with the separator \[7\], and these with no separator; a",
+            r"end with the separator \[7\], the new ones with no separator; a",
         ),
     ],
 )
@@ -238,7 +238,7 @@ def test_interrupted_first_write_is_not_a_corpus(
     corpus = corpus_of(tmp_path, documents_of(9000))
 
     assert (
-        "an earlier write was interrupted; writing it again" in capsys.readouterr().err
+        "an earlier write was interrupted; repeating or con" in capsys.readouterr().err
     )
     assert np.array_equal(corpus.tokens[:], line_of(documents_of(9000)))
     assert corpus.leftovers() == []
@@ -368,7 +368,7 @@ def test_other_write_that_loses_is_an_error(exist: str, tmp_path: Path) -> None:
     if exist == "replace":
         corpus_of(tmp_path, [[1]])
 
-    with pytest.raises(FileExistsError, match="another write was committed during th"):
+    with pytest.raises(FileExistsError, match="another write was committed first, so"):
         corpus_of(tmp_path, nested(), exist=exist)
 
     assert tokens_of(tmp_path) == ([1, 3] if exist == "replace" else [3])

@@ -381,6 +381,6 @@ def test_verify_finds_padding_that_is_not_zero_though_its_checksum_holds(
     (error,) = corpus.verify().errors
 
     assert str(error) == (
-        f"{path}: the last 48 bytes of its tokens are padding and must be zero, but "
-        "are not; fetch or write this shard again"
+        f"{path}: the padding, the last 48 bytes of its token blocks, is not zero; "
+        "fetch or write this shard again"
     )

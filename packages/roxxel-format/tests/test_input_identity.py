@@ -85,7 +85,7 @@ def test_files_that_differ_only_in_content_are_told_apart(
 @pytest.mark.parametrize(
     ("data", "time", "difference"),
     [
-        (b"longer than it was", 10**18, "has 18 bytes, and had 13"),
+        (b"longer than it was", 10**18, "has 18 bytes, 13 recorded"),
         (b"text of 1.txt", 2 * 10**18, "was modified since"),
     ],
 )
@@ -118,11 +118,11 @@ def test_other_names_and_numbers_of_inputs_are_named(
     capsys.readouterr()
 
     assert write(target, *inputs[:2]) == 1
-    assert "made from other inputs (2 given, 3 when it was made); use" in (
+    assert "made from other inputs (2 given, 3 recorded); use" in (
         capsys.readouterr().err
     )
     assert write(target, inputs[0], inputs[2], inputs[1]) == 1
-    assert f"({inputs[2]} is given where 1.txt was)" in capsys.readouterr().err
+    assert f"({inputs[2]} is given instead of 1.txt)" in capsys.readouterr().err
     assert write(target, *inputs, "--format", "lines") == 1
     assert "(format=None in the corpus, 'lines' given)" in capsys.readouterr().err
     assert write(target, *inputs, "--separator", 0) == 1
@@ -173,7 +173,7 @@ def test_a_corpus_that_recorded_one_digest_of_its_inputs_is_kept(
     message = capsys.readouterr().err
     assert message.startswith(f"{tmp_path}: kept 39 tokens (uint8) in 3 documents and ")
     assert message.endswith(
-        " bytes; its inputs were compared by name, size and time alone, because the "
+        " bytes; its inputs were compared only by name, size and time, because the "
         "corpus does not record more\n"
     )
 

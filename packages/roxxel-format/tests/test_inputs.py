@@ -105,7 +105,7 @@ def test_an_empty_gzip_file_is_an_error(error_of: Callable[..., str]) -> None:
     error = error_of("a.gz", b"")
 
     assert error == (
-        ": is empty, but a gzip file of an empty text is not; the file was "
+        ": is empty, but a gzip file is never empty; the file was "
         "probably truncated, so copy it again or make it again"
     )
 
@@ -195,12 +195,12 @@ def with_shape(shape: bytes) -> bytes:
         ),
         (
             TABLE + b"\0",
-            ": bytes follow its array of shape (3, 2); a .npy file holds one array, so",
+            ": has bytes after its array of shape (3, 2); a .npy file holds one array,",
         ),
-        (with_shape(b"(-1,), }"), ": has shape (-1,); a length is not negative"),
-        (with_shape(b"(-3,2),}"), ": has shape (-3, 2); a length is not negative"),
-        (with_shape(b"(3, 0),}"), ": has shape (3, 0); a flat array is one document"),
-        (with_shape(b"(), }"), ": has shape (); a flat array is one document"),
+        (with_shape(b"(-1,), }"), ": has shape (-1,); a length cannot be negative"),
+        (with_shape(b"(-3,2),}"), ": has shape (-3, 2); a length cannot be negative"),
+        (with_shape(b"(3, 0),}"), ": has shape (3, 0); save a flat array for one"),
+        (with_shape(b"(), }"), ": has shape (); save a flat array for one"),
         (
             with_shape(b"(99999,)}"),
             ": has 12 bytes after its header, but shape",
@@ -265,7 +265,7 @@ def test_the_standard_input_is_not_taken_for_that_of_an_earlier_write(
     assert write(b"second") == 1
     assert capsys.readouterr().err == (
         f"roxxel-format: {target}: the corpus exists already, and the standard input "
-        "cannot be compared with what it was made from; use --exist append or "
+        "cannot be compared with its inputs; use --exist append or "
         "--exist replace, or write elsewhere\n"
     )
     assert Roxxel(target).documents[0].tobytes() == b"first"
@@ -346,7 +346,8 @@ def test_an_object_without_fields_is_an_error(error_of: Callable[..., str]) -> N
     error = error_of("a.jsonl", b"{}\n")
 
     assert error == (
-        ":1: has no field 'text', and no other; name the field of the text by --field"
+        ":1: has no field 'text', nor any other field; pass the field of the text as "
+        "--field"
     )
 
 

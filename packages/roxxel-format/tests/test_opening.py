@@ -132,8 +132,7 @@ def test_a_manifest_above_the_bound_is_refused_before_it_is_read(
         Roxxel(tmp_path / "c_*.rox").num_tokens  # noqa: B018 - opens the corpus
 
     assert str(caught.value) == (
-        f"{path}: has 268435457 bytes, but such a file has at most 268435456; "
-        "check the path"
+        f"{path}: has 268435457 bytes, more than the limit of 268435456; check the path"
     )
 
 

@@ -85,7 +85,7 @@ def test_a_name_that_may_mean_two_corpora_is_one_sentence(tmp_path: Path) -> Non
 
 
 IS_ONE_FILE = (
-    'is one file, but max_shard_bytes or exist="append" make shards such as '
+    'is one file, but max_shard_bytes or exist="append" makes shards such as '
     '"t_00000.rox"; delete the file first, or use a pattern such as "t_*.rox"'
 )
 WRITTEN: list[tuple[tuple[str, ...], str, dict[str, Any], list[str] | str]] = [

@@ -227,8 +227,8 @@ def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
     write_old(tmp_path, [tokens.tobytes()], dtype="int32", blocks_per_shard=2)
     old = Roxxel02Tokens(tmp_path)
     sentence = (
-        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on); tokens are "
-        "not negative, so check the dtype, or copy the file again"
+        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on); tokens "
+        "cannot be negative, so check the dtype, or copy the file again"
     )
 
     for read in (
@@ -244,10 +244,13 @@ def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
 
 FOOT = 32
 DAMAGES: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "does not end with ROXXEL02 or ROXXEL01, but with b''"),
-    "leftover": (b"hello", "does not end with ROXXEL02 or ROXXEL01, but with b'hello'"),
-    "magic alone": (b"ROXXEL02", "does not end with ROXXEL02 or ROXXEL01, but with"),
-    "magic of 24 bytes": (bytes(16) + b"ROXXEL02", "does not end with ROXXEL02 or"),
+    "empty": (b"", "not a shard of ROXXEL02 or ROXXEL01, its 0 bytes end with b''"),
+    "leftover": (b"hello", "ROXXEL02 or ROXXEL01, its 5 bytes end with b'hello'"),
+    "magic alone": (b"ROXXEL02", "its 8 bytes end with b'ROXXEL02'"),
+    "magic of 24 bytes": (
+        bytes(16) + b"ROXXEL02",
+        "not a shard of ROXXEL02 or ROXXEL01",
+    ),
     "counts": (
         shard_of([b"ab", b"cd"])[:-FOOT]
         + struct.pack("<qq8s8s", 3, 4, b"uint8", b"ROXXEL02"),
@@ -336,7 +339,7 @@ def test_shards_of_different_types_are_two_corpora(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("separator", "sentence"),
     [
-        (b"\0", "separator has 1 bytes, but an item of int32 has 4; a separator that"),
+        (b"\0", "separator has 1 bytes, but an item of int32 has 4; such a separator"),
         (2**40, "separator=1099511627776 is not a value of int32; pass a token"),
         ("eos", "separator='eos' is not a value of int32; pass a token or its bytes"),
     ],
@@ -404,5 +407,5 @@ def test_the_command_names_a_damaged_old_shard(
 
     assert main(["write", str(tmp_path / "new_*.rox"), str(path)]) == 1
 
-    assert f"{path}: does not end with ROXXEL02 or" in capsys.readouterr().err
+    assert f"{path}: not a shard of ROXXEL02 or" in capsys.readouterr().err
     assert not list(tmp_path.glob("new_*"))

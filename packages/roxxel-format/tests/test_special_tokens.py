@@ -87,8 +87,8 @@ def test_a_separator_that_the_tokenizer_does_not_have_is_an_error(
     tmp_path: Path,
 ) -> None:
     message = (
-        "letters: has no token '<|eos|>'; name another one, such as its special tokens "
-        "<|endoftext|>, <pad>"
+        "letters: has no token '<|eos|>'; name another token, such as its special "
+        "tokens <|endoftext|>, <pad>"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         line(tmp_path, "a", tokenizer=Letters(END, "<pad>"), separator="<|eos|>")
@@ -99,7 +99,7 @@ def test_a_separator_that_the_tokenizer_does_not_have_is_an_error(
 def test_a_tokenizer_without_an_end_of_text_needs_a_separator(tmp_path: Path) -> None:
     message = (
         "letters: no end-of-text token is known among its special tokens (<a>, <b>); "
-        "give separator (--separator): a token, its name, or none"
+        "pass separator (--separator): a token, its name, or none"
     )
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         line(tmp_path, "a", tokenizer=Letters("<a>", "<b>"))
@@ -131,7 +131,7 @@ def test_a_corpus_without_separators_is_not_appended_to_with_them(
 
     with pytest.raises(
         ValueError,
-        match=r"c_\*\.rox: its documents end with no separator, and these with the "
+        match=r"c_\*\.rox: its documents end with no separator, the new ones with the "
         r"separator \[26\]; append with the same separator, or write another corpus",
     ):
         corpus.write(["b"], tokenizer=Letters(END), exist="append")
@@ -203,7 +203,7 @@ def test_corpora_with_special_tokens_of_texts_are_others(tmp_path: Path) -> None
 
 def test_special_tokens_need_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(
-        ValueError, match=r"^special_tokens needs a tokenizer; pass one$"
+        ValueError, match=r"^special_tokens needs a tokenizer; pass tokenizer$"
     ):
         line(tmp_path, "a", special_tokens=True)
 

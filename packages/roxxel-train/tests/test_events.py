@@ -92,7 +92,7 @@ def test_resumed_run_says_where_it_goes_on_and_repeats_nothing(tmp_path: Path) -
     of_two_sources(tmp_path).run()
 
     assert before[-1] == (
-        "SIGTERM ended the run after step 9; start it again to continue from there"
+        "SIGTERM ended the run after step 9; start the run again to continue"
     )
     assert log(tmp_path)[len(before) :] == [
         "resumed from step 9 of 14",

@@ -81,7 +81,7 @@ def test_run_of_the_documented_trainer_gives_its_weights(
         trainer(tmp_path, PHASES, save_path=old)
     again = pair(seed=7)
     saving = Checkpointer(old / "checkpoints", *again)
-    with pytest.raises(RunMismatchError, match="step 4 holds no state of the data, so"):
+    with pytest.raises(RunMismatchError, match="step 4 has no data state, so"):
         trainer(tmp_path / "third", PHASES, pair=again, checkpointer=saving)
 
 

@@ -215,9 +215,7 @@ def test_log_of_a_killed_process_goes_on_with_a_new_line(tmp_path: Path) -> None
 
     first, *rest = (tmp_path / "system.log").read_text().splitlines()
     assert first == "2026 INFO half a sen"
-    assert rest[0].endswith(
-        "WARNING metrics.jsonl ended with half a row, which was dropped"
-    )
+    assert rest[0].endswith("WARNING dropped an incomplete last row of metrics.jsonl")
     assert [row["step"] for row in rows(tmp_path)] == [1, 2]
 
 

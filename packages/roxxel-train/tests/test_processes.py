@@ -158,7 +158,7 @@ def test_all_processes_save_after_the_same_steps(
         for step in range(first + 1, first + NUM_STEPS + 1):
             processes.before(step)
             if (index, step - first) in asked:
-                processes.ask_to_save()
+                processes.request_save()
             if processes.after(step) == Request("save"):
                 saved.append(step)
         return saved
@@ -175,7 +175,7 @@ def test_request_is_served_by_processes_that_do_not_wait_for_each_other(
 ) -> None:
     def act(index: int, processes: Processes) -> list[Any]:
         if index == 1:
-            processes.ask_to_save()
+            processes.request_save()
         for step in itertools.count(1):
             processes.before(step)
             if processes.after(step) == Request("save"):
@@ -262,8 +262,8 @@ def test_lone_process_saves_once_for_all_requests_before_a_step() -> None:
     before = signal.getsignal(signal.SIGUSR1)
 
     with alone() as processes:
-        processes.ask_to_save()
-        thread = threading.Thread(target=processes.ask_to_save)
+        processes.request_save()
+        thread = threading.Thread(target=processes.request_save)
         thread.start()
         thread.join()
         assert processes.after(1) == Request("save")
@@ -298,9 +298,9 @@ def test_run_saves_the_step_of_a_request(tmp_path: Path) -> None:
 def test_request_without_a_run_is_an_error(tmp_path: Path) -> None:
     one = trainer(tmp_path)
 
-    with pytest.raises(RuntimeError, match="no run is going on"):
+    with pytest.raises(RuntimeError, match=r"run\(\) is not running"):
         one.save()
-    with pytest.raises(RuntimeError, match="nowhere to save to; give save_path"):
+    with pytest.raises(RuntimeError, match="no folder to save to; give save_path"):
         trainer(tmp_path, save_path=None).save()
 
 
@@ -390,7 +390,7 @@ def test_preempted_is_an_exit_with_a_code_of_its_own() -> None:
     assert isinstance(error, SystemExit)
     assert error.code == PREEMPTED_EXIT_CODE == 75
     assert str(error) == (
-        "SIGTERM ended the run after step 12; start it again to continue from there"
+        "SIGTERM ended the run after step 12; start the run again to continue"
     )
     assert "nothing was saved" in str(Preempted(12, "SIGTERM", saved=False))
 

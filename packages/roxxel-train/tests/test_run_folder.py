@@ -106,7 +106,9 @@ def test_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 def test_link_to_nothing_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").symlink_to(tmp_path / "nowhere")
 
-    with pytest.raises(FileNotFoundError, match="is a link to nothing"):
+    with pytest.raises(
+        FileNotFoundError, match="is a symbolic link to a path that does not exist"
+    ):
         trainer(tmp_path, PHASES)
 
 

@@ -163,7 +163,7 @@ def test_rows_of_a_sink_that_is_far_behind_are_dropped_with_one_warning(
         let_go.set()
 
     assert steps == list(range(10_001))
-    assert text(tmp_path).count("far behind; it misses rows") == 1
+    assert text(tmp_path).count("too slow; the logger drops rows") == 1
 
 
 def test_what_cannot_be_called_is_no_sink(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_wrong_loss_is_named_without_the_words_of_a_compiler(parts: int) -> None
 
     assert str(caught.value) == (
         'loss_fn returned the scalars nll and accuracy but no "loss"; '
-        'name the one to minimise "loss"'
+        'rename the scalar to minimise to "loss"'
     )
 
 

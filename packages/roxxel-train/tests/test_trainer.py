@@ -586,9 +586,9 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
         ({"flops_per_token": 0}, "flops_per_token must be above 0, got 0"),
         (
             {"best_metric": "los"},
-            "best_metric='los' is nothing that .*; name one of grad_norm, loss",
+            "best_metric='los' is not measured .*; name one of grad_norm, loss",
         ),
-        ({"save_path": "a\0b"}, "holds a NUL character; give another folder"),
+        ({"save_path": "a\0b"}, "contains a NUL; give another folder"),
         ({"save_path": "gs://b/run"}, "save_path='gs://b/run': is a URL, .* local"),
         ({"save_path": Path("s3://b/run")}, "save_path='s3:/b/run': is a URL"),
     ],
@@ -666,9 +666,9 @@ def test_run_that_goes_on_keeps_its_best_metric(tmp_path: Path) -> None:
     log = (tmp_path / "run" / "system.log").read_text()
     assert log.count("WARNING") == 1
     assert (
-        "WARNING the checkpoints of this run are compared by 'score', which the run no "
-        "longer measures, so no new one becomes the best; give best_metric= to compare "
-        "them by another value\n"
+        "WARNING this run ranks its checkpoints by 'score' but no longer measures this "
+        "value, so no new checkpoint can become the best; give best_metric= to rank by "
+        "another value\n"
     ) in log
 
 

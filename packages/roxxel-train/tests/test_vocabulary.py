@@ -98,7 +98,7 @@ def test_start_of_a_run_warns_of_a_table_with_too_few_rows(tmp_path: Path) -> No
         (Model(), "model/embed/embedding has 11 rows"),
         (
             Model(VOCABULARY, outputs=ROWS),
-            "the loss picks tokens among 11 values",
+            "the loss indexes 11 values by token",
         ),
     ],
     ids=["embedding", "output"],

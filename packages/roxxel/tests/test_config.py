@@ -214,7 +214,10 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST.replace('"a.rox"', "7"),
-            "source 'self' in [sources] must be a path, a pattern, or a list of paths and patterns",
+            (
+                "source 'self' in [sources] must be a path, a pattern, or a list of "
+                "paths and patterns"
+            ),
         ),
         (
             SMALLEST.replace("sources", "# sources")

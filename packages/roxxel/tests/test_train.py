@@ -101,7 +101,7 @@ def test_a_signal_ends_with_75_and_the_same_command_goes_on(tmp_path: Path) -> N
 
     assert stopped.returncode == 75, stopped.stderr
     assert "SIGTERM ended the run after step" in stopped.stderr
-    assert "start it again to continue from there" in stopped.stderr
+    assert "start the run again to continue" in stopped.stderr
 
     done = run_python("-W", "error", "-m", "roxxel", "train", str(config))
 

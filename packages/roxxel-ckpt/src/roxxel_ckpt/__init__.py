@@ -10,7 +10,7 @@ of the live model::
             ...
             checkpointer.save(step + 1, {"loss": loss})
 
-Names are resolved on first use, so the command `roxxel-ckpt` does not import JAX.
+The package resolves its names on first use, so `roxxel-ckpt` does not import JAX.
 """
 
 from __future__ import annotations

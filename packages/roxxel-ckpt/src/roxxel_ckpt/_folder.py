@@ -105,7 +105,10 @@ class Folder:
         return [step for step in self.numbered() if _is_finished(self.step_path(step))]
 
     def is_checkpoint(self, step: int) -> bool:
-        """Return whether this package or an Orbax manager wrote a step's directory."""
+        """Return whether this package or an Orbax manager wrote a step's directory.
+
+        The step may be damaged.
+        """
         directory = self.step_path(step)
         return is_of_manager(directory) or any(
             (directory / part).exists() for part in _OURS
@@ -162,10 +165,7 @@ class Folder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise CheckpointWriteError(
-                f"{self}: cannot hold checkpoints ({error.strerror or error}); "
-                "give checkpoint_path a folder that this process may write to"
-            ) from error
+            raise cannot_hold_checkpoints(self, error) from error
 
     @contextlib.contextmanager
     def lock(self) -> Generator[bool]:
@@ -207,16 +207,31 @@ class Folder:
         _remove_tree(doomed)
 
 
-def is_of_manager(directory: Path) -> bool:
-    """Return whether an Orbax manager wrote a step with the expected items."""
-    return not (directory / COMMIT_FILE).exists() and all(
-        (directory / name).exists() for name in _OF_MANAGER
+def cannot_hold_checkpoints(folder: Folder, error: OSError) -> CheckpointWriteError:
+    return CheckpointWriteError(
+        f"{folder}: cannot hold checkpoints ({error.strerror or error}); "
+        "give checkpoint_path a folder that this process may write to"
     )
 
 
+def is_of_manager(directory: Path) -> bool:
+    """Return whether an Orbax manager wrote a step with the expected items.
+
+    A damaged step may lack one of the files that describe the step.
+    """
+    return not _is_committed(directory) and _num_of_manager(directory) >= 2
+
+
 def _is_finished(directory: Path) -> bool:
-    ours = any((directory / name).exists() for name in (COMMIT_FILE, V1_META_FILE))
-    return ours or is_of_manager(directory)
+    return _is_committed(directory) or _num_of_manager(directory) == len(_OF_MANAGER)
+
+
+def _is_committed(directory: Path) -> bool:
+    return any((directory / name).exists() for name in (COMMIT_FILE, V1_META_FILE))
+
+
+def _num_of_manager(directory: Path) -> int:
+    return sum((directory / name).exists() for name in _OF_MANAGER)
 
 
 def escaped(text: str) -> str:

@@ -133,7 +133,7 @@ class Restorer:
                 live.release(candidate.source)
             stored = _orbax.read_arrays(candidate.directory, candidate.targets)
             for name, source in candidate.source.items():
-                # Dropping each stored array here keeps the peak at one state.
+                # `pop` frees each stored array early, so peak memory is one state.
                 values[name] = from_stored(stored.pop(source), live.leaves[name])
 
         try:

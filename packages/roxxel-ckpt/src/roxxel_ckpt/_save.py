@@ -29,6 +29,7 @@ from roxxel_ckpt._folder import (
     STAGED,
     STATE,
     Folder,
+    cannot_hold_checkpoints,
     digests_file,
     listed,
     sync_directory,
@@ -144,10 +145,7 @@ def check_shared(
         try:
             token.write_text("")
         except OSError as error:
-            raise CheckpointWriteError(
-                f"{folder}: cannot hold checkpoints ({error.strerror or error}); "
-                "give checkpoint_path a folder that this process may write to"
-            ) from error
+            raise cannot_hold_checkpoints(folder, error) from error
         return token.name
 
     name = channel.agree("write to the folder", lambda: None, write, timeout_s)

@@ -1,7 +1,7 @@
 """Agreement between processes, through the service of `jax.distributed`.
 
-The processes exchange short texts and run no collectives on their devices. A collective
-needs every process at the same point, and waits forever for a process that has failed.
+The processes exchange short texts and run no collectives on their devices: a collective
+blocks until every process joins, so forever if a process has failed.
 A call to the service has a deadline and works in any thread. Through a `Channel`, every
 process sends a report, and process 0 decides from all reports.
 
@@ -72,7 +72,7 @@ class CoordinationService:
         return True
 
     def get(self, key: str, timeout_s: float) -> str:
-        """Wait until a key has a text, and return it.
+        """Wait until a key has a text, and return the text.
 
         Raises:
             TimeoutError: No process stored a text within `timeout_s` seconds.

@@ -1,4 +1,4 @@
-"""Roxxel: a corpus of many shards as one line of tokens."""
+"""A corpus of many shards as one line of tokens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, Lengths, TokenLine
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import Filepath, absolute
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
@@ -32,28 +33,29 @@ if TYPE_CHECKING:
 
 
 class Roxxel:
-    """A corpus: the shards that a path names, as one line of tokens.
+    """A corpus: the tokens of all shards at a path, as one line.
 
-    The constructor opens no file. The first use opens the corpus: it reads the
-    manifest, or else the head and foot of every shard, and fixes the version. From then
-    on this object, and every copy and pickle of it, reads that version. It ignores
-    shards that are appended later, and raises ShardError if the corpus was replaced.
-    Each shard is opened and mapped at its first read. All methods may be called from
-    many threads.
+    The constructor opens no file. The first use opens the corpus: it reads the manifest
+    (without a manifest, the head and foot of every shard), and fixes the version. The
+    object, its copies and its pickles then read only this version. They ignore shards
+    that are appended later, and raise ShardError if the corpus was replaced. Each shard
+    is opened and mapped at its first read. All methods may be called from many threads.
 
     Args:
-        filepath: A shard, a folder, a glob pattern, or a list of these. `t` and `t.rox`
-            mean `t_*.rox` if nothing has that name. With a manifest, a folder or a
-            pattern means the shards that the manifest lists. Without a manifest, it
-            means the matching `*.rox` files in natural order of their names. If a write
-            of these files was interrupted, opening raises.
+        filepath: A shard, a folder, a glob pattern, or a list of these: paths, or with
+            the extra `bucket` URLs (`s3://`, `gs://`, `az://`, `https://`). `t` and
+            `t.rox` mean `t_*.rox` if no file has exactly this name. With a manifest, a
+            folder or a pattern means the shards in the manifest. Without a manifest, it
+            means the matching `*.rox` files in natural order of their names; opening
+            raises if a write of these files was interrupted.
         check: With `"blocks"`, every read verifies the checksums of its blocks and
-            returns copies. With `"headers"`, reads verify heads, feet and indexes
-            alone; `verify()` checks the tokens.
-        max_maps: Most shards to keep mapped, and most files of each column. Default: as
-            many as an eighth of the process's descriptors allows; fewer if many corpora
-            are open.
-        version: Fingerprint of the version to read. Default: the current one.
+            returns copies. With `"headers"`, reads verify only heads, feet and indexes;
+            `verify()` checks the tokens.
+        max_maps: Maximum number of mapped shards, and of mapped files of each column.
+            Default: as many as an eighth of the process's descriptors allows; fewer if
+            many corpora are open.
+        version: Fingerprint of the version to read. Default: the current version.
+        timeout_s: Seconds after which a request to a bucket fails.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")
@@ -69,11 +71,12 @@ class Roxxel:
         check: Check = "headers",
         max_maps: int | None = None,
         version: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        self._lazy = LazyReader(absolute(filepath), check, max_maps, version)
+        self._lazy = LazyReader(absolute(filepath), check, max_maps, version, timeout_s)
 
     def with_check(self, check: Check) -> Self:
-        """Return the same corpus and version, read with another check.
+        """Return the same corpus and version with another check.
 
         Args:
             check: As for the constructor.
@@ -84,13 +87,13 @@ class Roxxel:
         return self._copy(check=check, opened=None)
 
     def with_version(self, fingerprint: str) -> Self:
-        """Return the same corpus as it was at another version.
+        """Return the same corpus at another version.
 
         Args:
             fingerprint: One of `versions`.
 
         Raises:
-            ShardError: The corpus has no such version, or it was replaced.
+            ShardError: The corpus has no such version, or was replaced.
         """
         lazy = self._lazy
         opened = lazy.opened if lazy.pinned == fingerprint else None
@@ -130,7 +133,7 @@ class Roxxel:
 
     @property
     def dtype_name(self) -> str:
-        """Name of the item type; `bfloat16` also where numpy lacks that dtype."""
+        """Name of the item type; `bfloat16` even if ml_dtypes is not installed."""
         return self._open().contents.dtype_name
 
     @property
@@ -140,7 +143,7 @@ class Roxxel:
 
     @property
     def block_size(self) -> int:
-        """Bytes that one checksum covers, in the first shard."""
+        """Number of bytes that one checksum covers in the first shard."""
         return self._open().contents.block_size
 
     @property
@@ -168,7 +171,7 @@ class Roxxel:
 
     @property
     def tokenizer(self) -> str | None:
-        """Name and hash of the tokenizer that the corpus records; None without one.
+        """Name and hash of the recorded tokenizer, or None.
 
         Raises:
             ShardError: The shards were written with different tokenizers.
@@ -177,7 +180,7 @@ class Roxxel:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the first shard: tokenizer, separator, source, free fields."""
+        """Metadata of the first shard: tokenizer, separator, source, user fields."""
         return self._open().metadata(0)
 
     @property
@@ -191,13 +194,13 @@ class Roxxel:
         return Documents(self)
 
     def column(self, name: str) -> Column:
-        """Return a column: one value for each token or each document.
+        """Return a column, which has a value for each token or each document.
 
-        A version keeps its columns: replacing a column changes the current version
-        alone. The first opening of a column's file verifies the file's digest.
+        Replacing a column changes only the current version. The first opening of a
+        column's file verifies the digest of the file.
 
         Raises:
-            ShardError: A shard has no such column; the message names it.
+            ShardError: A shard lacks the column; the message names the shard.
         """
         return self._open().column(name)
 
@@ -230,11 +233,13 @@ class Roxxel:
             starts: First token of each window; integers, shape `(n,)`. Windows may
                 overlap, and may cross the ends of shards.
             length: Tokens of each window, at least 0.
-            dtype: Type of the result. Default: the dtype of `out`, else the stored one.
+            dtype: Type of the result. Default: the dtype of `out`, or else the stored
+                dtype.
             out: Array of shape `(n, length)`, which this method fills and returns.
 
         Returns:
-            Shape `(n, length)`, owned by the caller. C-contiguous unless `out` is not.
+            Array of shape `(n, length)`, owned by the caller; C-contiguous, unless
+            `out` is not.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -247,7 +252,7 @@ class Roxxel:
         return self._open().read(starts, length, dtype, out)
 
     def token_range(self, start: int, stop: int) -> Tokens:
-        """Return tokens `[start, stop)`: a read-only view of one shard, else a copy.
+        """Return tokens `[start, stop)`: a read-only view of one shard, or a copy.
 
         Raises:
             IndexError: The range leaves `[0, num_tokens]`.
@@ -279,8 +284,8 @@ class Roxxel:
         """Prefetch windows: advise the system to read their pages into its cache.
 
         Does not wait for the disk. Windows near each other become one request, so pass
-        the windows of several batches in one call. A call may take a millisecond, so
-        call from a thread that may wait.
+        the windows of several batches in one call. A call can take a millisecond, so
+        call from a background thread.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -291,7 +296,7 @@ class Roxxel:
     def estimate_steps(self, seq_len: int, batch_size: int) -> int:
         """Return `num_tokens // (seq_len * batch_size)`, an upper bound.
 
-        The plan of a curriculum gives the exact figure.
+        The plan of a curriculum has the exact number.
         """
         seq_len, batch_size = as_index(seq_len), as_index(batch_size)
         if seq_len < 1 or batch_size < 1:
@@ -316,11 +321,11 @@ class Roxxel:
         each file of a column with its digest.
 
         Args:
-            threads: Number of threads. Default: one per processor, up to 16.
+            threads: Number of threads. Default: one per processor, at most 16.
             progress: Called with the checked bytes and the bytes of all shards.
 
         Returns:
-            The number and size of the shards, and an error for each damaged part.
+            A report of the shards, with an error for each damaged part.
         """
         return verify_corpus(self._open().contents, threads=threads, progress=progress)
 
@@ -342,18 +347,18 @@ class Roxxel:
 
         Until the commit, readers see the old corpus. A write that fails removes its
         shards. After a killed write, `remove_leftovers` removes them. Call `write` from
-        one process of a program; with `exist="append"`, several may call it.
+        one process of a program; with `exist="append"`, several processes may call it.
 
         Args:
             data: Documents: flat arrays, lists of ints, `str` or `bytes`.
             separator: Appended to each document: a token; the name of one of the
                 tokenizer's tokens; bytes of little-endian tokens, padded with zeros to
                 a whole token; or None for no separator. Default: the tokenizer's
-                end-of-text token, unless the tokenizer appends it to each text; none
-                without a tokenizer.
+                end-of-text token; no separator if the tokenizer appends this token
+                itself, or without a tokenizer.
             block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
-            max_shard_bytes: Largest size of a shard. The path `t.rox` then means
-                `t_*.rox`. Only a document that is larger than a shard is split.
+            max_shard_bytes: Maximum size of a shard. With this limit, the path `t.rox`
+                means `t_*.rox`. Only a document that is larger than a shard is split.
             dtype: Item type. Default: uint16 or uint32, whichever holds `vocab_size` or
                 the tokenizer's vocabulary; without these, the dtype of the first array,
                 uint32 for lists of ints, uint8 for bytes and for `str` (UTF-8).
@@ -362,26 +367,25 @@ class Roxxel:
                 extra `tokenizers`, the path of a `tokenizer.json`, the path of a folder
                 with this file, or a name on the Hugging Face hub. An existing path is
                 never read as a name. Special tokens are added if `encode` adds them.
-            special_tokens: Encode the name of a special token, such as
-                `<|endoftext|>`, as this token, not as ordinary text. Works for
-                tokenizers of `tokenizers`, `transformers` and `tiktoken`; does not
-                affect others.
-            exist: What to do if the corpus exists. `"keep"` keeps the corpus and prints
-                one line if its last write had the same arguments; `data` is not read.
-                Other arguments raise FileExistsError. `"replace"` commits the new
-                shards alone, then deletes the old shards; it keeps other files, even if
-                their names are those of shards. `"append"` commits the new
-                shards after the old ones, as a new version; dtype, tokenizer and
-                separator must be the same. `"error"` raises FileExistsError. The shards
-                of an interrupted write are not a corpus.
-            metadata: JSON-able values to store, for example `{"source": "..."}`.
+            special_tokens: Encode the name of a special token in a text, such as
+                `<|endoftext|>`, as this token and not as ordinary text. Only affects
+                tokenizers of `tokenizers`, `transformers` and `tiktoken`.
+            exist: What to do if the corpus exists. `"keep"` keeps the corpus, prints
+                one line and does not read `data`, if the last write had the same
+                arguments; otherwise it raises FileExistsError. `"replace"` commits only
+                the new shards, then deletes the old shards; files that only have the
+                names of shards stay. `"append"` commits the new shards after the old
+                ones, as a new version; dtype, tokenizer and separator must be the same.
+                `"error"` raises FileExistsError. The shards of an interrupted write are
+                not a corpus.
+            metadata: JSON values to store, for example `{"source": "..."}`.
 
         Returns:
-            The shards that were written or kept, and their counts.
+            A summary of the shards that were written or kept.
 
         Raises:
             FileExistsError: `exist` does not allow changing the corpus; or `exist` is
-                not `"append"`, and another write was committed during this one.
+                not `"append"`, and another write was committed first.
             BlockingIOError: Another process is writing the same file, or the first
                 version of this corpus.
             TypeError: A document has the wrong type, or texts and arrays are mixed.
@@ -417,28 +421,28 @@ class Roxxel:
         """Write a column: one item for each token, or for each document.
 
         The column covers the shards that exist when the write begins. Shards that are
-        appended later lack the column until `exist="append"` writes it for them.
+        appended later lack the column until a write with `exist="append"` adds it.
 
         Args:
             name: A letter or `_`, then letters, digits and `_` (ASCII).
-            values: A flat array or list; or an iterable of flat arrays, which are
-                joined. Strings are stored as UTF-8 of fixed width.
-            per: What an item belongs to. Tokens include separators. A document that was
-                split over shards counts once.
+            values: A flat array or list, or an iterable of flat arrays to concatenate.
+                Strings are stored as UTF-8 of fixed width.
+            per: What each item belongs to. Tokens include separators. A document that
+                was split over shards counts once.
             dtype: Item type, such as `uint8` or `S36`. Default: the dtype of the
                 values. An iterable of arrays of strings needs `dtype`.
             exist: What to do if the column exists. `"append"` writes the column for the
-                shards that lack it: `values` are the items of these shards, in order,
-                and `per` and `dtype` must equal the column's. `"replace"` writes the
+                shards without it: `values` are the items of these shards, in order, and
+                `per` and `dtype` must equal those of the column. `"replace"` writes the
                 column for all shards; earlier versions keep the old column, and files
                 that no version needs are deleted. `"error"` raises FileExistsError.
 
         Raises:
-            FileExistsError: The column exists; or another write of this column was
-                committed during this one.
+            FileExistsError: The column exists, or another write of this column was
+                committed first.
             FileNotFoundError: There is no corpus.
             TypeError: The values cannot be stored as `dtype`.
-            ValueError: The name is wrong, a value is out of range, there are more or
+            ValueError: The name is invalid, a value is out of range, there are more or
                 fewer values than tokens or documents, or the corpus is one file.
             ShardError: The corpus was replaced while its column was written.
             OSError: The files cannot be written.
@@ -448,18 +452,18 @@ class Roxxel:
         self._use_current_version()
 
     def leftovers(self) -> list[str]:
-        """Return the files that interrupted writes of this corpus left.
+        """Return the uncommitted files of interrupted writes of this corpus.
 
-        The list includes uncommitted files of writes in progress.
+        The list also has the files of writes in progress.
         """
         return [str(path) for path in leftovers(name_to_write(self.filepath))]
 
     def remove_leftovers(self) -> list[str]:
-        """Remove the files that interrupted writes left, and return their paths.
+        """Remove the files of interrupted writes, and return their paths.
 
-        The hidden drafts of the corpus are removed. If the corpus has a manifest, its
-        shards and columns that the manifest does not list are removed too. A file that
-        only has the name of a shard is not removed.
+        Removes the hidden drafts of the corpus. If the corpus has a manifest, also
+        removes the shards and columns that the manifest does not list. Files that only
+        have the names of shards stay.
 
         Raises:
             BlockingIOError: A write is in progress.
@@ -493,6 +497,6 @@ class Roxxel:
         return other
 
     def _use_current_version(self) -> None:
-        """Close. The next use opens the constructor's `version`, or the current one."""
+        """Close; the next use opens the constructor's or else the current version."""
         self.close()
         self._lazy = replace(self._lazy, pinned=None)

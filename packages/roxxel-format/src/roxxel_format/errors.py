@@ -1,4 +1,4 @@
-"""Errors of shards and corpora, as exceptions that a caller can catch alone."""
+"""Exceptions for invalid shards, manifests and corpora, and for buckets."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ class ShardError(ValueError):
 
 
 class NotAShardError(ShardError):
-    """A file has another format than a shard's.
-
-    The message names the file, the fault, and the remedy.
-    """
+    """A file is not a shard."""
 
 
 class ManifestError(ShardError):
-    """A manifest is damaged, has an unknown format version, or is another file.
+    """A manifest is damaged or has an unknown version, or a file is not a manifest."""
 
-    The message names the file, the fault, and the remedy.
+
+class BucketError(OSError):
+    """A bucket or a web server refused, failed, or did not answer in time.
+
+    The message names the URL, the bytes, the last answer, and the remedy.
+
+    Example:
+        >>> isinstance(BucketError("s3://bucket/wiki.rox: no connection"), OSError)
+        True
     """
 
 

@@ -2,9 +2,9 @@
 
 The readers map Megatron's `.bin` with its `.idx`, flat `.npy` or `.bin` files, and the
 shards of the first Roxxel, which end with `ROXXEL02`. So a curriculum can read an
-existing corpus without tokenizing again. These formats have no checksums: damage of
-tokens is not detected, and a fingerprint covers a sample of the content. A pickled
-reader opens its files again by path, and raises if their fingerprint changed.
+existing corpus without tokenizing again. These formats have no checksums, so readers
+cannot detect damaged tokens, and a fingerprint covers only a sample of the tokens. An
+unpickled reader opens its files by path, and raises if their fingerprint changed.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _SAMPLE_SIZE = 4096
 
 
 class DocumentEnds(NamedTuple):
-    """The documents of a line of tokens, each from the end of the one before.
+    """Where the documents of a line of tokens end, and the next documents begin.
 
-    `stops` ascend to the number of tokens. `separators` are the tokens of each document
-    that separate it from the next: an array of the same shape, or 0 for all.
+    `stops` ascend to the number of tokens. `separators` are the numbers of separator
+    tokens at the end of each document: an array of the same shape, or 0 for all.
 
     Example:
         >>> DocumentEnds(np.array([3, 5])).stops.tolist()
@@ -71,13 +71,13 @@ class DocumentEnds(NamedTuple):
 
 
 class MappedTokens:
-    """Tokens and documents of mapped files: the base of the readers below.
+    """Tokens and documents of mapped files: the base of the other readers.
 
     Args:
         line: The items of the files, in order.
-        documents: Returns the documents; called when they are first needed.
-        key: Bytes that determine the documents of given tokens, for the fingerprint.
-        tokenizer: Name and hash of the tokenizer, if it is known.
+        documents: Returns the documents; called at their first use.
+        key: Bytes that identify the ends of the documents, for the fingerprint.
+        tokenizer: Name and hash of the tokenizer, if known.
 
     Example:
         >>> np.save("flat.npy", np.arange(50))
@@ -123,7 +123,7 @@ class MappedTokens:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of the sizes, the documents, and 1024 blocks of the tokens."""
+        """Hex digest of the sizes, the documents, and 1024 samples of the tokens."""
         return self._fingerprint
 
     @cached_property
@@ -145,7 +145,7 @@ class MappedTokens:
 
     @property
     def documents(self) -> Documents:
-        """The documents: `documents[i]`, without separators that are known."""
+        """The documents: `documents[i]`, without their known separators."""
         return Documents(self)
 
     def token_range(self, start: int, stop: int) -> Tokens:
@@ -171,7 +171,7 @@ class MappedTokens:
         """Return the windows of `length` tokens that begin at `starts`.
 
         Arguments, result and errors are those of `Roxxel.read`. The file does not
-        declare its range of tokens, so each read checks whether its tokens fit `dtype`.
+        declare a range of tokens, so each read checks that its tokens fit `dtype`.
         """
         begins, length = parse_windows(starts, length, self.num_tokens)
         wanted = result_dtype((len(begins), length), dtype, out, self.dtype)
@@ -208,7 +208,7 @@ class FlatTokens(MappedTokens):
     Args:
         path: The file. A `.npy` file holds one flat array.
         dtype: Item type of a file without a header, such as `.bin`. Items are
-            little-endian on every machine; for big-endian items, pass such as `">u2"`.
+            little-endian on every machine, unless the dtype is big-endian (`">u2"`).
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
@@ -246,14 +246,14 @@ class FlatTokens(MappedTokens):
 
 
 class MegatronTokens(MappedTokens):
-    """A Megatron `.bin` file with its `.idx`, as `indexed_dataset.py` writes them.
+    """A Megatron `.bin` file with its `.idx`, as written by `indexed_dataset.py`.
 
     Args:
         path: The `.bin` file, the `.idx` file, or their path without the suffix.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
-        ShardError: The index is of another version, or does not fit the tokens.
+        ShardError: The index has an unknown version, or does not match the tokens.
 
     Example:
         >>> import struct
@@ -279,7 +279,7 @@ class MegatronTokens(MappedTokens):
         if last != tokens.size:
             raise ShardError(
                 f"{index_path}: describes {last} tokens, but the .bin file holds "
-                f"{tokens.size}; the two do not belong together"
+                f"{tokens.size}; use files that were written together"
             )
         super().__init__(*_of_one_file(file, tokens, ends), tokenizer)
         self._path = str(stem.absolute())
@@ -298,19 +298,20 @@ class Roxxel02Tokens(MappedTokens):
     Args:
         filepath: A shard, a folder, a glob pattern, or a list of these. The shards are
             read in natural order of their names.
-        dtype: Item type. Default: the type that the shards record. Those of `ROXXEL01`
-            record none. Items are little-endian, unless the type is such as `">u2"`.
-        separator: The token or the bytes that the writer appended to each document. If
-            given, a document ends behind each separator, or behind several in a row:
-            documents without tokens cannot be told from padding. The first use of the
-            documents searches all tokens. Default: the line is one document.
+        dtype: Item type. Default: the type that the shards record; shards of `ROXXEL01`
+            record no type. Items are little-endian, unless the dtype is big-endian
+            (`">u2"`).
+        separator: The token or the bytes that the writer appended to each document. A
+            document ends after each separator or row of separators, because padding
+            looks like documents without tokens. The first use of the documents searches
+            all tokens. Default: the line is one document.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
         FileNotFoundError: There is no such file.
-        ShardError: A file is not such a shard or is damaged, the shards hold items of
-            different types, or a read meets a negative integer.
-        ValueError: `separator` is not whole items.
+        ShardError: A file is damaged or has another format, the shards hold items of
+            different types, or a read finds a negative integer.
+        ValueError: `separator` is not a whole number of items.
 
     Example:
         >>> tokens = np.array([5, 6, 0, 7, 0], np.int32)
@@ -334,7 +335,7 @@ class Roxxel02Tokens(MappedTokens):
         named = (filepath,) if isinstance(filepath, str) else filepath
         paths = [path for each in named for path in matching_files(resolved(each))]
         if not paths:
-            raise FileNotFoundError("the list of shards is empty; name at least one")
+            raise FileNotFoundError("the list of shards is empty; pass at least one")
 
         def opened(path: str) -> BlockFile:
             return with_room(lambda: BlockFile(path, dtype))
@@ -385,7 +386,7 @@ class Roxxel02Tokens(MappedTokens):
 def _of_one_file(
     file: MappedFile, tokens: Tokens, stops: npt.NDArray[np.int64] | None = None
 ) -> tuple[Line[MappedFile], Callable[[], DocumentEnds], memoryview]:
-    """Return the line, the documents and the key of a file; default: one document."""
+    """Return line, documents and key of a file; without `stops`, one document."""
 
     def piece(opened: MappedFile) -> Tokens:
         opened.check_size()
@@ -402,8 +403,8 @@ def _items_of(separator: float | bytes, dtype: np.dtype[Any]) -> Tokens:
         if not separator or len(separator) % dtype.itemsize:
             raise ValueError(
                 f"separator has {len(separator)} bytes, but an item of {dtype} has "
-                f"{dtype.itemsize}; a separator that is not whole items shifted every "
-                "item behind it, so write such a corpus again from its texts"
+                f"{dtype.itemsize}; such a separator misaligned all later items, so "
+                "write this corpus again from its texts"
             )
         return np.frombuffer(separator, dtype)
     with contextlib.suppress(OverflowError, TypeError, ValueError):
@@ -416,12 +417,12 @@ def _items_of(separator: float | bytes, dtype: np.dtype[Any]) -> Tokens:
 
 
 def _separated(line: Line[Any], separator: Tokens) -> DocumentEnds:
-    """Find the documents of a line by the separators behind them.
+    """Find the documents of a line by their separators.
 
-    A part of a separator at the very end of the line is padding.
+    An incomplete separator at the end of the line is padding.
     """
     size, stop = separator.size, len(line)
-    begins: list[int] = []  # of separators or rows of them
+    begins: list[int] = []  # Where separators, or rows of separators, begin.
     stops: list[int] = []
     for start in range(0, stop, _SEARCHED_ITEMS):
         items = line.range(start, min(start + _SEARCHED_ITEMS + size - 1, stop))
@@ -429,7 +430,7 @@ def _separated(line: Line[Any], separator: Tokens) -> DocumentEnds:
         for at, item in enumerate(separator):
             is_found &= items[at : at + is_found.size] == item
         for begin in (np.flatnonzero(is_found) + start).tolist():
-            if stops and begin < stops[-1]:  # It overlaps the one before.
+            if stops and begin < stops[-1]:  # It overlaps the separator before.
                 continue
             if stops and begin == stops[-1]:
                 stops[-1] += size

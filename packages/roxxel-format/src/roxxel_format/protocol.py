@@ -1,13 +1,13 @@
 """The interface between a corpus and a curriculum.
 
-`TokenReader` is all that a curriculum needs. A curriculum also uses these members if
-the reader's class defines them:
+A curriculum needs only a `TokenReader`. It also uses these members if the reader's
+class defines them:
 
 - `token_range_seen -> tuple[int, int] | None`: least and greatest token; None for
   floats. A curriculum checks dtypes and vocabularies with it before the first batch.
-- `with_version(fingerprint) -> TokenReader`: the same corpus as it was at a version;
-  `ShardError` if the corpus has no such version. A run on a corpus that grew needs it
-  to resume.
+- `with_version(fingerprint) -> TokenReader`: the same corpus at another version; raises
+  `ShardError` if the corpus has no such version. Resuming a run on a corpus that grew
+  needs this member.
 - `with_check("blocks") -> TokenReader`: the same corpus, but every read verifies the
   checksums of its blocks.
 """
@@ -37,7 +37,7 @@ class DocumentSequence(Protocol):
         ...
 
     def __getitem__(self, index: int, /) -> Tokens:
-        """Return a document as it was written, shape `(n,)`."""
+        """Return the tokens of a document, shape `(n,)`."""
         ...
 
 
@@ -72,7 +72,7 @@ class TokenReader(Protocol):
 
     @property
     def tokenizer(self) -> str | None:
-        """Name and hash of the tokenizer, None if unknown."""
+        """Name and hash of the tokenizer; None if unknown."""
         ...
 
     @property
@@ -92,11 +92,12 @@ class TokenReader(Protocol):
         Args:
             starts: First token of each window; integers, shape `(n,)`.
             length: Tokens of each window.
-            dtype: Type of the result. Default: the dtype of `out`, else the stored one.
-            out: Shape `(n, length)`; filled and returned.
+            dtype: Type of the result. Default: the dtype of `out`, or else the stored
+                dtype.
+            out: Array of shape `(n, length)`, which this method fills and returns.
 
         Returns:
-            Shape `(n, length)`; owned by the caller.
+            Array of shape `(n, length)`, owned by the caller.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -118,5 +119,5 @@ class TokenReader(Protocol):
         ...
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
-        """Hint that the caller will read these windows soon; may do nothing."""
+        """Prefetch windows that the caller will read soon; may do nothing."""
         ...

@@ -31,14 +31,14 @@ def documents(
 ) -> st.SearchStrategy[list[npt.NDArray[Any]]]:
     """Return a strategy for lists of one or more documents.
 
-    Hypothesis chooses the lengths, which decide where shards, blocks and windows
-    end. A seed determines the tokens, so a long document does not need many choices.
+    Hypothesis chooses the lengths, because they decide where shards, blocks and windows
+    end. A seed determines the tokens, so a long document needs few choices.
 
     Args:
         vocab_size: Tokens are below `vocab_size`.
         dtype: Integer type of the arrays.
-        max_documents: Most documents of a list.
-        max_length: Most tokens of a document.
+        max_documents: Maximum number of documents in a list.
+        max_length: Maximum number of tokens in a document.
     """
 
     def filled(lengths: list[int], seed: int) -> list[npt.NDArray[Any]]:
@@ -52,7 +52,7 @@ def documents(
 def write_shards(
     folder: str | os.PathLike[str], data: list[Any], **options: Any
 ) -> Roxxel:
-    """Replace the corpus in a folder, in shards of some thousand tokens.
+    """Replace the corpus in a folder by shards of a few thousand tokens.
 
     Args:
         folder: The folder of a test.

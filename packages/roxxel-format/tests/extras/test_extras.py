@@ -166,7 +166,7 @@ def test_parquet_columns_hold_texts_or_tokens(
     tokens = Roxxel(tmp_path / "ids.rox").documents
     assert [each.tolist() for each in tokens] == [[1, 2], [3]]
     errors = capsys.readouterr().err
-    assert "has no column 'body', but text, ids, n" in errors
+    assert "has no column 'body', only text, ids, n" in errors
     assert "row 0 holds int64; a document is" in errors
 
 
@@ -251,8 +251,8 @@ def test_the_command_says_how_documents_end(
         assert capsys.readouterr().err == ""
     assert run(*write, "--separator", "<|eos|>") == 1
     assert capsys.readouterr().err == (
-        "roxxel-format: tokenizer.json: has no token '<|eos|>'; name another one, such "
-        "as its special tokens <|pad|>, <|endoftext|>\n"
+        "roxxel-format: tokenizer.json: has no token '<|eos|>'; name another token, "
+        "such as its special tokens <|pad|>, <|endoftext|>\n"
     )
 
 
@@ -320,7 +320,7 @@ def test_a_name_of_a_separator_and_special_tokens_need_a_tokenizer(
     text = tmp_path / "a.txt"
     text.touch()
     for options, message in (
-        (("--separator", "x"), "or name the --tokenizer of this token\n"),
+        (("--separator", "x"), "or pass the --tokenizer that has this token\n"),
         (("--special-tokens",), "argument --special-tokens: needs --tokenizer\n"),
     ):
         with pytest.raises(SystemExit) as caught:

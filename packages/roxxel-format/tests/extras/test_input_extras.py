@@ -102,7 +102,7 @@ def test_frames_that_are_skipped_and_empty_frames_have_no_text(tmp_path: Path) -
 
 def test_an_empty_zstandard_file_is_an_error(error_of: Callable[..., str]) -> None:
     assert error_of("a.zst", b"") == (
-        ": is empty, but a Zstandard file of an empty text is not; the file was "
+        ": is empty, but a Zstandard file is never empty; the file was "
         "probably truncated, so copy it again or make it again"
     )
 
@@ -170,7 +170,7 @@ def test_a_parquet_text_that_is_not_utf_8_names_the_row(
 @pytest.mark.parametrize(
     ("names", "problem"),
     [
-        ([], "has no column 'text', and no other"),
+        ([], "has no column 'text', nor any other column"),
         (["text", "id", "text"], "has 2 columns 'text'"),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_parquet_file_has_one_column_of_documents(
 
     error = error_of("a.parquet", file.getvalue())
 
-    assert error == f": {problem}; name the column of the documents by --field"
+    assert error == f": {problem}; pass the column of the documents as --field"
 
 
 def test_a_compressed_parquet_file_is_read(tmp_path: Path) -> None:

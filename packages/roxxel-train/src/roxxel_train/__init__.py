@@ -1,12 +1,11 @@
-"""A training loop for Flax NNX language models that resumes bit for bit.
+"""A training loop for Flax NNX language models; a run resumes bit for bit.
 
-`Trainer` joins a curriculum, a model, an optimizer and a loss function into a run. It
-compiles one update per batch shape, reads metrics two updates late, and writes
-checkpoints in the background. `Logger` is the log of a run, and can be used alone.
-`data_state` reads what a run has recorded about its data. From this state any batch of
-the run can be computed again.
+`Trainer` trains a model over a curriculum. The trainer compiles one update per batch
+shape, reads metrics two updates late, and writes checkpoints in the background.
+`Logger` writes the log of a run, and can be used alone. `data_state` reads the recorded
+data state of a run, from which every past batch can be computed again.
 
-This package imports each name on first use, so `data_state` does not import JAX.
+Each public name is imported on first use, so `data_state` does not import JAX.
 """
 
 from __future__ import annotations

@@ -54,74 +54,74 @@ _NEVER_NONE = {"checkpoint_every", "log_every", "grad_accum_steps", "timeout"}
 class TrainConfig:
     """The arguments of a `Trainer`.
 
-    This class checks each argument alone. `Trainer` checks how they fit together.
+    This class checks each argument alone. `Trainer` checks the arguments together.
 
     Args:
         model: A Flax NNX module, or a function that returns `(model, optimizer)`. The
-            constructor puts a module on the mesh, and after `run()` the module has the
-            newest values. The trainer compiles a function so that every device creates
-            only its own part of the arrays; the model may be larger than a device.
-        optimizer: The `nnx.Optimizer` of `model`. Omit it if `model` is a function.
-        curriculum: What every step reads.
+            trainer moves a module to the mesh; after `run()` the module has the newest
+            values. The trainer compiles a function, and every device creates only its
+            own part of the arrays, so the model may exceed the memory of a device.
+        optimizer: The `nnx.Optimizer` of `model`; omitted if `model` is a function.
+        curriculum: The data, the blend and the batch shape of every step.
         loss_fn: A function `(model, batch)`. `batch` has shape `(batch_size, seq_len)`
             and dtype int32. The function returns a scalar, a tuple or list whose first
             value is the loss, or a nested dict. The dict has a scalar named `"loss"`,
             or exactly one scalar. The trainer logs further scalars by their path
             (`aux/grad/x`), and ignores arrays and None. If a mask excludes tokens,
-            return the number of counted tokens as the scalar `"loss_weight"`. The
-            trainer weighs the parts of a batch and the held-out batches by it.
+            return the number of unmasked tokens as the scalar `"loss_weight"`: means
+            over parts of a batch and over held-out batches use this weight.
         save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
-            `run.json`. None writes nothing.
-        eval_fn: Called with a `ModelState` on every process; returns text, a number, a
-            dict of these, or None. Process 0 logs the result.
+            `run.json`. If None, the run writes no files.
+        eval_fn: A function of a `ModelState` that every process calls. It returns text,
+            a number, a dict of texts and numbers, or None. Process 0 logs the result.
         eval_every: Updates between evaluations. None evaluates only after the last
             update.
         checkpoint_every: Updates between checkpoints; the last update is always saved.
         log_every: Updates between metrics rows. The first and the last update always
             have a row.
-        seed: Seed of the order of the data.
-        mesh: Devices to use; by default all of them along one axis, `"data"`.
+        seed: Seed of the data order.
+        mesh: Devices of the run; by default all devices along one axis, `"data"`.
         data_sharding: Sharding of a batch over the mesh. By default the first axis of
             the mesh splits the rows of a batch.
-        checkpointer: Replaces the checkpointer that is made under `save_path`.
-        logger: Replaces the logger that is made under `save_path`.
-        train_step: A function `(model, optimizer, batch)` that replaces the step along
-            the gradient of `loss_fn`. The function updates model and optimizer in place
-            and returns what `loss_fn` may return. The trainer compiles the function, so
-            `nnx.jit` is not needed.
+        checkpointer: Replaces the trainer's own checkpointer under `save_path`.
+        logger: Replaces the trainer's own logger under `save_path`.
+        train_step: A function `(model, optimizer, batch)` that replaces the gradient
+            step on `loss_fn`. The function updates model and optimizer in place, and
+            returns a loss in any form that is allowed for `loss_fn`. The trainer
+            compiles the function, so `nnx.jit` is not needed.
         max_to_keep: Newest checkpoints to keep, besides the best one; None keeps all.
         timeout: Longest wait in seconds for a checkpoint, and for the other processes
-            at the start of the run.
-        grad_accum_steps: Parts of each batch, to save memory. If a part does not divide
-            over the devices, some devices are idle. The log then has a warning at the
-            start; with `strict_sharding` the idle devices are an error.
-        strict_sharding: Refuse a batch that does not divide over the mesh, instead of
-            replicating it.
+            at the start and the end of the run.
+        grad_accum_steps: Number of parts into which a batch is cut to save memory. If a
+            part does not divide over the devices, some devices are idle: the log then
+            says how many. With `strict_sharding`, idle devices are an error.
+        strict_sharding: Whether a batch that does not divide over the mesh is an error.
+            By default the trainer replicates such a batch.
         fields: Fields of a batch. With more fields than `"tokens"`, such as
             `"segment_ids"` and `"positions"`, a batch is a dict of arrays by field.
         model_sharding: Sharding of the arrays of the model and the optimizer.
-            `"annotated"` follows the annotations of their Variables or the shardings
-            that the arrays have on the mesh, and replicates the rest; `"fsdp"` also
-            splits large arrays without an annotation over the axes that split the rows
-            of a batch, except `"replica"`. A list of axis names splits these arrays
-            over the named axes.
+            `"annotated"` uses the annotation of each Variable, or the sharding that its
+            array already has on the mesh, and replicates all other arrays. `"fsdp"`
+            also splits large arrays without an annotation over the axes that split the
+            rows of a batch, except `"replica"`. A list of axis names splits large
+            arrays without an annotation over these axes.
         eval_curriculum: Held-out data. Every evaluation computes the mean of `loss_fn`
             over all held-out batches, with the model in evaluation mode, and logs
             `eval_loss`.
         best_metric: Name of the metric that ranks checkpoints: a value of `loss_fn`, a
             value of `eval_fn`, or `"eval_loss"`. The checkpoint with the lowest value
-            is kept besides the newest ones. The default is the metric that the run's
-            checkpoints record. In a new run the default is the held-out loss, or
-            without held-out data the mean loss since the last checkpoint.
+            is kept besides the newest ones. By default a resumed run uses the metric
+            that its checkpoints record. A new run uses `"eval_loss"`, or without
+            held-out data the mean training loss since the last checkpoint.
         init_from: Folder of a run or of checkpoints. A new run starts with the newest
             weights in this folder; a run that has a checkpoint ignores the folder.
         profile: Steps `(start, stop)` whose JAX trace is written to `profile/`.
-        hang_after_s: Longest time of a step in seconds, without compiling and
-            evaluating. If a step exceeds the limit, the trainer logs the stacks of all
+        hang_after_s: Time limit of a step in seconds; compiling and evaluating do not
+            count. If a step exceeds the limit, the trainer logs the stacks of all
             threads, and a run of several processes ends. None sets no limit.
-        flops_per_token: Floating point operations of a token, forward and backward. The
-            logged `model_flops_per_s` and `mfu` use this number. The default is 6 for
-            each parameter, which leaves out the scores of attention.
+        flops_per_token: Floating-point operations per token, forward and backward, from
+            which `model_flops_per_s` and `mfu` are computed. The default, 6 per
+            parameter, leaves out the attention scores.
         check: `"blocks"` verifies the checksum of every block of tokens that is read,
             held-out data included, so the run never trains on a damaged token.
             `"headers"` verifies only the heads, feet and indexes of shards.
@@ -171,7 +171,7 @@ class TrainConfig:
             if value is None and name not in _NEVER_NONE:
                 continue
             if name in _COUNTS:
-                # NumPy integers may be too small to count steps.
+                # A NumPy integer of few bits may overflow when it counts steps.
                 object.__setattr__(self, name, _count(name, value))
             elif name in _AMOUNTS:
                 _check_amount(name, value)
@@ -187,9 +187,9 @@ class TrainConfig:
                 )
 
     def pacing(self) -> dict[str, object]:
-        """Return the settings that decide at which steps a run acts, as JSON values.
+        """Return the settings that must be equal in all processes, as JSON values.
 
-        Processes that differ in these settings would wait for each other forever.
+        Processes with different settings would wait for each other forever.
         """
         return {
             "eval_every": self.eval_every,
@@ -209,8 +209,8 @@ def configured_by(
 ]:
     """Return a decorator that gives a constructor the signature of a config class.
 
-    The decorated constructor is called with the config. An argument that the config
-    class does not have is a TypeError that names the closest one.
+    The decorator builds a config from the arguments, and calls the constructor with the
+    config. An unknown argument is a TypeError that names similar arguments.
     """
     signature = inspect.signature(config)
 
@@ -235,7 +235,7 @@ def configured_by(
 
 
 def _closest(given: Iterable[str], known: Iterable[str]) -> str:
-    """Return a hint at the arguments with names like those that are not known."""
+    """Return a hint at known arguments with a name similar to an unknown one."""
     names = list(known)
     for name in given:
         found = difflib.get_close_matches(name, names, cutoff=0.5)

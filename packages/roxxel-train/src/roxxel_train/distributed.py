@@ -4,10 +4,10 @@ At the top of a script::
 
     from roxxel_train.distributed import initialize
 
-    initialize()  # at the top of the script, before JAX touches a device
+    initialize()  # before JAX touches a device
 
-In a single process `initialize` does nothing. It connects the processes of a script
-under Slurm, Open MPI or `python -m roxxel_train.local`, and on a slice of TPUs.
+Under Slurm, Open MPI or `python -m roxxel_train.local`, and on a slice of TPUs,
+`initialize` connects the processes. In a single process `initialize` does nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NUM_PROCESSES = "JAX_NUM_PROCESSES"
 PROCESS_ID = "JAX_PROCESS_ID"
 
 _passed: Counter[str] = Counter()
-"""Uses of each barrier in this process. The service requires a new name each time."""
+"""Number of uses of each barrier name; JAX's service requires a new key per use."""
 
 _HEARTBEAT_TIMEOUT_S = 30
-"""Silence after which JAX treats a process as dead and ends the others. JAX's default
-is 100 s. The watcher of the program detects a dead process earlier."""
+"""Silence after which JAX treats a process as dead and ends the others, in place of
+JAX's default of 100 s. The watcher usually detects a dead process earlier."""
 
 
 def initialize(
@@ -47,15 +47,15 @@ def initialize(
     the reason on standard error.
 
     This function calls `jax.distributed.initialize` if an argument is given, or if the
-    environment shows several processes:
+    environment names several processes:
 
     - `JAX_NUM_PROCESSES` is above 1. `JAX_COORDINATOR_ADDRESS` and `JAX_PROCESS_ID`
-      must be set too. If the number is 1, the variables below are not read.
+      must be set too. If `JAX_NUM_PROCESSES` is 1, the program is a single process.
     - The program is a Slurm step or an Open MPI job of several tasks.
-    - The variables of a TPU pod list several hosts or slices.
+    - The environment of a TPU pod lists several hosts or slices.
 
     On any other cluster give the arguments, or call `jax.distributed.initialize`
-    yourself. If the processes are already connected, JAX is not initialized again.
+    yourself. This function does not connect processes that are already connected.
 
     Args:
         coordinator_address: Host and port of process 0.
@@ -90,18 +90,18 @@ def initialize(
 
 
 def barrier(name: str, timeout_s: float = 300.0) -> None:
-    """Wait until every process has called this with the same name.
+    """Wait until every process has called `barrier` with the same name.
 
-    The barrier uses no device. A name may be used several times, equally often in all
-    processes. A single process does not wait.
+    The barrier uses no device. A name may be used again if all processes use the name
+    equally often. A single process does not wait.
 
     Args:
         name: Identifies the barrier, also in the error.
         timeout_s: Longest wait for the other processes, in seconds.
 
     Raises:
-        TimeoutError: Another process did not arrive in time; the error names it. Or
-            this process arrived after the other processes had given up.
+        TimeoutError: Another process did not arrive in time (the error names the
+            process), or this process arrived after the others had given up.
     """
     service = coordination_service()
     if service is None or service.process_count == 1:

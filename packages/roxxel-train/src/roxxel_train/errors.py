@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PREEMPTED_EXIT_CODE = 75
-"""Exit code of a run that a signal stopped and that was saved (`EX_TEMPFAIL`)."""
+"""Exit code of a run that a signal stopped (`EX_TEMPFAIL` of `sysexits.h`)."""
 
 
 class RunMismatchError(ValueError):
-    """The folder holds another run. This run must not overwrite that run."""
+    """The folder holds another run, which this run must not overwrite."""
 
 
 class SettingsDifferError(ValueError):
-    """A setting differs between processes; all of them raise this error."""
+    """A setting differs between processes; every process raises this error."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class BatchRow:
     Attributes:
         row: Row of the batch, from 0.
         source: Name of the source.
-        start: First token in the source.
-        stop: One past the last token.
-        documents: Documents that the row overlaps, in order.
+        start: Index of the first token in the source.
+        stop: One past the index of the last token.
+        documents: Indices of the documents that the row overlaps, in order.
 
     Example:
         >>> print(BatchRow(row=3, source="self", start=64, stop=96, documents=(5, 6)))
@@ -55,9 +55,9 @@ class NonFiniteError(FloatingPointError):
 
     Attributes:
         step: Number of the update, from 1.
-        what: Says which value is not finite.
+        what: The value that is not finite, in words, such as `the loss is nan`.
         rows: Source, tokens and documents of every row of the batch.
-        cause: The reason, with a remedy, if the batch is the reason; None otherwise.
+        cause: If the batch is the cause, the reason and a remedy; None otherwise.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class NonFiniteError(FloatingPointError):
         shown = "; ".join(map(str, rows[:4]))
         more = f"; and {len(rows) - 4} more rows" if len(rows) > 4 else ""
         advice = cause or (
-            "no checkpoint was written since, so check that batch or lower the "
+            "nothing was saved after this step, so check the batch or lower the "
             "learning rate, then start again"
         )
         super().__init__(f"step {step}: {what}; its batch was {shown}{more}; {advice}")
@@ -87,15 +87,14 @@ class NonFiniteError(FloatingPointError):
 class Preempted(SystemExit):
     """A signal stopped the run after a finished step.
 
-    A run that writes checkpoints has saved this step.
-
-    If nothing catches this exception, the program ends with exit code 75. The code
-    distinguishes a preempted run, which a scheduler can queue again, from a failed run.
+    A run that writes checkpoints has saved this step. If nothing catches the exception,
+    the program ends with exit code 75. By this code a scheduler can distinguish a
+    preempted run, which it may queue again, from a failed run.
 
     Attributes:
         step: Updates done.
         signal_name: The signal, such as `"SIGTERM"`.
-        saved: Whether a checkpoint has these updates.
+        saved: Whether a checkpoint holds these updates.
     """
 
     def __init__(self, step: int, signal_name: str, *, saved: bool = True) -> None:
@@ -108,5 +107,5 @@ class Preempted(SystemExit):
         """Return what happened and how to continue."""
         ended = f"{self.signal_name} ended the run after step {self.step}; "
         if self.saved:
-            return ended + "start it again to continue from there"
-        return ended + "it has no save_path, so nothing was saved"
+            return ended + "start the run again to continue"
+        return ended + "without a save_path, nothing was saved"

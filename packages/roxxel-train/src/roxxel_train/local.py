@@ -4,11 +4,11 @@ For example::
 
     python -m roxxel_train.local --processes 2 train.py --steps 10
 
-The script calls `roxxel_train.distributed.initialize()`. The output of process 0 is the
-output of the command. After a failure the command shows the output of the others too.
-The command forwards SIGTERM and SIGINT to all processes. If a process fails, the
-command ends the others and returns the exit code of the failed process. Exit code 75
-means "stopped and saved", which is not a failure.
+The script must call `roxxel_train.distributed.initialize()`. The command prints the
+output of process 0, and after a failure also the output of the other processes. The
+command forwards SIGTERM and SIGINT to all processes. If a process fails, the command
+ends the others and returns the exit code of the failed process. Exit code 75 means
+"stopped and saved", which is not a failure.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 _GRACE_S = 15.0
-"""Time from the failure of a process until the others are killed. A run needs this time
-to detect the failure and to log why it ends."""
+"""Time from the failure of a process until the command kills the others. In this time
+the other processes detect the failure and log the reason."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,8 +63,8 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
         devices_per_process: CPU devices that JAX simulates in each process.
 
     Returns:
-        0, or the exit code of the first process that failed; 128 + n if signal n killed
-        this process.
+        Exit code of the first process that failed, or 128 + n if signal n killed that
+        process; without a failure 75 if a process was preempted, else 0.
     """
     address = f"127.0.0.1:{_free_port()}"
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    # Otherwise Ctrl-C arrives twice: from the terminal and from us.
+                    # Otherwise Ctrl-C arrives twice: `forward` sends it again.
                     process_group=0,
                 )
             )
@@ -102,7 +102,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
 
 
 def _wait(started: Sequence[subprocess.Popen[Any]]) -> int:
-    """Wait for all processes; end the others after one has failed."""
+    """Return the exit code as for `run`; after a failure, end all processes."""
     ended: SimpleQueue[int] = SimpleQueue()
     waiting = [
         Thread(target=lambda process=process: ended.put(process.wait()), daemon=True)

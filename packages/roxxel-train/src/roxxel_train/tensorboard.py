@@ -4,10 +4,9 @@ Example::
 
     Logger("run", sinks=[TensorBoard("run/tensorboard")])
 
-The extra `tensorboard` installs tensorboardX. The sink writes records without
-tensorboardX's `SummaryWriter`. `SummaryWriter.flush()` does not wait for the queue of
-the class: a process that ended after `flush()` lost 7 of 100 rows. An error in the
-thread of this queue is lost too.
+The extra `tensorboard` installs tensorboardX. The sink does not use tensorboardX's
+`SummaryWriter`, which loses errors of its writing thread and does not wait for this
+thread in `flush()`: a process that ended after `flush()` lost 7 of 100 rows.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-# protobuf creates the classes during the import, without types.
+# protobuf generates these classes during the import, so they have no static types.
 _EVENTS: Any = event_pb2
 _SUMMARIES: Any = summary_pb2
 
@@ -49,8 +48,8 @@ class TensorBoard:
     TensorBoard discards its rows after step k, because the run writes these rows again.
 
     Args:
-        log_dir: Folder of the event files, created with the first row. tensorboardX
-            also accepts `gs://` and `s3://`.
+        log_dir: Folder of the event files, created when the first row is written.
+            Addresses `gs://` and `s3://` work too.
 
     Example:
         >>> sink = TensorBoard("run/tensorboard")
@@ -81,7 +80,7 @@ class TensorBoard:
         writer.flush()
 
     def cut(self, step: int) -> None:
-        """Start a new file that lets TensorBoard discard earlier rows after `step`."""
+        """Start a new file, which makes TensorBoard discard older rows after `step`."""
         self.close()
         self._purge_step = step + 1
 
@@ -94,8 +93,8 @@ class TensorBoard:
     def _open(self) -> RecordWriter:
         if "://" not in self._log_dir:
             Path(self._log_dir).mkdir(parents=True, exist_ok=True)
-        # TensorBoard reads files in the order of their names. The process and a number
-        # distinguish files that were made within one second.
+        # TensorBoard reads files in the order of their names. Process id and number
+        # distinguish files of the same second.
         name = (
             f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
             f".{os.getpid()}.{self._num_files:04}"
@@ -128,7 +127,7 @@ def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
 
 
 def _seconds(moment: object) -> float:
-    """Return the time of a row, or the current time, in seconds since 1970."""
+    """Return the time of a row in seconds since 1970; without one, the current time."""
     if isinstance(moment, str):
         with suppress(ValueError):
             return datetime.fromisoformat(moment).timestamp()

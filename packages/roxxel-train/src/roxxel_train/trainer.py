@@ -1,7 +1,7 @@
-"""The loop that joins data, updates, log and checkpoints.
+"""The training loop, which combines data, updates, log and checkpoints.
 
-Steps count completed updates. In a metrics row, an evaluation or a checkpoint, step k
-means that k updates are done. The next batch is batch k.
+In a metrics row, an evaluation or a checkpoint, "step k" means that k updates are done.
+The next update reads batch k.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ if TYPE_CHECKING:
 class Trainer:
     """Trains a model over a curriculum, and resumes a run that was stopped.
 
-    Before any update the constructor checks the folder, the curriculum against the data
-    that the run in the folder has read, and the loss function for the batch shape of
-    each phase.
+    The constructor traces the update for every batch shape, so a wrong loss function
+    fails before the first update. If the folder holds a run, the constructor also
+    checks that the curriculum agrees with the data that this run has read.
 
-    The arguments are those of `roxxel_train.config.TrainConfig`.
+    `roxxel_train.config.TrainConfig` documents the arguments.
 
     Attributes:
-        model: The model on the mesh; after `run()` it has the newest values.
+        model: The model on the mesh, with its newest values after `run()`.
         optimizer: The optimizer on the mesh, with its newest values after `run()`.
-        curriculum: What every step reads.
-        seed: Seed of the order of the data.
+        curriculum: The data, the blend and the batch shape of every step.
+        seed: Seed of the data order.
 
     Raises:
-        ValueError: An argument is out of range. Or a batch does not divide by
-            `grad_accum_steps`, or, with `strict_sharding`, over the mesh.
-        TypeError: An argument has a wrong type, or `loss_fn` returns no loss.
-        RunMismatchError: The folder holds another run, or a run that read other data.
+        ValueError: An argument is out of range, or a batch does not divide by
+            `grad_accum_steps` or (with `strict_sharding`) over the mesh.
+        TypeError: An argument has a wrong type, or `loss_fn` does not return a loss.
+        RunMismatchError: The folder holds a run of another model or of other data.
         OSError: The folder cannot be written.
 
     Example:
@@ -91,7 +91,7 @@ class Trainer:
     @configured_by(TrainConfig)
     def __init__(self, config: TrainConfig) -> None:
         if config.curriculum is None:
-            raise TypeError("curriculum is missing; give what every step reads")
+            raise TypeError("curriculum is missing; give a Curriculum")
         self.curriculum = config.curriculum
         step = choose_step(config.loss_fn, config.train_step, config.grad_accum_steps)
 
@@ -103,7 +103,7 @@ class Trainer:
         layout = ModelLayout.of(config.model_sharding, sharding)
 
         def compare(arrays: str) -> None:
-            # The first computation crashes if one of these differs between processes.
+            # If a setting differs between processes, the first computation crashes.
             mesh = [str(sharding.spec), str(sharding.mesh.shape)]
             writes = (config.save_path or config.checkpointer) is not None
             settings = {
@@ -119,7 +119,7 @@ class Trainer:
                 config.model, config.optimizer, layout, compare
             )
 
-        # The state to continue: a checkpoint of this run, or weights of another run.
+        # The state to start from: a checkpoint of this run, or weights of another run.
         state = RunState(config, self.curriculum, self.model, self.optimizer, folder)
         sampler = state.sampler
         self.seed = sampler.seed
@@ -164,10 +164,10 @@ class Trainer:
 
     @property
     def state(self) -> ModelState:
-        """Model, optimizer and number of updates, as `eval_fn` gets them.
+        """Model, optimizer and number of updates: the argument of `eval_fn`.
 
-        Before and after `run()` they are the newest. During a run the arrays are those
-        of the last evaluation, and the next update donates them.
+        Outside of `run()` the arrays have the newest values. During `run()` they have
+        the values of the last evaluation or save, and the next update donates them.
         """
         step = nnx.Variable(jnp.asarray(self._session.state.step))
         return ModelState(self.model, self.optimizer, step)
@@ -184,23 +184,23 @@ class Trainer:
 
     @property
     def sampler(self) -> Sampler:
-        """The batches of this run by step, for past and future steps.
+        """The sampler of this run, with the batches of past and future steps.
 
-        For a past step, `trainer.sampler.batch(step)` and
-        `trainer.sampler.locate(step, row)` return what the run has read, even if the
-        curriculum was edited since.
+        For a past step, `trainer.sampler.batch(step)` returns the batch that the run
+        has read, and `trainer.sampler.locate(step, row)` the location of a row, even if
+        the curriculum was edited since.
         """
         return self._session.state.sampler
 
     def plan(self) -> Plan:
-        """Return what every phase reads from every source, without reading tokens.
+        """Return how much every phase reads from every source; reads no tokens.
 
-        The plan shows the steps that are already trained as they were trained.
+        For trained steps, the plan shows the data that the run has read.
         """
         return self._session.state.plan()
 
     def preflight(self) -> Preflight:
-        """Compile every phase, and return what the run needs before its first step."""
+        """Compile for every phase; return memory, disk space and problems of a run."""
         use_compilation_cache()
         config, state = self._session.config, self._session.state
         updates = self._session.updates
@@ -208,7 +208,7 @@ class Trainer:
             updates.begin(compiler, self._session.shapes)
         num_checkpoints = -(-self.sampler.total_steps // config.checkpoint_every)
         if config.max_to_keep is not None:
-            # The newest checkpoints, the best, and the one that is being written.
+            # The newest checkpoints, the best one, and one that is being written.
             num_checkpoints = min(num_checkpoints, config.max_to_keep + 2)
         folder = state.folder if config.checkpointer is None else None
         return find_problems(
@@ -220,43 +220,43 @@ class Trainer:
         )
 
     def save(self) -> None:
-        """Request a checkpoint of the current run; any thread may call this.
+        """Request a checkpoint of the current run; any thread may call this method.
 
-        The checkpoint is written after the current step, as after SIGUSR1. With several
-        processes one request is enough: all save at the same step, a few steps later.
+        The run saves after the current step, as on SIGUSR1. With several processes, a
+        request in one process is enough: all save at the same step, a few steps later.
 
         Raises:
-            RuntimeError: No run is going on, or the run has no folder.
+            RuntimeError: `run()` is not running, or the trainer has no checkpointer.
         """
         if self._session.state.checkpointer is None:
-            raise RuntimeError("this trainer has nowhere to save to; give save_path")
+            raise RuntimeError("this trainer has no folder to save to; give save_path")
         if not self._session.is_open:
             raise RuntimeError(
-                "no run is going on, and the last run is saved already; "
+                "run() is not running, so it cannot save a checkpoint; "
                 "call save() while run() is running"
             )
-        self._session.processes.ask_to_save()
+        self._session.processes.request_save()
 
     def run(self) -> RunSummary:
         """Train from the newest sound checkpoint to the end of the curriculum.
 
         Returns:
-            A summary of this call. If the run is already complete, no update is made.
+            A summary of this call, which makes no update if the run is complete.
 
         Raises:
             Preempted: SIGTERM or SIGINT stopped the run, and the state is saved. This
                 exception is a `SystemExit` with code 75.
             NonFiniteError: A loss or a parameter became NaN or infinite.
-            RunMismatchError: Another program runs in the folder, or this trainer's
-                model is spoilt by an earlier error.
+            RunMismatchError: Another process trains in the folder, or an earlier error
+                has destroyed the values of the model.
             ValueError: A setting differs between processes.
             roxxel_ckpt.CheckpointError: A checkpoint cannot be written or read.
             Exception: An error of `loss_fn`, `eval_fn` or the data. A single process
                 saves the last whole state before it raises the error.
 
         With several processes, all of them raise `Preempted`, `NonFiniteError` and the
-        `ValueError`. Any other error ends all processes with exit code 1 after the
-        cause was logged, and does not return to the caller.
+        `ValueError` above. After any other error in one process, all processes log the
+        cause and exit with code 1, and `run` does not return.
         """
         use_compilation_cache()
         with self._session.opened():
@@ -266,7 +266,7 @@ class Trainer:
     def _train(self) -> None:
         """Make the remaining updates, with their evaluations and checkpoints."""
         session, state = self._session, self._session.state
-        if state.owes_evaluation:
+        if state.is_evaluation_due:
             session.evaluate()
             session.act()
         for phase, shape in zip(self.sampler.phases, session.shapes, strict=True):

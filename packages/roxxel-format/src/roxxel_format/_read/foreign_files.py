@@ -1,4 +1,4 @@
-"""Files of other formats: `.npy`, `.bin`, Megatron's `.idx`, shards of `ROXXEL02`."""
+"""Map files of other formats: `.npy`, `.bin`, Megatron's `.idx`, `ROXXEL02` shards."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _NPY_LENGTHS = {
     _NPY_MAGIC + b"\2\0": struct.Struct("<I"),
     _NPY_MAGIC + b"\3\0": struct.Struct("<I"),
 }
-"""The first bytes for each version of `.npy`, and the struct of the header's length."""
+"""First bytes of each version of `.npy`, and the struct of its header length."""
 
-# The header is the text of a Python dict. Python 2 wrote lengths as `3L`.
+# A `.npy` header is the text of a Python dict. Python 2 wrote lengths as `3L`.
 _NPY_MEMBER = re.compile(
     r"""['"]descr['"]\s*:\s*['"](?P<descr>[^'"]*)['"]\s*,?"""
     r"""|['"]fortran_order['"]\s*:\s*(?P<order>True|False)\s*,?"""
@@ -72,7 +72,7 @@ def read_megatron_index(
             f"{path}: index version {version} with item type {code} is not supported; "
             "convert the corpus to index version 1"
         )
-    # Some writers append a mode (one byte) for each sequence.
+    # Some writers append one byte for each sequence, its mode.
     needed = _MEGATRON_HEAD_SIZE + 12 * num_sequences + 8 * num_bounds
     if file.num_bytes not in (needed, needed + num_sequences):
         raise ShardError(
@@ -101,8 +101,8 @@ def read_megatron_index(
     dtype = np.dtype(_MEGATRON_DTYPES[code])
     if (pointers != ends[:-1] * dtype.itemsize).any():
         raise ShardError(
-            f"{path}: its sequences do not follow one another in the .bin file; "
-            "only such files can be read in place"
+            f"{path}: its sequences are not adjacent in the .bin file; only files with "
+            "adjacent sequences can be read in place"
         )
     return dtype, ends[bounds[1:]]
 
@@ -110,23 +110,23 @@ def read_megatron_index(
 def parse_roxxel02(
     path: str, data: memoryview, dtype: npt.DTypeLike | None = None
 ) -> Tokens:
-    """Return the items of a shard of `ROXXEL02` or `ROXXEL01`, a view of its bytes.
+    """Return the items of a shard of `ROXXEL02` or `ROXXEL01`: a view of `data`.
 
-    Such a shard holds blocks of any sizes, the end of each block in bytes (int64), and
-    a foot: the number of blocks, their bytes, the name of the item type (`ROXXEL02`
-    alone), and the magic. All numbers are little-endian. `data` is the whole file;
-    `dtype` replaces the item type that the foot names.
+    The shard holds blocks of any sizes, the end of each block in bytes (int64), and a
+    foot: the number of blocks, their bytes, the name of the item type (`ROXXEL02`
+    only), and the magic. All numbers are little-endian. `data` is the whole file;
+    `dtype` replaces the item type in the foot.
 
     Raises:
-        ShardError: The file is another one, is damaged, or names no item type.
+        ShardError: The file has another format, is damaged, or names no item type.
     """
     size, magic = len(data), bytes(data[-8:])
     layout = _ROXXEL02_FOOT if magic == b"ROXXEL02" else _ROXXEL01_FOOT
     if magic not in ROXXEL02_MAGICS or size < layout.size:
         raise ShardError(
-            f"{path}: does not end with ROXXEL02 or ROXXEL01, but with {magic!r}; the "
-            "file was truncated or has another format, so copy it again or check the "
-            "path"
+            f"{path}: not a shard of ROXXEL02 or ROXXEL01, its {size} bytes end with "
+            f"{magic!r}; the file was truncated or has another format, so copy it "
+            "again or check the path"
         )
     num_blocks, num_bytes, *names, _ = layout.unpack(data[size - layout.size :])
     if min(num_blocks, num_bytes) < 0 or (
@@ -171,12 +171,12 @@ def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
             return np.dtype(text).str
     raise ShardError(
         f"{path}: its items have the unknown type {text!r}; pass dtype to read them as "
-        "items of another type"
+        "another type"
     )
 
 
 class Identity(NamedTuple):
-    """The items of a shard, and facts that differ if its file was replaced."""
+    """Facts about a shard that change if its file is replaced."""
 
     dtype: np.dtype[Any]
     num_items: int
@@ -194,12 +194,12 @@ class BlockFile:
 
     @property
     def identity(self) -> Identity:
-        """The identity of the file when it was opened."""
+        """Identity of the file when it was opened."""
         status, items = self._file.status, self.items
         return Identity(items.dtype, items.size, status.st_ino, status.st_mtime_ns)
 
     def piece(self) -> BlockFile:
-        """Return this object after checking the size of the file."""
+        """Check the size of the file, and return this object."""
         self._file.check_size()
         return self
 
@@ -210,21 +210,21 @@ class BlockFile:
             at = items.start + int(np.argmax(found < 0))
             raise ShardError(
                 f"{self._file.path}: holds the token {self.items[at]} (byte "
-                f"{at * found.itemsize} on); tokens are not negative, so check the "
+                f"{at * found.itemsize} on); tokens cannot be negative, so check the "
                 "dtype, or copy the file again"
             )
         return found
 
 
 def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return a dtype, little-endian unless its spelling says big-endian."""
+    """Return a little-endian dtype, unless `dtype` is explicitly big-endian."""
     is_big = isinstance(dtype, str) and dtype.startswith(">")
     found = np.dtype(dtype)
     return found if is_big or found.byteorder == ">" else found.newbyteorder("<")
 
 
 def map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
-    """Map a file of items without a header."""
+    """Map a file that holds items without a header."""
     file = _map_file(path)
     if file.num_bytes % dtype.itemsize:
         raise ShardError(
@@ -235,7 +235,7 @@ def map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
 
 
 def map_npy(path: Path) -> tuple[MappedFile, Tokens]:
-    """Map a `.npy` file of one flat array."""
+    """Map a `.npy` file that holds a flat array."""
     file = _map_file(path)
     try:
         dtype, shape, offset = _parse_npy_header(file)
@@ -245,7 +245,7 @@ def map_npy(path: Path) -> tuple[MappedFile, Tokens]:
         raise ShardError(f"{path}: holds an array of shape {shape}; save a flat array")
     stop = offset + shape[0] * dtype.itemsize
     if file.num_bytes != stop:
-        fault = "is truncated" if file.num_bytes < stop else "goes on behind its array"
+        fault = "is truncated" if file.num_bytes < stop else "continues after its array"
         raise ShardError(
             f"{path}: has {file.num_bytes} bytes, but {shape[0]} items of {dtype} end "
             f"at byte {stop}; the file {fault}, so save the array again"
@@ -254,7 +254,7 @@ def map_npy(path: Path) -> tuple[MappedFile, Tokens]:
 
 
 class _BadHeaderError(Exception):
-    """The header of a `.npy` file is wrong; the text says how."""
+    """The header of a `.npy` file is wrong; the message says how."""
 
 
 def _parse_npy_header(
@@ -262,8 +262,8 @@ def _parse_npy_header(
 ) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """Return the dtype, the shape, and the offset of the first item.
 
-    numpy's own parser evaluates the header as Python. So a damaged header could raise
-    any error.
+    numpy's parser evaluates the header as Python, so a damaged header could raise any
+    error.
     """
     head = file.read(0, min(12, file.num_bytes))
     length = _NPY_LENGTHS.get(head[:8])

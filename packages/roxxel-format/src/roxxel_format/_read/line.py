@@ -1,9 +1,9 @@
-"""One line of items in several files, such as the tokens of many shards.
+"""Read the items of several files as one sequence, such as the tokens of shards.
 
-All reads of windows use this module. A window inside one piece is a slice; a window
-across pieces is copied first. `numpy.concatenate` then casts and copies the windows
-into the batch. For windows inside pieces, a line checks a file's size at most once in
-10 ms, and keeps its pieces for that time.
+All reads of windows use this module. A piece is the items of one file. A window inside
+a piece is a slice; a window across pieces is copied first. `numpy.concatenate` then
+casts and copies the windows into the batch. For windows inside pieces, a line checks a
+file's size at most once in 10 ms, and keeps its pieces for this time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _T = TypeVar("_T")
 
 
 class Piece(Protocol):
-    """Consecutive items of a line, such as an array of shape `(n,)`."""
+    """The items of one file, such as an array of shape `(n,)`."""
 
     def __getitem__(self, items: slice[int, int, None], /) -> Tokens:
         """Return the items `[start, stop)`, read-only."""
@@ -47,16 +47,16 @@ class Piece(Protocol):
 
 
 class _KeptPieces(NamedTuple):
-    """Pieces by number. Until the time `until`, their files need no new size check."""
+    """Pieces by number; their files need no new size check before `until`."""
 
     until: float
     pieces: dict[int, Piece]
 
 
 class Line(Generic[_T]):
-    """Items in pieces, each in a file, read as one line. Safe to use from many threads.
+    """The items of several files, as one sequence. Safe to use from many threads.
 
-    `bounds[i]` is the index of the first item of piece i; the last entry is the number
+    `bounds[i]` is the index of the first item of file i; the last entry is the number
     of all items. `open_file` opens a file by its number. `piece` checks the size of an
     open file and returns its items. Up to `max_maps` files stay open; None means this
     line's share of the process's descriptors.
@@ -91,7 +91,7 @@ class Line(Generic[_T]):
     ) -> Tokens:
         """Return the windows of `length` items that begin at `starts`.
 
-        Windows must lie inside the line. `out` has shape `(n, length)`; the line fills
+        Windows must be inside the line. `out` has shape `(n, length)`; the line fills
         and returns it. `check` gets the windows in the stored dtype, before the cast.
         """
         shape = len(starts), length
@@ -109,15 +109,15 @@ class Line(Generic[_T]):
         return out
 
     def range(self, start: int, stop: int) -> Tokens:
-        """Return the items `[start, stop)`: a view of one piece, else a copy."""
+        """Return the items `[start, stop)`: a view of one piece, or a copy."""
         if start == stop:
             return np.empty(0, self.dtype)
         parts = list(self.parts(start, stop))
         if len(parts) == 1:
             ((number, first, last),) = parts
             return self._piece(self.file(number))[first:last]
-        # Opening a file compares it with the manifest. Open all files before allocating
-        # memory for all items. No piece is kept, so one map is open at a time.
+        # Open all files, which checks them, before allocating memory for the items.
+        # Keep no piece, so that only one map is open at a time.
         for number, _, _ in parts:
             self.file(number)
         items = np.empty(stop - start, self.dtype)
@@ -128,9 +128,9 @@ class Line(Generic[_T]):
         return items
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield `(piece, first item, one past the last)` for each piece of a range.
+        """Yield `(piece, start, stop)` for each piece of a range, without empty pieces.
 
-        Items are counted from the first item of the piece. Empty pieces are left out.
+        `start` and `stop` count items from the first item of the piece.
         """
         number = bisect_right(self._bounds, start) - 1
         while start < stop:
@@ -140,8 +140,12 @@ class Line(Generic[_T]):
             start, number = until, number + 1
 
     def file(self, number: int) -> _T:
-        """Return a file; open it unless it is open."""
+        """Return file `number`; open it if it is closed."""
         return self._files[number]
+
+    def is_open(self, number: int) -> bool:
+        """Return whether a file is open."""
+        return number in self._files
 
     def release(self) -> None:
         """Release all maps; the next read opens the files again."""
@@ -176,7 +180,7 @@ class Line(Generic[_T]):
     def _kept_pieces(self, most: int) -> dict[int, Piece]:
         now = time.monotonic()
         kept = self._kept
-        # Replaced, not changed: other threads may still use the old pieces.
+        # Replace the dict and do not clear it: other threads may still use it.
         if now > kept.until or len(kept.pieces) > most:
             kept = self._kept = _KeptPieces(now + _SIZE_CHECK_S, {})
         return kept.pieces
@@ -185,7 +189,7 @@ class Line(Generic[_T]):
 def parse_windows(
     starts: npt.ArrayLike, length: int, num_tokens: int
 ) -> tuple[list[int], int]:
-    """Return the starts and the length of windows, which must lie inside the corpus."""
+    """Return starts and length; raise IndexError if a window leaves the corpus."""
     length = as_index(length)
     array = np.asarray(starts)
     if array.ndim != 1:
@@ -213,7 +217,7 @@ def result_dtype(
     out: Tokens | None,
     stored: np.dtype[Any],
 ) -> np.dtype[Any]:
-    """Return `dtype`, or the dtype of `out`, or `stored`; checks `out`."""
+    """Check `out`; return `dtype`, else the dtype of `out`, else `stored`."""
     if out is None:
         return stored if dtype is None else np.dtype(dtype)
     if not isinstance(cast("object", out), np.ndarray):
@@ -234,7 +238,7 @@ def check_range(start: int, stop: int, num_tokens: int) -> None:
 
 
 def parse_index(index: SupportsIndex, length: int, what: str) -> int:
-    """Return an index from 0; a negative index counts from the end."""
+    """Return an index that counts from the start; raise IndexError if out of range."""
     number = as_index(index)
     if not -length <= number < length:
         raise IndexError(f"{what} {number} is out of range; there are {length}")
@@ -256,7 +260,7 @@ def items_at(
     read: Callable[[int, int], Tokens],
     what: str,
 ) -> Any:
-    """Return what `key` selects of a list of `length` items; errors name `what`."""
+    """Return the items at `key` of a list of `length` items; errors name `what`."""
     if not isinstance(key, slice):
         number = parse_index(key, length, what)
         return read(number, number + 1)[0]

@@ -1,9 +1,9 @@
 """Verify every block of every shard, many blocks at a time.
 
-zlib releases the interpreter lock only for more than 5 KiB. With one block per call,
-one thread would run at a time. So one call computes the CRC-32 of many consecutive
-blocks, which must equal the combination of their stored checksums. If the two differ,
-each of these blocks is checked.
+zlib releases the interpreter lock only above 5 KiB, so with one block per call only one
+thread would run at a time. Instead, one call computes the CRC-32 of many consecutive
+blocks, which must equal the combination of their stored checksums. If not, the verifier
+checks each of these blocks.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class VerifyReport:
 
     Attributes:
         num_shards: Number of shards checked.
-        num_bytes: Total size of these shards.
-        errors: An error for each damaged block, section or column file; shards first,
-            in order.
+        num_bytes: Size of these shards in bytes.
+        errors: An error for each damaged block, section or column file; errors of
+            shards first, in order.
 
     Example:
         >>> written = Roxxel("whole.rox").write([[5, 6, 7]], vocab_size=100)
@@ -57,11 +57,11 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged."""
+        """Whether no errors were found."""
         return not self.errors
 
     def raise_if_damaged(self) -> None:
-        """Raise the first error, if there is one."""
+        """Raise the first error, if any."""
         if self.errors:
             raise self.errors[0]
 
@@ -106,7 +106,7 @@ def verify_corpus(
 def _verify_shard(
     shard: ShardMap, pool: ThreadPoolExecutor, advance: Callable[[int], None]
 ) -> list[ShardError]:
-    """Return the errors of a shard; raise an error that prevents other checks."""
+    """Return the errors of a shard; raise errors that prevent further checks."""
     layout = shard.layout
     _ = shard.checksums
     step = max(1, _RUN_SIZE // layout.head.block_size)
@@ -131,7 +131,7 @@ def _verify_shard(
 def _verify_run(
     shard: ShardMap, advance: Callable[[int], None], first: int, last: int
 ) -> tuple[list[ShardError], tuple[int, int]]:
-    """Check blocks `[first, last)`; return their errors and the range of tokens."""
+    """Check blocks `[first, last)`; return errors, and least and greatest token."""
     layout = shard.layout
     size = layout.head.block_size
     data = shard.read_blocks(first, last)
@@ -149,8 +149,8 @@ def _verify_run(
     if not errors and data[len(data) - padding :].strip(b"\0"):
         errors.append(
             ShardError(
-                f"{shard.path}: the last {padding} bytes of its tokens are padding and "
-                "must be zero, but are not; fetch or write this shard again"
+                f"{shard.path}: the padding, the last {padding} bytes of its token "
+                "blocks, is not zero; fetch or write this shard again"
             )
         )
     values = 0, 0
@@ -188,7 +188,7 @@ def _check_against_foot(shard: ShardMap, seen: list[tuple[int, int]]) -> None:
 def _combined_crc(checksums: npt.NDArray[np.uint32], block_size: int) -> int:
     """Return the CRC-32 of consecutive blocks from the CRC-32 of each, shape `(n,)`.
 
-    n is at least 1. All blocks have `block_size` bytes, a power of two. A CRC is
+    n is at least 1. All blocks have `block_size` bytes, a power of two. CRCs are
     linear: to get the CRC of A followed by B, advance the CRC of A over as many zero
     bytes as B has, and xor the CRC of B. This is `crc32_combine` of zlib (Mark Adler),
     applied to pairs, pairs of pairs, and so on.
@@ -207,14 +207,14 @@ def _combined_crc(checksums: npt.NDArray[np.uint32], block_size: int) -> int:
 def _advanced(
     checksums: npt.NDArray[np.uint32], of_bits: npt.NDArray[np.uint32]
 ) -> npt.NDArray[np.uint32]:
-    """Return the xor of `of_bits` for the bits that are set in each checksum."""
+    """Return for each checksum the xor of `of_bits` over its set bits."""
     bits = checksums[:, None] >> np.arange(32, dtype=np.uint32) & 1
     return np.bitwise_xor.reduce(bits * of_bits, axis=1)
 
 
 @cache
 def _crc_of_bits(exponent: int) -> npt.NDArray[np.uint32]:
-    """Return the CRC of each bit, advanced over `2**exponent` zero bits."""
+    """Return for each of 32 bits its CRC, advanced over `2**exponent` zero bits."""
     if exponent == 0:
         return np.array([_CRC_POLYNOMIAL, *(1 << bit for bit in range(31))], np.uint32)
     half = _crc_of_bits(exponent - 1)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 _HINT_TOKENS = 1 << 20
-"""Tokens that an iteration over documents prefetches at a time."""
+"""Number of tokens that iterating over documents prefetches at a time."""
 
 _WIDTH = 40
-"""Characters of the longest bar of a histogram."""
+"""Number of characters in the longest bar of a histogram."""
 
 
 class _Corpus(Protocol):
@@ -54,7 +54,7 @@ class TokenLine:
 
     @property
     def shape(self) -> tuple[int]:
-        """Number of tokens."""
+        """Number of tokens, as a tuple."""
         return (self._corpus.num_tokens,)
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class Documents(Sequence["Tokens"]):
         return any(_are_equal(document, value) for document in self)
 
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
-        """Return the first document in `[start, stop)` that equals `value`."""
+        """Return the first index in `[start, stop)` of a document equal to `value`."""
         first, last, _ = slice(start, stop).indices(len(self))
         for number, document in enumerate(self._from(first, last), first):
             if _are_equal(document, value):
@@ -129,7 +129,7 @@ class Documents(Sequence["Tokens"]):
         return f"<{len(self)} documents of {self._corpus.dtype}>"
 
     def _from(self, first: int, last: int) -> Iterator[Tokens]:
-        """Yield documents in order, and prefetch the next ones."""
+        """Yield documents in order, and prefetch the documents that follow."""
         hinted = 0
         for number in range(first, last):
             start, stop, separator = self._corpus.document_range(number)
@@ -148,7 +148,7 @@ class Documents(Sequence["Tokens"]):
 
 
 def _are_equal(document: Tokens, value: object) -> bool:
-    """Return whether a value is the same sequence of tokens."""
+    """Return whether a value has the same shape and tokens."""
     try:
         other: Tokens = np.asarray(value)
     except ValueError:  # A nested list of unequal lengths is not a document.
@@ -176,7 +176,7 @@ def span_rows(
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Lengths of documents in tokens, separators included; 0 without documents.
+    """Lengths of documents in tokens, separators included; all 0 if there are none.
 
     `counts` are the numbers of documents of length 0, 1, 2 to 3, 4 to 7, and so on.
     """
@@ -192,7 +192,7 @@ class Lengths:
         counts = np.zeros(65, np.int64)
         least, greatest = None, 0
         for lengths in _lengths(contents):
-            # The number of binary digits: frexp is exact below 2**53.
+            # Number of binary digits; frexp is exact below 2**53.
             _, digits = np.frexp(lengths.astype(np.float64))
             counts += np.bincount(digits, minlength=65)
             low = int(lengths.min())

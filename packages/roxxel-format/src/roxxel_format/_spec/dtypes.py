@@ -1,4 +1,4 @@
-"""The item types of shards. The head of a shard stores the name of its item type."""
+"""The item types of shards, by the names that heads of shards store."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _STRINGS = re.compile(r"S[1-9][0-9]{0,8}")
 def stored_dtype(name: str) -> np.dtype[Any]:
     """Return the little-endian dtype of an item type, by its name.
 
-    `bfloat16` is `ml_dtypes.bfloat16` if that package is installed, else `uint16`
-    holding the bits.
+    `bfloat16` is `ml_dtypes.bfloat16` if ml_dtypes is installed, else `uint16` with the
+    bits.
     """
     if name == BFLOAT16:
         try:
@@ -52,14 +52,14 @@ def stored_dtype(name: str) -> np.dtype[Any]:
 
 
 def column_dtype(name: str) -> np.dtype[Any] | None:
-    """Return the dtype of an item type, or of bytes such as `S36`; else None."""
+    """Return the dtype of an item type or of bytes such as `S36`; None if unknown."""
     if name in NAMES:
         return stored_dtype(name)
     return np.dtype(name) if _STRINGS.fullmatch(name) else None
 
 
 def item_size(name: str) -> int:
-    """Return the bytes of one item of a type."""
+    """Return the size of an item in bytes."""
     return _ITEM_SIZES[name]
 
 
@@ -82,7 +82,7 @@ def stored_name(dtype: Any) -> str:
 
 @cache
 def value_range(name: str) -> tuple[int, int] | None:
-    """Return the least and greatest value of an integer or bool type, else None."""
+    """Return the least and greatest value of an integer or bool type, or None."""
     if name == "bool":
         return 0, 1
     return None if name == BFLOAT16 else _integer_range(np.dtype(name))
@@ -99,7 +99,7 @@ def vocabulary_name(vocab_size: int) -> str:
 def exact_range(dtype: np.dtype[Any]) -> tuple[int, int] | None:
     """Return the widest range of integers that a dtype represents without rounding.
 
-    None for bool, for dtypes that are not numeric, and for those of ml_dtypes.
+    None for bool, for dtypes that are not numeric, and for dtypes of ml_dtypes.
     """
     if dtype.kind in "fc":
         exact = 2 ** (np.finfo(dtype).nmant + 1)
@@ -114,7 +114,7 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
     if source == dtype:
         return True
     if values is None or limits is None:
-        # Not for two known ranges: numpy calls int64 to float64 safe, but it rounds.
+        # Two known ranges are compared below: numpy calls int64 to float64 "safe".
         return _is_number(dtype) and np.can_cast(source, dtype, "safe")
     return limits[0] <= values[0] and values[1] <= limits[1]
 
@@ -122,9 +122,9 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
 def check_readable_as(
     stored: str, values: tuple[int, int] | None, dtype: np.dtype[Any]
 ) -> None:
-    """Raise TypeError if `dtype` cannot hold the values; rounding floats is allowed.
+    """Raise TypeError if `dtype` cannot hold the values; floats may be rounded.
 
-    `values` are the least and greatest stored value of an integer type, else None.
+    `values` are the least and greatest stored integer; None for floats.
     """
     if holds_all(stored, dtype):
         return
@@ -144,7 +144,7 @@ def check_readable_as(
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:
-    # The dtypes of ml_dtypes have kind V, as raw bytes and structured dtypes do.
+    # Dtypes of ml_dtypes have kind V, like raw bytes and structured dtypes.
     return dtype.kind in "iufcV" and dtype.type is not np.void
 
 

@@ -1,9 +1,9 @@
-"""The manifest: the one file that says which shards are a corpus.
+"""The manifest: the file that lists the shards of a corpus.
 
 docs/format.md, section 10, is the specification. A manifest is one JSON object, with a
-list for each field of the shards. The last member is a CRC-32 of the bytes before it.
+list for each field of the shards. The last member is a CRC-32 of all bytes before it.
 
-`parse_manifest` checks a manifest before any part of the manifest is used. The CRC-32
+`parse_manifest` checks the whole manifest before any part of it is used. The CRC-32
 detects damage. The other checks detect a faulty or hostile writer: every field has its
 type and range, no file name leads out of the folder, the tokens of a shard fit into its
 file, and the fingerprints match the digests.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 MAX_MANIFEST_SIZE = 1 << 28
-"""Greatest size of a manifest in bytes. For 100 000 shards, it has 19 million."""
+"""Maximum size of a manifest; a manifest of 100 000 shards has 19 million bytes."""
 
 _VERSION = 1
 _FORMAT_NAME = "roxxel manifest"
@@ -52,10 +52,10 @@ _FILE_NAME = re.compile(rf"[^.{_NOT_IN_NAMES}][^{_NOT_IN_NAMES}]*")
 
 @dataclass(frozen=True, slots=True)
 class EarlierColumn:
-    """A replaced column. Readers of an earlier version still use its files.
+    """A replaced column, whose files readers of an earlier version still use.
 
-    A version of n shards uses the shortest earlier table of this name that covers at
-    least n shards. Without such a table, the version uses the current column.
+    A version of n shards uses the shortest earlier table of this name with at least n
+    shards. Without an earlier table, the version uses the current column.
     """
 
     name: str
@@ -80,11 +80,11 @@ class Manifest:
     """A corpus: its shards, and the versions in which they were committed.
 
     The oldest version is first; the last version has all shards. Before the first
-    commit there are no versions, `dtype_name` is None and `block_size` is 0. After it,
-    `block_size` is that of the first shard. `separator` ends each document. `kind` is
-    `"text"` if the writer encoded text, and `"tokens"` if the caller passed tokens.
-    `kind` and `tokenizer` are None if unknown. `columns` are the columns of the last
-    version, and `earlier_columns` the replaced columns.
+    commit there are no versions, `dtype_name` is None and `block_size` is 0; then
+    `block_size` is the block size of the first shard. `separator` ends each document.
+    `kind` is `"text"` if the writer encoded text, and `"tokens"` if the caller passed
+    tokens. `kind` and `tokenizer` are None if unknown. `columns` are the columns of the
+    last version, and `earlier_columns` the replaced columns.
     """
 
     dtype_name: str | None = None
@@ -99,11 +99,11 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str | None:
-        """Fingerprint of the current version, None before the first commit."""
+        """Fingerprint of the current version; None before the first commit."""
         return self.versions[-1].fingerprint if self.versions else None
 
     def version(self, fingerprint: str) -> Version | None:
-        """Return the version with a fingerprint; None if no version has it."""
+        """Return the version with a fingerprint, or None."""
         for version in reversed(self.versions):
             if version.fingerprint == fingerprint:
                 return version
@@ -112,7 +112,7 @@ class Manifest:
     def columns_of(self, num_shards: int) -> dict[str, ColumnTable]:
         """Return the columns, by name, of the version that has `num_shards` shards."""
         tables = dict(self.columns)
-        # The longest table first, so that the shortest replaces the others.
+        # Visit the longest table first, so that shorter tables replace it.
         for each in sorted(self.earlier_columns, key=lambda each: -len(each.table)):
             if len(each.table) >= num_shards:
                 tables[each.name] = each.table
@@ -122,8 +122,8 @@ class Manifest:
     def with_column(self, name: str, table: ColumnTable) -> Manifest:
         """Return this manifest with a new or replaced column.
 
-        Earlier versions keep the files that they have for this column. `table` covers
-        the shards of one version.
+        Earlier versions keep their files of this column. `table` covers the shards of
+        one version.
         """
         earlier = list(self.earlier_columns)
         counts = [version.num_shards for version in self.versions]
@@ -146,7 +146,7 @@ class Manifest:
         return {*self.shards.names, *self.column_files()}
 
     def column_files(self) -> list[str]:
-        """Return the names of all files of columns, earlier columns included."""
+        """Return the names of all column files, including earlier columns."""
         tables = [*self.columns.values(), *(e.table for e in self.earlier_columns)]
         return [name for table in tables for name in table.names if name is not None]
 
@@ -187,7 +187,7 @@ class Manifest:
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
-    """Parse a manifest; raise ManifestError if any field is wrong."""
+    """Parse a manifest; raise ManifestError if any field is invalid."""
     tail = _TAIL.fullmatch(data[-_TAIL_SIZE:])
     body = memoryview(data)[:-_TAIL_SIZE]
     if tail is None or zlib.crc32(body) != int(tail[1], 16):
@@ -220,8 +220,8 @@ def parse_manifest(data: bytes, path: str) -> Manifest:
 def _check_containers(data: bytes) -> None:
     """Limit the number of lists and objects, and so the memory that parsing needs.
 
-    An empty list has 3 bytes in the file, but takes 64 bytes of memory. A manifest that
-    a writer made takes 5 bytes of memory for each byte of the file.
+    An empty list has 3 bytes in the file, but needs 64 bytes of memory. A manifest of
+    this writer needs 5 bytes of memory for each byte of the file.
     """
     num_containers = data.count(b"{") + data.count(b"[")
     _check(
@@ -231,7 +231,7 @@ def _check_containers(data: bytes) -> None:
 
 
 class _BadFieldError(Exception):
-    """A field of a manifest is wrong; the text says which and how."""
+    """A field of a manifest is invalid; the message names the field and the fault."""
 
 
 def _unusable(data: bytes, path: str) -> ManifestError:
@@ -297,7 +297,7 @@ def _shard_table(table: dict[str, Any]) -> ShardTable:
 
 
 def _check_sizes(shards: ShardTable, item_size: int) -> None:
-    """Check that the counts of each shard agree, and fit the size of its file."""
+    """Check that the counts of each shard are consistent and fit its file size."""
     fixed = HEAD_SIZE + FOOT_SIZE
     counts = zip(
         shards.num_bytes,

@@ -1,4 +1,4 @@
-"""The tables of a manifest: shards and columns; helpers for recorded JSON values."""
+"""The tables of a manifest, shards and columns, and helpers for recorded JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 FIRST_IS_CONTINUED = 1
 LAST_CONTINUES = 2
-"""Flags of a shard: its first document began in the shard before; its last document
+"""Flags of a shard: its first document began in an earlier shard; its last document
 continues in the next shard."""
 
 _FINGERPRINT_SIZE = 16
@@ -22,7 +22,7 @@ class ShardTable:
     """The shards of a manifest: one list for each field, one entry for each shard.
 
     `names` are file names without a folder. `num_tokens` includes separators.
-    `num_documents` counts each part of a document that is in several shards.
+    `num_documents` counts each part of a document that was split over shards.
     `min_values` and `max_values` are 0 for item types that are not integers, and for
     shards without items. `flags` and the digests are copied from the shard's foot; a
     digest has 64 hexadecimal digits.
@@ -42,12 +42,12 @@ class ShardTable:
         return len(self.names)
 
     def own_documents(self) -> list[int]:
-        """Return for each shard how many documents begin in it."""
+        """Return for each shard the number of documents that begin in the shard."""
         pairs = zip(self.num_documents, self.joined(), strict=True)
         return [count - is_joined for count, is_joined in pairs]
 
     def joined(self) -> list[bool]:
-        """Return for each shard whether its first document began in an earlier one."""
+        """Return for each shard if its first document began in an earlier shard."""
         continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
         return [
             before and bool(flags & FIRST_IS_CONTINUED)
@@ -69,7 +69,7 @@ class ShardTable:
         return tuple(column[number] for column in self._all)
 
     def fingerprints(self, counts: Iterable[int]) -> list[str]:
-        """Return the fingerprint of the first `count` shards, for each of `counts`.
+        """Return the fingerprint of the first `count` shards for each count.
 
         `counts` must ascend. docs/format.md, section 8, defines a fingerprint.
         """
@@ -98,7 +98,7 @@ SHARD_COLUMNS = {
     "content_digests": "content_digests",
     "digests": "digests",
 }
-"""Attributes of `ShardTable`, in order, and their names in the manifest's JSON."""
+"""Attributes of `ShardTable` in order, and their keys in the manifest's JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class ColumnTable:
         return len(self.names)
 
     def first(self, num_shards: int) -> ColumnTable:
-        """Return this column in the first `num_shards` shards."""
+        """Return the part of this column in the first `num_shards` shards."""
         return replace(
             self,
             names=self.names[:num_shards],
@@ -139,12 +139,12 @@ class ColumnTable:
 
 
 def as_table(value: object) -> dict[str, Any]:
-    """Return a JSON object unchanged; return an empty dict for any other value."""
+    """Return a JSON object unchanged, or {} for any other value."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def tokenizer_identity(recorded: object) -> str | None:
-    """Return the `name@hash` or `name` of a recorded tokenizer; None without a name."""
+    """Return `name@hash` or `name` of a recorded tokenizer; None without a name."""
     table = as_table(recorded)
     name, digest = table.get("name"), table.get("hash")
     if not isinstance(name, str):
@@ -184,7 +184,7 @@ def is_of_several(metadata: Mapping[str, Any], number: int | None) -> bool:
 
 
 def are_complete(writes: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether all shards of each write exist; takes their `write` metadata."""
+    """Return whether all shards of each write exist; `writes` are their metadata."""
     by_first: dict[object, list[Mapping[str, Any]]] = {}
     for write in writes:
         by_first.setdefault(write.get("first"), []).append(write)

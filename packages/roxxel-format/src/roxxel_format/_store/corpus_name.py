@@ -1,4 +1,4 @@
-"""The names of a corpus on a disk: its path, its manifest, and its shards.
+"""Names of a corpus on disk: its path, its manifest, and its shards.
 
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
 has a number in place of the star. The path of a folder names the corpus of the one
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_format._store.local import drafted_name, names_in
+from roxxel_format._store.urls import SCHEMES, checked_url, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -30,8 +31,9 @@ _FOLDER_PREFIX = "shard_"
 _UNIT_SHARD = re.compile(r"[0-9a-f]{12}_[0-9]{5,}_[0-9]{3,}")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
 _DIGITS = re.compile(r"([0-9]+)")
+_BROKEN_URL = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
-# The possible starts and ends of the text in place of a star.
+# Beginning and end of the text that replaces the star of a pattern in a shard name.
 _STAR_START = re.compile(r"[0-9]*|[0-9a-f]{12}_[0-9]{5,}_[0-9]*")
 _STAR_END = re.compile(r"[0-9]*|[0-9a-f]{0,11}_[0-9]{5,}_[0-9]{3,}")
 
@@ -51,28 +53,28 @@ class CorpusName:
 
     @property
     def pattern(self) -> str:
-        """The path of the corpus, for messages."""
+        """Path of the corpus, for error messages."""
         star = "*" if self.manifest else ""
         return str(self.folder / f"{self.prefix}{star}{self.suffix}")
 
     @property
     def single(self) -> Path:
-        """The file of a corpus without a manifest."""
+        """Path of the file of a corpus without a manifest."""
         return self.folder / f"{self.prefix}{self.suffix}"
 
     @property
     def commit_lock(self) -> Path:
-        """The file that is locked while the manifest is compared and replaced."""
+        """Path of the file to lock while comparing and replacing the manifest."""
         return self._beside("lock")
 
     @property
     def write_lock(self) -> Path:
-        """The lock file that writes lock shared, and `clean` locks exclusively."""
+        """Path of the file that writes lock shared, and `clean` locks exclusively."""
         return self._beside("writers")
 
     @property
     def replacement_marker(self) -> Path:
-        """The file by which earlier writers marked a replacement in progress."""
+        """Path of the file by which earlier writers marked a replacement."""
         return self.folder / f".{self.prefix}%{self.suffix}.replacing"
 
     def _beside(self, ending: str) -> Path:
@@ -84,7 +86,7 @@ class CorpusName:
         return self.folder / f"{shard.removesuffix(SUFFIX)}.{column}.{unique}.bin"
 
     def is_own(self, name: str) -> bool:
-        """Return whether this corpus could give this name to a shard or column file."""
+        """Return whether a shard or column file of this corpus could have this name."""
         return any(
             self.number(shard) is not None
             or _UNIT_SHARD.fullmatch(self._starred(shard) or "")
@@ -124,11 +126,11 @@ def shards_of(name: str) -> tuple[str, ...]:
 
 
 def corpus_name(filepath: str) -> CorpusName:
-    """Return the file names of the corpus that a file, folder or pattern names.
+    """Return the file names of the corpus at a file, folder or pattern.
 
     Raises:
-        ValueError: The path names several corpora: a pattern with other wildcards than
-            one `*` in its last part, or a folder of several manifests.
+        ValueError: The path may name several corpora: a pattern has other wildcards
+            than one `*` in its last part, or a folder has several manifests.
     """
     path = Path(filepath)
     if glob.has_magic(filepath) and not path.exists():
@@ -136,8 +138,8 @@ def corpus_name(filepath: str) -> CorpusName:
         match = _PATTERN.fullmatch(path.name.replace("[0-9]*", "*"))
         if in_folder or match is None:
             raise ValueError(
-                f"{filepath}: only one * in the last part of the path can be written "
-                'to; use a pattern such as "wiki_*.rox"'
+                f"{filepath}: a path to write may have one *, in its last part; use a "
+                'pattern such as "wiki_*.rox"'
             )
         return _numbered(path.parent, match[1], match[2] or SUFFIX)
     if path.suffix == SUFFIX and not path.is_dir():
@@ -157,8 +159,8 @@ def _of_folder(folder: Path) -> CorpusName:
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
         raise ValueError(
-            f"{folder}: the folder holds {len(found)} corpora ({names}); name one by "
-            'its pattern, such as "wiki_*.rox"'
+            f"{folder}: the folder holds {len(found)} corpora ({names}); pass the "
+            'pattern of one corpus, such as "wiki_*.rox"'
         )
     if not found:
         return _numbered(folder, _FOLDER_PREFIX, SUFFIX)
@@ -171,10 +173,33 @@ def _of_manifest(path: Path) -> CorpusName:
     return CorpusName(path.parent, prefix or _FOLDER_PREFIX, suffix, path)
 
 
+def manifest_urls(url: str) -> list[str]:
+    """Return the URLs at which the manifest of a corpus in a bucket may be.
+
+    Objects are not listed, so a folder and the pattern of its shards are both tried.
+
+    Raises:
+        ValueError: The URL is a pattern with more than one star, or of other files.
+    """
+    at, _, last = url.rpartition("/")
+    match = _PATTERN.fullmatch(last)
+    if match is not None and match[2].endswith(SUFFIX) and "*" not in at:
+        manifest = _numbered(Path(), match[1], match[2]).manifest
+        return [f"{at}/{manifest}"]
+    if "*" in url:
+        raise ValueError(
+            f"{url}: in a bucket, a pattern has one star in its last part and ends "
+            f'with {SUFFIX}, such as "wiki_*{SUFFIX}"'
+        )
+    name = f"{_MANIFEST}{_MANIFEST_SUFFIX}"
+    several = f"{at}/{last.removesuffix(SUFFIX)}_{name}"
+    return [several] if last.endswith(SUFFIX) else [f"{url}/{name}", several]
+
+
 def share_files(one: CorpusName, other: CorpusName) -> bool:
     """Return whether a write of one corpus could replace or delete files of the other.
 
-    Symbolic links and `..` are resolved.
+    Resolves symbolic links and `..`.
     """
     if _is_same_file(one.manifest or one.single, other.manifest or other.single):
         return True
@@ -198,16 +223,16 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return True
     try:
         return one.samefile(other)
-    except OSError:  # One of the two does not exist.
+    except OSError:  # `one` or `other` does not exist.
         return False
 
 
 def spellings(name: CorpusName, listed: Iterable[str]) -> list[CorpusName]:
     """Return the names under which a corpus has shards, `name` first.
 
-    `*.rox` and `shard_*.rox` are the same corpus of a folder, because both have
-    `manifest.json`. Shards of the other spelling belong to the corpus if its manifest
-    lists one; `listed` are the files that it lists.
+    `*.rox` and `shard_*.rox` are the same corpus of a folder, because both have the
+    manifest `manifest.json`. Shards of the other spelling belong to the corpus if
+    `listed`, the files in its manifest, has such a shard.
     """
     if name.prefix not in {"", _FOLDER_PREFIX}:
         return [name]
@@ -224,7 +249,7 @@ def own_names(name: CorpusName, listed: Iterable[str] = ()) -> list[str]:
 
     `wiki_202400000.rox` matches `wiki_*.rox` and `wiki_2024*.rox`. The shard belongs to
     the corpus with the longer name, if this corpus has a manifest. `listed` are the
-    files that the manifest of `name` lists.
+    files in the manifest of `name`.
     """
     others = corpora_in(name.folder)
     owned: set[str] = set()
@@ -240,13 +265,13 @@ def own_names(name: CorpusName, listed: Iterable[str] = ()) -> list[str]:
 
 
 def corpora_in(folder: Path) -> list[CorpusName]:
-    """Return the corpora of a folder that have a manifest, the longest name first."""
+    """Return the corpora with a manifest in a folder, longest name first."""
     found = [_of_manifest(path) for path in manifests_in(folder)]
     return sorted(found, key=lambda each: -len(each.prefix) - len(each.suffix))
 
 
 def manifests_in(folder: Path) -> list[Path]:
-    """Return the manifests of a folder, sorted by name; [] if there is no folder."""
+    """Return the manifests in a folder, sorted by name; [] without a folder."""
     if not folder.is_dir():
         return []
     pattern = f"*{_MANIFEST}*{_MANIFEST_SUFFIX}"
@@ -254,7 +279,7 @@ def manifests_in(folder: Path) -> list[Path]:
 
 
 def matching_files(filepath: str) -> list[str]:
-    """Return the files that a file, folder or pattern names, in natural order.
+    """Return the files of a file, folder or pattern, in natural order.
 
     The files of a folder are its visible `*.rox` files.
 
@@ -276,7 +301,7 @@ def matching_files(filepath: str) -> list[str]:
         raise FileNotFoundError(
             f"{path}: no such file or folder; write the corpus first, or check the path"
         )
-    # Brackets in the name of a folder that exists are not a pattern.
+    # Brackets in the name of an existing folder are not a pattern.
     base = path.parent
     while not base.is_dir():
         base = base.parent
@@ -303,7 +328,7 @@ def visible(paths: Iterable[Path]) -> list[str]:
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:
-    """Return a path or paths as absolute paths; opens no file."""
+    """Return a path, or several, as absolute paths or checked URLs; opens no file."""
     if isinstance(filepath, (str, os.PathLike)):
         return _absolute_path(filepath)
     try:
@@ -318,4 +343,10 @@ def _absolute_path(path: OnePath) -> str:
     text = os.fspath(path)
     if not text:
         raise ValueError('filepath is empty; pass "." for this folder')
+    if is_url(text):
+        return checked_url(text)
+    if _BROKEN_URL.match(text) and not isinstance(path, str):
+        raise ValueError(
+            f"{text}: pathlib removes a slash of a URL; pass the URL as a string"
+        )
     return str(Path(text).absolute())

@@ -1,7 +1,7 @@
 """File operations for writing on a local disk.
 
-Every file is written under a hidden draft name beside its own, flushed to the disk, and
-then renamed (`output`). So a visible file is complete.
+A file has a hidden draft name until it is flushed to the disk, and is then renamed
+(`output`). So a visible file is complete.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ def names_in(folder: Path) -> list[str]:
 
 
 def draft_path(path: Path, writer: str = "") -> Path:
-    """Return the hidden path under which a file is written.
+    """Return the hidden path of a file's draft.
 
-    `writer` is eight hexadecimal digits if the file has several writers; empty for the
-    draft that claims or locks the file's name.
+    `writer`, eight hexadecimal digits, distinguishes drafts of several writers. It is
+    empty for the draft that claims or locks the file's name.
     """
     mark = f"~{writer}" if writer else ""
     return path.with_name(f".{path.name}{mark}{DRAFT_SUFFIX}")
 
 
 def drafted_name(name: str) -> str | None:
-    """Return the final name of a draft, None for a file that is not a draft."""
+    """Return the final name of a draft; None for other names."""
     match = _DRAFT.fullmatch(name)
     return match[1] if match else None
 

@@ -1,9 +1,9 @@
 """Locks between processes: `flock` on files beside the manifest.
 
 The system releases a lock when its process ends or is killed. The lock files of a
-corpus are never removed: a process that waited for a removed file would get a lock that
-no other process sees. A draft is renamed or removed, so after locking a file, `_locked`
-checks that the file still has its name.
+corpus are never removed, because a process that waits for a removed file gets a lock
+that no other process sees. A locked draft may be renamed or removed, so `_locked`
+checks that a locked file still has its name.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def committing(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock for comparing and replacing the manifest; waits for the lock."""
+    """Wait for and hold the lock that protects the manifest."""
     return _held(name.commit_lock, fcntl.LOCK_EX)
 
 
 def writing(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock that keeps `clean` from removing new shards; waits for `clean`."""
+    """Wait for `clean`, and hold the lock that keeps it from removing new shards."""
     return _held(name.write_lock, fcntl.LOCK_SH)
 
 
 def alone(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock that excludes all other writes of a corpus; waits for `clean`.
+    """Wait for `clean`, and hold the lock that excludes all writes of a corpus.
 
-    A corpus of one file is locked by its draft. Raises BlockingIOError if another write
-    is in progress.
+    The lock file of a corpus of one file is its draft. Raises BlockingIOError if
+    another write is in progress.
     """
     busy = f"{name.pattern}: a write of this corpus is in progress; wait for it"
     operation = fcntl.LOCK_EX | fcntl.LOCK_NB
@@ -81,10 +81,9 @@ def _held(
 def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) -> int:
     """Lock a file, and return its descriptor; `operation` is the argument of `flock`.
 
-    With LOCK_NB, raises BlockingIOError with the text `busy` if the lock is held. The
-    exception is an exclusive holder if `wait_for_exclusive` is set: only `clean` holds
-    the lock exclusively, for a short time, so this function waits for `clean`. Writers
-    share the lock for a long time.
+    With LOCK_NB, raises BlockingIOError with the text `busy` if the lock is held. With
+    `wait_for_exclusive`, waits for an exclusive holder instead: only `clean` holds the
+    lock exclusively, for a short time. Writers share the lock for a long time.
     """
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -113,7 +112,7 @@ def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) 
         except BaseException:
             os.close(fd)
             raise
-        os.close(fd)  # the file was renamed or removed while this process waited
+        os.close(fd)  # Try again: the file was renamed or removed during the wait.
 
 
 def _can_share(fd: int) -> bool:

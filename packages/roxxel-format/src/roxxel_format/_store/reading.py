@@ -1,8 +1,8 @@
 """Open regular files for reading.
 
-Every file that this package reads is opened here, except the input files of a
-preparation, which may be pipes. Other files must be regular: opening a named pipe waits
-for a writer, and a device may have no end.
+This module opens every file that the package reads, except the input files of a
+preparation, which may be pipes. The files must be regular, because opening a named pipe
+waits for a writer, and a device may have no end.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def open_file(path: str | os.PathLike[str]) -> int:
         # Another process has a lease on the file; a blocking open waits for its end.
         fd = os.open(path, _FLAGS)
     except OSError as error:
-        if error.errno == errno.ENXIO:  # what opening a socket raises
+        if error.errno == errno.ENXIO:  # Opening a socket failed.
             raise _not_regular(path, os.stat(path).st_mode) from None  # noqa: PTH116
         raise
     mode = os.fstat(fd).st_mode
@@ -51,8 +51,8 @@ def read_file(path: str | os.PathLike[str], most_bytes: int) -> bytes:
         if size <= most_bytes:
             return file.read(size)
     raise ShardError(
-        f"{os.fspath(path)}: has {size} bytes, but such a file has at most "
-        f"{most_bytes}; check the path"
+        f"{os.fspath(path)}: has {size} bytes, more than the limit of {most_bytes}; "
+        "check the path"
     )
 
 

@@ -28,10 +28,10 @@ class InexactError(ValueError):
 
 
 def number_array(numbers: Sequence[object]) -> np.ndarray[Any, Any]:
-    """Return a list as an array, like `np.array`, but never round an integer.
+    """Convert a list to an array like `np.array`, but never round an integer.
 
-    numpy makes an array of float64, exact up to 2**53, from a list that has integers
-    and floats, or integers above and below 2**63.
+    For integers and floats, or integers above and below 2**63, numpy returns float64,
+    which rounds integers above 2**53.
 
     Raises:
         InexactError: No dtype stores all numbers exactly.
@@ -58,7 +58,7 @@ def number_array(numbers: Sequence[object]) -> np.ndarray[Any, Any]:
 
 
 class _OfDocumentError(Exception):
-    """Base of errors about a document; the message is the number, then `problem`."""
+    """Base of errors about a document; `problem` follows the number in the message."""
 
     def __init__(self, document: int, problem: str) -> None:
         super().__init__(f"document {document}{problem}")
@@ -75,7 +75,7 @@ class DocumentTypeError(_OfDocumentError, TypeError):
 
 
 class Caster:
-    """Checks items against `vocab_size` and dtype, casts them, records their range."""
+    """Checks items against dtype and `vocab_size`, casts them, records their range."""
 
     def __init__(self, name: str, vocab_size: int | None = None) -> None:
         self._name = name
@@ -86,7 +86,7 @@ class Caster:
             if self._limits is None or not 1 <= vocab_size <= self._limits[1] + 1:
                 raise ValueError(
                     f"vocab_size={vocab_size} does not fit dtype {name}; "
-                    "choose a wider dtype, or leave one of the two out"
+                    "choose a wider dtype, or pass only one of the two"
                 )
             self._limits = (0, vocab_size - 1)
         self._seen: tuple[int, int] | None = None
@@ -98,14 +98,14 @@ class Caster:
 
     @property
     def limits_text(self) -> str:
-        """The allowed range, for a message."""
+        """The allowed range, for an error message."""
         if self._limits is None:
             return f"the range of {self._name}"
         return f"[{self._limits[0]}, {self._limits[1]}] of {self._name}"
 
     @property
     def remedy(self) -> str:
-        """The remedy for a value out of range, for a message."""
+        """How to fix a value out of range, for an error message."""
         return (
             "choose a wider dtype" if self._is_limited_by_dtype else "raise vocab_size"
         )
@@ -145,8 +145,8 @@ class Caster:
         if not possible:
             raise DocumentTypeError(
                 document,
-                f": dtype {dtype} cannot be stored as {self._name}; convert it, or "
-                "write with a dtype that holds it",
+                f": dtype {dtype} cannot be stored as {self._name}; convert the "
+                "items, or write with a wider dtype",
             )
         with np.errstate(all="ignore"):
             converted = separator.astype(dtype)

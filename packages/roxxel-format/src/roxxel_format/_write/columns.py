@@ -76,7 +76,7 @@ def write_column(
         if old is not None and exist == "error":
             raise FileExistsError(
                 f"{name.pattern}: the column {column!r} exists already; use "
-                'exist="append" for the shards that lack it, exist="replace", or '
+                'exist="append" for shards without this column, exist="replace", or '
                 "another name"
             )
         if old is not None and exist == "append":
@@ -98,7 +98,7 @@ def write_column(
 
 
 class _Files:
-    """The new files of a column: for the shards that `old` lacks, or for all shards."""
+    """The new files of a column, one for each shard that has no file in `old`."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class _Files:
     def _with_files(
         self, dtype: str, sizes: list[int], digests: list[str]
     ) -> ColumnTable:
-        """Return the column with the new files."""
+        """Return the table of the column, old and new files."""
         names, all_sizes = list(self._old.names), list(self._old.num_bytes)
         all_digests = list(self._old.digests)
         rows = zip(self._numbers, self._paths, sizes, digests, strict=True)
@@ -176,14 +176,14 @@ class _Files:
     def _wrong_number(self, given: str) -> ValueError:
         if not self._numbers:
             return ValueError(
-                f"{self._what}: every shard of the corpus has it already; to change "
-                'its values, use exist="replace"'
+                f"{self._what}: every shard has this column already; to change its "
+                'values, use exist="replace"'
             )
-        whose = f"the {len(self._numbers)} shards that lack it have"
+        whose = f"the {len(self._numbers)} shards without this column have"
         if len(self._numbers) == len(self._old):
             whose = "the corpus has"
         elif len(self._numbers) == 1:
-            whose = "the shard that lacks it has"
+            whose = "the shard without this column has"
         return ValueError(
             f"{self._what}: {whose} {sum(self._counts)} {self._per}s, but there are "
             f"{given} values; pass one for each {self._per}"
@@ -212,7 +212,7 @@ def _dtype_to_append(
     per: str,
     dtype: npt.DTypeLike | None,
 ) -> np.dtype[Any]:
-    """Return the dtype of a column; check that `per` and `dtype` equal the column's."""
+    """Return the dtype of a column; check `per` and `dtype` against the column."""
     if per != old.per:
         raise ValueError(
             f"{name.pattern}: column {column!r} is per {old.per}, so values per {per} "
@@ -222,7 +222,7 @@ def _dtype_to_append(
     if stored is None:
         raise ShardError(
             f"{name.pattern}: column {column!r} has dtype {old.dtype!r:.100}, which "
-            "this writer does not know; install a newer roxxel-format"
+            "this writer does not support; install a newer roxxel-format"
         )
     if dtype is not None and _name_of(_stored(dtype)) != old.dtype:
         raise ValueError(
@@ -236,7 +236,7 @@ def _dtype_to_append(
 def _check_unchanged(
     name: CorpusName, before: Manifest, now: Manifest, column: str
 ) -> None:
-    """Check that other writes only appended shards or changed other columns."""
+    """Raise if another write replaced the corpus or this column."""
     num_shards = len(before.shards)
     if now.shards.first(num_shards) != before.shards:
         raise ShardError(
@@ -249,14 +249,14 @@ def _check_unchanged(
     if old != new:
         raise FileExistsError(
             f"{name.pattern}: another write of the column {column!r} was committed "
-            "during this one, so this one was discarded; write the column again"
+            "first, so this write was discarded; write the column again"
         )
 
 
 def _arrays(
     values: Iterable[object], dtype: npt.DTypeLike | None
 ) -> tuple[Iterator[Any], np.dtype[Any]]:
-    """Return flat arrays of values, and the dtype to store them in."""
+    """Return the values as flat arrays, and their stored dtype."""
     is_whole = isinstance(values, np.ndarray)
     if isinstance(values, list | tuple):
         is_whole = not isinstance(next(iter(values), None), np.ndarray | list | tuple)
@@ -268,35 +268,31 @@ def _arrays(
     elif first.dtype.kind in "SU":
         if not is_whole:
             raise TypeError(
-                "strings of an iterable have no common width; pass dtype, such as "
+                "arrays of strings have no common width; pass dtype, such as "
                 '"S36" for up to 36 bytes of UTF-8'
             )
         stored = _encoded(first).dtype
     else:
         stored = dtypes.stored_dtype(dtypes.stored_name(first.dtype))
     if not stored.itemsize:
-        raise TypeError(f'dtype {stored} has no width; pass one such as "S36"')
+        raise TypeError(f'dtype {stored} has no width; pass a dtype such as "S36"')
     return chain([first], arrays), stored
 
 
 def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return the dtype in which a column stores `dtype`."""
+    """Return the little-endian dtype that a column stores for `dtype`."""
     wanted = np.dtype(dtype)
     if wanted.kind == "S":
         return wanted
     return dtypes.stored_dtype(dtypes.stored_name(wanted))
 
 
-def _array_of(values: Sequence[object]) -> np.ndarray[Any, Any]:
-    try:
-        return number_array(values)
-    except InexactError as error:
-        raise ValueError(f"a list of values{error}; correct the values") from None
-
-
 def _flat(values: object) -> np.ndarray[Any, Any]:
     if isinstance(values, list | tuple):
-        array = _array_of(cast("Sequence[object]", values))
+        try:
+            array = number_array(cast("Sequence[object]", values))
+        except InexactError as error:
+            raise ValueError(f"a list of values{error}; correct the values") from None
     else:
         array = np.asarray(values)
     if array.ndim != 1:

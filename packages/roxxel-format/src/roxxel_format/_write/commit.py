@@ -2,10 +2,10 @@
 
 A commit makes shards a corpus (docs/format.md, section 10). `commit` holds the commit
 lock while it compares and replaces the manifest. If two writes began from the same
-manifest, one commits, and `commit` returns False to the other.
+manifest, the first commits, and `commit` returns False to the second.
 
-Numbered shards of earlier writers have no manifest. The `write` field in their metadata
-says whether their write was interrupted (section 10.6).
+Earlier writers made numbered shards without a manifest. The `write` field in a shard's
+metadata says whether its write was interrupted (section 10.6).
 
 A name does not make a file part of a corpus: `wiki_20240101.rox` may be a corpus of one
 file. So a file that the manifest does not list is removed only if it is a draft, a
@@ -71,7 +71,7 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
     """Read the current manifest of a corpus.
 
     If the write `replaces` the corpus, a damaged manifest counts as a manifest without
-    versions. A file of other JSON always raises: it may be another program's
+    versions. A file with other JSON always raises, because it may be another program's
     `manifest.json`.
     """
     data = _read(_manifest_path(name))
@@ -88,9 +88,9 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
 def commit(name: CorpusName, found: Committed, manifest: Manifest) -> bool:
     """Replace the manifest; return False if another write committed since `found`.
 
-    The caller flushes every file that `manifest` lists to the disk before this call;
-    this call flushes the manifest. After an OSError, the file is the old or the new
-    manifest; call `read_committed` to find out.
+    The caller must first flush every file that `manifest` lists to the disk; `commit`
+    flushes the manifest. After an OSError, the file holds the old or the new manifest;
+    call `read_committed` to find out which.
     """
     path = _manifest_path(name)
     data = manifest.pack()
@@ -108,14 +108,14 @@ def commit(name: CorpusName, found: Committed, manifest: Manifest) -> bool:
 
 
 def discard(name: CorpusName, file_names: Iterable[str]) -> None:
-    """Remove files of a corpus; `clean` removes files that cannot be removed now."""
+    """Remove files of a corpus; skip those that only a later `clean` can remove."""
     for each in _columns_first(file_names):
         with contextlib.suppress(OSError):
             (name.folder / each).unlink(missing_ok=True)
 
 
 def withdraw(name: CorpusName) -> None:
-    """Remove a manifest without versions; a manifest with versions stays."""
+    """Remove the manifest if it has no versions."""
     path = _manifest_path(name)
     with committing(name):
         if _read(path) == BEGUN.data:
@@ -128,10 +128,10 @@ def find_committed(
 ) -> Committed:
     """Return the manifest that a write begins from.
 
-    Commits a manifest for numbered shards that lack one. Raises ShardError for a
-    damaged corpus, unless the write `replaces` the corpus. Also raises ShardError for
-    an append to shards without a manifest whose write was interrupted. A write that
-    `replaces` the corpus ignores files that are not verified shards of the corpus.
+    Commits a manifest for numbered shards without a manifest. Raises ShardError for a
+    damaged corpus. If the write `appends`, also raises ShardError for shards of an
+    interrupted write without a manifest. If the write `replaces` the corpus, ignores
+    damage, and files that are not verified shards of the corpus.
     """
     found = read_committed(name, replaces=replaces)
     if found.data is not None:
@@ -156,7 +156,7 @@ def find_committed(
 def existing_manifest(name: CorpusName) -> Manifest | None:
     """Return the manifest of a corpus, or a manifest made from the feet of its shards.
 
-    None if the corpus has neither. A result without versions means that a write is in
+    None if no corpus exists. A manifest without versions means that a write is in
     progress or was interrupted.
     """
     if name.manifest is not None:
@@ -166,7 +166,7 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
         return None
     metadata = Shard(name.single).read_metadata()
     arguments = metadata.get("arguments")
-    if arguments is None:  # of an earlier writer
+    if arguments is None:  # Earlier writers stored the arguments in `write`.
         arguments = as_table(metadata.get("write")).get("arguments")
     return _manifest_of([name.single], metadata, as_table(arguments))
 
@@ -174,9 +174,9 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
 def leftovers(name: CorpusName) -> list[Path]:
     """Return the files of a corpus that its manifest does not list.
 
-    They are drafts, verified shards and their columns, and a manifest without versions.
-    Some may belong to writes in progress, or to an interrupted preparation that the
-    same command would continue.
+    The files are drafts, verified shards and their columns, and a manifest without
+    versions. Some may belong to writes in progress, or to an interrupted preparation
+    that the same command would continue.
     """
     names = names_in(name.folder)
     if name.manifest is None:
@@ -188,7 +188,7 @@ def leftovers(name: CorpusName) -> list[Path]:
     if found.data is None:  # Without a manifest, the shards are a corpus.
         own = {each for each in own if drafted_name(each) is not None}
     listed = found.manifest.file_names()
-    # Without the manifest, shards of the other spelling would become a corpus.
+    # Keep the manifest: without it, shards of the other spelling would be a corpus.
     if found.manifest.versions or len(spellings(name, names)) > 1:
         listed.add(name.manifest.name)
     spelled = spellings(name, found.manifest.shards.names)
@@ -206,7 +206,7 @@ def leftovers(name: CorpusName) -> list[Path]:
 
 
 def has_files(name: CorpusName) -> bool:
-    """Return whether a corpus exists, or a write left a file such as a lock."""
+    """Return whether a corpus exists, or any file of a write, such as a lock."""
     if name.manifest is None:
         return name.single.exists() or bool(leftovers(name))
     beside = name.manifest, name.write_lock
@@ -218,7 +218,7 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
     before = leftovers(name)
     if not before:
         return []
-    lock = draft_path(name.single)  # For a corpus of one file; `alone` may create it.
+    lock = draft_path(name.single)  # `alone` creates this draft as a lock.
     with alone(name):
         found = [each for each in leftovers(name) if each in before or each != lock]
         # A name such as `.wiki_20240101.rox.partial` may be the draft that the writer
@@ -288,7 +288,7 @@ def _manifest_of(
     metadata: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> Manifest:
-    """Return a manifest of one version, made from the feet of the shards."""
+    """Make a manifest of one version from the feet of the shards."""
     layouts = layouts_of([str(path) for path in paths])
     table = shard_table([path.name for path in paths], layouts)
     head = layouts[0].head

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Units(ABC):
-    """Documents in groups, the units. Each unit is written into shards of its own.
+    """Documents in groups, called units; each unit has its own shards.
 
     Several processes may write units of one corpus at the same time.
     """
@@ -67,7 +67,7 @@ class Units(ABC):
         arguments: Mapping[str, Any],
         base: str | None,
     ) -> Callable[[], ShardTable]:
-        """Set dtype and kind of the intake; return a function that writes the shards.
+        """Set dtype and kind of `intake`; return a function that writes the shards.
 
         `base` is the fingerprint of the corpus before the write.
         """
@@ -83,9 +83,8 @@ def write_corpus(
 ) -> WriteSummary:
     """Write documents as a corpus; see `Roxxel.write`.
 
-    `data` is an iterable of documents, or a `Units`, which needs a corpus with a
-    manifest. If `says_ending`, and the separator is the tokenizer's, print a line that
-    says how documents end.
+    `data` is an iterable of documents, or `Units` for a corpus with a manifest. With
+    `says_ending`, print how documents end if the tokenizer determines the separator.
     """
     started = time.perf_counter()
     name = name_to_write(filepath, sharded=options.may_make_several(exist))
@@ -111,7 +110,7 @@ def write_corpus(
 
 @contextlib.contextmanager
 def _or_replace(name: CorpusName) -> Generator[None]:
-    """Say in the error of a file that is not a shard how to write nevertheless."""
+    """Add the remedy for a write to the error for a file that is not a shard."""
     try:
         yield
     except NotAShardError as error:
@@ -136,7 +135,7 @@ def _check_arguments(
     if isinstance(data, (str, bytes, bytearray, Mapping)):
         kind = type(cast("object", data)).__name__
         raise TypeError(
-            f"data is one {kind}; pass an iterable of documents, such as a list with it"
+            f"data is one {kind}; pass an iterable of documents, such as [data]"
         )
     check_block_size(options.block_size)
     limit = options.max_shard_bytes
@@ -149,7 +148,7 @@ def _check_arguments(
             )
     if name.manifest is None and options.may_make_several(exist):
         raise ValueError(
-            f'{name.single}: is one file, but max_shard_bytes or exist="append" make '
+            f'{name.single}: is one file, but max_shard_bytes or exist="append" makes '
             f'shards such as "{name.prefix}_00000.rox"; delete the file first, or use '
             f'a pattern such as "{name.prefix}_*.rox"'
         )
@@ -160,7 +159,7 @@ def _kept(
 ) -> WriteSummary | None:
     """Return the summary of the existing corpus; None if no corpus exists.
 
-    Takes no lock, so it works in a read-only folder. Raises FileExistsError if the
+    Needs no lock, so it works in a read-only folder. Raises FileExistsError if the
     corpus was made with other arguments or lacks a file.
     """
     manifest = existing_manifest(name)
@@ -170,15 +169,15 @@ def _kept(
     if inputs is not None and inputs.stream is not None:
         raise FileExistsError(
             f"{name.pattern}: the corpus exists already, and {inputs.stream} cannot "
-            'be compared with what it was made from; use exist="append" or '
-            'exist="replace", or write elsewhere'
+            'be compared with its inputs; use exist="append" or exist="replace", or '
+            "write elsewhere"
         )
     recorded = manifest.versions[-1].arguments
     limits = ""
     if inputs is not None and recorded.get("inputs") == inputs.older:
         arguments = arguments | {"inputs": inputs.older}
         limits = (
-            "; its inputs were compared by name, size and time alone, because the "
+            "; its inputs were compared only by name, size and time, because the "
             "corpus does not record more"
         )
     if recorded != arguments:
@@ -248,7 +247,7 @@ def _write_file(
 
 
 class _Write:
-    """One write of new shards, from the first document to the commit."""
+    """Writes new shards, from the first document to the commit."""
 
     def __init__(
         self,
@@ -275,8 +274,8 @@ class _Write:
         if not appends and read_committed(self._name, replaces=replaces).is_begun:
             with alone(self._name):  # Raises if the first write is in progress.
                 _print_notice(
-                    f"{self._name.folder}: an earlier write was interrupted; writing "
-                    "it again, or the rest of it"
+                    f"{self._name.folder}: an earlier write was interrupted; repeating "
+                    "or continuing it"
                 )
         with writing(self._name):
             with _or_replace(self._name):
@@ -295,7 +294,7 @@ class _Write:
                 self._undo()
                 raise
         if not appends:
-            # The command `clean` removes files that cannot be removed now.
+            # A later `clean` removes files that cannot be removed now.
             with contextlib.suppress(OSError):
                 remove_leftovers(self._name)
         return table, self._series.sync_s
@@ -326,8 +325,8 @@ class _Write:
             return path, draft
 
     def _begin(self) -> Iterator[int]:
-        """Commit an empty manifest if none exists; return the free numbers."""
-        # Readers treat numbered shards without a manifest as a corpus.
+        """Commit an empty manifest if none exists; return free shard numbers."""
+        # Commit now: readers treat numbered shards without a manifest as a corpus.
         if self._found.data is None:
             self._began = commit(self._name, self._found, Manifest())
             if not self._began and self._exist != "append":
@@ -355,7 +354,7 @@ class _Write:
             discard(self._name, old - manifest.file_names())
 
     def _extended(self, manifest: Manifest, shards: ShardTable) -> Manifest:
-        """Return the manifest that makes the new shards part of the corpus."""
+        """Return the manifest with the new shards."""
         if self._exist == "append":
             self._check_appendable(manifest)
         else:
@@ -392,7 +391,7 @@ class _Write:
         """Check that the documents fit the corpus; set the intake's dtype and kind."""
         intake, what = self._intake, self._name.pattern
         stored, kind = manifest.dtype_name, manifest.kind
-        if stored is None:  # Nothing is committed yet.
+        if stored is None:  # No version is committed yet.
             return
         if intake.dtype not in {None, stored}:
             raise ValueError(
@@ -416,28 +415,27 @@ class _Write:
         if separator != tuple(manifest.separator):
             raise ValueError(
                 f"{what}: its documents end with {_ending(manifest.separator)}, "
-                f"and these with {_ending(separator)}; append with the same separator, "
-                "or write another corpus"
+                f"the new ones with {_ending(separator)}; append with the same "
+                "separator, or write another corpus"
             )
 
     def _lost(self) -> FileExistsError:
         return FileExistsError(
-            f"{self._name.manifest}: another write was committed during this one, so "
-            "this one was discarded; to replace the other, write again with "
-            'exist="replace"'
+            f"{self._name.manifest}: another write was committed first, so this write "
+            'was discarded; to replace the other, write again with exist="replace"'
         )
 
     def _undo(self) -> None:
         """Remove the new shards, unless the commit made them part of the corpus."""
         self._series.abort()
-        # The command `clean` removes files that cannot be removed now.
+        # A later `clean` removes files that cannot be removed now.
         with contextlib.suppress(OSError, ShardError):
             if self._claimed is not None:
                 self._claimed.unlink(missing_ok=True)
             names = {path.name for path in self._series.paths}
             committed = read_committed(self._name).manifest
             discard(self._name, names - committed.file_names())
-            # Shards of units stay: the same command, run again, continues with them.
+            # Shards of units stay, so that the same command can continue with them.
             if self._began and {*leftovers(self._name)} <= {self._name.manifest}:
                 withdraw(self._name)
 

@@ -1,4 +1,4 @@
-"""The record of a corpus's input files, and its comparison with other files.
+"""Record the input files of a corpus, and compare the record with other files.
 
 A file is recorded by its name without the folder, its size, its modification time, and
 a digest of its first and last 4096 bytes. To keep a manifest small, consecutive files
@@ -29,10 +29,10 @@ class Inputs:
     Attributes:
         paths: The files in the order of the corpus; `-` is the standard input.
         form: A format of `prepare.inputs`; None to infer it from each name.
-        field: Name of the value in JSON objects and tables.
-        recorded: The record for JSON: `format`; `field`; the `number` of files; and
-            four lists with a row for each group of consecutive files: the name of the
-            first, their total size, the latest time in nanoseconds, and a digest.
+        field: Key of the document in JSON objects, or name of the Parquet column.
+        recorded: The record for JSON: `format`, `field`, the `number` of files, and
+            four lists with a row for each group of consecutive files: name of the first
+            file, total size, latest modification time in nanoseconds, and digest.
         older: The record of earlier writers: a digest of names, sizes and times.
     """
 
@@ -55,20 +55,20 @@ class Inputs:
 
     @property
     def stream(self) -> str | None:
-        """Name of an input that can be read only once, such as a pipe; None without."""
+        """Name of an input that is not a regular file, such as a pipe, or None."""
         if "-" in self.paths:
             return "the standard input"
         return next((path for path in self.paths if not Path(path).is_file()), None)
 
     @property
     def source(self) -> list[str]:
-        """The names to record: the first 100, and the number of the others."""
+        """The names of the first 100 inputs, and the number of further inputs."""
         names = [_file_name(path) for path in self.paths[:_MAX_NAMES]]
         more = len(self.paths) - len(names)
         return [*names, f"and {more} more"] if more else names
 
     def difference(self, recorded: object) -> str:
-        """Return in words how the recorded inputs differ from these."""
+        """Describe how the recorded inputs differ from these inputs."""
         is_table = isinstance(recorded, dict)
         table = cast("dict[str, Any]", recorded) if is_table else {}
         columns = [table.get(name) for name in _COLUMNS]
@@ -83,7 +83,7 @@ class Inputs:
             return f"made with other arguments ({', '.join(arguments)})"
         number = len(self.paths)
         if table.get("number") != number:
-            what = f"{number} given, {table.get('number')} when it was made"
+            what = f"{number} given, {table.get('number')} recorded"
         else:
             mine = zip(*(self.recorded[name] for name in _COLUMNS), strict=True)
             theirs = zip(*cast("list[list[Any]]", columns), strict=False)
@@ -95,24 +95,24 @@ class Inputs:
     def _change(
         self, row: int, pair: tuple[tuple[Any, ...], tuple[Any, ...]]
     ) -> str | None:
-        """Return in words how a row of the record differs; None if it does not."""
+        """Describe how a row of the record differs; None if it is equal."""
         (name, size, time, sample), (old_name, old_size, old_time, old_sample) = pair
         step = _rows_step(len(self.paths))
         paths = self.paths[row * step : (row + 1) * step]
         what = paths[0] if len(paths) == 1 else f"one of {paths[0]} to {paths[-1]}"
         if name != old_name:
-            return f"{paths[0]} is given where {old_name} was"
+            return f"{paths[0]} is given instead of {old_name}"
         if step > 1 and (size, sample) != (old_size, old_sample):
             return f"{what} differs in name, size, or first or last 4096 bytes"
         if size != old_size:
-            return f"{what} has {size} bytes, and had {old_size}"
+            return f"{what} has {size} bytes, {old_size} recorded"
         if sample != old_sample:
             return f"{what} differs in its first or last 4096 bytes"
         return f"{what} was modified since" if time != old_time else None
 
 
 def _file_name(path: str) -> str:
-    """Return a file's name without its folder, the same in every locale."""
+    """Return a file's name without the folder, equal in every locale."""
     return os.fsencode(Path(path).name).decode(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""Convert the documents of a user to flat arrays."""
+"""Convert a user's documents to flat arrays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def load_intake(options: WriteOptions) -> tuple[WriteOptions, Intake]:
     separator = options.separator
     if tokenizer is None:
         if options.special_tokens:
-            raise ValueError("special_tokens needs a tokenizer; pass one")
+            raise ValueError("special_tokens needs a tokenizer; pass tokenizer")
         if separator is Separator.OF_TOKENIZER:
             separator = None
     elif separator is Separator.OF_TOKENIZER:
@@ -48,7 +48,7 @@ def load_intake(options: WriteOptions) -> tuple[WriteOptions, Intake]:
 
 
 def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
-    """Load the tokenizer of a write; return None without one."""
+    """Load the tokenizer of a write, if the options name one."""
     if options.tokenizer is None:
         return None
     return load(options.tokenizer, special_tokens=options.special_tokens)
@@ -57,8 +57,8 @@ def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
 def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
     """Return the items that end each document; empty if `separator` is None.
 
-    Bytes are read as little-endian items of dtype `name`, and padded with zeros to a
-    whole item.
+    Converts bytes to little-endian items of dtype `name`, padded with zeros to a whole
+    item.
     """
     if separator is None:
         return ()
@@ -70,10 +70,12 @@ def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
     if not is_number or (isinstance(separator, bool) and name != "bool"):
         raise TypeError(
             f"separator must be a token, bytes or None, got {separator!r}; "
-            "encode a text first"
+            "encode text first"
         )
     if isinstance(separator, float) and dtypes.value_range(name) is not None:
-        raise TypeError(f"separator {separator!r} is not an integer, but {name} is")
+        raise TypeError(
+            f"separator {separator!r} is not an integer, but {name} items are"
+        )
     if not math.isfinite(separator):
         raise ValueError(f"separator is {separator!r}; use a finite number")
     return (separator,)
@@ -98,7 +100,7 @@ def _separator_from_bytes(separator: bytes, name: str) -> tuple[int | float, ...
 
 @dataclass(slots=True)
 class Intake:
-    """Converts documents to arrays. All must be of one kind: `"text"` or `"tokens"`.
+    """Converts documents of one kind, `"text"` or `"tokens"`, to arrays.
 
     `dtype` names an item type. It is None until `vocab_size` or the first document with
     items determines it. `kind` is None until the first document determines it. Without
@@ -122,13 +124,13 @@ class Intake:
 
     @property
     def recorded_tokenizer(self) -> dict[str, Any] | None:
-        """The tokenizer as a corpus records it."""
+        """The record of the tokenizer in a corpus."""
         return None if self.tokenizer is None else self.tokenizer.to_dict()
 
     def arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
-        """Yield the items of each document, once `dtype` is known.
+        """Yield the items of each document after `dtype` is known.
 
-        Empty documents are held back until a document with items determines the dtype.
+        Holds empty documents back until a document with items determines the dtype.
         If all documents are empty, the first array of integers determines the dtype;
         without such an array, it is uint32.
         """
@@ -250,4 +252,6 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
                 number,
                 f" holds {each!r:.50} at index {index}; pass a flat list of ints",
             )
-    raise DocumentError(number, " holds an integer of more than 64 bits; correct it")
+    raise DocumentError(
+        number, " holds an integer of more than 64 bits; correct the document"
+    )

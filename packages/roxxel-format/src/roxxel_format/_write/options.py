@@ -1,4 +1,4 @@
-"""The arguments of a write, the arguments that a corpus records, and the result."""
+"""The arguments of a write, how a corpus records them, and the result."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class Separator(Enum):
     """A separator that the tokenizer determines."""
 
     OF_TOKENIZER = "the tokenizer's own"
-    """The tokenizer's end-of-text token; nothing without a tokenizer."""
+    """The tokenizer's end-of-text token; no separator without a tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
 
-    `dtype` is the name of an item type. `inputs` identifies the documents; None if
-    nothing identifies them before they are read.
+    `dtype` is the name of an item type. `inputs` identifies the documents before they
+    are read, or is None.
     """
 
     separator: float | bytes | str | Separator | None = None
@@ -50,7 +50,7 @@ class WriteOptions:
             object.__setattr__(self, name, integer)
 
     def may_make_several(self, exist: Exist) -> bool:
-        """Return whether a write may make more than one shard, or add one."""
+        """Return whether a write may make several shards, or add a shard."""
         return self.max_shard_bytes is not None or exist == "append"
 
     def recorded(self, tokenizer_identity: str | None) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class WriteOptions:
             "vocab_size": self.vocab_size,
             "tokenizer": tokenizer_identity,
         }
-        # Left out if False, so that records of earlier releases compare equal.
+        # Omitted if False, so that records of earlier releases compare equal.
         if self.special_tokens:
             recorded["special_tokens"] = True
         inputs = self.inputs
@@ -80,7 +80,7 @@ class WriteOptions:
 def difference(
     recorded: Mapping[str, Any], arguments: Mapping[str, Any], inputs: Inputs | None
 ) -> str:
-    """Return in words how the arguments of a write differ from the recorded ones."""
+    """Describe how the arguments of a write differ from the recorded arguments."""
     if not recorded:
         return "made with other arguments (not recorded)"
     differing = [

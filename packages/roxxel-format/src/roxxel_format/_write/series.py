@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class ShardSeries:
-    """The shards of one write. Each is renamed from its draft when it is complete.
+    """The shards of one write; each complete shard is renamed from its draft.
 
-    `new_path()` returns the next shard's path and its draft. The draft is None if
-    `ShardWriter` must create one. `paths` includes the shard that is being renamed. In
-    `num_documents`, a document in two shards counts once.
+    `new_path()` returns the next shard's path and its draft; `ShardWriter` creates the
+    draft if it is None. `paths` includes the shard that is being renamed.
+    `num_documents` counts a document in two shards once.
     """
 
     def __init__(
@@ -56,14 +56,16 @@ class ShardSeries:
         return shard_table([path.name for path in self.paths], self._layouts)
 
     def write_all(self, data: Iterable[object]) -> None:
-        """Write all documents; raise NoDocumentsError if there are none."""
-        # Both loops must use this one generator: a user's iterator might start again.
+        """Write all documents; raise NoDocumentsError if `data` is empty."""
+        # Both loops share one generator, because a second `iter(data)` may start over.
         arrays = self._intake.arrays(_iterator(data))
         for document in arrays:
             self._add(document)
             self.num_documents += 1
             if self._options.max_shard_bytes is None and self._writer is not None:
-                self._writer.extend(arrays)  # Without a limit: all remaining documents.
+                self._writer.extend(
+                    arrays
+                )  # All remaining documents go into this shard.
                 self.num_documents = self._writer.num_documents
                 break
         if self._writer is None:
@@ -72,7 +74,7 @@ class ShardSeries:
         self._close_shard()
 
     def abort(self) -> None:
-        """Remove the draft of the shard that is not finished."""
+        """Remove the draft of the unfinished shard."""
         if self._writer is not None:
             self._writer.abort()
 

@@ -12,6 +12,7 @@ from roxxel_format._read.shard import Shard
 from roxxel_format._spec.tables import says_number
 from roxxel_format._store.corpus_name import corpus_name
 from roxxel_format._store.plain_name import resolved
+from roxxel_format._store.urls import is_url
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ def name_to_write(
         raise TypeError(
             f"a list of {len(filepath)} paths cannot be written to; "
             'use a file, a folder, or a pattern such as "wiki_*.rox"'
+        )
+    if is_url(filepath):
+        raise ValueError(
+            f"{filepath}: this release reads buckets and does not write to them; write "
+            "to a disk, then upload the shards, and the manifest last"
         )
     resolved(filepath)  # Raises if readers do not know which corpus the path means.
     name = corpus_name(resolved(filepath, _says_number, sharded=sharded))

@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 Encode = Callable[[str], Any]
 """Returns the ids of a text, or an object with `ids`."""
 
-# A model, or an organisation and its model.
+# A name on the Hugging Face hub: `model` or `organisation/model`.
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
-# Searched before `eos_token_id`, which may be the end of a turn in a chat.
+# End-of-text tokens. Searched before `eos_token_id`, which may end a turn in a chat.
 _ENDS_OF_TEXT = (
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -69,7 +69,7 @@ class Tokenizer:
         return self.name if self.hash is None else f"{self.name}@{self.hash}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the description as the metadata stores it."""
+        """Return the fields that the metadata stores."""
         return {
             "name": self.name,
             "hash": self.hash,
@@ -85,7 +85,7 @@ class Tokenizer:
             names = self._special_names()
             such = f", such as its special tokens {names}" if names else ""
             raise ValueError(
-                f"{self.name}: has no token {name!r}; name another one{such}"
+                f"{self.name}: has no token {name!r}; name another token{such}"
             )
         return found
 
@@ -104,16 +104,16 @@ class Tokenizer:
         if not special_ids:
             raise ValueError(
                 f"{self.name}: has no special tokens, so no end-of-text token; "
-                "give separator (--separator): a token, its name, or none"
+                "pass separator (--separator): a token, its name, or none"
             )
         raise ValueError(
             f"{self.name}: no end-of-text token is known among its special tokens "
-            f"({self._special_names()}); give separator (--separator): a token, its "
+            f"({self._special_names()}); pass separator (--separator): a token, its "
             "name, or none"
         )
 
     def ending(self) -> str:
-        """Return a line for users that says how documents end by default."""
+        """Describe in one line how documents end by default."""
         found = self.end_of_text()
         if found is None:
             return f"{self.name} ends each document by itself; no separator follows"
@@ -124,7 +124,7 @@ class Tokenizer:
         )
 
     def _ends_texts(self) -> bool:
-        """Return whether the last token of every text is the same special token."""
+        """Return whether `encode` ends every text with the same special token."""
         of_empty, of_letter = (
             encoded_ids(self.encode(text))[-1:].tolist() for text in ("", "a")
         )
@@ -146,8 +146,8 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     never read as a name. Paths and names need the package `tokenizers`. With
     `special_tokens`, the text of a special token is encoded as this token.
 
-    Supports the objects of `tokenizers`, `transformers` and `tiktoken`. For others, the
-    vocabulary is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
+    Supports the objects of `tokenizers`, `transformers` and `tiktoken`. The vocabulary
+    of other objects is known if they have `get_vocab()`, `vocab_size`, `n_vocab` or
     `get_vocab_size()`.
     """
     if isinstance(tokenizer, (str, os.PathLike)):
@@ -157,7 +157,7 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     else:
         raise TypeError(
             f"tokenizer is a {type(tokenizer).__name__} without encode; pass an "
-            "object that has it, the path of a tokenizer.json, or a name"
+            "object with encode, the path of a tokenizer.json, or a name"
         )
     vocabulary = _vocabulary(source)
     definition = _definition(source)
@@ -167,7 +167,7 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     if definition is not None:
         digest = hashlib.blake2b(definition.encode(), digest_size=16).hexdigest()
     size, special_ids = _size(source, vocabulary), _specials(source)
-    # Last, because it changes settings that are part of the definition.
+    # Call last: `_encode_of` changes settings that are part of the definition.
     encode = _encode_of(
         source, special_tokens=special_tokens, is_given=source is tokenizer
     )
@@ -235,7 +235,7 @@ def _encode_of(tokenizer: Any, *, special_tokens: bool, is_given: bool) -> Encod
         ours = copy.deepcopy(tokenizer) if is_given else tokenizer
         # In `tokenizers`, True means: encode special tokens like other text.
         ours.encode_special_tokens = not special_tokens
-        # A tokenizer.json may enable truncation, which would lose text, and padding.
+        # A tokenizer.json may enable padding, and truncation, which would lose text.
         ours.no_truncation()
         ours.no_padding()
         return ours.encode
@@ -272,7 +272,7 @@ def _definition(tokenizer: object) -> str | None:
 
 
 def _vocabulary(tokenizer: object) -> dict[str, int] | None:
-    """Return the ids of all tokens by their text; None if they are not known."""
+    """Return the ids of all tokens by their text; None if unknown."""
     get_vocab = getattr(tokenizer, "get_vocab", None)
     if not callable(get_vocab):
         return None

@@ -1,7 +1,7 @@
 """The `roxxel-format` command: its arguments and exit codes.
 
-Exit codes: 0, done; 1, an error, in one sentence on the standard error; 2, wrong
-arguments; 3, `verify` found damage; 130, interrupted.
+Exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found by `verify`, 130
+interrupted. An error is one sentence on the standard error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     """Run the command.
 
     Args:
-        arguments: Arguments after the command's name. Default: those of the process.
+        arguments: Arguments after the command's name. Default: `sys.argv[1:]`.
         prog: Name of the command in usage and error messages.
 
     Returns:
@@ -38,13 +38,13 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     """
     options = _parser(prog).parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
-        # A character that the terminal cannot show must not end the command.
+        # Escape characters that the terminal cannot show, because printing them raises.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
         return options.run(options)
     except BrokenPipeError:
-        # The reader closed the pipe; Python's flush at exit must not fail again.
+        # Redirect stdout, or Python's flush at exit fails with the same error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, ValueError, TypeError, IndexError, ImportError) as error:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
 
 
 def _sentence(error: Exception) -> str:
-    """Return an error's text without its errno, and with `--exist` for `exist=`."""
+    """Return an error's text without the errno; spell `exist=` as `--exist`."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         what = error.strerror.lower() if error.errno == errno.ENOENT else error.strerror
         remedy = "; check the path" if error.errno == errno.ENOENT else ""
@@ -75,7 +75,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     _add_write(commands)
     _add_readers(commands)
     _add_split(commands)
-    clean = commands.add_parser("clean", help="remove what interrupted writes left")
+    clean = commands.add_parser("clean", help="remove files of interrupted writes")
     clean.add_argument("corpus")
     clean.set_defaults(run=writing.clean)
     return parser
@@ -102,7 +102,7 @@ def _add_readers(commands: Any) -> None:
     cat.set_defaults(run=reading.cat)
     export = commands.add_parser("export", help="write all tokens into one flat file")
     export.add_argument("corpus", nargs="+")
-    export.add_argument("output", help="a .npy file, or .bin for bare items")
+    export.add_argument("output", help="a .npy file, or a .bin file without a header")
     export.add_argument("--force", action="store_true", help="replace the output")
     export.set_defaults(run=reading.export)
 
@@ -110,10 +110,12 @@ def _add_readers(commands: Any) -> None:
 def _add_split(commands: Any) -> None:
     split = commands.add_parser("split", help="hold out a share of the documents")
     split.add_argument("corpus")
-    split.add_argument("kept", help="path of the corpus of most documents")
-    split.add_argument("held_out", help="path of the corpus of the others")
-    split.add_argument("--share", type=float, default=0.02, help="default: 0.02")
-    split.add_argument("--salt", default="", help="changes the choice of documents")
+    split.add_argument("kept", help="path of the corpus of all other documents")
+    split.add_argument("held_out", help="path of the corpus of held-out documents")
+    split.add_argument(
+        "--share", type=float, default=0.02, help="fraction; default: 0.02"
+    )
+    split.add_argument("--salt", default="", help="changes which are held out")
     split.add_argument("--max-shard-bytes", type=values.size, metavar="BYTES")
     split.add_argument("--exist", choices=_EXIST, default="keep")
     split.set_defaults(run=writing.split)
@@ -156,7 +158,7 @@ def _add_write(commands: Any) -> None:
     write.add_argument(
         "--special-tokens",
         action="store_true",
-        help="encode the name of a special token in a text as this token",
+        help="encode names of special tokens in texts as special tokens",
     )
     write.add_argument("--workers", type=values.positive, default=1, metavar="N")
     write.add_argument("--exist", choices=_EXIST, default="keep")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_format._read.contents import open_contents
+from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.tables import as_table
 from roxxel_format._store.output import Output
 from roxxel_format._write.tokenizers import load
@@ -29,10 +29,10 @@ _CHUNK = 1 << 20
 
 
 def info(options: argparse.Namespace) -> int:
-    """Print what a corpus holds."""
+    """Print sizes, dtype, metadata, versions and columns of a corpus."""
     paths = _paths(options)
     with Roxxel(paths) as corpus:
-        contents = open_contents(corpus.filepath, corpus.fingerprint)
+        contents = open_corpus(corpus.filepath, corpus.fingerprint)
         facts: dict[str, Any] = {
             "shards": corpus.num_shards,
             "tokens": corpus.num_tokens,
@@ -69,10 +69,7 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _paths(options: argparse.Namespace) -> str | list[str]:
-    """Return the paths; a single path as `str`.
-
-    `Roxxel` reads versions and columns from a manifest for a `str`, not for a list.
-    """
+    """Return a single path as `str`, because `Roxxel` reads no manifest for a list."""
     paths: list[str] = options.corpus
     return paths[0] if len(paths) == 1 else paths
 
@@ -117,7 +114,7 @@ def verify(options: argparse.Namespace) -> int:
     if not report.ok:
         return 3
     shards = f"{report.num_shards} shard{'s' * (report.num_shards != 1)}"
-    print(f"{shards}, {report.num_bytes} bytes: all blocks are whole")
+    print(f"{shards}, {report.num_bytes} bytes: all checksums match")
     return 0
 
 
@@ -136,10 +133,10 @@ def cat(options: argparse.Namespace) -> int:
 
 
 def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
-    """Return a function that decodes tokens; None if there is no tokenizer.
+    """Return a function that decodes tokens; None if the corpus has no tokenizer.
 
-    Without `tokenizer`, load the recorded tokenizer from the folder of the shards, the
-    working folder, or the hub. If this fails, print the reason and return None.
+    If `tokenizer` is None, load the recorded tokenizer from the folder of the shards,
+    the working folder, or the hub. If loading fails, print the reason and return None.
     """
     recorded = corpus.tokenizer
     if tokenizer is not None:
@@ -165,8 +162,8 @@ def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], byte
         f"@{loaded.hash}"
     ):
         raise ValueError(
-            f"{tokenizer}: is {loaded.identity}, but the corpus was made by "
-            f"{recorded}; pass that tokenizer, or use --ids"
+            f"{tokenizer}: is {loaded.identity}, but the corpus was tokenized "
+            f"by {recorded}; pass the same tokenizer, or use --ids"
         )
     decode: Callable[[list[int]], str] | None = getattr(loaded.source, "decode", None)
     if decode is None:
@@ -187,7 +184,7 @@ def _chosen(
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write all tokens into one flat file; verify every block."""
+    """Verify every block, and write all tokens into one flat file."""
     output = Path(options.output)
     if output.suffix not in {".npy", ".bin"}:
         raise ValueError(f"{output}: must end in .npy or .bin")
@@ -215,7 +212,7 @@ def _check_apart(output: Path, corpus: Roxxel) -> None:
     """Check that the output is not a file of any version of the corpus."""
     if not output.exists():
         return
-    contents = open_contents(corpus.filepath, corpus.fingerprint)
+    contents = open_corpus(corpus.filepath, corpus.fingerprint)
     paths = [Path(path) for path in contents.paths]
     if contents.manifest is not None:
         names = contents.manifest.file_names()
@@ -223,13 +220,13 @@ def _check_apart(output: Path, corpus: Roxxel) -> None:
     for path in paths:
         if path.exists() and output.samefile(path):
             raise ValueError(
-                f"{output}: is {path}, a file of the corpus, which the export would "
-                "replace; write elsewhere"
+                f"{output}: the export would replace {path}, a file of the corpus; "
+                "write elsewhere"
             )
 
 
 def _write_flat(corpus: Roxxel, file: Output, *, header: bool) -> None:
-    # numpy does not know bfloat16, so its bits are exported as uint16.
+    # numpy has no bfloat16, so the export stores its bits as uint16.
     dtype = corpus.dtype if corpus.dtype.kind in "biuf" else np.dtype("<u2")
     if header:
         fields: dict[str, Any] = {

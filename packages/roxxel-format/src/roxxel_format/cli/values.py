@@ -1,4 +1,4 @@
-"""Values on the command line, and progress on a terminal."""
+"""Parse values of the command line, and show progress on a terminal."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _ESCAPES = {r"\n": b"\n", r"\t": b"\t", r"\r": b"\r", r"\\": b"\\"}
 
 
 def positive(text: str) -> int:
-    """Return an integer of at least 1."""
+    """Parse an integer of at least 1."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
 def separator(text: str) -> int | str | None:
-    """Return a token id, the name of a token, or None for `none`."""
+    """Parse a token id, the name of a token, or `none`."""
     if text == "none":
         return None
     try:
@@ -33,18 +33,18 @@ def separator(text: str) -> int | str | None:
 
 
 def size(text: str) -> int:
-    """Return a number of bytes, written plainly or with K, M, G or T."""
+    """Parse a number of bytes, such as `4096`, `64K` or `1G`."""
     number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
     try:
         return int(number) * _UNITS[unit]
     except (ValueError, KeyError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size; write bytes, or a number with K, M, G or T"
+            f"{text!r} is not a size; write bytes, such as 4096, 64K, 1M, 2G or 1T"
         ) from None
 
 
 def byte_string(text: str) -> bytes:
-    r"""Return the bytes of a text with the escapes \n, \t, \r, \\ and \xNN."""
+    r"""Parse a text with the escapes \n, \t, \r, \\ and \xNN."""
     parts = re.split(r"(\\x[0-9a-fA-F]{2}|\\.|\\)", text)
     result = b""
     for number, part in enumerate(parts):
@@ -62,7 +62,7 @@ def byte_string(text: str) -> bytes:
 
 
 def span(text: str) -> tuple[int, int]:
-    """Return the half-open span that `A:B` names."""
+    """Parse the half-open span `A:B`."""
     start, _, stop = text.partition(":")
     try:
         return int(start), int(stop)
@@ -71,11 +71,7 @@ def span(text: str) -> tuple[int, int]:
 
 
 def progress(what: str) -> Callable[[int, int], None] | None:
-    """Return a function that shows progress on a terminal; None without a terminal.
-
-    Args:
-        what: Name of the units that are counted.
-    """
+    """Return a function that shows progress in units of `what`; None if no terminal."""
     if not sys.stderr.isatty():
         return None
 

@@ -39,8 +39,8 @@ def write(options: argparse.Namespace) -> int:
         if isinstance(options.separator, str):
             usage_error(
                 f"argument --separator: {options.separator!r} is not a token id; write "
-                "a number, or use --separator-bytes, or name the --tokenizer of this "
-                "token"
+                "a number, use --separator-bytes, or pass the --tokenizer that has "
+                "this token"
             )
         if options.special_tokens:
             usage_error("argument --special-tokens: needs --tokenizer")
@@ -68,15 +68,14 @@ def write(options: argparse.Namespace) -> int:
 def split(options: argparse.Namespace) -> int:
     """Write a share of the documents into one corpus and the rest into another.
 
-    The choice for a document depends on its content alone. So equal documents are in
-    the same corpus, and adding documents to the source does not move other documents.
+    A document's content alone decides its corpus. So equal documents are in the same
+    corpus, and adding documents to the source does not move other documents.
     """
     share, salt = options.share, options.salt.encode()
     if not 0 < share < 1:
         raise ValueError(f"share must be between 0 and 1, got {share}")
     outputs: tuple[str, str] = options.kept, options.held_out
-    # Resolve both paths before the first write: this write may change which corpus the
-    # path of a folder names.
+    # Resolve both paths first: a write may change which corpus a folder's path names.
     sharded = options.max_shard_bytes is not None or options.exist == "append"
     names = [name_to_write(absolute(each), sharded=sharded) for each in outputs]
     with Roxxel(options.corpus) as corpus:
@@ -91,12 +90,12 @@ def split(options: argparse.Namespace) -> int:
                 if is_held_out == held_out:
                     yield document
 
-        # Check both outputs before the first write: no corpus can be empty.
+        # Check both outputs before the first write, because no corpus can be empty.
         for output, held_out in zip(outputs, (False, True), strict=True):
             if next(chosen(held_out=held_out), None) is None:
                 raise ValueError(
-                    f"{output}: would get none of the {corpus.num_documents} documents "
-                    f"with share={share}; choose another share or salt"
+                    f"{output}: none of {corpus.num_documents} documents would be in "
+                    f"this corpus with share={share}; choose another share or salt"
                 )
         separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
         not_copied = {"write", "arguments", "created_by", "separator"}
@@ -133,11 +132,11 @@ def _check_apart(
     """Check that no write to an output can change the source or the other output."""
     paths = corpus.filepath
     paths = (paths,) if isinstance(paths, str) else paths
-    # The split reads all shards of the source, and the manifests that its paths name.
+    # A split reads the shards and the manifests of the source.
     shards = map(Path, corpus.paths)
     read = [CorpusName(shard.parent, shard.name, "", None) for shard in shards]
     for path in paths:
-        with contextlib.suppress(ValueError):  # No write accepts this pattern.
+        with contextlib.suppress(ValueError):  # No corpus can be written to this path.
             read.append(corpus_name(resolved(path)))
     source = f"{', '.join(paths)}, the source of the split"
     pairs = [
@@ -154,7 +153,7 @@ def _check_apart(
 
 
 def clean(options: argparse.Namespace) -> int:
-    """Remove what interrupted writes left."""
+    """Remove files of interrupted writes."""
     removed = Roxxel(options.corpus).remove_leftovers()
     for path in removed:
         print(f"removed {path}")

@@ -1,10 +1,10 @@
 """Open one input file: plain, compressed, or the standard input.
 
-The readers of `gzip` and `zstandard` report a truncated or damaged file with exceptions
-of several types, or stop without one inside a Zstandard frame. This reader decompresses
-member by member, so its errors name the file and the member. Concatenated members are
-one text, as for the tools `gzip` and `zstd`. Any byte after the last member is an
-error, zeros included: a crash of the machine can leave zeros.
+For a truncated or damaged file, the readers of `gzip` and `zstandard` raise exceptions
+of several types, or none if the end of a Zstandard frame is missing. This module
+decompresses member by member, so its errors name the file and the member. Concatenated
+members are one text, as for the tools `gzip` and `zstd`. Any byte after the last member
+is an error, even a zero, which a crash of the machine can leave.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-# 8 KiB of Zstandard decompress to 256 MiB at most.
+# Compressed bytes per read; 8 KiB of Zstandard decompress to 256 MiB at most.
 _PIECE = 1 << 13
 _BUFFER = 1 << 20
 
@@ -64,8 +64,8 @@ def opened(path: str) -> Generator[BinaryIO]:
         path: The file; `-` is the standard input.
 
     Raises:
-        OSError: The file cannot be opened or read; the error names it.
-        InputError: The file is truncated or damaged, or reading it failed otherwise.
+        OSError: The file cannot be opened or read; the error names the file.
+        InputError: The file is truncated, damaged, or unreadable for another reason.
     """
     with _naming(path):
         if path == "-":
@@ -90,7 +90,7 @@ def _standard_input() -> BinaryIO:
 
 
 def library(name: str, extra: str, path: str) -> Any:
-    """Return a package that an input file needs.
+    """Import a package that an input file needs.
 
     Raises:
         ModuleNotFoundError: The package is not installed; the message names the extra.
@@ -109,14 +109,14 @@ def reason(error: Exception) -> str:
     has_position = len(error.args) == 2 and isinstance(error.args[1], tuple)
     message = str(error.args[0] if has_position else error)
     text = " ".join(message.split()).rstrip(".")
-    # The text may quote bytes of the file.
+    # Escape bytes of the file in the text, which could control the terminal.
     printable = [each if each.isprintable() else ascii(each)[1:-1] for each in text]
     return "".join(printable) or type(error).__name__
 
 
 @contextlib.contextmanager
 def _naming(path: str) -> Generator[None]:
-    """Make every error name the input file."""
+    """Add the name of the input file to every error."""
     try:
         yield
     except (InputError, ModuleNotFoundError):
@@ -134,7 +134,7 @@ def _naming(path: str) -> Generator[None]:
 
 def _compression(path: str) -> _Compression | None:
     if path.endswith(".gz"):
-        # For zlib, 16 plus the window size requires a gzip header.
+        # 16 added to the window size makes zlib require a gzip header.
         return _Compression(
             "gzip",
             "gzip member",
@@ -159,8 +159,8 @@ def _decompressed(
     piece = file.read(_PIECE)
     if not piece:
         raise InputError(
-            f"{path}: is empty, but a {compression.name} file of an empty text is not; "
-            "the file was probably truncated, so copy it again or make it again"
+            f"{path}: is empty, but a {compression.name} file is never empty; the file "
+            "was probably truncated, so copy it again or make it again"
         )
     stop = len(piece)
     while piece:
@@ -214,5 +214,5 @@ class _Pieces(io.RawIOBase):
 
 
 def as_seekable(file: BinaryIO) -> BinaryIO:
-    """Return a seekable file; reads a pipe into memory."""
+    """Return a seekable file; read a pipe into memory."""
     return file if file.seekable() else cast("BinaryIO", io.BytesIO(file.read()))

@@ -1,4 +1,4 @@
-"""Documents in files: text, JSON lines, numpy arrays, Parquet; compressed or not."""
+"""Read documents from files of text, JSON lines, numpy arrays or Parquet."""
 
 from __future__ import annotations
 
@@ -40,22 +40,22 @@ def format_of(path: str) -> str:
 def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
     """Yield the documents of one file.
 
-    Every error of reading names the file and, where it is known, the line, the row or
-    the byte. A truncated file raises InputError, except an uncompressed file that ends
-    after a whole character of `text` or `lines`, or after a whole line of `jsonl`.
+    Errors name the file and, if known, the line, row or byte. A truncated file raises
+    InputError, with one exception: uncompressed `text` and `lines` that end after a
+    whole character, and `jsonl` that ends after a whole line, look complete.
 
     Args:
         path: The file; `-` is the standard input. Decompresses `.gz` and `.zst`.
         form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
             a document. `jsonl`: each line is a JSON string, a list of tokens, or an
-            object with such a value in `field`. `npy`: a flat array is one document;
+            object with one of these in `field`. `npy`: a flat array is one document;
             each row of a 2-D array is a document. `parquet`: each value of a column,
             a text or a list of tokens, is a document. `roxxel02`: a shard of the first
             Roxxel is one document. None: inferred from the name.
-        field: Name of the value in JSON objects, or of the column.
+        field: Key of the document in JSON objects, or name of the Parquet column.
 
     Raises:
-        InputError: The file is truncated, damaged, or not in that format.
+        InputError: The file is truncated, damaged, or not in the expected format.
         ModuleNotFoundError: The format needs an extra that is not installed.
         OSError: The file cannot be opened or read.
     """
@@ -95,7 +95,7 @@ def _parquet_rows(path: str, file: BinaryIO, field: str) -> Iterator[object]:
         if number:
             problem = f"has {number} columns {field!r}"
         raise InputError(
-            f"{path}: {problem}; name the column of the documents by --field"
+            f"{path}: {problem}; pass the column of the documents as --field"
         )
     row = 0
     for column in _columns(path, table, field):
@@ -124,7 +124,7 @@ def _columns(path: str, table: Any, field: str) -> Iterator[Any]:
 
 
 def _column_document(path: str, row: int, value: Any) -> object:
-    """Return a text, or the items of a list as an array."""
+    """Return a text, or a list of tokens as an array."""
     items: Any = getattr(value, "values", None)
     what = "a null"
     if hasattr(items, "to_numpy"):
@@ -170,8 +170,8 @@ def _json_document(where: str, line: bytes, field: str) -> object:
         table = cast("dict[str, Any]", value)
         if field not in table:
             raise InputError(
-                f"{where}: {_lacks('field', field, sorted(table))}; name the field of "
-                "the text by --field"
+                f"{where}: {_lacks('field', field, sorted(table))}; pass the field of "
+                "the text as --field"
             )
         value = table[field]
     if not isinstance(value, (str, list)):
@@ -183,7 +183,7 @@ def _json_document(where: str, line: bytes, field: str) -> object:
 
 
 def _lacks(kind: str, name: str, names: Sequence[str]) -> str:
-    others = f"but {', '.join(names)}" if names else "and no other"
+    others = f"only {', '.join(names)}" if names else f"nor any other {kind}"
     return f"has no {kind} {name!r}, {others}"
 
 
@@ -195,13 +195,13 @@ def _array_rows(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
         )
     if any(length < 0 for length in shape):
         raise InputError(
-            f"{path}: has shape {shape}; a length is not negative, so copy the file "
+            f"{path}: has shape {shape}; a length cannot be negative, so copy the file "
             "again or make it again"
         )
     if len(shape) not in (1, 2) or shape[1:] == (0,):
         raise InputError(
-            f"{path}: has shape {shape}; a flat array is one document, and each row of "
-            "a table is one"
+            f"{path}: has shape {shape}; save a flat array for one document, or a "
+            "table with a document in each row"
         )
     data = _npy_data(path, file, shape, dtype)
     array = np.frombuffer(data, dtype).reshape(shape, order="F" if is_fortran else "C")
@@ -220,7 +220,7 @@ def _blocks(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
 def _npy_header(
     path: str, file: BinaryIO
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether the order is Fortran's, and dtype."""
+    """Return shape, whether items are in Fortran order, and dtype."""
     try:
         version = np.lib.format.read_magic(file)
         read = _HEADERS.get(version)
@@ -230,7 +230,7 @@ def _npy_header(
         raise InputError(
             f"{path}: not a .npy file ({reason(error)}); check the path"
         ) from error
-    # Version 3.0 is for field names in UTF-8; an array of numbers has no fields.
+    # Version 3.0 only adds field names in UTF-8, and arrays of numbers have no fields.
     major, minor = version
     raise InputError(
         f"{path}: not a .npy file (version {major}.{minor} of its header is not "
@@ -241,7 +241,7 @@ def _npy_header(
 def _npy_data(
     path: str, file: BinaryIO, shape: tuple[int, ...], dtype: np.dtype[Any]
 ) -> bytearray:
-    """Read the array's bytes in pieces: a damaged header may declare too many."""
+    """Read an array in pieces, because a damaged header may declare too many bytes."""
     num_bytes = math.prod(shape) * dtype.itemsize
     data = bytearray()
     # Read one byte more, to detect bytes after the array.
@@ -255,8 +255,8 @@ def _npy_data(
         )
     if len(data) > num_bytes:
         raise InputError(
-            f"{path}: bytes follow its array of shape {shape}; a .npy file holds one "
-            "array, so copy it again or write each array into a file of its own"
+            f"{path}: has bytes after its array of shape {shape}; a .npy file holds "
+            "one array, so copy it again or write each array into its own file"
         )
     return data
 

@@ -63,25 +63,27 @@ def prepare(
 ) -> WriteSummary:
     """Write the documents of files into a corpus.
 
+    If the tokenizer determines the separator, print how documents end on the standard
+    error.
+
     Args:
         filepath: Path of the corpus; see `Roxxel`.
         inputs: The files.
         options: As for `Roxxel.write`; a tokenizer is a path or a name.
         exist: As for `Roxxel.write`.
         workers: Processes that write units at the same time.
-        progress: Called with the number of finished units and of all units.
+        progress: Called with the number of finished units and the number of units.
 
     Returns:
-        The shards that were written or kept, and their counts. If the separator is the
-        tokenizer's, a line on the standard error says how documents end.
+        A summary of the shards that were written or kept.
 
     Raises:
-        FileExistsError: `exist` does not allow changing the corpus; or `exist` is
-            `"keep"`, and an input is the standard input or a pipe, which cannot be
-            compared.
+        FileExistsError: `exist` does not allow changing the corpus. Also for
+            `exist="keep"` if an input is a pipe or the standard input, because
+            neither can be compared with the inputs of the corpus.
         OSError: A file cannot be read or written, or a worker process ended early.
-        ValueError: A document of a file is wrong; the message names the file. Or
-            `workers` is more than 1 for a corpus of one file.
+        ValueError: A document is invalid (the message names its file), or `workers`
+            is more than 1 for a corpus of one file.
     """
     metadata = {"source": inputs.source} | options.metadata
     options = replace(options, inputs=inputs, metadata=metadata)
@@ -111,9 +113,9 @@ def prepare(
 
 
 def _groups(paths: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return consecutive files, in groups that are large enough for a unit."""
+    """Group consecutive files into units."""
     sizes = [Path(path).stat().st_size for path in paths]
-    # Limits the number of units, so that the manifest of a large corpus opens fast.
+    # Limit the number of units, so that the manifest of a large corpus opens fast.
     enough = max(_UNIT_SIZE, sum(sizes) // _MAX_UNITS)
     groups: list[tuple[str, ...]] = []
     first = size = 0
@@ -127,7 +129,7 @@ def _groups(paths: Sequence[str]) -> list[tuple[str, ...]]:
 
 @dataclass
 class _Documents:
-    """The documents of some files, in order; iterate over them once."""
+    """The documents of some files, in order; can be iterated once."""
 
     paths: Sequence[str]
     form: str | None
@@ -144,7 +146,7 @@ class _Documents:
 
     @contextmanager
     def naming_files(self) -> Generator[None]:
-        """Turn a document's error into a ValueError that names its file."""
+        """Convert the error of a document to a ValueError that names the file."""
         try:
             yield
         except (DocumentError, DocumentTypeError) as error:
@@ -157,7 +159,7 @@ class _Documents:
 
 @dataclass(frozen=True)
 class _Units(Units):
-    """The units of a preparation, in the order of the corpus, on this machine."""
+    """The units of a preparation, in corpus order; written on this machine."""
 
     documents: _Documents
     units: Sequence[_Documents]
@@ -172,10 +174,10 @@ class _Units(Units):
         arguments: Mapping[str, Any],
         base: str | None,
     ) -> Callable[[], ShardTable]:
-        """Prepare the job; read documents until dtype and kind are known.
+        """Read documents until dtype and kind are known; return a function that writes.
 
-        All units use this dtype and kind, so these do not depend on where units begin.
-        Raises NoDocumentsError if there are no documents.
+        Every unit uses this dtype and kind, wherever it begins. Raises NoDocumentsError
+        if there are no documents.
         """
         if next(intake.arrays(self.documents), None) is None:
             raise NoDocumentsError(name.pattern)
@@ -191,7 +193,7 @@ class _Units(Units):
         return partial(self._write, job)
 
     def _write(self, job: _Job) -> ShardTable:
-        """Write the units that are not done; return the shards of all units."""
+        """Write all missing units; return the shards of all units."""
         numbered = enumerate(self.units)
         missing = [each for each in numbered if job.shards(each[0]) is None]
         num_done = len(self.units) - len(missing)
@@ -217,8 +219,8 @@ class _Units(Units):
             yield from pool.map(job.write_unit, *zip(*units, strict=True))
         except BrokenProcessPool as error:
             raise ChildProcessError(
-                "a worker process ended early, perhaps for lack of memory; use fewer "
-                "workers and write again, which keeps the units that are done"
+                "a worker process ended early, perhaps for lack of memory; write again "
+                "with fewer workers, which keeps the finished units"
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -226,11 +228,10 @@ class _Units(Units):
 
 @dataclass(frozen=True)
 class _Job:
-    """The data that every process of a preparation needs; can be pickled.
+    """The picklable data that every process of a preparation needs.
 
-    `digest` is 12 hexadecimal digits that depend on the inputs, on the arguments, and
-    on the version of the corpus before the write. `options` have the dtype of the
-    corpus.
+    `digest` is 12 hexadecimal digits that depend on the inputs, the arguments, and the
+    version of the corpus before the write. `options.dtype` is the dtype of the corpus.
     """
 
     name: CorpusName
@@ -240,7 +241,7 @@ class _Job:
     tokenizer_identity: str | None
 
     def shards(self, unit: int) -> list[Path] | None:
-        """Return the shards of a unit in order; None if it is not done, or empty."""
+        """Return a unit's shards in order; None if the unit is missing or empty."""
         found: list[Path] = []
         while (path := self.name.unit_shard(self.digest, unit, len(found))).exists():
             found.append(path)

@@ -2,8 +2,7 @@
 
 One `Worker` writes both files. The terminal and every sink have a `Worker` of their
 own: a terminal that is stopped with Ctrl-S, or a sink that waits for a server, delays
-only its own calls.
-After a failed write to a file, the next `flush` or `close` raises the error.
+only its own calls. After a failed write, the next `flush` or `close` raises the error.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 
 class Worker:
-    """Makes calls in order on a thread, until a call raises.
+    """Calls functions in order on a thread, until a function raises.
 
     The thread calls `report` with the first error. A lossy worker drops new calls while
     10,000 calls are queued.
@@ -57,24 +56,24 @@ class Worker:
         self._thread.start()
 
     def put(self, function: Callable[..., object], *args: Any) -> bool:
-        """Queue a call; return False when it was dropped."""
+        """Queue a call; return False if the call was dropped."""
         if self._is_lossy and self._calls.qsize() >= _MAX_WAITING:
             return False
         self._calls.put((function, args, False))
         return True
 
     def call(self, function: Callable[[], _Result]) -> _Result:
-        """Make a call after all queued ones; return its result or raise its error."""
+        """Call a function after all queued calls; return its result, or raise."""
         outcome: Future[_Result] = Future()
         self._calls.put((_settle, (outcome, function), False))
         return outcome.result()
 
     def finish(self, last: Callable[[], object] = lambda: None) -> None:
-        """Queue a last call, which is made even after an error; then end the thread."""
+        """Queue a last call, which runs even after an error and ends the thread."""
         self._calls.put((last, (), True))
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait for the thread to end; return False after `timeout_s`."""
+        """Wait for the thread to end; return False if it is alive after `timeout_s`."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -130,12 +129,12 @@ class LogFiles:
         )
 
     def flush(self) -> None:
-        """Write queued lines and flush both files; raise an error of a write."""
+        """Write queued lines and flush both files; raise the error of a write."""
         self._worker.call(self._text.sync)
         self._worker.call(self._rows.sync)
 
     def close(self) -> None:
-        """Write queued lines and close both files; raise an error not raised before."""
+        """Write queued lines, close both files; raise a write error not yet raised."""
         self._worker.finish()
         self._worker.join()
         with ExitStack() as stack:
@@ -152,12 +151,12 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
             "give a local folder"
         )
     if "\0" in text:
-        raise ValueError(f"{name}={text!r}: holds a NUL character; give another folder")
+        raise ValueError(f"{name}={text!r}: contains a NUL; give another folder")
     folder = Path(path)
     if folder.is_symlink() and not folder.exists():
         raise FileNotFoundError(
-            f"{name}={text!r}: is a link to nothing; "
-            "create the folder that the link names, or give another folder"
+            f"{name}={text!r}: is a symbolic link to a path that does not exist; "
+            "create this path, or give another folder"
         )
     nearest = next(path for path in (folder, *folder.parents) if path.exists())
     if not nearest.is_dir():
@@ -186,7 +185,7 @@ def _settle(outcome: Future[_Result], function: Callable[[], _Result]) -> None:
 
 
 class _LogFile:
-    """Appends lines to one file; `format_line` makes a line from the written values."""
+    """Appends lines to one file; `format_line` makes a line of `write`'s arguments."""
 
     def __init__(self, path: Path, format_line: Callable[..., str]) -> None:
         self._format_line = format_line
@@ -206,7 +205,7 @@ class _LogFile:
                 "use that Logger (Trainer(logger=...)) or give another folder"
             ) from error
         except OSError:
-            pass  # The file system has no locks, so no second writer can be found.
+            pass  # The file system has no locks, so a second writer is not detected.
 
     def end_line(self) -> None:
         """Add a newline to a file whose last line has none."""
@@ -226,7 +225,7 @@ class _LogFile:
             self._failure = self._failure or error
 
     def sync(self) -> None:
-        """Flush the lines to the disk; raise the first error of a write."""
+        """Flush the lines to the disk; raise the error of the first failed write."""
         if self._failure is not None:
             self._is_failure_raised = True
             raise self._failure
@@ -235,7 +234,7 @@ class _LogFile:
             self._is_synced = True
 
     def close(self) -> None:
-        """Close the file; raise the error of a write unless `sync` has raised it."""
+        """Close the file; raise the first write error, unless `sync` has raised it."""
         # Unlock explicitly: a forked child may still have the file open.
         with suppress(OSError):
             fcntl.flock(self._file, fcntl.LOCK_UN)
@@ -261,7 +260,7 @@ def _json_line(row: Mapping[Any, Any]) -> str:
 def _torn_bytes(path: Path) -> int:
     """Return the length of an incomplete last line, which a killed process has left.
 
-    The length is 0 if the last line ends with a newline, and for a pipe or a device.
+    The result is 0 if the last line is complete, and for a pipe or a device.
     """
     content = path.read_bytes() if path.is_file() else b""
     return len(content) - (content.rfind(b"\n") + 1)
@@ -272,7 +271,7 @@ def _cut_rows(path: Path, step: int, *, evaluated: bool) -> int:
 
     Steps never decrease from row to row, and an evaluation is the last row of its step,
     so the remaining rows are a prefix of the file. If `evaluated`, the evaluation of
-    `step` remains. The first dropped line is always a row.
+    `step` remains.
     """
     if not path.is_file():
         return 0
@@ -309,10 +308,7 @@ def _plain(value: Any, *, for_json: bool = False) -> Any:
 
 
 def _position(line: bytes) -> tuple[int, bool]:
-    """Return the step of a row, and whether the row is an evaluation.
-
-    The step of a line that is not a row is 0.
-    """
+    """Return the step of a row and if it is an evaluation; other lines have step 0."""
     try:
         parsed = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
 """The log of a run: `system.log`, `metrics.jsonl`, the terminal and the sinks.
 
-A call to the logger only queues work. Worker threads write the files, draw the terminal
-and call the sinks. No worker waits for another worker. Only process 0 writes.
+A method of the logger only queues work. Worker threads write the files, draw the
+terminal and call the sinks, and do not wait for each other. Only process 0 writes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 class Logger:
     """Writes the text and the metrics of a run without delaying its loop.
 
-    A logger is a context manager. Leaving the block writes everything that is queued.
+    A logger is a context manager. Leaving the block writes all queued lines and rows.
     An exception that leaves the block is written to `system.log` with its traceback.
 
     Args:
@@ -47,10 +47,9 @@ class Logger:
             nothing else: while 10,000 rows are queued for the sink, further rows are
             dropped. A sink may have two methods. `cut(step)` is called when a run
             starts or resumes at `step`; the run then writes all rows after `step`,
-            perhaps for the second time. `close()` is called when no more rows follow
-            until the logger is opened again.
-        terminal: Show text and rows on standard error too: a progress bar on a terminal
-            or in a notebook, plain lines elsewhere.
+            perhaps for the second time. `close()` is called when the logger closes.
+        terminal: Also show text and rows on standard error: a progress bar on a
+            terminal or in a notebook, plain lines elsewhere.
         timeout_s: Longest wait of `close` for the terminal and for the sinks. `close`
             waits for the files without a limit.
 
@@ -97,8 +96,7 @@ class Logger:
     def __enter__(self) -> Self:
         """Open the files and start the threads, on process 0 only.
 
-        Entering again inside the block changes nothing, so a trainer accepts a logger
-        that is already open.
+        Entering an open logger changes nothing, so a trainer accepts an open logger.
 
         Raises:
             BlockingIOError: Another `Logger` is open in the folder.
@@ -120,10 +118,9 @@ class Logger:
         error: BaseException | None,
         stack: TracebackType | None,
     ) -> None:
-        """Write the exception that leaves the block, then everything that is queued."""
+        """Write the exception that leaves the block, then close the logger."""
         try:
-            # SystemExit is a decision to stop and not a fault. The interpreter shows
-            # the traceback on the terminal.
+            # SystemExit is not a fault. Python itself prints tracebacks.
             if error is not None and not isinstance(error, SystemExit):
                 self._say("ERROR", "the run ended with an error", error, terminal=False)
         finally:
@@ -137,28 +134,28 @@ class Logger:
                     error.add_note(f"the log could not be written: {failure}")
 
     def info(self, message: str, *, terminal: bool = True) -> None:
-        """Write one line of text.
+        """Write one line of text at level INFO.
 
         Args:
             message: The text.
-            terminal: Show the text on the terminal too.
+            terminal: Also show the text on the terminal.
         """
         self._say("INFO", message, terminal=terminal)
 
     def warning(self, message: str, *, terminal: bool = True) -> None:
-        """Write one line of text that needs attention.
+        """Write one line of text at level WARNING.
 
         Args:
             message: The text.
-            terminal: Show the text on the terminal too.
+            terminal: Also show the text on the terminal.
         """
         self._say("WARNING", message, terminal=terminal)
 
     def status(self, message: str) -> None:
-        """Write what the run does between steps, such as compiling.
+        """Write a line about work between steps, such as compiling, to `system.log`.
 
         The terminal shows the text beside the progress bar until the next step, or as a
-        line if there is no bar. `system.log` has the text as a line.
+        line if there is no bar.
         """
         self._say("INFO", message, terminal=False)
         if self._screen is not None:
@@ -168,11 +165,11 @@ class Logger:
         """Write one row of metrics.
 
         Args:
-            row: Values by name. A value is one that JSON can hold, or a scalar or array
-                of NumPy or JAX. A key that is not text becomes text. NaN and infinities
-                are written as text, since JSON has no such numbers. If the row cannot
-                be written, `flush` and `close` raise the error.
-            terminal: Show the row on the terminal too.
+            row: Values by name. A value is a JSON value, or a scalar or array of NumPy
+                or JAX. Keys become text. NaN and infinities are written as text, since
+                JSON has no such numbers. If the row cannot be written, `flush` and
+                `close` raise the error.
+            terminal: Also show the row on the terminal.
         """
         if not self._is_writing():
             return
@@ -184,18 +181,18 @@ class Logger:
         for sink in self._sinks:
             if not sink.put_row(row) and not sink.is_behind:
                 sink.is_behind = True
-                self.warning(f"{sink.name} is far behind; it misses rows from here on")
+                self.warning(f"{sink.name} is too slow; the logger drops rows for it")
 
     def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
-        """Move the progress bar; without a bar nothing is shown.
+        """Move the progress bar, if there is one.
 
-        Call this at every step: another thread draws the bar, at most ten times a
-        second.
+        Call this method at every step: another thread draws the bar, at most ten times
+        a second.
 
         Args:
             step: Updates done.
             total_steps: Updates in the whole run.
-            shown: Short texts beside the bar, by name; do not change it afterwards.
+            shown: Short texts beside the bar, by name; do not modify the dict later.
         """
         if self._screen is not None:
             self._screen.progress(step, total_steps, shown)
@@ -203,7 +200,7 @@ class Logger:
     def cut_metrics(self, step: int, *, evaluated: bool = True) -> int:
         """Drop the metrics rows after `step`, and call `cut(step)` of the sinks.
 
-        A run that resumes from an earlier checkpoint writes those rows again.
+        A run that resumes from an earlier checkpoint writes the dropped rows again.
 
         Args:
             step: Updates done.
@@ -223,7 +220,7 @@ class Logger:
         return self._files.cut(step, evaluated=evaluated)
 
     def flush(self) -> None:
-        """Flush the files to the disk, without a wait for the terminal or a sink.
+        """Flush the files to the disk, without waiting for the terminal or a sink.
 
         Raises:
             OSError: A line could not be written, now or since the last flush.
@@ -232,7 +229,7 @@ class Logger:
             self._files.flush()
 
     def close(self) -> None:
-        """Write everything that is queued, close the files and end the threads.
+        """Write all queued lines and rows, close the files and end the threads.
 
         Raises:
             Exception: A line could not be written, and no `flush` has raised the error.
@@ -259,7 +256,7 @@ class Logger:
         ]
         self._is_open = True
         if self._files is not None and self._files.was_torn:
-            self.warning(f"{METRICS_FILE} ended with half a row, which was dropped")
+            self.warning(f"dropped an incomplete last row of {METRICS_FILE}")
 
     def _close_sinks(self) -> None:
         for sink in self._sinks:
@@ -269,7 +266,7 @@ class Logger:
             if not sink.worker.join(max(0.0, until_s - time.monotonic())):
                 self.warning(
                     f"{sink.name} did not accept all rows within "
-                    f"{self._timeout_s:g} s; the run no longer waits for it"
+                    f"{self._timeout_s:g} s; the logger no longer waits for this sink"
                 )
         self._sinks = []
 
@@ -297,7 +294,7 @@ class Logger:
             self._screen.line(message)
 
     def _is_writing(self) -> bool:
-        """Return whether this process writes; raise RuntimeError unless open."""
+        """Return whether this process writes; raise if the logger is not open."""
         if not self._is_open and self._depth <= 0:
             raise RuntimeError(
                 "this Logger is not open, so nothing would be written; "
@@ -328,7 +325,7 @@ class _Sink:
         )
 
     def put_row(self, row: Mapping[str, Any]) -> bool:
-        """Queue a row; return False when it was dropped."""
+        """Queue a row; return False if the row was dropped."""
         return self.worker.put(lambda: self._sink(plain_row(row)))
 
     def method(self, name: str, *args: Any) -> None:

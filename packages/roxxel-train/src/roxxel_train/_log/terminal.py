@@ -29,7 +29,7 @@ _NOT_SHOWN = ("kind", "step", "time")
 class Terminal:
     """Shows lines, and a tqdm bar on a terminal or in a notebook, on its own thread.
 
-    After an error of the stream nothing more is shown, and the run continues.
+    After an error of the stream the terminal shows nothing more; the run continues.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -43,7 +43,7 @@ class Terminal:
         self._worker = Worker("roxxel-terminal", is_lossy=True)
 
     def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
-        """Move the bar to `step`, with short texts beside it by name."""
+        """Move the bar to `step`, and show short texts beside the bar."""
         self._total_steps = total_steps
         self._progress = (step, total_steps, shown)
         now = time.monotonic()
@@ -52,7 +52,7 @@ class Terminal:
             self._draw_progress()
 
     def status(self, text: str) -> None:
-        """Show a text beside the bar until it moves; without a bar, as a line."""
+        """Show a text beside the bar until the bar moves; without a bar, as a line."""
         self._worker.put(self._write_status, text)
 
     def line(self, text: str) -> None:
@@ -60,12 +60,12 @@ class Terminal:
         self._worker.put(self._write, text)
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Show a row of metrics as a line, unless the bar shows it."""
+        """Show a row of metrics as a line, unless the bar shows its values."""
         if self._bar_class is None or row.get("kind") != "train":
             self._worker.put(self._write_row, row)
 
     def close(self, timeout_s: float) -> None:
-        """Show the queued lines, keep the bar on the screen, and start a new line."""
+        """Show the queued lines; leave the last state of the bar on the screen."""
         self._draw_progress()
         self._worker.finish(self._close_bar)
         self._worker.join(timeout_s)

@@ -1,1 +1,1 @@
-"""Measurements of a run: losses, rates, the devices, and its needs before the start."""
+"""Measurements of a run: losses, rates, devices, and needs before the first step."""

@@ -1,8 +1,8 @@
 """Use of the accelerators: FLOP/s of the model, share of the peak, memory.
 
 A peak is the rate of dense bfloat16 matrix products with float32 sums, per JAX device.
-NVIDIA's data sheets count sparsity, which training does not use. The table therefore
-has half of NVIDIA's figures.
+Most of NVIDIA's data sheets give the rate for sparse products, which training does not
+use: the table has half of these figures (`/ 2`).
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 class Machine:
-    """The devices of a run, and the floating point operations of a token.
+    """The devices of a run, and the floating-point operations of a token.
 
-    `devices` are all devices of the mesh (`jax.Device`), also of other processes.
+    `devices` are all devices of the mesh (`jax.Device`), in all processes.
     `flops_per_token` counts the forward and backward pass without recomputation. The
     default is 6 per parameter (Kaplan et al., Scaling Laws for Neural Language Models,
-    2020; Chowdhery et al., PaLM, 2022, appendix B). The default leaves out the scores
-    of attention, 12 x layers x width x sequence length in PaLM's count, and counts all
-    experts of a mixture and all embeddings.
+    2020; Chowdhery et al., PaLM, 2022, appendix B). The default leaves out attention
+    scores (12 x layers x width x sequence length in PaLM's count), and counts all
+    embeddings and all experts of a mixture.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Machine:
     def fields(self, tokens_per_s: float) -> dict[str, float]:
         """Return the fields of a metrics row that measure the devices.
 
-        `tokens_per_s` and `mfu`, the share of the peak, are totals over all devices.
+        `tokens_per_s` and the share of the peak (`mfu`) are of all devices together.
         Memory is in bytes, on the fullest device of this process.
         """
         flops_per_s = tokens_per_s * self._flops_per_token
@@ -76,8 +76,8 @@ _MEMORY_KEYS = {
 _TERA = 1e12
 
 _TPUS = {
-    # Google Cloud's pages of each version, "Peak compute per chip (bf16)". A chip of
-    # v2, v3 or 7x is two devices. JAX's pallas.mosaic lists the names.
+    # From Google Cloud's page of each version, "Peak compute per chip (bf16)". A chip
+    # of v2, v3 or 7x is two JAX devices. JAX's pallas.mosaic lists the names.
     "TPU v2": 46 / 2,
     "TPU v3": 123 / 2,
     "TPU v4": 275,
@@ -91,7 +91,7 @@ _TPUS = {
 }
 
 _GPUS = {
-    # NVIDIA's data sheets, by the first words of the driver's name for the device.
+    # From NVIDIA's data sheets. A key is the start of the driver's device name.
     "A10": 125,
     "A30": 165,
     "A40": 149.7,
@@ -111,9 +111,9 @@ _GPUS = {
 
 
 def peak_flops_per_s(device_kind: str) -> float | None:
-    """Return the peak of a `jax.Device.device_kind`; None if the table lacks it."""
+    """Return the peak of a `jax.Device.device_kind`; None for an unknown kind."""
     peak = _TPUS.get(device_kind)
-    if peak is None and " MIG " not in device_kind:  # a slice of a GPU
+    if peak is None and " MIG " not in device_kind:  # MIG: part of a GPU
         name = device_kind.removeprefix("NVIDIA ").replace("-", " ") + " "
         known = [start for start in _GPUS if name.startswith(start + " ")]
         peak = _GPUS[max(known, key=len)] if known else None

@@ -1,4 +1,4 @@
-"""Checks before its first step what a run needs."""
+"""What a run needs from the machine, computed before the first step."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Preflight:
-    """What a run needs, and the problems that would end the run.
+    """The memory and disk space of a run, and problems that would end the run.
 
     Attributes:
-        compiled: Time to compile and memory, for each distinct shape of batch.
+        compiled: Compile time and memory for each distinct batch shape.
         device_limit_bytes: Memory of the smallest local device; None where JAX does not
-            know it, as on a CPU.
+            report it, as on a CPU.
         checkpoint_bytes: Size of the arrays of one checkpoint.
-        disk_needed_bytes: Free space that the checkpoints of the run still need; None
-            when the trainer does not write them to its own folder.
-        disk_free_bytes: Free space of the disk that holds the folder; None as for
-            `disk_needed_bytes`.
+        disk_needed_bytes: Disk space that further checkpoints of the run need; None if
+            the trainer does not write checkpoints under `save_path`.
+        disk_free_bytes: Free space on the disk of the folder; None if
+            `disk_needed_bytes` is None.
         problems: One sentence for each problem.
     """
 
@@ -42,7 +42,7 @@ class Preflight:
 
     @property
     def ok(self) -> bool:
-        """Whether there is no problem."""
+        """Whether `problems` is empty."""
         return not self.problems
 
     def __str__(self) -> str:

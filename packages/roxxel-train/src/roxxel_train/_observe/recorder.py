@@ -1,9 +1,9 @@
 """Reads the scalars of updates two updates late, and writes metrics rows.
 
-Every process reads the loss of update k after it has dispatched update k + 2. So the
-device always has work, and at most three updates are in flight. If a loss is not
-finite, all processes stop at the same step. Before a save or an evaluation, the loop
-reads all earlier losses.
+Every process reads the loss of update k after it has dispatched update k + 2, so the
+device always has work, at most three updates are in flight, and all processes stop at
+the same step if a loss is not finite. Before a save or an evaluation, the loop reads
+all earlier losses.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ _LEAST_SHOWN_S = 1e-3
 class LossMean:
     """The mean loss of an interval of updates.
 
-    The sum is a Python float. Losses are added in the order of the updates, and every
-    checkpoint saves the sum. So a resumed run writes the same means as an uninterrupted
-    run.
+    The sum is a Python float, to which losses are added in the order of the updates.
+    Checkpoints save the sum, so a resumed run writes the means of an uninterrupted run.
     """
 
     loss_sum: float = 0.0
@@ -69,7 +68,7 @@ class LossMean:
 
 @dataclass(slots=True)
 class LossMeans:
-    """Two running means: since the last metrics row, and since a scheduled checkpoint.
+    """The mean losses since the last metrics row and the last scheduled checkpoint.
 
     A requested checkpoint does not reset the field `checkpoint`, so requests do not
     change later means.
@@ -87,10 +86,7 @@ class LossMeans:
 
     @classmethod
     def from_json(cls, extra: Mapping[str, Any]) -> LossMeans:
-        """Return the means in a checkpoint.
-
-        Older checkpoints hold only the mean since the last metrics row.
-        """
+        """Return the means that a checkpoint holds; older ones hold `interval` only."""
         return cls(
             LossMean(**extra["interval"]), LossMean(**extra.get("since_checkpoint", {}))
         )
@@ -136,12 +132,12 @@ class Recorder:
 
     @property
     def last_loss(self) -> float | None:
-        """Loss of the last update that was read; None if none was read."""
+        """Loss of the newest update whose scalars were read; None before the first."""
         return float(self._last["loss"]) if self._last else None
 
     @property
     def new_tokens(self) -> int:
-        """Tokens delivered since the start."""
+        """Tokens delivered by this call of `Trainer.run`."""
         return self._tokens(self._step) - self._tokens(self._start)
 
     @property
@@ -175,7 +171,7 @@ class Recorder:
             self._read_oldest()
 
     def evaluation(self, step: int, values: Mapping[str, Any]) -> None:
-        """Log the row of an evaluation after update `step`; a line of text shows it."""
+        """Write the metrics row of an evaluation after update `step`."""
         if values:
             self._logger.metrics(_row("eval", step, values), terminal=False)
         self._evaluated_step = step
@@ -213,7 +209,7 @@ class Recorder:
         if step % self._log_every == 0 or step in (1, self._total_steps):
             row = self._train_row(step, scalars)
             self._shown = train_texts(row)
-        # First the progress: the terminal shows a metrics row with the total steps.
+        # The terminal needs `total_steps` from `progress` to show the metrics row.
         shown = {**self._shown, "loss": f"{loss:.4f}"}
         self._logger.progress(step, self._total_steps, shown)
         if row is not None:

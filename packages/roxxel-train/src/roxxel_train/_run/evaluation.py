@@ -34,7 +34,7 @@ _UNREAD_BATCHES = 2
 
 
 class Evaluator:
-    """Makes the evaluations of a run; keeps the last `result` and `eval_loss`."""
+    """Evaluates a run; keeps the last `result` of `eval_fn` and last `eval_loss`."""
 
     def __init__(
         self,
@@ -61,17 +61,17 @@ class Evaluator:
         self.eval_loss: float | None = None
 
     def __bool__(self) -> bool:
-        """Return whether there is anything to evaluate."""
+        """Return whether the run has an `eval_fn` or held-out data."""
         return self._eval_fn is not None or self.held_out is not None
 
     def check_best_metric(
         self, name: str | None, of_training: set[str], *, is_recorded: bool
     ) -> None:
-        """Check that a run measures the metric that compares its checkpoints.
+        """Check that a run measures the metric that ranks its checkpoints.
 
-        An unknown name passes if `eval_fn` may return this metric, or if checkpoints of
-        the run recorded it (`is_recorded`). `metric_warning` later returns a warning if
-        the run does not measure the metric.
+        An unknown metric passes if there is an `eval_fn`, which may return the metric,
+        or if checkpoints of the run recorded the metric (`is_recorded`). Later
+        `metric_warning` warns if the run does not measure the metric.
         """
         known = {*of_training, "loss_mean"}
         if self.held_out is not None:
@@ -80,16 +80,16 @@ class Evaluator:
             return
         if self._eval_fn is None and not is_recorded:
             raise ValueError(
-                f"best_metric={name!r} is nothing that this run measures; "
+                f"best_metric={name!r} is not measured by this run; "
                 f"name one of {', '.join(sorted(known))}"
             )
         self._unseen_metric = name
 
     def metric_warning(self, measured: Collection[str] | None = None) -> str | None:
-        """Return why no new checkpoint can become the best; None if one can.
+        """Return a warning if no new checkpoint can become the best one; else None.
 
-        The warning is returned only once. `measured` are the metrics after an
-        evaluation; None at the start of a run.
+        The method returns the warning only once. `measured` has the names of the
+        metrics after an evaluation, and is None at the start of a run.
         """
         name = self._unseen_metric
         if name is None or (measured is None and self._eval_fn is not None):
@@ -97,24 +97,21 @@ class Evaluator:
         self._unseen_metric = None
         if measured is None:
             return (
-                f"the checkpoints of this run are compared by {name!r}, "
-                "which the run no longer measures, so no new one becomes the best; "
-                "give best_metric= to compare them by another value"
+                f"this run ranks its checkpoints by {name!r} but no longer measures "
+                "this value, so no new checkpoint can become the best; "
+                "give best_metric= to rank by another value"
             )
         if name in measured:
             return None
         return (
-            f"eval_fn returned no number named best_metric={name!r}; a checkpoint "
-            f"without it is never the best, so return {{{name!r}: ...}}"
+            f"eval_fn returned no number named best_metric={name!r}, so no checkpoint "
+            f"can become the best; return {{{name!r}: ...}}"
         )
 
     def __call__(
         self, state: RunState, is_stopping: Callable[[], bool]
     ) -> dict[str, Any] | None:
-        """Evaluate the newest state; return values by name.
-
-        The result is None if `is_stopping()` became true.
-        """
+        """Evaluate the newest state; return values by name, or None after a stop."""
         values: dict[str, Any] = {}
         if self.held_out is not None:
             means = self.held_out.evaluate(state.arrays, is_stopping)
@@ -134,9 +131,9 @@ class Evaluator:
 class HeldOut:
     """The loss over every batch of a held-out curriculum.
 
-    The compiled program evaluates a copy of the model that is in evaluation mode. The
-    live model stays in training mode, and changes that the loss function makes to the
-    copy, such as drawing random numbers, are discarded.
+    The compiled program evaluates a copy of the model in evaluation mode. The trained
+    model stays in training mode. Changes that the loss function makes to the copy, such
+    as advancing random streams, are discarded.
     """
 
     def __init__(
@@ -176,8 +173,8 @@ class HeldOut:
         """Return the means over all tokens, named `eval_*`.
 
         The weight of a batch is its `"loss_weight"`, or without this scalar its number
-        of tokens. `state` has the live arrays and is not donated. The result is None if
-        `is_stopping()` became true.
+        of tokens. `state` is not donated. The result is None once `is_stopping()`
+        returns True.
         """
         sums: dict[str, float] = {}
         total = 0.0
@@ -190,8 +187,8 @@ class HeldOut:
             return None
         if not total:
             raise ValueError(
-                f"{LOSS_WEIGHT!r} is 0 in every batch of eval_curriculum, so there is "
-                "no mean; check the mask in loss_fn and the held-out data"
+                f"{LOSS_WEIGHT!r} is 0 in every batch of eval_curriculum, so the mean "
+                "loss is undefined; check the mask in loss_fn and the held-out data"
             )
         return {_PREFIX + name: value / total for name, value in sums.items()}
 
@@ -223,10 +220,7 @@ def _read(result: tuple[jax.Array, Scalars]) -> tuple[float, dict[str, float]]:
 
 
 def _values(result: Any, taken: Collection[str]) -> dict[str, Any]:
-    """Return the result of `eval_fn` as fields of a metrics row.
-
-    The names `taken` are already fields of this row.
-    """
+    """Return the result of `eval_fn` as fields of a row that has the fields `taken`."""
     if result is None:
         return {}
     if isinstance(result, str):
@@ -251,5 +245,5 @@ def _number(what: str, value: Any) -> float:
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"eval_fn: {what} is a {type(value).__name__}; "
-            "eval_fn must return text, a number, a dict of these, or None"
+            "eval_fn must return text, a number, a dict of both, or None"
         ) from error

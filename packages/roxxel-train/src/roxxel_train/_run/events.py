@@ -1,9 +1,8 @@
-"""What a run says about itself: every line of its log, and the summary of a call.
+"""The text of every line in the log of a run, and the summary of a call.
 
-`Session` decides when a line is due, and this module words it. The lines go to
+`Session` decides when a line is due, and this module composes the line. Lines go to
 `system.log` and to the terminal; values of single updates are metrics rows instead.
-A line that begins with "step k" is about the moment when k updates are done, before the
-update that reads batch k.
+"step k" is the moment when k updates are done, before the update that reads batch k.
 """
 
 from __future__ import annotations
@@ -24,24 +23,24 @@ if TYPE_CHECKING:
     from roxxel_curriculum import MixPlan, Plan, Sampler
 
 Planned = tuple[int, str]
-"""A step, and a line that is due when so many updates are done."""
+"""A number of updates, and a line that is due when these updates are done."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What one call of `Trainer.run` did.
+    """The result of one call of `Trainer.run`.
 
     Attributes:
         start_step: Updates done before this call.
         step: Updates done now.
         total_steps: Updates in the whole curriculum.
         loss: Loss of the last update; None if this call made no update.
-        eval_loss: Mean loss of the last evaluation on held-out data; None without one.
-        evaluation: Last result of `eval_fn`; None without one.
+        eval_loss: Mean loss of the last evaluation on held-out data, or None.
+        evaluation: Last result of `eval_fn`, or None.
         tokens: Tokens delivered by this call.
         seconds: Duration of this call.
         waited_s: Seconds of this call in which the loop waited for data.
-        save_path: Folder of the run; None if nothing was written.
+        save_path: Folder of the run; None if the run writes no files.
 
     Example:
         >>> print(RunSummary(0, 9, 10, 2.5, None, None, 0, 4.0, 0.1, None))
@@ -61,7 +60,7 @@ class RunSummary:
 
     @property
     def complete(self) -> bool:
-        """Whether the curriculum is done."""
+        """Whether all steps of the curriculum are done."""
         return self.step == self.total_steps
 
     def __str__(self) -> str:
@@ -83,9 +82,9 @@ class RunSummary:
 def opening(
     sampler: Sampler, plan: Plan, step: int, weights_from: Mapping[str, Any] | None
 ) -> Iterator[str]:
-    """Yield what a run says when it starts, or resumes after `step` updates.
+    """Yield the first lines of a run, which starts or resumes after `step` updates.
 
-    `weights_from` has the path and the step of the weights that a new run begins with.
+    `weights_from` has path and step of the checkpoint that gave a new run its weights.
     """
     total = plan.total_steps
     if step == total:
@@ -105,11 +104,10 @@ def opening(
 
 
 def planned(sampler: Sampler, plan: Plan, start: int, every: int) -> Iterator[Planned]:
-    """Yield the lines about steps from `start` on that follow from the plan, in order.
+    """Yield the lines about phases, blends, skipped data and epochs, in order of steps.
 
-    They are about phases, blends, skipped data and epochs. The iterator computes each
-    line when it is due. A source that begins epochs faster has at most one line in
-    `every` steps.
+    The first line is about step `start` or later. The iterator is lazy. A source has at
+    most one line about epochs in `every` steps.
     """
     at_step = itemgetter(0)
     rest = sorted(_of_phases(sampler, plan, start), key=at_step)
@@ -118,7 +116,7 @@ def planned(sampler: Sampler, plan: Plan, start: int, every: int) -> Iterator[Pl
 
 
 def evaluation(step: int, seconds: float, values: Mapping[str, Any]) -> str:
-    """Return the line of an evaluation: its duration, numbers, then texts."""
+    """Return the line of an evaluation: duration, numbers, then texts."""
     numbers = [f"{n} {x:.5g}" for n, x in values.items() if isinstance(x, float)]
     texts = [
         x if name == "text" else f"{name}: {x}"
@@ -130,7 +128,7 @@ def evaluation(step: int, seconds: float, values: Mapping[str, Any]) -> str:
 
 
 def dropped_rows(number: int, step: int) -> str:
-    """Return the line about metrics rows after the step from which a run resumes."""
+    """Return the line about rows that were dropped when a run resumed from `step`."""
     return (
         f"{number} rows of metrics after step {step} were dropped; "
         "the run writes them again"
@@ -138,7 +136,7 @@ def dropped_rows(number: int, step: int) -> str:
 
 
 def changed_model(report: RestoreReport) -> str:
-    """Return the line of a new run whose first weights are those of another model."""
+    """Return the line of a new run with the weights of a different model."""
     return f"the model has changed: {report}"
 
 
@@ -155,7 +153,7 @@ def failed_save(step: int, after: BaseException, error: Exception) -> str:
 def ending(
     error: BaseException | None, total_steps: int, latest_step: int | None
 ) -> str:
-    """Return the last line of a run; `latest_step` is that of the newest checkpoint."""
+    """Return the last line of a run; the newest checkpoint is of `latest_step`."""
     if isinstance(error, Preempted):
         return str(error)
     saved = (
@@ -167,7 +165,7 @@ def ending(
 
 
 def _epochs(sampler: Sampler, plan: Plan, step: int) -> str:
-    """Return the line with the epochs of every source: all, and read so far."""
+    """Return the line with the epochs of every source, in total and read so far."""
     read = sampler.epochs(step)
     parts: list[str] = []
     for source in plan.sources:
@@ -190,7 +188,7 @@ def _of_phases(sampler: Sampler, plan: Plan, start: int) -> Iterator[Planned]:
         does = "begins"
         if begin > phase.start or solved.is_edited:
             does = "goes on, edited" if solved.is_edited else "goes on"
-        # A source may run out within the step in which its last mix stops.
+        # `<=`: if a source runs out within the last step, no mix covers this step.
         blend = next(mix for mix in phase.mixes if begin <= mix.stop)
         line = (
             f"step {begin}: phase {phase.index} {does}: {steps} "
@@ -218,7 +216,7 @@ def _of_epochs(
     while (coming := sampler.next_epoch(name, step)) is not None:
         at, epoch = coming
         yield at, f"step {at}: {name} begins epoch {epoch}: its tokens repeat"
-        # The line of an epoch is no more frequent than metrics rows are.
+        # A source has at most one line between two metrics rows.
         step = min(at - at % every + every, sampler.total_steps)
 
 

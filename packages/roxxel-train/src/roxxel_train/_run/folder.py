@@ -1,8 +1,8 @@
 """The folder of a run: the lock, `run.json`, and the recorded state of the data.
 
-`run.json` names the data and the model that the run began with. The folder also holds
-`checkpoints/`, `metrics.jsonl` and `system.log`. This module does not import JAX, so a
-plan or a batch of a run needs no accelerator.
+`run.json` records the data and the model with which the run started. The folder also
+holds `checkpoints/`, `metrics.jsonl` and `system.log`. This module does not import JAX,
+so programs without an accelerator can read the data state.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
 class RunFolder:
-    """The folder of a run, created when the run starts.
+    """The folder of a run; `run_lock` creates the folder.
 
     `record` is the content of `run.json`; None if the file did not exist.
     """
@@ -65,7 +65,7 @@ class RunFolder:
                     "wait until it ends, or give another save_path"
                 ) from error
             if self._read() is None:
-                # `run.json` marks the folder as a run, so it is the first file.
+                # Without `run.json` the folder is not a run, so this file comes first.
                 self._write(record)
             yield
 
@@ -94,11 +94,11 @@ class RunFolder:
 
 
 def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the recorded state of a run's data, to see what the run has read.
+    """Return the recorded data state of a run, from which its batches are recomputed.
 
-    The state names the seed, the versions of the corpora, `longest`, and the trained
-    phases. A curriculum with this state returns the batches that the run has read, even
-    if later phases of the curriculum were edited since::
+    The state holds the seed, the versions of the corpora, the curriculum's `longest`,
+    and the trained phases. With this state a curriculum returns the batches that the
+    run has read, even if the curriculum was edited since::
 
         sampler = curriculum.sampler(state=data_state("run"))
 
@@ -107,10 +107,10 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Returns:
         The result of `Sampler.state` at the newest whole checkpoint, or at step 0 if
-        there is no checkpoint. Later steps follow the curriculum as it is declared now.
+        there is no checkpoint. Later steps follow the current curriculum.
 
     Raises:
-        FileNotFoundError: The folder holds no run.
+        FileNotFoundError: The folder does not hold a run.
         RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
             was not written by a trainer.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
@@ -130,7 +130,7 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _of_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Return the state of the newest whole checkpoint; None without a checkpoint."""
+    """Return the data state of the newest whole checkpoint; None without one."""
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     damage: CheckpointDamagedError | None = None
     for step in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
@@ -141,8 +141,8 @@ def _of_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
             continue
         if not extra or "data" not in extra:
             raise RunMismatchError(
-                f"{folder / str(step)}: holds no state of the data, so a trainer did "
-                "not write it; give the folder of a run"
+                f"{folder / str(step)}: has no data state, so a trainer did not write "
+                "this checkpoint; give the folder of a run"
             )
         return extra["data"]
     if damage is not None:
@@ -154,7 +154,7 @@ def _read_record(path: Path) -> dict[str, Any] | None:
     """Return the content of a `run.json`; None if the file does not exist."""
     if not path.exists():
         return None
-    if not path.is_file():  # opening a named pipe waits for its writer
+    if not path.is_file():  # opening a named pipe would block
         raise RunMismatchError(
             f"{path}: is not a regular file, so it is not the record of a run; "
             "restore the file or give another save_path"

@@ -1,9 +1,9 @@
 """Connections between processes. A closed connection shows that a process has died.
 
-Every process holds a TCP connection to process 0. No data is sent. The kernel closes
-the connections of every process that dies. It keeps the connections of a living process
-open, even while C code holds the interpreter lock. A closed connection is therefore
-proof that a process has ended; silence is not.
+Every process holds a TCP connection to process 0. After a first line, no data is sent.
+When a process dies, the kernel closes its connections. While the process lives, its
+connections stay open, even if C code holds the interpreter lock. A closed connection is
+therefore proof that a process has ended; silence is not.
 
 A host that loses its power or its network does not close its connections. The kernels
 of the other hosts probe idle connections, and close a connection without an answer.
@@ -25,10 +25,10 @@ _ADDRESS = "links"
 _CONNECT_S = 5.0
 """Longest wait for a connection, and for the first line on a connection."""
 
-_PROBE_AFTER_S = 2
+_PROBE_AFTER_S = 2  # a lost host is detected after 2 + 4 * 1 seconds
 _PROBE_EVERY_S = 1
 _NUM_PROBES = 4
-"""The kernel closes the connection to a lost host after 2 + 4 * 1 seconds."""
+"""Number of probes without an answer, after which the kernel closes a connection."""
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -36,9 +36,9 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 class Links:
     """The connections of this process.
 
-    Process 0 has a connection to every other process. Every other process has only a
-    connection to process 0. Use an object in one thread; another thread may call `wake`
-    and `close`. `keys` is the prefix of the keys in the coordination service.
+    Process 0 is connected to every other process, and every other process only to
+    process 0. Use the object in one thread; other threads may call `wake` and `close`.
+    `keys` is the prefix of the keys in the coordination service.
     """
 
     def __init__(self, service: CoordinationService, keys: str) -> None:
@@ -51,7 +51,7 @@ class Links:
         self._listener: socket.socket | None = None
         self._token = ""
         if service.process_index == 0:
-            # If all processes are on this host, other hosts need not connect.
+            # If all processes are on this host, refuse connections from other hosts.
             host = "127.0.0.1" if service.host in _LOCAL else ""
             self._listener = _listen(host)
             self._selector.register(self._listener, selectors.EVENT_READ)
@@ -82,7 +82,7 @@ class Links:
         self._register(connection, 0)
 
     def wait(self, timeout_s: float) -> dict[int, str]:
-        """Wait for an event; return by index how each newly dead process has ended.
+        """Wait for an event; return how each newly dead process ended, by index.
 
         An event is a new connection, a closed connection or a call of `wake`. Without
         an event, the wait ends after `timeout_s` seconds. The result is empty if no
@@ -101,7 +101,7 @@ class Links:
         return dead
 
     def wake(self) -> None:
-        """Let the current and every later `wait` return at once."""
+        """Make the current and every later `wait` return at once."""
         with suppress(OSError):
             self._waker.send(b"\0")
 

@@ -5,16 +5,16 @@ Processes exchange messages through the coordination service
 a process that has failed. One daemon thread per process exchanges messages with the
 service, twice a second:
 
-- **Agreement.** A process reports a request to stop or to save, with the step that its
-  loop has begun. The thread of every other process reports the step of its own loop,
-  and no loop begins a further step. All processes act after the largest of these steps.
-  The thread reports the step because a loop that waits in a collective cannot.
+- **Agreement.** A process reports a request to stop or to save, and the step that its
+  loop has begun. The thread of every other process then reports the step of its own
+  loop, and each loop holds after this step. All processes act after the largest
+  reported step. The thread reports, since a loop that waits in a collective cannot.
 - **Hangs.** If a step exceeds `hang_after_s`, all processes print their stacks and
   exit. A single process prints its stacks and continues. If C code holds the
   interpreter lock, the thread cannot run, and `faulthandler` prints the stacks.
 
-`roxxel_train._run.watcher` ends all processes when one fails. A single process uses the
-same interface without the service.
+`roxxel_train._run.watcher` ends all processes when one process fails. A single process
+uses the same interface without the service.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _settings = Channel("train/settings")
 
 
 class Request(NamedTuple):
-    """What all processes do after a step; a save has an empty `signal_name`."""
+    """An action of all processes after a step; a save has no `signal_name`."""
 
     kind: Literal["stop", "save"]
     signal_name: str = ""
@@ -71,13 +71,13 @@ class Processes:
     """A context around one run, in which its processes agree on steps.
 
     In the block, SIGTERM or SIGINT in one process requests a stop of all processes, and
-    SIGUSR1 requests a checkpoint. A second SIGTERM or SIGINT has the effect that it has
-    outside the block.
+    SIGUSR1 requests a checkpoint. A second SIGTERM or SIGINT goes to the handler that
+    was installed before the block.
 
     `report` writes a text to the log of the run and flushes the log to the disk.
     Several threads call `report`, after the text was written to standard error. If
-    `hang_after_s` is None, no step is watched. `timeout_s` limits the waits for the
-    other processes at the start and at the end.
+    `hang_after_s` is None, steps have no time limit. `timeout_s` limits the waits for
+    the other processes at the start and at the end.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Processes:
         Enter this context inside every context that waits for other processes when it
         closes. The errors that all processes raise at the same point leave the block:
         `Preempted`, `NonFiniteError` and the error of `check_same`. Any other error
-        ends this process with exit code 1, without further clean-up. In a single
+        ends all processes with exit code 1, without further clean-up. In a single
         process every error leaves the block.
         """
         try:
@@ -167,13 +167,13 @@ class Processes:
             self._due_s = None
 
     def check_same(self, settings: Mapping[str, object]) -> None:
-        """Wait until all processes begin the run; raise in all if a setting differs."""
+        """Wait until all processes begin the run, and compare their settings."""
         check_same("start of the run", settings, self._timeout_s)
 
     def before(self, step: int) -> None:
         """Record that update `step` begins.
 
-        Call this after the batch is read and before the update is dispatched.
+        Call this method after the batch is read and before the update is dispatched.
         """
         if self._begun is None:
             with self._change:
@@ -182,9 +182,9 @@ class Processes:
         self._due_s = self._from_now()
 
     def after(self, step: int) -> Request | None:
-        """Return what all processes do after update `step`, or None to continue.
+        """Return the request that all processes serve after update `step`, or None.
 
-        Call this after each update. The result is the same in every process.
+        Call this method after each update. The result is the same in every process.
         """
         if self._watcher is None:
             request = self._requested()
@@ -197,17 +197,17 @@ class Processes:
             if self._agreed is not None and self._agreed[0] == step:
                 _, request = self._agreed
                 self._agreed = self._hold = None
-                # The checkpoint serves every request made before it.
+                # This checkpoint serves every earlier request of this process.
                 self._is_save_requested &= request.kind != "save"
             self._begun = step + 1
         return request
 
-    def ask_to_save(self) -> None:
-        """Request a checkpoint of all processes; any thread may call this."""
+    def request_save(self) -> None:
+        """Request a checkpoint of all processes; any thread may call this method."""
         self._is_save_requested = True
 
     def is_stopping(self) -> bool:
-        """Return whether to give up a wait because of a signal.
+        """Return whether a signal should end a wait early.
 
         With several processes the result is False: all must stop at the same step.
         """
@@ -215,7 +215,7 @@ class Processes:
 
     @contextmanager
     def paused(self, what: str) -> Generator[None]:
-        """Exclude the block `what` from the time of a step, in all processes."""
+        """Exclude a block from the time of a step; messages name the block `what`."""
         with self._change:
             outer, self._progress.pause = self._progress.pause, what
             self._set_timer(None)
@@ -231,7 +231,7 @@ class Processes:
 
     def _install(self, number: int, handler: object) -> None:
         # If the program ignores a signal, as under nohup, the signal stays ignored.
-        # Under `jax.distributed` this handler replaces JAX's own for SIGTERM.
+        # Under `jax.distributed` this handler replaces JAX's handler of SIGTERM.
         if signal.getsignal(number) is not signal.SIG_IGN:
             self._previous_handlers[number] = signal.signal(number, handler)  # pyright: ignore[reportArgumentType] - a handler of ours
 
@@ -274,7 +274,7 @@ class Processes:
                 )
 
     def _agree(self) -> None:
-        """Advance the agreement, unless the loop has yet to act on the last result."""
+        """Advance the agreement, unless the loop has yet to serve the last request."""
         if self._agreed is None:
             decision = self._channel.poll(self._vote, _latest)
             if decision is not None:
@@ -284,7 +284,7 @@ class Processes:
                     self._change.notify_all()
 
     def _vote(self, is_called: bool) -> tuple[int, Request | None] | None:
-        """Hold the loop after the step that it has begun; return step and request.
+        """Hold the loop after its current step; return this step and the request.
 
         The result is None if no process has a request, or before the first step.
         """
@@ -346,8 +346,7 @@ class Processes:
         slowest = min(step for step, _ in lives.values())
         behind = sorted(i for i, (step, _) in lives.items() if step == slowest)
         self._watcher.end(
-            f"{named(behind)} failed: {late}, and the last that began there is step "
-            f"{slowest}",
+            f"{named(behind)} failed: {late}; the last step that began is {slowest}",
             is_hang=True,
         )
 
@@ -365,8 +364,8 @@ def check_same(what: str, settings: Mapping[str, object], timeout_s: float) -> N
     """Wait until all processes call this function, and compare their settings.
 
     Processes with different settings would wait for each other forever, or crash in a
-    collective. `what` names the point of the program in the error about a late process.
-    `settings` has JSON values by name.
+    collective. `what` names the point of the program in a TimeoutError. `settings` has
+    JSON values by name.
 
     Raises:
         SettingsDifferError: A setting differs; every process raises this error.
@@ -382,12 +381,12 @@ def check_same(what: str, settings: Mapping[str, object], timeout_s: float) -> N
 
 
 def _latest(votes: list[tuple[int, Any]]) -> tuple[int, Any]:
-    """Return the last step that a loop has begun, and the first request."""
+    """Return the largest step of all votes, and the first request."""
     return max(step for step, _ in votes), next(r for _, r in votes if r is not None)
 
 
 def _difference(of_all: list[dict[str, str]]) -> str:
-    """Return what differs between the settings of processes; empty if nothing."""
+    """Describe the first setting that differs; empty if all settings are equal."""
     for name in of_all[0]:
         processes: defaultdict[str, list[int]] = defaultdict(list)
         for index, texts in enumerate(of_all):

@@ -42,8 +42,8 @@ def checked_steps(profile: Any, total_steps: int, *, has_folder: bool) -> range:
 class Trace:
     """Writes a JAX trace of the updates of some steps, for XProf or TensorBoard.
 
-    Steps count from 0 like batches. The trace is written to `profile` in `folder`.
-    `info` is called with the path of the trace, or with the reason why no trace exists.
+    Steps count from 0, like batches. The trace is in the folder `profile` of `folder`.
+    `info` is called with the path of the trace, or the reason why there is no trace.
     """
 
     def __init__(

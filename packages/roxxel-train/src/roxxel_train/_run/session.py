@@ -1,7 +1,7 @@
 """One call of `Trainer.run`, from the lock of the folder to the last line of the log.
 
-A session opens what a run needs, restores its state, logs what the run does, and starts
-to compile. It closes everything when the loop of the trainer ends.
+A session opens the resources of a run, restores its state, starts to compile, and logs
+events. When the loop of the trainer ends, the session closes all resources.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Session:
         shapes: Shape, dtype and sharding of the batches of each phase.
         notes: Sentences about the sharding, for the log.
         traced: Steps whose JAX trace is written.
-        is_open: Whether a run is open. The attributes that follow are set only then.
+        is_open: Whether a run is open; only then the following attributes are set.
     """
 
     config: TrainConfig
@@ -74,10 +74,10 @@ class Session:
 
     @contextmanager
     def opened(self) -> Generator[None]:
-        """Open what a run needs and restore its state; close everything at the end."""
+        """Open the resources of a run and restore its state; close all at the end."""
         state, log, sampler = self.state, self.log, self.state.sampler
         self._began_s = time.perf_counter()
-        self._start: int | None = None
+        self._start = None
 
         def report(text: str) -> None:
             log.warning(text, terminal=False)
@@ -95,15 +95,14 @@ class Session:
             stack.enter_context(self.processes)
             self.is_open = True
             stack.callback(vars(self).update, is_open=False)
-            # The stack may wait for a failed process when it closes, so this context
-            # is entered inside the stack.
+            # Inside the stack, because closing the stack may wait for a failed process.
             with self.processes.failing_together():
                 self.processes.check_same(self._settings())
                 stack.enter_context(state.run_lock())
                 stack.enter_context(log)
                 stack.enter_context(WarningForwarder("roxxel_ckpt", log))
                 stack.push(lambda _, error, __: self._log_ending(error))
-                # The compiler closes after the save: no compilation can be interrupted.
+                # Exits after the last save, because the exit waits for the compiler.
                 compiler = stack.enter_context(compiling_thread(log.info))
                 if state.checkpointer is not None:
                     stack.callback(state.checkpointer.close)
@@ -136,7 +135,7 @@ class Session:
                 yield
 
     def update_of(self, batch: Any) -> Callable[[Any, Any], Any]:
-        """Wait for the compiled update of a batch; a stop raises `Preempted`."""
+        """Wait for the compiled update of a batch; raise `Preempted` after a signal."""
         self._log_planned()
         with self._excluded("compile", "compile_s"):
             program = self.updates.program(
@@ -147,14 +146,14 @@ class Session:
         return program
 
     def begin(self, step: int) -> None:
-        """Begin update `step`, whose batch is read."""
+        """Begin update `step`, after its batch was read."""
         self._log_planned()
         self.processes.before(step)
 
     def evaluate(self) -> None:
-        """Evaluate the state; a request to stop ends the evaluation early."""
+        """Evaluate the state, if the run evaluates; may end early after a signal."""
         state, evaluator = self.state, self.evaluator
-        state.owes_evaluation = bool(evaluator)
+        state.is_evaluation_due = bool(evaluator)
         if not evaluator:
             return
         self.recorder.drain()
@@ -166,7 +165,7 @@ class Session:
         seconds = time.perf_counter() - began_s
         self.log.info(events.evaluation(state.step, seconds, values))
         self.recorder.evaluation(state.step, values)
-        state.owes_evaluation = False
+        state.is_evaluation_due = False
         warning = evaluator.metric_warning(self.recorder.metrics())
         if warning is not None:
             self.log.warning(warning)
@@ -189,7 +188,7 @@ class Session:
         )
 
     def finish(self) -> RunSummary:
-        """Check the last update, put it into the user's objects, return a summary."""
+        """Put the newest arrays into the user's objects, and check the last update."""
         state, recorder = self.state, self.recorder
         recorder.drain()
         state.show()
@@ -218,13 +217,13 @@ class Session:
             with suppress(RuntimeError):
                 self.log.info(str(shape))
 
-        # A first checkpoint may be due while later phases are still being compiled.
+        # The first save may be due before the programs of later phases are compiled.
         self.updates.begin(compiler, needed[:1], report)
         if needed:
             state.compile_ahead(compiler)
         self.updates.begin(compiler, needed, report)
         held_out = self.evaluator.held_out
-        if held_out is not None and (needed or state.owes_evaluation):
+        if held_out is not None and (needed or state.is_evaluation_due):
             held_out.programs.begin(compiler, held_out.shapes)
 
     def _save(self) -> None:
@@ -240,21 +239,21 @@ class Session:
 
     @contextmanager
     def _excluded(self, what: str, field: str) -> Generator[None]:
-        """Count the time of a block under `field`, and not as the time of a step."""
+        """Count the time of a block under `field` and not as the time of a step."""
         with self.processes.paused(what), self.recorder.excluded(field):
             yield
 
     def _restore(self) -> None:
-        """Restore the state, drop the metrics rows after it, and log the start."""
+        """Restore the state, drop later metrics rows, and log the start."""
         state, log, sampler = self.state, self.log, self.state.sampler
         self._start = start = state.restore()
-        dropped = log.cut_metrics(start, evaluated=not state.owes_evaluation)
+        dropped = log.cut_metrics(start, evaluated=not state.is_evaluation_due)
         plan = state.plan()
         for line in events.opening(sampler, plan, start, state.weights_from):
             log.info(line)
         report = state.weights_report
         if not start and report is not None and not report.is_exact:
-            # The terminal shows the checkpointer's own warning already.
+            # The checkpointer's own warning is already on the terminal.
             log.info(events.changed_model(report), terminal=False)
         warning = self.evaluator.metric_warning()
         if warning is not None:
@@ -271,7 +270,7 @@ class Session:
         self._log_planned()
 
     def _log_planned(self) -> None:
-        """Log what the plan says about the current step."""
+        """Log the lines about the plan that are due."""
         while self._next is not None and self._next[0] <= self.state.step:
             self.log.info(self._next[1])
             self._next = next(self._coming, None)
@@ -291,7 +290,7 @@ class Session:
         """
         sampler, held_out = self.state.sampler, self.evaluator.held_out
         state = sampler.state(0)
-        del state["digest"]  # differs whenever another part differs
+        del state["digest"]  # differs if any other part differs
         of_sources = {
             f"{what} of source {source['name']!r}": value
             for source in state.pop("sources")
@@ -305,7 +304,7 @@ class Session:
                 f"weights of phase {number}": dict(phase.weights),
                 f"skips of phase {number}": [[s.at, s.steps] for s in phase.skips],
             }
-        # The corpora come first: different corpora may be why other settings differ.
+        # The corpora come first: they may be the cause of other differences.
         return {
             "sources": sampler.source_names,
             **of_sources,

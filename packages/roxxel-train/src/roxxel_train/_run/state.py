@@ -1,4 +1,4 @@
-"""The state of a run: what is restored, saved, shown and continued.
+"""The state of a run, which is restored, trained and saved.
 
 The trainer owns one `RunState`. Only this object reads or writes the run's checkpoints.
 """
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 
 
 class RunState:
-    """Everything that a run needs to continue.
+    """The arrays, the data order and the mean losses of a run, and its checkpoints.
 
     Attributes:
-        sampler: The batches that continue what the run has read.
+        sampler: The sampler of the run, which continues the data that the run has read.
         best_metric: The metric that ranks the checkpoints in the run's own folder.
         arrays: The live arrays; the next update donates them.
         step: Updates done.
-        owes_evaluation: Whether the evaluation after `step` is due and not made yet.
+        is_evaluation_due: Whether the run has yet to evaluate after `step`.
         weights_from: Path and step of the checkpoint that gave a new run its weights.
-        weights_report: How those weights were fitted to a changed model.
+        weights_report: How these weights were fitted to a changed model.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class RunState:
             self.best_metric = checkpointer.best_rule.metric
         elif checkpointer is not None and checkpointer.model is not model:
             raise ValueError(
-                "checkpointer saves another model than the one that is trained; "
+                "checkpointer saves another model than this trainer trains; "
                 "make the checkpointer from the trainer's own model and optimizer"
             )
         self.model = model
@@ -83,7 +83,7 @@ class RunState:
         self.signature = signature(self.arrays)
         self.step = 0
         self.losses = LossMeans()
-        self.owes_evaluation = False
+        self.is_evaluation_due = False
         self.weights_from: dict[str, Any] | None = None
         self.weights_report: RestoreReport | None = None
         self._saved_step = 0
@@ -108,18 +108,18 @@ class RunState:
 
     @property
     def path(self) -> Path | None:
-        """Folder of the run; None if nothing is written."""
+        """Folder of the run; None if the run writes no files."""
         return None if self.folder is None else self.folder.path
 
     def plan(self) -> Plan:
-        """Return the plan of the curriculum; trained steps are as they were trained."""
+        """Return the plan of the curriculum, with the data that trained steps read."""
         return self.curriculum.plan(self.sampler.seed, self._past)
 
     def load_weights(self, init_from: str | os.PathLike[str]) -> None:
         """Load the newest weights of another run, unless this run has a checkpoint.
 
-        Random streams keep the values of the new model, so runs with the same weights
-        may differ in their seeds.
+        Random streams (`nnx.RngState`) keep the values of the new model, so two runs
+        from the same weights may have different seeds.
         """
         if not self._is_new:
             return
@@ -129,7 +129,7 @@ class RunState:
             if other.peek() is None:
                 raise FileNotFoundError(
                     f"init_from={str(path)!r}: holds no checkpoint; "
-                    "give the folder of a run that has saved one"
+                    "give the folder of a run that has saved a checkpoint"
                 )
             streams = nnx.to_pure_dict(nnx.state(self.model, nnx.RngState))
             step = other.restore()
@@ -139,7 +139,7 @@ class RunState:
         self.weights_report = other.report
 
     def run_lock(self) -> AbstractContextManager[None]:
-        """Process 0 holds `run.lock`, and writes `run.json` at the first start."""
+        """Return a context in which process 0 holds `RunFolder.run_lock`."""
         if self.folder is None or jax.process_index() != 0:
             return nullcontext()
         return self.folder.run_lock(
@@ -150,7 +150,7 @@ class RunState:
         )
 
     def compile_ahead(self, compiler: Executor) -> None:
-        """Start to compile the check before a save, so the first save does not wait."""
+        """Start to compile the check of a save, so the first save does not wait."""
         if self.checkpointer is not None:
             shapes = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding),
@@ -165,7 +165,7 @@ class RunState:
             self._finite_program = None
 
     def restore(self) -> int:
-        """Restore the newest sound checkpoint if there is one; return the updates done.
+        """Restore the newest sound checkpoint, if any; return the updates done.
 
         Restoring needs no more device memory than training: the checkpointer verifies
         every file of the checkpoint, then deletes the live arrays. If reading fails
@@ -174,7 +174,7 @@ class RunState:
         if self.checkpointer is not None and not self._is_lost:
             done = self.step
             try:
-                # Deletes the live arrays before it creates the restored arrays.
+                # `release` deletes the live arrays before the others are created.
                 self.step = self._saved_step = self.checkpointer.restore(release=True)
             except CheckpointStateLostError:
                 self._is_lost = True
@@ -182,20 +182,20 @@ class RunState:
                 raise
             if self.step:
                 extra = self.checkpointer.extra or {}
-                # Another program may have continued the run after our constructor.
+                # Another program may have continued the run since the constructor ran.
                 try:
                     self.sampler.check(extra["data"])
                 except StateMismatch as error:
                     raise self._mismatch(error) from error
                 self.losses = LossMeans.from_json(extra)
-                self.owes_evaluation = not extra["evaluated"]
+                self.is_evaluation_due = not extra["evaluated"]
                 self._spoilt = None
             elif done:
                 self._spoilt = "stopped before its first checkpoint"
         if self._spoilt is not None:
             raise RunMismatchError(
                 f"this trainer {self._spoilt}, and its model no longer has the values "
-                "that the run began with; make a new Trainer with a fresh model"
+                "with which the run started; make a new Trainer with a fresh model"
             )
         self.arrays = take(self.model, self.optimizer)
         return self.step
@@ -213,19 +213,19 @@ class RunState:
         if self.checkpointer is None or self.step == self._saved_step:
             recorder.drain()
             return
-        # These two calls do not wait for updates in flight, so the device stays busy.
+        # `show` and `_finite` do not wait for updates in flight: the device stays busy.
         self.show()
         finite = self._finite()
         recorder.drain()
         with recorder.excluded("save_s"):
             self._check(finite, recorder)
-            # A resume assumes that metrics rows up to the checkpoint are on the disk.
+            # A resumed run relies on all metrics rows up to its checkpoint.
             log.flush()
             is_due = self.step % self._checkpoint_every == 0
             open_ = LossMean() if is_due else self.losses.checkpoint
             extra = {
                 "data": self.sampler.state(self.step),
-                "evaluated": not self.owes_evaluation,
+                "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
             }
             metrics = recorder.metrics()
@@ -238,7 +238,7 @@ class RunState:
         self._saved_step = self.step
 
     def check_finite(self, recorder: Recorder) -> None:
-        """Check the parameters after the last update, since no later loss does."""
+        """Check the parameters after the last update; no later loss would show NaN."""
         self._check(self._finite(), recorder)
 
     def leave(
@@ -254,7 +254,7 @@ class RunState:
             return
         if isinstance(error, NonFiniteError):
             self._spoilt = "stopped on a value that is not finite"
-        # With several processes, the other processes would not take part in a save.
+        # With several processes, the others would not join the save.
         elif isinstance(error, Exception) and jax.process_count() == 1:
             try:
                 self.save(recorder, log)
@@ -263,15 +263,15 @@ class RunState:
         self.show()
 
     def _find_past(self) -> tuple[int, dict[str, Any] | None]:
-        """Return the updates done and the state of the data; None for a new run."""
+        """Return the updates done, and the recorded data state (None for a new run)."""
         newest = None if self.checkpointer is None else self.checkpointer.peek()
         if newest is not None:
             step, extra = newest
             data = (extra or {}).get("data")
             if data is None:
                 raise RunMismatchError(
-                    f"the checkpoint of step {step} holds no state of the data, so a "
-                    "trainer did not write it and cannot continue its data; give "
+                    f"the checkpoint of step {step} has no data state, so a trainer "
+                    "did not write this checkpoint and cannot continue its data; give "
                     "another folder, and init_from= this one to start with its weights"
                 )
             return step, data
@@ -297,7 +297,7 @@ class RunState:
         return nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))
 
     def _finite(self) -> jax.Array | bool:
-        """Start to check the parameters; return True if no check is needed."""
+        """Start to check the parameters; return True if they need no check."""
         trained = self._trained()
         if self.step <= self._saved_step or not is_sound(trained):
             return True

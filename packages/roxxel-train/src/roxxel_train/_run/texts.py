@@ -1,4 +1,4 @@
-"""Texts about processes, threads and errors, and how they reach standard error."""
+"""Texts about processes, threads and errors, for messages and standard error."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def named(indices: Sequence[int]) -> str:
-    """Return the processes for a message, such as "processes 0, 3"."""
+    """Return the names of processes for a message, such as `processes 0, 3`."""
     listed = ", ".join(map(str, indices[:10])) + (", ..." if len(indices) > 10 else "")
     return f"process{'es' if len(indices) > 1 else ''} {listed}"
 

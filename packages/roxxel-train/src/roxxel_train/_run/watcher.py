@@ -1,12 +1,12 @@
 """How the processes of a program watch each other, and end together.
 
 In a collective, a process waits forever for a process that has failed. So every process
-has one `Watcher`, from `roxxel_train.distributed.initialize()` or its first trainer
+runs a `Watcher`, from `roxxel_train.distributed.initialize()` or its first trainer
 until its program ends. The other processes treat a process as failed when
 
 - an exception ends its program, or a run in its program;
-- its connection is closed (`roxxel_train._run.links`), because it has died;
-- its connection is open but it gives no sign of life, for instance after SIGSTOP;
+- its connection is closed (`roxxel_train._run.links`): the process has died;
+- its connection is open but its sign of life stays the same, as after SIGSTOP;
 - its program ends while other processes are in a trainer, or while JAX initializes
   their devices.
 
@@ -41,7 +41,7 @@ from roxxel_train._run.texts import brief, named, print_error, stacks
 from roxxel_train.errors import NonFiniteError, Preempted, SettingsDifferError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator
     from types import TracebackType
 
     from roxxel_ckpt.coordination import CoordinationService
@@ -49,19 +49,19 @@ if TYPE_CHECKING:
 _KEYS = "roxxel_train/watch"
 
 _TICK_S = 0.5
-"""Longest time between two exchanges with the service."""
+"""Longest time between two exchanges with the coordination service."""
 
 _SILENT_S = 6.0
 """Silence after which a process counts as stopped. Keep `_SILENT_S + _LEAVE_S` plus a
 few ticks below 10 s: the README promises that all processes end within 10 s."""
 
 _PAUSED_SILENT_S = 60.0
-"""The same limit while the process is not in a step of a run (restore, compile): C code
-may hold the interpreter lock there."""
+"""Silence after which a process outside of a step counts as stopped. For instance, in a
+restore or a compilation C code may hold the interpreter lock."""
 
 _CAUSE_S = 4.0
-"""Wait before a process publishes an error that another process may have caused. A
-process that gives no sign of life in this time is named as the cause."""
+"""Wait before a process publishes an error that another process may have caused. The
+message names a process without a sign of life in this time as the cause."""
 
 _LEAVE_S = 2.0
 """Longest time that process 0, which runs the service, waits for the others to exit."""
@@ -86,7 +86,7 @@ _watcher: Watcher | None = None
 
 @dataclass
 class Progress:
-    """What this process does, for the other processes.
+    """The current activity of this process, published to the other processes.
 
     `step` is the last step that began. `pause` names what the process does between
     steps, such as a save, and is None during a step.
@@ -97,7 +97,7 @@ class Progress:
 
 
 class Watcher:
-    """Watches the other processes, and ends this one when one of them fails.
+    """Watches the other processes, and ends this process when another process fails.
 
     The run of this process changes `progress`, and the other processes read it.
     """
@@ -112,7 +112,7 @@ class Watcher:
         self._num_needs = 0
         self._has_run = False
         self._report: Callable[[str], None] | None = None
-        # Only the thread uses these fields.
+        # Only the watching thread uses these fields.
         self._links: Links | None = None
         self._num_ticks = 0
         self._neighbour = ""
@@ -144,7 +144,7 @@ class Watcher:
 
     @contextmanager
     def in_run(self, report: Callable[[str], None]) -> Generator[None]:
-        """Watch a run, and write the reason of a failure to the log of the run too.
+        """Watch a run, and also write the reason of a failure to the log of the run.
 
         `report` writes a text to the log of the run and flushes the log to the disk.
         Any thread may call `report`. Outside of runs, the processes of a program may
@@ -160,8 +160,9 @@ class Watcher:
 
     def lives(self) -> dict[int, tuple[int, str | None]]:
         """Return the `step` and the `pause` of every process."""
-        lives = self.service.entries(f"{_KEYS}/alive/")
-        return {int(i): (step, pause) for i, (_, step, pause) in _parsed(lives)}
+        lives = self.service.entries(f"{_KEYS}/alive/").items()
+        parsed = ((int(index), json.loads(life)) for index, life in lives)
+        return {index: (step, pause) for index, (_, step, pause) in parsed}
 
     def leave(self, error: BaseException, *, is_printed: bool = False) -> None:
         """End all processes after an error, unless all of them raise the error."""
@@ -169,7 +170,7 @@ class Watcher:
             return
         cause = f"process {self.index} failed: {brief(error)}"
         if _is_echo(error):
-            with suppress(Exception):  # without the service, only our error is known
+            with suppress(Exception):  # without the service, report our own error
                 before = self.service.entries(f"{_KEYS}/alive/")
                 # The thread ends this process as soon as a cause is published.
                 time.sleep(_CAUSE_S)
@@ -192,7 +193,7 @@ class Watcher:
         """
         self._ending.acquire()  # never released: a second thread waits for the exit
         has_service = 0 not in self._dead
-        # Without process 0 there is no service. Print our own reason at once, because
+        # Process 0 runs the service. Without it, print our own reason at once, because
         # JAX aborts this process at about the same time.
         if has_service:
             with suppress(Exception):
@@ -236,7 +237,7 @@ class Watcher:
         links.close()
 
     def _has_service(self) -> bool:
-        """Return whether the program has not shut `jax.distributed` down."""
+        """Return whether the program has yet to shut `jax.distributed` down."""
         service = coordination_service()
         return service is not None and service.client is self.service.client
 
@@ -246,15 +247,15 @@ class Watcher:
         except OSError as error:
             print_error(
                 f"process {self.index} cannot connect to process 0 at "
-                f"{self.service.host} ({brief(error)}), so this program notices a "
-                f"process that was killed after {_SILENT_S:g} to {_PAUSED_SILENT_S:g} "
-                "s; open the ports between the hosts"
+                f"{self.service.host} ({brief(error)}), so this program needs "
+                f"{_SILENT_S:g} to {_PAUSED_SILENT_S:g} s to detect a killed process; "
+                "open the ports between the hosts"
             )
 
     def _exchange(self, waited_s: float) -> None:
         """Read which processes have ended, and publish a sign of life."""
         if 0 in self._dead:
-            # The service is gone too.
+            # The service has ended with process 0.
             self._end_without_needed()
             return
         news = self.service.entries(f"{_KEYS}/news/")
@@ -284,12 +285,12 @@ class Watcher:
             # JAX initializes the devices of all processes together.
             if self._num_needs or (not had_devices and is_finding_devices()):
                 self.end(
-                    f"process {process} failed: its program ended while the others "
-                    "wait for it; the output of that process may say why"
+                    f"process {process} failed: its program ended while other "
+                    f"processes wait for it; read the output of process {process}"
                 )
 
     def _during(self, process: int) -> str:
-        """Return the last activity of a process, as the end of a sentence."""
+        """Return the last activity of a process, to end a sentence; may be empty."""
         if 0 in self._dead:
             return ""
         with suppress(Exception):
@@ -298,7 +299,7 @@ class Watcher:
         return ""
 
     def _watch_neighbour(self, waited_s: float) -> None:
-        """End this process if the process of the next index gives no sign of life."""
+        """End this process if the process of the next index is silent for too long."""
         neighbour = (self.index + 1) % self.service.process_count
         if neighbour in self._left:
             return
@@ -350,7 +351,7 @@ class Watcher:
         self._thread.join()
 
     def _wait_for_others(self) -> None:
-        """Report the end. Process 0, which runs the service, waits for the others."""
+        """Report the end; process 0 waits for the others, which need its service."""
         self.service.set(f"{_KEYS}/ended/{self.index}", "")
         deadline_s = time.monotonic() + _LEAVE_S
         others = set(range(self.service.process_count)) - self._dead.keys()
@@ -390,7 +391,7 @@ def watcher() -> Watcher | None:
 def needs_all_processes(
     method: Callable[_Arguments, _Result],
 ) -> Callable[_Arguments, _Result]:
-    """Return a function that ends this process if another program ends meanwhile."""
+    """Wrap `method`: this process ends if the program of another process ends."""
 
     @functools.wraps(method)
     def watched(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
@@ -399,10 +400,6 @@ def needs_all_processes(
             return method(*args, **kwargs)
 
     return watched
-
-
-def _parsed(texts: Mapping[str, str]) -> list[tuple[str, tuple[int, int, str | None]]]:
-    return [(key, json.loads(text)) for key, text in texts.items()]
 
 
 def _during(step: int, pause: str | None) -> str:

@@ -1,7 +1,7 @@
 """A function of state and batch, compiled ahead for every shape of batch.
 
-Construction traces the function for all shapes, so a wrong loss function is an error
-before the first update. A background thread then compiles the shapes in the order in
+The constructor traces the function for all shapes, so a wrong loss function fails
+before the first update. A background thread then compiles the programs in the order in
 which the run needs them, so the first step of a phase rarely waits for the compiler.
 """
 
@@ -48,7 +48,7 @@ def use_compilation_cache() -> None:
 
 @dataclass(frozen=True)
 class CompiledShape:
-    """Cost of a compiled program.
+    """Compile time and memory of a program.
 
     Attributes:
         shape: Sequences and tokens of a batch.
@@ -76,7 +76,7 @@ class CompiledAhead:
     The function returns any value and a dict, and may name the axes of `mesh`. The
     programs keep the shardings of `state`. `batches` has the shape, dtype and sharding
     of each batch (an array, or a dict of arrays), in the order in which the run needs
-    them. `lookups` are the arrays that the programs index by tokens.
+    the programs. `lookups` are the arrays that the programs index by tokens.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class CompiledAhead:
         give_up: Callable[[], bool] | None = None,
         status: Callable[[str], None] | None = None,
     ) -> Callable[[Tree, Any], Any] | None:
-        """Wait for the compiled program of a batch; None once `give_up` returns true.
+        """Wait for the compiled program of a batch; None when `give_up` returns True.
 
         `batch` may be live arrays or their shape, dtype and sharding. If the program is
         not compiled yet, `status` is called with a line for the user.
@@ -146,7 +146,7 @@ class CompiledAhead:
         return future.result()[0]
 
     def shapes(self) -> tuple[CompiledShape, ...]:
-        """Wait for every started compilation, and return the costs."""
+        """Wait for every started compilation; return compile times and memory."""
         return tuple(future.result()[1] for future in self._compiled.values())
 
     def close(self) -> None:
@@ -193,11 +193,11 @@ def kernel_options(mesh: Mesh, run_folder: Path | None) -> dict[str, str | bool]
     For a GPU, XLA times several kernels and picks the fastest. On a busy GPU, or after
     a restart, another kernel may be the fastest, and may sum in another order. With
     these options XLA reads earlier choices from `autotune/` in the run's folder, and
-    adds new choices there. Other devices, or a run without a folder, get no options.
+    adds new choices there. The result is empty for other devices and without a folder.
     """
     if run_folder is None or mesh.devices.flat[0].platform not in _GPUS:
         return {}
-    # XLA does not create this folder, and does not check the version of the files.
+    # XLA neither creates this folder nor checks the version of its files.
     folder = run_folder / "autotune" / metadata.version("jaxlib")
     folder.mkdir(parents=True, exist_ok=True)
     return {"xla_gpu_per_fusion_autotune_cache_dir": str(folder.absolute())}

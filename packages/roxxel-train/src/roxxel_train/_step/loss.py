@@ -13,7 +13,7 @@ Scalars = dict[str, jax.Array]
 """Values of shape () by the names under which they are logged."""
 
 LOSS_WEIGHT = "loss_weight"
-"""Name of the scalar that counts the tokens in the mean of a loss function."""
+"""Name of the scalar with the number of tokens over which the loss is a mean."""
 
 TIMING_FIELDS = frozenset(
     {
@@ -52,10 +52,10 @@ ROW_FIELDS = TIMING_FIELDS | {
 def perplexity(
     name: str, mean_loss: float, others: Collection[str]
 ) -> dict[str, float]:
-    """Return e to the power of a mean loss, by its name.
+    """Return `{name: exp(mean_loss)}`.
 
-    The result is empty if `others`, the names that a loss function returned, has the
-    name, or if no float holds the value.
+    The dict is empty if the loss function itself returned this name (`others` has its
+    names), or if the value overflows a float.
     """
     try:
         return {} if name in others else {name: math.exp(mean_loss)}
@@ -66,12 +66,12 @@ def perplexity(
 def unpack_loss(result: Any, function: str = "loss_fn") -> tuple[jax.Array, Scalars]:
     """Split the result of a loss function into the loss and further scalars.
 
-    Accepted are:
+    A loss function may return:
 
     - a scalar;
-    - a tuple or list whose first value is the loss. Dicts among the other values give
-      names to their scalars; a value without a name is `aux/1`, by its position. In a
-      named tuple with a field `loss`, this field is the loss;
+    - a tuple or list whose first value is the loss. In a named tuple with a field
+      `loss`, this field is the loss. Scalars in dicts among the other values keep their
+      keys as names; another scalar is named by its position, such as `aux/1`;
     - a dict, nested or not, with one scalar named `"loss"`. A dict without a value of
       this name must have exactly one scalar.
 
@@ -163,8 +163,8 @@ def _find_loss(
 ) -> str:
     """Return the path of the loss in a dict, given its values and scalars by path.
 
-    A value named "loss" that is not a scalar is an error. Without this check the
-    trainer would minimise the only scalar of the dict, which may be a metric.
+    A value named "loss" that is not a scalar is an error. Otherwise the trainer would
+    minimise the only scalar of the dict, which may be a metric.
     """
     if "loss" in scalars:
         return "loss"
@@ -186,7 +186,7 @@ def _find_loss(
         )
     raise TypeError(
         f"{function} returned the scalars {' and '.join(unweighted)} "
-        'but no "loss"; name the one to minimise "loss"'
+        'but no "loss"; rename the scalar to minimise to "loss"'
     )
 
 

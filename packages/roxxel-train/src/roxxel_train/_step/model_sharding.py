@@ -1,4 +1,4 @@
-"""The sharding of a model and its optimizer over the mesh.
+"""Shardings of the arrays of a model and its optimizer over the mesh.
 
 An array follows the annotation of its Variable. Arrays without an annotation are
 replicated, or split over some axes of the mesh (Rajbhandari et al., ZeRO: Memory
@@ -37,10 +37,10 @@ groups carries only gradients.
 GROUP_AXIS = "replica"
 
 MIN_SPLIT_SIZE = 100_000
-"""An array with fewer elements is replicated.
+"""Arrays with fewer elements are replicated.
 
-A copy of a small array, such as a bias, costs little memory, and gathering a split
-array costs a collective. DeepSpeed's ZeRO-3 has the same bound,
+Copies of a small array, such as a bias, cost little memory; gathering a split array
+costs a collective. DeepSpeed's ZeRO-3 has the same default for
 `stage3_param_persistence_threshold`.
 """
 
@@ -70,7 +70,7 @@ class ModelLayout:
             axes = tuple(name for name in names if name != GROUP_AXIS)
             if not axes:
                 raise ValueError(
-                    f'model_sharding="fsdp" splits the model as rows are split, but '
+                    f'model_sharding="fsdp" uses the axes that split the rows, but '
                     f"data_sharding has the spec {tuple(batch.spec)}; split the rows "
                     f"over an axis of the mesh other than {GROUP_AXIS!r}"
                 )
@@ -85,10 +85,10 @@ class ModelLayout:
         return cls(mesh, tuple(model_sharding))
 
     def sharding(self, path: str, array: Any, annotated: Any) -> NamedSharding:
-        """Return the sharding of an object with shape and dtype; errors name `path`.
+        """Return the sharding of an array, from its shape and dtype.
 
-        An annotation without an axis, such as `(None, None)`, replicates the array. An
-        array whose annotation is None or empty counts as not annotated.
+        Errors name `path`. An annotation without an axis, such as `(None, None)`,
+        replicates the array. If `annotated` is None or empty, `split_over` applies.
         """
         spec: tuple[Any, ...] = tuple(annotated or ())
         if spec:
@@ -135,8 +135,8 @@ def on_mesh(
 ) -> tuple[nnx.Module, nnx.Optimizer[Any]]:
     """Return model and optimizer on the mesh, created there if `model` is a function.
 
-    `check` is called with a text about all arrays before the first computation. The
-    computation would crash if the arrays differ between processes.
+    Before the first computation, `check` is called with a summary of all arrays: the
+    computation crashes if the summary differs between processes.
     """
     if isinstance(model, nnx.Module):
         if optimizer is None:
@@ -164,9 +164,9 @@ def put_on_mesh(
 ) -> None:
     """Replace the arrays of both objects by copies on the mesh.
 
-    An array that is already split over axes of the mesh keeps its sharding. The update
-    donates the arrays of the state, and the user's program may still hold the original
-    arrays, so every array is copied. One array is copied at a time.
+    An array that is already split over axes of the mesh keeps its sharding. Every array
+    is copied, one at a time: the update donates the copies, and the user's program may
+    still hold the original arrays.
     """
     copies: set[int] = set()
 
@@ -176,7 +176,7 @@ def put_on_mesh(
         sharding = _kept(layout.mesh, x) or layout.sharding(
             path, jax.typeof(x), annotated
         )
-        # Without this copy, device_put may return the buffer of its argument.
+        # `device_put` alone may return the buffer of its argument.
         copied = jnp.copy(_put(x, sharding))
         copies.add(id(copied))
         return copied
@@ -203,7 +203,7 @@ def create(
     """Create a model and its optimizer directly on the mesh; `check` as for `on_mesh`.
 
     `build` returns `(model, optimizer)`. JAX traces `build`, so `build` must create
-    arrays with JAX. No device ever holds the whole of a split array.
+    arrays with JAX. No device ever holds all of a split array.
     """
     form: list[tuple[Any, Any]] = []
 
@@ -315,7 +315,7 @@ def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:
 
 def _put(x: Any, sharding: NamedSharding) -> jax.Array:
     if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
-        # device_put to several processes accepts the data of a key, not the key.
+        # Over several processes, `device_put` accepts the data of keys, but no keys.
         wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
         replicated = NamedSharding(sharding.mesh, PartitionSpec())
         return jax.jit(wrap)(jax.device_put(jax.random.key_data(x), replicated))

@@ -21,7 +21,7 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
 def instead_of_set_mesh(mesh: Mesh) -> AbstractContextManager[object]:
-    """Set `mesh` for a block if the program has set another one by `jax.set_mesh`.
+    """Set `mesh` for a block if the program has set a mesh by `jax.set_mesh`.
 
     While a mesh is set, JAX refuses arrays on any other mesh, even on a mesh that
     differs only in the types of its axes.
@@ -34,10 +34,10 @@ def batch_sharding(
 ) -> NamedSharding:
     """Return the sharding of a batch, on a mesh whose axes are of the Auto type.
 
-    Newer versions of `jax.make_mesh` make Explicit axes by default. With these a model
-    must state the sharding of every operation; an embedding alone is an error. Without
-    a mesh, all devices are along one axis. Without `data_sharding`, the first axis of
-    the mesh splits the rows.
+    Over Explicit axes, the default of newer versions of `jax.make_mesh`, a model must
+    state the sharding of operations such as an embedding lookup. Without a mesh, all
+    devices are along one axis. Without `data_sharding`, the first axis of the mesh
+    splits the rows.
     """
     _check_type("mesh", mesh, Mesh)
     _check_type("data_sharding", data_sharding, NamedSharding)
@@ -53,7 +53,7 @@ def batch_sharding(
             )
         mesh = data_sharding.mesh
     if mesh is None:
-        # `jax.make_mesh` orders devices so that neighbours are near in the network.
+        # `jax.make_mesh` makes devices neighbours that are near in the network.
         mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     rows = PartitionSpec(mesh.axis_names[0])
     spec = rows if data_sharding is None else data_sharding.spec
@@ -70,10 +70,10 @@ def _check_type(name: str, value: Any, expected: type) -> None:
 
 @dataclass(frozen=True)
 class BatchPlacement:
-    """The sharding of every batch, also of a batch that does not divide over the mesh.
+    """The sharding of every batch, even if the batch does not divide over the mesh.
 
-    If `strict` is set, a batch that does not divide is an error. Otherwise the batch is
-    replicated over the axes of the mesh that do not divide its shape.
+    A batch is replicated over the axes of the mesh that do not divide its shape. If
+    `strict` is True, such a batch is an error.
     """
 
     sharding: NamedSharding
@@ -109,7 +109,7 @@ class BatchPlacement:
         ]
 
     def describe(self, shape: tuple[int, ...]) -> str:
-        """Return which dimensions of `shape` do not divide, and sizes that would."""
+        """Say which dimensions of `shape` do not divide, and which sizes would."""
         names = ("batch_size", "seq_len")
         parts = [
             f"{names[i]}={size} does not divide over the {ways} devices of mesh axis "
@@ -137,8 +137,8 @@ class BatchPlacement:
 def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
     """Return shape, dtype and sharding of the batches of each phase.
 
-    Each item is one `jax.ShapeDtypeStruct`. If the sampler has other fields than the
-    tokens, an item is a dict of these objects by field.
+    Each item is a `jax.ShapeDtypeStruct`, or a dict of these objects by field if the
+    sampler has more fields than the tokens.
     """
     tokens = jax.dtypes.canonicalize_dtype(sampler.dtype)
     shapes: list[Any] = []
@@ -162,9 +162,9 @@ def accumulation_notes(
 ) -> list[str]:
     """Return one sentence for each phase whose accumulated parts leave devices idle.
 
-    A part with fewer rows than devices costs each device as much as a part with one row
-    per device, and saves no memory. If a batch is replicated over all devices, any
-    divisor of its rows works. If the placement is strict, idle devices are an error.
+    A part with fewer rows than devices takes as much time and memory as a part with one
+    row per device. If a batch is replicated over all devices, any divisor of its rows
+    works. If the placement is strict, idle devices are an error.
     """
     ways = [
         (phase, placement.row_ways((phase.batch_size, phase.seq_len)))
@@ -194,7 +194,7 @@ def accumulation_notes(
 
 
 def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:
-    """Check that this machine has the memory for its share of one batch."""
+    """Check that this machine has the memory for this process's part of a batch."""
     share = math.prod(shape) * value_bytes // jax.process_count()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if share > memory:

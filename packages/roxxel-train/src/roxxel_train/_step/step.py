@@ -2,8 +2,8 @@
 
 The compiled update takes and returns nested dicts: traversing NNX objects at every step
 costs tens of milliseconds for 200 arrays, and a dict can be donated whole. The trainer
-reads the objects at the start. It updates the objects before an evaluation, before a
-save and at the end.
+reads the arrays from the objects at the start, and puts the newest arrays into the
+objects before an evaluation, before a save and at the end.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ LossFunction = Callable[[Any, Any], Any]
 """`(model, batch)` to a loss in any form that `unpack_loss` accepts."""
 
 TrainStep = Callable[[Any, Any, Any], Any]
-"""`(model, optimizer, batch)`: updates model and optimizer, and returns what a loss
-function may return."""
+"""`(model, optimizer, batch)` to a loss in any form that `unpack_loss` accepts; updates
+model and optimizer in place."""
 
 
 @dataclass(frozen=True)
 class ModelState:
     """The argument of `eval_fn`.
 
-    The next update donates the arrays: copy an array that you want to keep.
+    The next update donates the arrays: copy arrays that you want to keep.
 
     Attributes:
-        model: The model with its newest values; it can be called.
+        model: The model with its newest values.
         optimizer: The optimizer of the model, with its newest values.
         step: Updates done; `int(state.step[...])` reads the number.
 
@@ -115,7 +115,7 @@ def jit_update(graphdef: Any, train_step: TrainStep, state: Tree) -> Any:
 def choose_step(
     loss_fn: LossFunction | None, train_step: TrainStep | None, grad_accum_steps: int
 ) -> TrainStep:
-    """Return the user's own step, or the step along the gradient of the loss."""
+    """Return `train_step`, or a gradient step on `loss_fn` if `train_step` is None."""
     if train_step is None:
         if loss_fn is None:
             raise ValueError(
@@ -131,12 +131,12 @@ def choose_step(
 
 
 def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> TrainStep:
-    """Return a step along the gradient of a loss function.
+    """Return a step that updates the model by the gradient of a loss function.
 
-    A batch has `grad_accum_steps` parts. A scan averages the gradients of the parts, so
-    only the activations of one part are alive at a time. If the loss is a mean over
-    unmasked tokens and the scalar `"loss_weight"` is the number of these tokens, the
-    result is the mean over all unmasked tokens of the batch.
+    A scan averages the gradients of the `grad_accum_steps` parts of a batch, so only
+    the activations of one part are alive at a time. If the loss is a mean over unmasked
+    tokens and the scalar `"loss_weight"` is the number of these tokens, the result is
+    the mean over all unmasked tokens of the batch.
     """
 
     def train_step(model: Any, optimizer: Any, batch: Any) -> tuple[Any, Scalars]:
@@ -154,8 +154,7 @@ def _gradients(
 ) -> tuple[jax.Array, Scalars, Any]:
     """Return loss, further scalars and gradients, each the mean over the parts.
 
-    The weight of a part is its `"loss_weight"`. Without this scalar, all parts weigh
-    the same.
+    The weight of a part is its `"loss_weight"`, or 1 without this scalar.
     """
 
     def loss_and_aux(model: Any, batch: Any) -> tuple[jax.Array, Scalars]:
@@ -192,9 +191,8 @@ def _gradients(
         rest, terms = of_part(rest, rows)
         return (rest, jax.tree.map(jnp.add, sums, terms)), None
 
-    # Part k holds the rows k, k + parts, ...: every device keeps its own rows, and
-    # every part has rows on all devices. Parts of consecutive rows would move rows
-    # between devices.
+    # Part k holds the rows k, k + parts, ..., so every part has rows on all devices.
+    # Parts of consecutive rows would move rows between devices.
     cut = jax.tree.map(
         lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch
     )
@@ -214,7 +212,7 @@ def _gradients(
 
 
 def _at_least_float32(x: jax.Array) -> jax.Array:
-    """Convert to float32 or wider, for sums over many parts."""
+    """Convert an array to float32 or wider, for sums over many parts."""
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
 
 

@@ -1,9 +1,9 @@
 """Checks whether the embeddings of a model have a row for every token of the data.
 
-A token beyond an embedding is an index out of bounds: `nnx.Embed` returns NaN for this
-token, and `table[tokens]` reads another row. The traced program of a step shows every
-lookup by token, however the model is written. Lookups by position, or by numbers that
-are computed from tokens, such as hashes, are not checked.
+A token without a row is an index out of bounds: `nnx.Embed` returns NaN for this token,
+and `table[tokens]` reads another row. The traced program of a step shows every lookup
+by token, however the model is written. Lookups by position, or by numbers that are
+computed from tokens, such as hashes, are not checked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ _PASS_ON = {
 }
 """Primitives whose result consists of values of the first operand."""
 
-
 _TOKENS = "<tokens>"
 """Label of values that are tokens. A parameter's label is its path."""
 
@@ -52,18 +51,18 @@ _NEGATIVE = "<tokens < 0>"
 class TokenLookup:
     """An array with `num_rows` entries that a step indexes by tokens.
 
-    `name` is the path of the parameter, such as `model/embed/embedding`. It is empty if
-    the array is not a parameter, such as logits.
+    `name` is the path of a parameter, such as `model/embed/embedding`, and empty for
+    another array, such as logits.
     """
 
     name: str
     num_rows: int
 
     def __str__(self) -> str:
-        """Return words about the array, for a message."""
+        """Return the name and the size of the array, as a clause of a message."""
         if self.name:
             return f"{self.name} has {self.num_rows} rows"
-        return f"the loss picks tokens among {self.num_rows} values"
+        return f"the loss indexes {self.num_rows} values by token"
 
 
 def token_lookups(jaxpr: Any, state: Any, batch: Any) -> set[TokenLookup]:
@@ -78,7 +77,7 @@ def token_lookups(jaxpr: Any, state: Any, batch: Any) -> set[TokenLookup]:
 
 
 def missing_rows(sampler: Sampler, lookups: Iterable[TokenLookup]) -> list[str]:
-    """Return a sentence for each parameter that lacks rows for tokens of the data."""
+    """Return a sentence for each parameter without a row for some token of the data."""
     named = [lookup for lookup in lookups if lookup.name]
     return [
         f"source {source!r} holds tokens up to {greatest}, but {lookup}; "
@@ -92,7 +91,7 @@ def missing_rows(sampler: Sampler, lookups: Iterable[TokenLookup]) -> list[str]:
 def missing_in_batch(
     sampler: Sampler, lookups: Iterable[TokenLookup], step: int
 ) -> str | None:
-    """Return why tokens of batch `step` give NaN; None if every token has a row."""
+    """Return why batch `step` gives NaN; None if every token has a row."""
     smallest = min(lookups, key=lambda lookup: lookup.num_rows, default=None)
     if smallest is None:
         return None
@@ -116,7 +115,7 @@ def missing_in_batch(
 
 
 def _greatest(sampler: Sampler) -> dict[str, int | None]:
-    """Return the greatest token of each source that is read; None if unknown."""
+    """Return the greatest token of each source with a weight; None if unknown."""
     read = {name for phase in sampler.phases for name, w in phase.weights.items() if w}
     return {
         name: None if seen is None else seen[1]
@@ -145,7 +144,7 @@ def _walk(
 
 
 def _lookup(equation: Any, label: str | None) -> Iterator[TokenLookup]:
-    """Yield the array from which a `gather` takes entries of one axis by tokens."""
+    """Yield the array that a `gather` indexes by tokens along one axis."""
     axes = equation.params["dimension_numbers"].start_index_map
     if len(axes) == 1:
         is_parameter = label not in {None, _TOKENS, _NEGATIVE}
@@ -166,7 +165,7 @@ def _results(
         is_sign = operands[0] == _TOKENS and _is_zero(equation.invars[1])
         return [_NEGATIVE] if is_sign else []
     if primitive == "select_n":
-        # Python's negative indices: tokens of 0 and more select the first case.
+        # This `select_n` wraps negative indices; valid tokens select the first case.
         return operands[1:2] if operands[0] == _NEGATIVE else []
     inner = _inner_program(equation)
     if inner is None or len(inner.invars) != len(operands):
@@ -188,5 +187,5 @@ def _is_zero(operand: Any) -> bool:
 
 
 def _keeps_tokens(dtype: Any) -> bool:
-    """Return whether a conversion to a type leaves tokens as they are."""
+    """Return whether a conversion to `dtype` preserves tokens."""
     return not np.issubdtype(dtype, np.integer) or np.dtype(dtype).itemsize >= 4

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         parser.exit(2)
     parser.parse_args(arguments)
-    raise AssertionError(arguments)  # the parser accepts known commands only
+    raise AssertionError(arguments)  # unreachable: the parser rejects unknown commands
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -128,7 +128,7 @@ def _ended_well(command: Callable[[], None]) -> int:
     except SystemExit as stop:
         if type(stop) is SystemExit:
             raise
-        # A subclass is the trainer's `Preempted`: a signal ended the run.
+        # The only subclass here is the trainer's `Preempted`: a signal ended the run.
         return _say(stop, stop.code if isinstance(stop.code, int) else _REFUSED)
     return 0
 

@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seed",
         type=seed,
         metavar="N",
-        help="seed of the model and of the order of the data (default: 0)",
+        help="seed of the model and of the data order (default: 0)",
     )
     parser.add_argument(
         "--fresh",

@@ -109,7 +109,7 @@ class RunConfig:
         model: `"module:function"`; the function returns model, optimizer and loss
             function. None suffices for planning.
         model_args: Keywords of the function that `model` names.
-        seed: Seed of the order of the data.
+        seed: Seed of the data order.
         save_path: Folder of the run. None suffices for planning.
         relative_to: Base folder of the file's relative paths; a relative `relative_to`
             starts from the folder of the file.
@@ -142,7 +142,7 @@ class RunConfig:
 
     @property
     def folder(self) -> Path:
-        """Base folder of relative paths; first in the search for the model's module."""
+        """Base folder of relative paths; Python searches the model here first."""
         return _without_detours(self.file.parent / self.relative_to)
 
     @property
@@ -150,8 +150,12 @@ class RunConfig:
         """The folder of the run; None without `save_path`."""
         return None if self.save_path is None else self.path(self.save_path)
 
+    def corpus(self, text: str) -> Path | str:
+        """Resolve the path of a corpus; a URL such as `s3://bucket/name` stays."""
+        return text if "://" in text else self.path(text)
+
     def path(self, text: str) -> Path:
-        """Join a path from the file to `folder`."""
+        """Resolve a path in the file against `folder`."""
         return _without_detours(self.folder / Path(text).expanduser())
 
 

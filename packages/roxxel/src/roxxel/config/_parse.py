@@ -31,7 +31,7 @@ Kind = Callable[[Any], Any]
 
 
 class _Expected(Exception):
-    """A value has the wrong kind. The message names the right kind: `an integer`."""
+    """A value has the wrong kind; the message is a phrase for the right kind."""
 
 
 def _unchanged(value: Any) -> Any:

@@ -75,7 +75,7 @@ def config_text(config: RunConfig) -> str:
         _pairs(top),
         _table("sources", _sources(config.sources)),
         _table("policies", schedule.policies),
-        *("[[phases]]\n" + _pairs(_fields(phase)) for phase in schedule.phases),
+        *("[[phases]]\n" + _pairs(asdict(phase)) for phase in schedule.phases),
         _table("model_args", config.model_args),
         _table("trainer", config.trainer.given()),
     ]
@@ -88,7 +88,7 @@ def config_text(config: RunConfig) -> str:
         }
         blocks.append(_table("eval", values))
     if mesh is not None:
-        blocks.append(_table("mesh", {n: v or None for n, v in _fields(mesh).items()}))
+        blocks.append(_table("mesh", {n: v or None for n, v in asdict(mesh).items()}))
     return "\n".join(filter(None, blocks))
 
 
@@ -125,10 +125,6 @@ def _key(name: str) -> str:
     return name if is_bare else _quoted(name)
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    return {k: v for k, v in asdict(value).items() if v is not None}
-
-
 def _value(value: Any) -> str:
     if isinstance(value, str):
         return _quoted(value)
@@ -138,8 +134,8 @@ def _value(value: Any) -> str:
         return repr(value)
     if isinstance(value, dt.datetime | dt.date | dt.time):
         return value.isoformat()
-    if is_dataclass(value):
-        value = _fields(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, Any]", value).items()
         inside = ", ".join(

@@ -5,9 +5,9 @@ downloads nothing. One source file is one document; its bytes are its tokens. A 
 corpus has the docstrings of the same files, also one document for each file. The
 quickstart blends this prose into the code.
 
-About 2 % of the files are held out. A hash of the content chooses them, so the choice
-does not depend on names, order or folder, and a copy of a held-out file is held out
-too. The second corpus omits the docstrings of held-out files.
+Training never reads about 2 % of the files, the held-out files. A hash of the content
+selects these files, so names, order and folder do not matter, and copies of a file stay
+together. The second corpus omits the docstrings of held-out files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HELD_OUT_SHARE = 0.02
 """Share of the documents that training never reads."""
 
 HELD_OUT_BYTES = 64 * 1024
-"""Minimum total size of the held-out documents, for a small library."""
+"""Minimum total size of the held-out documents. Only a small library needs this."""
 
 _NOT_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__"})
 _TESTS = frozenset({"test", "tests", "idle_test"})

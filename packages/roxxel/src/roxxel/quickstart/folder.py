@@ -2,7 +2,7 @@
 
 `quickstart.lock` marks the folder of a quickstart. The quickstart refuses any other
 folder that is not empty, and leaves this folder unchanged. A new run writes
-`config.toml` last. Without this file, an earlier start was interrupted, and the
+`config.toml` last. If this file is missing, the earlier start was incomplete, and the
 quickstart starts again.
 """
 
@@ -69,7 +69,7 @@ def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfi
     Args:
         path: Folder of the run.
         steps: Steps of the whole run; intervals and the learning rate follow from them.
-        seed: Seed of the model and of the order of the data.
+        seed: Seed of the model and of the data order.
         data: Folder of the corpora below `path`.
     """
     boundary = max(1, steps * 7 // 10)

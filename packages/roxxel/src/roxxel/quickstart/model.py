@@ -221,8 +221,8 @@ def sample_text(
         seed: The same model, prompt and seed give the same text.
 
     Returns:
-        The prompt and its continuation. Characters that cannot be printed become
-        U+FFFD, because a model after few steps may write control characters.
+        The prompt and its continuation. Unprintable characters become U+FFFD, because
+        an undertrained model may write control characters.
     """
     start = np.frombuffer(prompt.encode(), np.uint8)
     buffer = np.zeros((1, len(start) + num_bytes), np.int32)

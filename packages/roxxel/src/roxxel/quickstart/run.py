@@ -102,7 +102,7 @@ def quickstart(options: Options, say: Say) -> None:
 
 
 def _requested(folder: QuickstartFolder, options: Options) -> RunConfig | None:
-    """Return the config of the folder's run, lengthened if requested; None if new."""
+    """Return the config of the folder's run, with new `steps`; None for a new run."""
     steps, seed, path = options.steps, options.seed, folder.path
     if steps is not None and steps < MIN_STEPS:
         raise QuickstartError(
@@ -188,7 +188,7 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
     say(f"Model   a transformer with {count_parameters(trainer.model):,} parameters")
     say(f"Where   {len(devices)} x {devices[0].device_kind}; seed {config.seed}")
     say("")
-    say("The plan (a sample is its context and the byte that follows):")
+    say("The plan (a sample is a context and the next byte):")
     say("")
     for line in str(trainer.plan()).splitlines():
         say(line)
@@ -217,7 +217,7 @@ def _say_ending(
         f"({log(VOCAB_SIZE):.2f} for a uniform guess)."
     )
     say("")
-    say("What the model writes now (the prompt was the first word):")
+    say("A text by the model (the first word is the prompt):")
     assert isinstance(trainer.model, Decoder)  # noqa: S101 - the config names `Decoder`
     sample = sample_text(
         trainer.model, _PROMPT, num_bytes=_SAMPLE_BYTES, seed=trainer.seed
@@ -233,10 +233,10 @@ def _say_farewell(
     say("")
     say(f"In {shlex.quote(str(folder.path))}:")
     say("  checkpoints/   model and optimizer: the newest three and the best")
-    say("  data/          the corpora (look at one with `roxxel format info`)")
+    say("  data/          the corpora (`roxxel format info` describes a corpus)")
     say("  metrics.jsonl  loss, tokens/s, waiting time and held-out loss by step")
     say("  system.log     what happened when")
     say("  config.toml    this run as a file for `roxxel plan` and `roxxel train`")
-    say(f"Look at it:       {options.report}")
-    say(f"Train it longer:  {options.command} --steps {2 * steps_of(config)}")
-    say(f"Start over:       {options.command} --fresh")
+    say(f"Write a report:  {options.report}")
+    say(f"Train longer:    {options.command} --steps {2 * steps_of(config)}")
+    say(f"Start over:      {options.command} --fresh")

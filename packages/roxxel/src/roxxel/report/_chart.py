@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-COLORS = 8
+_COLORS = 8
 """Number of colours; the page defines them as `--c0` to `--c7`."""
 
 _MOST_POINTS = 800
@@ -94,7 +94,7 @@ class Mark:
     """A step at which a phase begins, with labels of different lengths."""
 
     step: int
-    labels: tuple[str, ...]  # longest first; the first that fits is drawn
+    labels: tuple[str, ...]  # longest first; the chart shows the first label that fits
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Chart:
     is_stack: bool = False
     from_zero: bool = True
     may_be_log: bool = False
-    shown: Callable[[float], str] = field(default=short)  # text of a value
+    shown: Callable[[float], str] = field(default=short)  # returns the text of a value
     height: int = 220  # pixels
 
     def html(self, last_step: int, marks: Sequence[Mark]) -> str:
@@ -323,4 +323,4 @@ def axis_over(
 
 
 def _color(index: int) -> str:
-    return f"var(--c{index % COLORS})"
+    return f"var(--c{index % _COLORS})"

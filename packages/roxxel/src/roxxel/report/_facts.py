@@ -70,7 +70,7 @@ class RunFacts:
         wait_share: Share of `seconds` in which the loop waited for data.
         first_time: Time of the first row, ISO 8601; empty without rows.
         last_time: Time of the last row, ISO 8601; empty without rows.
-        seed: Seed of the order of the data; None without `run.json`.
+        seed: Seed of the data order; None without `run.json`.
         versions: Versions of the libraries that the run began with.
         train: Values over the steps, by field of the training rows; a long series is
             thinned.
@@ -80,7 +80,7 @@ class RunFacts:
         checkpoints: The undamaged checkpoints in the folder, oldest first.
         best_metric: Name of the metric that ranks checkpoints.
         best_step: Step of the best checkpoint; None if no checkpoint has the metric.
-        starts: Number of starts in the log, resumed or not.
+        starts: Number of starts in the log, including resumes.
         alerts: Warnings and errors of the log, oldest first.
         last_text: The last text that `eval_fn` returned; empty without a text.
         num_damaged: Damaged lines of `metrics.jsonl`.
@@ -247,7 +247,7 @@ def _tokens_columns(train: Rows) -> dict[str, Series]:
 
 
 def _phases(train: Rows, checkpoints: list[Checkpoint]) -> Iterable[PhaseFacts]:
-    """Yield the trained part of every phase in the newest checkpoint or a row."""
+    """Yield the trained part of each phase in the rows or the newest checkpoint."""
     recorded = _recorded_phases(checkpoints)
     before: dict[str, int] = {}
     last_step = 0
@@ -290,7 +290,7 @@ def _recorded_phases(checkpoints: list[Checkpoint]) -> dict[int, dict[str, Any]]
 
 
 def _is_phase(entry: Any) -> bool:
-    """Return whether an entry has the form that `Sampler.state` gives a phase."""
+    """Return whether an entry has the form of a phase in `Sampler.state`."""
     try:
         counts = [entry["start"], entry["batch_size"], entry["seq_len"]]
         weights = list(entry["weights"].values())

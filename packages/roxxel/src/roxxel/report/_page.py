@@ -28,7 +28,7 @@ _MEANINGS = {
     "grad_norm": "norm of the gradient",
     "learning_rate": "step size of the optimizer",
 }
-"""Chart titles of the trainer's own fields: meanings with units."""
+"""Chart titles of the trainer's own fields, with units."""
 
 
 def page(facts: RunFacts) -> str:
