@@ -227,8 +227,10 @@ def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
     write_old(tmp_path, [tokens.tobytes()], dtype="int32", blocks_per_shard=2)
     old = Roxxel02Tokens(tmp_path)
     sentence = (
-        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on); tokens "
-        "cannot be negative, so check the dtype, or copy the file again"
+        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on), and tokens "
+        "cannot be negative; check the dtype, or copy the file again; if the old "
+        "separator was not whole tokens (such as one byte after tokens of int32), it "
+        "shifted all later tokens, so write this corpus again from its texts"
     )
 
     for read in (
@@ -240,6 +242,14 @@ def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
             read()
         assert str(caught.value) == sentence
     assert old.read([0], 37, np.uint16)[0, 36] == 36
+
+
+def test_the_error_of_a_shifted_corpus_names_its_cause(tmp_path: Path) -> None:
+    documents = [each.tobytes() for each in tokens_of(30, 50, 71)]
+    write_old(tmp_path, documents, b"\0", dtype="int32")
+
+    with pytest.raises(ShardError, match="if the old separator was not whole tokens"):
+        list(Roxxel02Tokens(tmp_path / "old_*.rox", separator=0).documents)
 
 
 FOOT = 32

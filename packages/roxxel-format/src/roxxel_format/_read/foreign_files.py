@@ -210,8 +210,10 @@ class BlockFile:
             at = items.start + int(np.argmax(found < 0))
             raise ShardError(
                 f"{self._file.path}: holds the token {self.items[at]} (byte "
-                f"{at * found.itemsize} on); tokens cannot be negative, so check the "
-                "dtype, or copy the file again"
+                f"{at * found.itemsize} on), and tokens cannot be negative; check the "
+                "dtype, or copy the file again; if the old separator was not whole "
+                f"tokens (such as one byte after tokens of {found.dtype}), it shifted "
+                "all later tokens, so write this corpus again from its texts"
             )
         return found
 
