@@ -409,6 +409,98 @@ def test_the_command_converts_old_shards(ending: str, tmp_path: Path) -> None:
     assert corpus.num_documents == len(inputs)  # one for each file
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--separator", "0"],
+        ["--separator", "0", "--dtype", "uint16", "--workers", "2"],
+        ["--separator-bytes", r"\x00\x00\x00\x00", "--dtype", "uint16"],
+    ],
+)
+def test_the_command_cuts_documents_at_the_separator(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = tokens_of(30, 50, 70, 3)
+    data = [each.tobytes() for each in documents]
+    write_old(tmp_path, data, np.int32(0).tobytes(), dtype="int32")
+    inputs = sorted(map(str, tmp_path.glob("old_*.rox")))
+    assert len(inputs) == 4
+
+    assert main(["write", str(tmp_path / "new_*.rox"), *inputs, *options]) == 0
+
+    dtype = "uint16" if "uint16" in options else "int32"
+    guide = Roxxel(tmp_path / "guide_*.rox")
+    old = Roxxel02Tokens(tmp_path / "old_*.rox", separator=0)
+    guide.write(old.documents, separator=0, dtype=dtype)
+    new = Roxxel(tmp_path / "new_*.rox")
+    assert new.fingerprint == guide.fingerprint
+    assert [each.tolist() for each in new.documents] == [x.tolist() for x in documents]
+    assert not capsys.readouterr().err
+
+
+def test_the_command_says_that_old_shards_become_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_old(tmp_path, [b"text"] * 99, b"\n")
+    inputs = sorted(map(str, tmp_path.glob("old_*.rox")))
+
+    assert main(["write", str(tmp_path / "new_*.rox"), *inputs]) == 0
+
+    assert Roxxel(tmp_path / "new_*.rox").num_documents == len(inputs)
+    assert capsys.readouterr().err == (
+        f"{inputs[0]}: a shard of the first Roxxel does not record its documents, so "
+        "each shard becomes one document; to cut documents at a separator, pass "
+        "--separator or --separator-bytes\n"
+    )
+    more = ["--separator", "none"]
+    assert main(["write", str(tmp_path / "more_*.rox"), *inputs, *more]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_the_command_cuts_only_old_shards_among_other_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_old(tmp_path, [b"one", b"three"], b"<e>", block_size=8)
+    np.save("a.npy", np.arange(60, 66, dtype=np.uint8))
+    write = ["write", "new_*.rox", "old_0000.rox", "a.npy", "old_0000.rox"]
+
+    assert main([*write, "--separator-bytes", "<e>"]) == 0
+    assert [bytes(each) for each in Roxxel("new_*.rox").documents] == [
+        b"one",
+        b"three",
+        b"<=>?@A",
+        b"one",
+        b"three",
+    ]
+    assert main([*write, "--separator", "101", "--vocab-size", "110"]) == 1
+    assert main([*write, "--separator", "300", "--exist", "replace"]) == 1
+    errors = capsys.readouterr().err
+    assert "new_*.rox: made with other arguments (" in errors
+    assert "separator=300 is not a value of uint8" in errors
+    other = ["write", "b_*.rox", "old_0000.rox", "old_0000.rox", "--vocab-size", "110"]
+    assert main([*other, "--separator", "62"]) == 1
+    assert (
+        "old_0000.rox and the shards after it: document 0: value 111 is outside"
+        in capsys.readouterr().err
+    )
+
+
+def test_the_command_cuts_no_compressed_old_shard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_old(tmp_path, [b"text"] * 9, b"\n")
+    path = tmp_path / "old_0000.rox.gz"
+    path.write_bytes(gzip.compress((tmp_path / "old_0000.rox").read_bytes()))
+
+    assert main(["write", str(tmp_path / "n.rox"), str(path), "--separator", "10"]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel-format: {path}: is compressed, and documents can only be cut in plain "
+        "shards; pass plain files, or --separator none\n"
+    )
+
+
 def test_the_command_names_a_damaged_old_shard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

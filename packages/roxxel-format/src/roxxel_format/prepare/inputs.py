@@ -37,6 +37,11 @@ def format_of(path: str) -> str:
     return _BY_SUFFIX.get(Path(name).suffix.lower(), "text")
 
 
+def is_old_shard(path: str, form: str | None) -> bool:
+    """Return whether a file is read as a shard of the first Roxxel."""
+    return (form or format_of(path)) == "roxxel02"
+
+
 def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
     """Yield the documents of one file.
 
