@@ -501,6 +501,49 @@ def test_the_command_cuts_no_compressed_old_shard(
     )
 
 
+@pytest.mark.parametrize(
+    ("form", "ending"),
+    [(None, ".bin"), (None, ".bin.gz"), ("text", ".rox"), ("lines", ".bin")],
+)
+def test_the_command_takes_no_shard_for_text(
+    form: str | None,
+    ending: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_old(tmp_path, [b"some\ntext"] * 99, b"\n", block_size=1024)
+    Roxxel(tmp_path / "new.rox").write([b"some text"])
+    options = ["--format", form] if form else []
+    cases = {
+        "old_0000.rox": "is a shard of the first Roxxel (ROXXEL02), not text; add "
+        "--format roxxel02",
+        "new.rox": "is a shard of Roxxel, not text; rename it to a name that ends with "
+        ".rox, and read it with roxxel_format.Roxxel",
+    }
+    for name, sentence in cases.items():
+        data = (tmp_path / name).read_bytes()
+        path = tmp_path / f"{name}{ending}"
+        path.write_bytes(gzip.compress(data) if ending == ".bin.gz" else data)
+
+        assert main(["write", str(tmp_path / "c.rox"), str(path), *options]) == 1
+
+        assert capsys.readouterr().err == f"roxxel-format: {path}: {sentence}\n"
+    assert not list(tmp_path.glob("c*"))
+
+
+def test_a_text_that_ends_like_an_old_shard_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for text in ("ROXXEL02", "The shards of the first Roxxel end with ROXXEL02"):
+        path.write_text(text, encoding="utf-8")
+        options = ["--exist", "replace", "--separator", "none"]
+        for form in ("text", "lines"):
+            write = ["write", str(tmp_path / "c.rox"), str(path), "--format", form]
+
+            assert main([*write, *options]) == 0
+
+            assert bytes(Roxxel(tmp_path / "c.rox").documents[0]).decode() == text
+
+
 def test_the_command_names_a_damaged_old_shard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

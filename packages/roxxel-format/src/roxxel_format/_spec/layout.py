@@ -258,6 +258,11 @@ def _crc_of_head(head: bytes) -> int:
     return crc
 
 
+def is_shard_head(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a shard."""
+    return head.startswith(_HEAD_MAGIC)
+
+
 def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     """Return the layout of a file, after checking its head and foot against its size.
 
