@@ -23,6 +23,7 @@ from roxxel_loader import (
     RangeDataset,
     SimpleDataset,
     StreamingDataset,
+    device_stream,
 )
 
 from .helpers import join_threads, make_mesh, sharded, threads
@@ -374,6 +375,35 @@ def test_numbers_of_jax_count_as_pythons() -> None:
     assert loader.batch(two).tolist() == [4, 5]
     assert len(list(loader)) == len(loader) == 10
     assert len(loader.epoch(two)) == 5
+
+
+def test_a_bool_is_not_a_number() -> None:
+    dataset, flag = SimpleDataset(range(4)), True
+    names = ("batch_size", "workers", "prefetch", "seed", "start_step", "epochs")
+    for name in names:
+        options: dict[str, Any] = {"batch_size": 2, name: flag}
+        with pytest.raises(TypeError, match=f"{name} is True; give an integer"):
+            Dataloader(dataset, **options)
+    loader = Dataloader(dataset, 2)
+    for use in (
+        loader.batch,
+        loader.epoch,
+        dataset.take,
+        lambda count: dataset.split_dataset_by_node(count, 0),
+        lambda count: Dataloader(dataset, 2, process_index=0, process_count=count),
+        lambda stop: device_stream(lambda _: np.zeros(2), 0, stop),
+    ):
+        with pytest.raises(TypeError, match="is True; give an integer"):
+            use(flag)
+
+
+def test_an_epoch_may_be_after_the_last_of_an_iteration() -> None:
+    loader = Dataloader(range(5), 2, shuffle=True, epochs=1)
+    endless = Dataloader(range(5), 2, shuffle=True, epochs=None)
+
+    assert lists(loader.epoch(3)) == [
+        endless.batch(step).tolist() for step in (9, 10, 11)
+    ]
 
 
 @pytest.mark.parametrize("workers", [0, 2])
