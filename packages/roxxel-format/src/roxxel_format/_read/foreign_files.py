@@ -72,7 +72,7 @@ def read_megatron_index(
             f"{path}: index version {version} with item type {code} is not supported; "
             "convert the corpus to index version 1"
         )
-    # Some writers append a mode (one byte) for each sequence.
+    # Some writers append one byte for each sequence, its mode.
     needed = _MEGATRON_HEAD_SIZE + 12 * num_sequences + 8 * num_bounds
     if file.num_bytes not in (needed, needed + num_sequences):
         raise ShardError(
@@ -101,8 +101,8 @@ def read_megatron_index(
     dtype = np.dtype(_MEGATRON_DTYPES[code])
     if (pointers != ends[:-1] * dtype.itemsize).any():
         raise ShardError(
-            f"{path}: its sequences do not follow one another in the .bin file; "
-            "only such files can be read in place"
+            f"{path}: its sequences are not adjacent in the .bin file; only files with "
+            "adjacent sequences can be read in place"
         )
     return dtype, ends[bounds[1:]]
 
@@ -110,7 +110,7 @@ def read_megatron_index(
 def parse_roxxel02(
     path: str, data: memoryview, dtype: npt.DTypeLike | None = None
 ) -> Tokens:
-    """Return the items of a shard of `ROXXEL02` or `ROXXEL01`, a view of its bytes.
+    """Return the items of a shard of `ROXXEL02` or `ROXXEL01`: a view of `data`.
 
     The shard holds blocks of any sizes, the end of each block in bytes (int64), and a
     foot: the number of blocks, their bytes, the name of the item type (`ROXXEL02`
@@ -176,7 +176,7 @@ def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
 
 
 class Identity(NamedTuple):
-    """Facts about a shard that differ after its file is replaced."""
+    """Facts about a shard that change if its file is replaced."""
 
     dtype: np.dtype[Any]
     num_items: int
@@ -194,7 +194,7 @@ class BlockFile:
 
     @property
     def identity(self) -> Identity:
-        """The identity of the file when it was opened."""
+        """Identity of the file when it was opened."""
         status, items = self._file.status, self.items
         return Identity(items.dtype, items.size, status.st_ino, status.st_mtime_ns)
 
@@ -217,14 +217,14 @@ class BlockFile:
 
 
 def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return a dtype, little-endian unless its spelling says big-endian."""
+    """Return a little-endian dtype, unless `dtype` is explicitly big-endian."""
     is_big = isinstance(dtype, str) and dtype.startswith(">")
     found = np.dtype(dtype)
     return found if is_big or found.byteorder == ">" else found.newbyteorder("<")
 
 
 def map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
-    """Map a file of items without a header."""
+    """Map a file that holds items without a header."""
     file = _map_file(path)
     if file.num_bytes % dtype.itemsize:
         raise ShardError(
@@ -235,7 +235,7 @@ def map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
 
 
 def map_npy(path: Path) -> tuple[MappedFile, Tokens]:
-    """Map a `.npy` file of one flat array."""
+    """Map a `.npy` file that holds a flat array."""
     file = _map_file(path)
     try:
         dtype, shape, offset = _parse_npy_header(file)

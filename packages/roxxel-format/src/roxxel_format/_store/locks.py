@@ -27,17 +27,17 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def committing(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock for comparing and replacing the manifest; wait for the lock."""
+    """Wait for and hold the lock that protects the manifest."""
     return _held(name.commit_lock, fcntl.LOCK_EX)
 
 
 def writing(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock that keeps `clean` from removing new shards; wait for `clean`."""
+    """Wait for `clean`, and hold the lock that keeps it from removing new shards."""
     return _held(name.write_lock, fcntl.LOCK_SH)
 
 
 def alone(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock that excludes all other writes of a corpus; wait for `clean`.
+    """Wait for `clean`, and hold the lock that excludes all writes of a corpus.
 
     The lock file of a corpus of one file is its draft. Raises BlockingIOError if
     another write is in progress.

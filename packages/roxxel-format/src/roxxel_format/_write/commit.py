@@ -2,7 +2,7 @@
 
 A commit makes shards a corpus (docs/format.md, section 10). `commit` holds the commit
 lock while it compares and replaces the manifest. If two writes began from the same
-manifest, one commits, and `commit` returns False to the other.
+manifest, the first commits, and `commit` returns False to the second.
 
 Earlier writers made numbered shards without a manifest. The `write` field in a shard's
 metadata says whether its write was interrupted (section 10.6).
@@ -106,7 +106,7 @@ def discard(name: CorpusName, file_names: Iterable[str]) -> None:
 
 
 def withdraw(name: CorpusName) -> None:
-    """Remove a manifest without versions; a manifest with versions stays."""
+    """Remove the manifest if it has no versions."""
     path = _manifest_path(name)
     with committing(name):
         if _read(path) == BEGUN.data:
@@ -185,7 +185,7 @@ def leftovers(name: CorpusName) -> list[Path]:
 
 
 def has_files(name: CorpusName) -> bool:
-    """Return whether a corpus exists, or a write left a file such as a lock."""
+    """Return whether a corpus exists, or any file of a write, such as a lock."""
     if name.manifest is None:
         return name.single.exists() or bool(leftovers(name))
     beside = name.manifest, name.write_lock
@@ -197,13 +197,12 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
     before = leftovers(name)
     if not before:
         return []
-    lock = draft_path(name.single)  # `alone` creates it to lock a corpus of one file.
+    lock = draft_path(name.single)  # `alone` creates this draft as a lock.
     with alone(name):
         found = [each for each in leftovers(name) if each in before or each != lock]
         for path in found:
-            if path == name.manifest:
-                continue
-            path.unlink()
+            if path != name.manifest:
+                path.unlink()
         if name.manifest in found:
             withdraw(name)
         lock.unlink(missing_ok=True)
@@ -235,7 +234,7 @@ def _manifest_of(
     metadata: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> Manifest:
-    """Return a manifest of one version, made from the feet of the shards."""
+    """Make a manifest of one version from the feet of the shards."""
     layouts = layouts_of([str(path) for path in paths])
     table = shard_table([path.name for path in paths], layouts)
     head = layouts[0].head

@@ -67,7 +67,7 @@ class Units(ABC):
         arguments: Mapping[str, Any],
         base: str | None,
     ) -> Callable[[], ShardTable]:
-        """Set dtype and kind of the intake; return a function that writes the shards.
+        """Set dtype and kind of `intake`; return a function that writes the shards.
 
         `base` is the fingerprint of the corpus before the write.
         """
@@ -174,7 +174,7 @@ def _kept(
     if inputs is not None and recorded.get("inputs") == inputs.older:
         arguments = arguments | {"inputs": inputs.older}
         limits = (
-            "; its inputs were compared by name, size and time alone, because the "
+            "; its inputs were compared only by name, size and time, because the "
             "corpus does not record more"
         )
     if recorded != arguments:
@@ -244,7 +244,7 @@ def _write_file(
 
 
 class _Write:
-    """One write of new shards, from the first document to the commit."""
+    """Writes new shards, from the first document to the commit."""
 
     def __init__(
         self,
@@ -322,7 +322,7 @@ class _Write:
             return path, draft
 
     def _begin(self) -> Iterator[int]:
-        """Commit an empty manifest if none exists; return the free numbers."""
+        """Commit an empty manifest if none exists; return free shard numbers."""
         # Commit now: readers treat numbered shards without a manifest as a corpus.
         if self._found.data is None:
             self._began = commit(self._name, self._found, Manifest())
@@ -330,7 +330,7 @@ class _Write:
                 raise self._lost()
             # Another write made the manifest; only an append may extend it.
             self._found = BEGUN if self._began else read_committed(self._name)
-        # The number of a listed shard is not free, even if its file is gone.
+        # Never reuse the number of a listed shard, even if its file is missing.
         names = [*self._found.manifest.shards.names, *own_names(self._name)]
         numbers = [self._name.number(drafted_name(each) or each) for each in names]
         first = max((n + 1 for n in numbers if n is not None), default=0)
@@ -350,7 +350,7 @@ class _Write:
             discard(self._name, old - manifest.file_names())
 
     def _extended(self, manifest: Manifest, shards: ShardTable) -> Manifest:
-        """Return the manifest that makes the new shards part of the corpus."""
+        """Return the manifest with the new shards."""
         if self._exist == "append":
             self._check_appendable(manifest)
         else:
@@ -387,7 +387,7 @@ class _Write:
         """Check that the documents fit the corpus; set the intake's dtype and kind."""
         intake, what = self._intake, self._name.pattern
         stored, kind = manifest.dtype_name, manifest.kind
-        if stored is None:  # Nothing is committed yet.
+        if stored is None:  # No version is committed yet.
             return
         if intake.dtype not in {None, stored}:
             raise ValueError(

@@ -8,6 +8,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_format._store.corpus_name import corpus_name, resolved
+from roxxel_format._store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,7 @@ class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
 
     `dtype` is the name of an item type. `inputs` identifies the documents before they
-    are read; None if nothing does.
+    are read, or is None.
     """
 
     separator: float | bytes | str | Separator | None = None
@@ -83,7 +84,7 @@ class WriteOptions:
 def difference(
     recorded: Mapping[str, Any], arguments: Mapping[str, Any], inputs: Inputs | None
 ) -> str:
-    """Return in words how the arguments of a write differ from the recorded ones."""
+    """Describe how the arguments of a write differ from the recorded arguments."""
     if not recorded:
         return "made with other arguments (not recorded)"
     differing = [
@@ -107,6 +108,11 @@ def name_to_write(
         raise TypeError(
             f"a list of {len(filepath)} paths cannot be written to; "
             'use a file, a folder, or a pattern such as "wiki_*.rox"'
+        )
+    if is_url(filepath):
+        raise ValueError(
+            f"{filepath}: this release reads buckets and does not write to them; write "
+            "to a disk, then upload the shards, and the manifest last"
         )
     name = corpus_name(resolved(filepath, sharded=sharded))
     try:

@@ -135,7 +135,7 @@ def _check_apart(
     shards = map(Path, corpus.paths)
     read = [CorpusName(shard.parent, shard.name, "", None) for shard in shards]
     for path in paths:
-        with contextlib.suppress(ValueError):  # No write accepts such a path.
+        with contextlib.suppress(ValueError):  # No corpus can be written to this path.
             read.append(corpus_name(resolved(path)))
     source = f"{', '.join(paths)}, the source of the split"
     pairs = [

@@ -48,7 +48,7 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
         path: The file; `-` is the standard input. Decompresses `.gz` and `.zst`.
         form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
             a document. `jsonl`: each line is a JSON string, a list of tokens, or an
-            object with such a value in `field`. `npy`: a flat array is one document;
+            object with one of these in `field`. `npy`: a flat array is one document;
             each row of a 2-D array is a document. `parquet`: each value of a column,
             a text or a list of tokens, is a document. `roxxel02`: a shard of the first
             Roxxel is one document. None: inferred from the name.
@@ -124,7 +124,7 @@ def _columns(path: str, table: Any, field: str) -> Iterator[Any]:
 
 
 def _column_document(path: str, row: int, value: Any) -> object:
-    """Return a text, or the items of a list as an array."""
+    """Return a text, or a list of tokens as an array."""
     items: Any = getattr(value, "values", None)
     what = "a null"
     if hasattr(items, "to_numpy"):
@@ -220,7 +220,7 @@ def _blocks(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
 def _npy_header(
     path: str, file: BinaryIO
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether the order is Fortran's, and dtype."""
+    """Return shape, whether items are in Fortran order, and dtype."""
     try:
         version = np.lib.format.read_magic(file)
         read = _HEADERS.get(version)

@@ -72,10 +72,10 @@ def prepare(
         options: As for `Roxxel.write`; a tokenizer is a path or a name.
         exist: As for `Roxxel.write`.
         workers: Processes that write units at the same time.
-        progress: Called with the number of finished units and of all units.
+        progress: Called with the number of finished units and the number of units.
 
     Returns:
-        The shards that were written or kept, and their counts.
+        A summary of the shards that were written or kept.
 
     Raises:
         FileExistsError: `exist` does not allow changing the corpus. Also for
@@ -159,7 +159,7 @@ class _Documents:
 
 @dataclass(frozen=True)
 class _Units(Units):
-    """The units of a preparation, in corpus order; processes of this machine write."""
+    """The units of a preparation, in corpus order; written on this machine."""
 
     documents: _Documents
     units: Sequence[_Documents]
@@ -176,8 +176,8 @@ class _Units(Units):
     ) -> Callable[[], ShardTable]:
         """Read documents until dtype and kind are known; return a function that writes.
 
-        All units use this dtype and kind, whatever their first documents are. Raises
-        NoDocumentsError if there are no documents.
+        Every unit uses this dtype and kind, wherever it begins. Raises NoDocumentsError
+        if there are no documents.
         """
         if next(intake.arrays(self.documents), None) is None:
             raise NoDocumentsError(name.pattern)
@@ -219,8 +219,8 @@ class _Units(Units):
             yield from pool.map(job.write_unit, *zip(*units, strict=True))
         except BrokenProcessPool as error:
             raise ChildProcessError(
-                "a worker process ended early, perhaps for lack of memory; use fewer "
-                "workers and write again, which keeps the units that are done"
+                "a worker process ended early, perhaps for lack of memory; write again "
+                "with fewer workers, which keeps the finished units"
             ) from error
         finally:
             pool.shutdown(cancel_futures=True)
@@ -228,7 +228,7 @@ class _Units(Units):
 
 @dataclass(frozen=True)
 class _Job:
-    """The data that every process of a preparation needs; can be pickled.
+    """The picklable data that every process of a preparation needs.
 
     `digest` is 12 hexadecimal digits that depend on the inputs, the arguments, and the
     version of the corpus before the write. `options.dtype` is the dtype of the corpus.
