@@ -40,7 +40,7 @@ from roxxel_format._write.options import (
 from roxxel_format._write.series import ShardSeries
 from roxxel_format._write.shard_writer import shard_size_bound
 from roxxel_format._write.target import name_to_write
-from roxxel_format.errors import NotAShardError, ShardError
+from roxxel_format.errors import NotAShardError, OldShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -119,7 +119,12 @@ def _or_replace(name: CorpusName) -> Generator[None]:
         if name.manifest is not None:
             problem += f", but its name is that of a shard of {name.pattern}"
             remedy = "move the file elsewhere"
-        raise NotAShardError(
+        if isinstance(error, OldShardError):
+            remedy = (
+                "convert the old shards first, with `roxxel-format write "
+                '"new_*.rox" FILES --separator SEP`'
+            )
+        raise type(error)(
             f"{problem}; {remedy}, or write under another name"
         ) from error
 
@@ -271,16 +276,19 @@ class _Write:
     def run(self, data: Iterable[object] | Units) -> tuple[ShardTable, float]:
         """Write and commit shards; return their table and the seconds of flushing."""
         appends, replaces = self._exist == "append", self._exist == "replace"
+        is_repeated = False
         if not appends and read_committed(self._name, replaces=replaces).is_begun:
             with alone(self._name):  # Raises if the first write is in progress.
-                _print_notice(
-                    f"{self._name.folder}: an earlier write was interrupted; repeating "
-                    "or continuing it"
-                )
+                is_repeated = True
         with writing(self._name):
             with _or_replace(self._name):
                 self._found = find_committed(
                     self._name, replaces=replaces, appends=appends
+                )
+            if is_repeated:
+                _print_notice(
+                    f"{self._name.folder}: an earlier write was interrupted; repeating "
+                    "or continuing it"
                 )
             if appends:
                 self._check_appendable(self._found.manifest)
