@@ -219,9 +219,12 @@ def has_files(name: CorpusName) -> bool:
 
 
 def remove_leftovers(name: CorpusName) -> list[Path]:
-    """Remove and return leftovers; raise BlockingIOError if a write is in progress."""
-    before = leftovers(name)
-    if not before:
+    """Remove and return leftovers; raise BlockingIOError if a write is in progress.
+
+    Also removes the lock files if there is no manifest.
+    """
+    before, locks = leftovers(name), _idle_locks(name)
+    if not before and not locks:
         return []
     lock = draft_path(name.single)  # `alone` creates this draft as a lock.
     with alone(name):
@@ -235,7 +238,29 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
         if name.manifest in found:
             withdraw(name)
         lock.unlink(missing_ok=True)
-    return found
+        for path in _idle_locks(name):
+            path.unlink()
+    return [*found, *locks]
+
+
+def remove_idle_locks(name: CorpusName) -> None:
+    """Remove the lock files unless there is a manifest or a write in progress."""
+    if not _idle_locks(name):
+        return
+    with contextlib.suppress(OSError), alone(name):
+        for path in _idle_locks(name):
+            path.unlink()
+
+
+def _idle_locks(name: CorpusName) -> list[Path]:
+    """Return the lock files of a corpus without a manifest.
+
+    A process that holds the lock `alone` may remove them, in this order: when the lock
+    of writes is removed, other writes begin with a new one.
+    """
+    if name.manifest is None or name.manifest.exists():
+        return []
+    return [path for path in (name.commit_lock, name.write_lock) if path.exists()]
 
 
 def _columns_first(names: Iterable[str]) -> list[str]:

@@ -28,6 +28,7 @@ from roxxel_format._write.commit import (
     find_committed,
     leftovers,
     read_committed,
+    remove_idle_locks,
     remove_leftovers,
     withdraw,
 )
@@ -280,32 +281,39 @@ class _Write:
         if not appends and read_committed(self._name, replaces=replaces).is_begun:
             with alone(self._name):  # Raises if the first write is in progress.
                 is_repeated = True
-        with writing(self._name):
-            with _or_replace(self._name):
-                self._found = find_committed(
-                    self._name, replaces=replaces, appends=appends
-                )
-            if is_repeated:
-                _print_notice(
-                    f"{self._name.folder}: an earlier write was interrupted; repeating "
-                    "or continuing it"
-                )
-            if appends:
-                self._check_appendable(self._found.manifest)
-            else:
-                is_taken = not replaces and bool(self._found.manifest.versions)
-                _check_free(self._name, is_taken=is_taken)
-            try:
-                table = self._shards(data)
-                self._commit(table)
-            except BaseException:
-                self._undo()
-                raise
+        try:
+            with writing(self._name):
+                self._prepare(is_repeated=is_repeated)
+                try:
+                    table = self._shards(data)
+                    self._commit(table)
+                except BaseException:
+                    self._undo()
+                    raise
+        except BaseException:
+            remove_idle_locks(self._name)
+            raise
         if not appends:
             # A later `clean` removes files that cannot be removed now.
             with contextlib.suppress(OSError):
                 remove_leftovers(self._name)
         return table, self._series.sync_s
+
+    def _prepare(self, *, is_repeated: bool) -> None:
+        """Find the manifest, and check that this write may change the corpus."""
+        appends, replaces = self._exist == "append", self._exist == "replace"
+        with _or_replace(self._name):
+            self._found = find_committed(self._name, replaces=replaces, appends=appends)
+        if is_repeated:
+            _print_notice(
+                f"{self._name.folder}: an earlier write was interrupted; repeating or "
+                "continuing it"
+            )
+        if appends:
+            self._check_appendable(self._found.manifest)
+        else:
+            is_taken = not replaces and bool(self._found.manifest.versions)
+            _check_free(self._name, is_taken=is_taken)
 
     def _shards(self, data: Iterable[object] | Units) -> ShardTable:
         if not isinstance(data, Units):
