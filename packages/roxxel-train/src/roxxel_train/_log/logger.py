@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 import traceback
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,7 +28,7 @@ from roxxel_train._log.terminal import Terminal
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from types import TracebackType
 
 
@@ -333,6 +334,25 @@ class _Sink:
         method = getattr(self._sink, name, None)
         if method is not None:
             method(*args)
+
+
+@contextmanager
+def collected_warnings(package: str) -> Generator[list[str]]:
+    """Collect the warnings of a package's `logging` logger, which still shows them."""
+    messages: list[str] = []
+
+    def collect(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            messages.append(record.getMessage())
+        return True
+
+    # A handler would keep `logging` from printing the warnings; a filter does not.
+    logger = logging.getLogger(package)
+    logger.addFilter(collect)
+    try:
+        yield messages
+    finally:
+        logger.removeFilter(collect)
 
 
 class WarningForwarder(logging.Handler):

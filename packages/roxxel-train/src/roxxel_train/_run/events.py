@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from roxxel_ckpt import RestoreReport
     from roxxel_curriculum import MixPlan, Plan, Sampler
 
 Planned = tuple[int, str]
@@ -133,11 +132,6 @@ def dropped_rows(number: int, step: int) -> str:
         f"{number} rows of metrics after step {step} were dropped; "
         "the run writes them again"
     )
-
-
-def changed_model(report: RestoreReport) -> str:
-    """Return the line of a new run with the weights of a different model."""
-    return f"the model has changed: {report}"
 
 
 def requested_save(step: int) -> str:

@@ -251,10 +251,10 @@ class Session:
         plan = state.plan()
         for line in events.opening(sampler, plan, start, state.weights_from):
             log.info(line)
-        report = state.weights_report
-        if not start and report is not None and not report.is_exact:
-            # The checkpointer's own warning is already on the terminal.
-            log.info(events.changed_model(report), terminal=False)
+        if not start:
+            for text in state.weights_warnings:
+                # The constructor has shown this warning before the log was open.
+                log.warning(text, terminal=False)
         warning = self.evaluator.metric_warning()
         if warning is not None:
             log.warning(warning)
