@@ -185,10 +185,11 @@ class Logger:
                 self.warning(f"{sink.name} is too slow; the logger drops rows for it")
 
     def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
-        """Move the progress bar, if there is one.
+        """Move the progress bar; without a bar, show a line about once a minute.
 
-        Call this method at every step: another thread draws the bar, at most ten times
-        a second.
+        Call this method at every step, before the metrics row of the step. Another
+        thread draws the bar, at most ten times a second. Without a bar, the line has
+        the step and the text `loss`; a training row within a minute replaces the line.
 
         Args:
             step: Updates done.
