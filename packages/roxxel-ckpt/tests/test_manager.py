@@ -24,7 +24,7 @@ from roxxel_ckpt.cli import main
 from .helpers import content, edit_json, make, save_all, train
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 LOSSES = {100: 0.1, 200: 0.3, 300: 0.2}
@@ -175,6 +175,40 @@ def test_every_kind_of_variable_comes_back(tmp_path: Path) -> None:
     assert content(live) == content(state(1))
 
 
+def test_variables_that_hold_a_tree_come_back(tmp_path: Path) -> None:
+    def state(number: int) -> nnx.Dict[Any]:
+        def array(size: int) -> jax.Array:
+            return jnp.full(size, number)
+
+        plain = nnx.Dict(number=nnx.data(array(2)), inner=nnx.Param(array(3)))
+        return nnx.Dict(
+            tree=nnx.Variable({"q": array(2), "r": (array(1), [array(2), array(3)])}),
+            pair=nnx.Variable((array(1), {}, array(4))),
+            # `value` is also the key under which NNX stores the value of a Variable.
+            value=nnx.Dict(value=nnx.Variable({"value": array(1), "q": array(2)})),
+            attention=nnx.Dict(value=plain, key=nnx.Param(array(1))),
+            deep=nnx.Variable({"b": {"value": array(5), "c": array(6)}}),
+        )
+
+    write_with_orbax(tmp_path, state(1), None, {1: 0.5})
+    live = state(2)
+    reading = Checkpointer(tmp_path, live)
+
+    assert reading.restore(strict=True) == 1
+    assert content(live) == content(state(1))
+
+
+def test_part_of_a_variable_that_holds_a_tuple_can_be_renamed(tmp_path: Path) -> None:
+    def pair(number: int) -> tuple[jax.Array, jax.Array]:
+        return jnp.full(2, number), jnp.full(3, number)
+
+    write_with_orbax(tmp_path, nnx.Dict(a=nnx.Variable(pair(1))), None, {1: 0.5})
+    live = nnx.Dict(b=nnx.Variable(pair(2)[1]))
+
+    assert Checkpointer(tmp_path, live).restore(rename={"a/1": "b"}) == 1
+    assert live.b[...].tolist() == [1, 1, 1]
+
+
 def test_sharded_keys_come_back_sharded(tmp_path: Path) -> None:
     mesh = jax.make_mesh((4,), ("x",), devices=jax.devices()[:4])
     sharding = NamedSharding(mesh, PartitionSpec("x"))
@@ -235,11 +269,123 @@ def test_damaged_description_falls_back_too(
 
     step = Checkpointer(folder, *make()).restore()
 
+    if text is None:
+        with pytest.raises(CheckpointDamagedError, match=f"300: .*{name} is missing"):
+            Checkpointer(folder, *make()).restore(300)
     are_metrics = name == "metrics/metrics" and text in {"[]", '{"tree_metadata": 3}'}
     assert step == (300 if are_metrics else 200)
     for command in (["ls", "--json"], ["show"], ["verify"]):
         assert main([*command, str(folder)]) in {0, 1}
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "name", ["default/_METADATA", "metrics/metrics", "_CHECKPOINT_METADATA", "array"]
+)
+def test_run_saves_a_damaged_step_of_orbax_again(folder: Path, name: str) -> None:
+    if name == "array":
+        cut(folder / "300")
+    else:
+        (folder / "300" / name).unlink()
+    with Checkpointer(folder, *make()) as saving:
+        assert saving.restore() == 200
+        save_all(saving, 300, metrics_dict={"loss": 0.4})
+
+        assert saving.restore() == 300
+    assert (folder / "abandoned" / "300" / "default").is_dir()
+
+
+def entry_of(body: Any, index: int = 0) -> Any:
+    """Return one entry of Orbax's list of leaves."""
+    return list(body["tree_metadata"].values())[index]
+
+
+def damage_key_type_name(body: Any) -> None:
+    key = entry_of(body)["key_metadata"][0]
+    key["key_typu"] = key.pop("key_type")
+
+
+def damage_key_type(body: Any) -> None:
+    entry_of(body)["key_metadata"][0]["key_type"] = 7
+
+
+def damage_key(body: Any) -> None:
+    entry_of(body)["key_metadata"][0]["key"] = 0
+
+
+def damage_value_type(body: Any) -> None:
+    entry_of(body)["value_metadata"]["value_type"] = "jax.Crray"
+
+
+def damage_empty_flag(body: Any) -> None:
+    entry_of(body)["value_metadata"]["skip_deserialize"] = "fals%"
+
+
+def remove_keys(body: Any) -> None:
+    entry_of(body)["key_metadata"] = []
+
+
+def keep_only_the_root(body: Any) -> None:
+    del entry_of(body)["key_metadata"][1:]
+
+
+def repeat_a_leaf(body: Any) -> None:
+    first, second = entry_of(body), entry_of(body, 1)
+    second["key_metadata"] = first["key_metadata"]
+
+
+@pytest.mark.parametrize("release", [False, True])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_key_type_name,
+        damage_key_type,
+        damage_key,
+        damage_value_type,
+        damage_empty_flag,
+        remove_keys,
+        keep_only_the_root,
+        repeat_a_leaf,
+    ],
+)
+def test_damaged_list_of_leaves_is_found_before_anything_is_read(
+    folder: Path,
+    damage: Callable[[Any], None],
+    release: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def damaged(body: Any) -> Any:
+        damage(body)
+        return body
+
+    edit_json(folder / "300" / "default" / "_METADATA", damaged)
+    reading = Checkpointer(folder, *make())
+
+    assert reading.peek() == (200, None)
+    assert reading.restore(release=release) == 200
+    path = str(folder / "300")
+    for command in (
+        ["show", path],
+        ["verify", path],
+        ["diff", "--values", path, str(folder / "200")],
+    ):
+        assert main(command) == 1
+        out, err = capsys.readouterr()
+        assert f"{path}: " in out + err
+        assert "default/_METADATA" in out + err
+
+
+def test_two_leaves_that_orbax_stored_in_one_place_are_damage(tmp_path: Path) -> None:
+    def dotted(number: int) -> nnx.Dict[Any]:
+        inner = nnx.Dict(b=nnx.Param(jnp.full(2, -number)))
+        return nnx.Dict(**{"a.b": nnx.Param(jnp.full(2, number)), "a": inner})
+
+    write_with_orbax(tmp_path, dotted(1), None, {1: 0.5})
+
+    with pytest.raises(
+        CheckpointDamagedError, match=r"model/a/b and model/a\.b in one"
+    ):
+        Checkpointer(tmp_path, dotted(2)).restore(1)
 
 
 def test_state_of_something_else_is_one_sentence(tmp_path: Path) -> None:

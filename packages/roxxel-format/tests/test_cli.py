@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -491,9 +492,7 @@ def test_a_worker_that_is_killed_is_one_sentence(
 
     assert code == 1
     error = capsys.readouterr().err
-    assert (
-        "a worker process ended early, perhaps for lack of memory; use fewer" in error
-    )
+    assert "a worker process ended early, perhaps for lack of memory; write ag" in error
     assert error.count("\n") == 1
 
 
@@ -666,7 +665,7 @@ def test_clean_says_what_it_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("write", tmp_path / "c_*.rox", *texts(tmp_path, 1)) == 0
-    (tmp_path / "c_00007.rox").touch()
+    shutil.copy(tmp_path / "c_00000.rox", tmp_path / "c_00007.rox")
     capsys.readouterr()
 
     assert run("clean", tmp_path / "c_*.rox") == 0

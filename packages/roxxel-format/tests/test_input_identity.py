@@ -173,7 +173,7 @@ def test_a_corpus_that_recorded_one_digest_of_its_inputs_is_kept(
     message = capsys.readouterr().err
     assert message.startswith(f"{tmp_path}: kept 39 tokens (uint8) in 3 documents and ")
     assert message.endswith(
-        " bytes; its inputs were compared by name, size and time alone, because the "
+        " bytes; its inputs were compared only by name, size and time, because the "
         "corpus does not record more\n"
     )
 

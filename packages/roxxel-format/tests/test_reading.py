@@ -527,7 +527,7 @@ def test_pattern_that_matches_another_corpus_is_an_error(tmp_path: Path) -> None
     write_shard(tmp_path / "c_00000.rox", [1])
     write_shard(tmp_path / "c_en_00000.rox", [2])
 
-    with pytest.raises(ShardError, match=r"1 shards of others \(such as c_en_00000"):
+    with pytest.raises(ShardError, match=r"1 other shards \(such as c_en_00000"):
         _ = Roxxel(tmp_path / "c_*.rox").num_tokens
     assert Roxxel(tmp_path / "c_[0-9]*.rox").tokens[:].tolist() == [1]
 

@@ -295,7 +295,7 @@ def test_an_empty_iterator_is_an_error_and_empty_documents_are_not(
 
 def test_arguments_that_cannot_be_met_are_refused_at_once(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
-        ("a_*_*.rox", {}, "only one \\* in the last part"),
+        ("a_*_*.rox", {}, "may have one \\*, in its last part"),
         ("a_*.rox", {"block_size": 5000}, "block_size must be a power of two"),
         ("a_*.rox", {"max_shard_bytes": 5000}, "max_shard_bytes=5000 is too small"),
         ("a_*.rox", {"exist": "maybe"}, "exist must be"),
@@ -554,19 +554,16 @@ threading.Thread(target=write).start()
     assert Roxxel(path).num_tokens == 24 * 500_000
 
 
-@pytest.mark.parametrize(
-    ("name", "exist"),
-    [("a.rox", "keep"), ("a_00000.rox", "keep"), ("a_00000.rox", "append")],
-)
 def test_a_file_that_is_no_shard_is_written_over_only_on_request(
-    tmp_path: Path, name: str, exist: Any
+    tmp_path: Path,
 ) -> None:
-    (tmp_path / name).write_bytes(b"hello")
-    corpus = Roxxel(tmp_path / name.replace("00000", "*"))
+    path = tmp_path / "a.rox"
+    path.write_bytes(b"hello")
+    corpus = Roxxel(path)
 
     with pytest.raises(
-        ShardError, match=rf"{name}: not a Roxxel shard, .* pass exist=\"replace\" to"
+        ShardError, match=r'a\.rox: not a Roxxel shard, .* pass exist="replace" to'
     ):
-        corpus.write([[1, 2]], separator=None, exist=exist)
-    assert (tmp_path / name).read_bytes() == b"hello"
+        corpus.write([[1, 2]], separator=None)
+    assert path.read_bytes() == b"hello"
     assert corpus.write([[1, 2]], separator=None, exist="replace").num_tokens == 2

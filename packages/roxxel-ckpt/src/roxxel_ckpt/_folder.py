@@ -105,7 +105,10 @@ class Folder:
         return [step for step in self.numbered() if _is_finished(self.step_path(step))]
 
     def is_checkpoint(self, step: int) -> bool:
-        """Return whether this package or an Orbax manager wrote a step's directory."""
+        """Return whether this package or an Orbax manager wrote a step's directory.
+
+        The step may be damaged.
+        """
         directory = self.step_path(step)
         return is_of_manager(directory) or any(
             (directory / part).exists() for part in _OURS
@@ -212,15 +215,23 @@ def cannot_hold_checkpoints(folder: Folder, error: OSError) -> CheckpointWriteEr
 
 
 def is_of_manager(directory: Path) -> bool:
-    """Return whether an Orbax manager wrote a step with the expected items."""
-    return not (directory / COMMIT_FILE).exists() and all(
-        (directory / name).exists() for name in _OF_MANAGER
-    )
+    """Return whether an Orbax manager wrote a step with the expected items.
+
+    A damaged step may lack one of the files that describe the step.
+    """
+    return not _is_committed(directory) and _num_of_manager(directory) >= 2
 
 
 def _is_finished(directory: Path) -> bool:
-    ours = any((directory / name).exists() for name in (COMMIT_FILE, V1_META_FILE))
-    return ours or is_of_manager(directory)
+    return _is_committed(directory) or _num_of_manager(directory) == len(_OF_MANAGER)
+
+
+def _is_committed(directory: Path) -> bool:
+    return any((directory / name).exists() for name in (COMMIT_FILE, V1_META_FILE))
+
+
+def _num_of_manager(directory: Path) -> int:
+    return sum((directory / name).exists() for name in _OF_MANAGER)
 
 
 def escaped(text: str) -> str:

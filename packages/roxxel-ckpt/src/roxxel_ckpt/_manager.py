@@ -8,6 +8,7 @@ package restores these checkpoints and never writes any. Their files have no dig
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_ckpt._folder import MANAGER_ITEM, escaped
@@ -15,11 +16,17 @@ from roxxel_ckpt._integrity import text_of
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 # `Description.format` of a step that an Orbax manager wrote.
 FORMAT_OF_MANAGER = 0
 _ROOTS = {"0": "model", "1": "optimizer"}
+_TREE_FILE = f"{MANAGER_ITEM}/_METADATA"
+# Orbax's numbers for a key of a sequence and for a key of a dict.
+_KEY_TYPES = (1, 2)
+_NUMBER = "scalar"
+_LEAF_TYPES = (_NUMBER, "jax.Array", "np.ndarray")
 
 
 class ManagerLeaf(NamedTuple):
@@ -63,38 +70,72 @@ def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
     """Return every leaf of a step, by the name that this package gives the leaf.
 
     Raises:
-        CheckpointDamagedError: A file is damaged, or the tree is not the state of
-            `(model, optimizer)`.
+        CheckpointDamagedError: A file is damaged, two leaves share one place, or the
+            tree is not the state of `(model, optimizer)`.
     """
-    name = f"{MANAGER_ITEM}/_METADATA"
-    tree: Any = _json(directory, name).get("tree_metadata")
+    tree: Any = _json(directory, _TREE_FILE).get("tree_metadata")
     try:
-        entries = [
-            (tuple(str(key["key"]) for key in entry["key_metadata"]), entry)
-            for entry in tree.values()
-        ]
-        values = [
-            (path, entry["value_metadata"]["value_type"])
-            for path, entry in entries
-            # An empty node of the tree has an entry but no array.
-            if not entry["value_metadata"]["skip_deserialize"]
-        ]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise _damaged(directory, name) from error
+        entries = [_parsed_entry(entry) for entry in tree.values()]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise _damaged(directory, _TREE_FILE) from error
+    children: defaultdict[tuple[str, ...], set[str]] = defaultdict(set)
+    for path, _ in entries:
+        for depth, key in enumerate(path):
+            children[path[:depth]].add(key)
     leaves: dict[str, ManagerLeaf] = {}
+    places: dict[str, str] = {}
     kinds = _key_kinds(directory)
-    for path, value_type in values:
+    for path, value_type in entries:
+        if value_type is None:
+            continue
         if path[0] not in _ROOTS:
             raise CheckpointDamagedError(
                 f"{directory}: Orbax wrote {path[0]!r} here, which is not part of the "
                 "state of (model, optimizer); restore another step"
             )
-        # NNX stores the array of a Variable under the key `value`.
-        inner = path[1:-1] if path[-1] == "value" else path[1:]
-        leaves["/".join([_ROOTS[path[0]], *map(escaped, inner)])] = ManagerLeaf(
-            path, value_type == "scalar", kinds.get(".".join(path))
-        )
+        name = _name_of(path, children)
+        if name in leaves:
+            raise _damaged(directory, _TREE_FILE)
+        place = ".".join(path)
+        if place in places:
+            raise CheckpointDamagedError(
+                f"{directory}: Orbax stored {places[place]} and {name} in one place, "
+                "so one of them is lost; restore another step"
+            )
+        places[place] = name
+        leaves[name] = ManagerLeaf(path, value_type == _NUMBER, kinds.get(place))
     return leaves
+
+
+def _name_of(
+    path: tuple[str, ...], children: Mapping[tuple[str, ...], set[str]]
+) -> str:
+    """Return the name that this package gives to a leaf in Orbax's tree."""
+    inner = list(path[1:])
+    # NNX stores the value of a Variable under the key `value`, which has no siblings.
+    # Modules may use the same key, above the Variable.
+    for depth in range(len(path) - 1, 0, -1):
+        if path[depth] == "value" and len(children[path[:depth]]) == 1:
+            del inner[depth - 1]
+            break
+    return "/".join([_ROOTS[path[0]], *map(escaped, inner)])
+
+
+def _parsed_entry(entry: Any) -> tuple[tuple[str, ...], str | None]:
+    """Return path and type of a leaf; the type of an empty node is None.
+
+    Orbax stores no array for an empty node. Any error means that the file is damaged.
+    """
+    keys, value = entry["key_metadata"], entry["value_metadata"]
+    path = tuple(key["key"] for key in keys)
+    is_empty, value_type = value["skip_deserialize"], value["value_type"]
+    are_keys = all(
+        isinstance(key["key"], str) and key["key_type"] in _KEY_TYPES for key in keys
+    )
+    is_leaf = is_empty is False and len(path) >= 2 and value_type in _LEAF_TYPES
+    if not path or not are_keys or not (is_leaf or is_empty is True):
+        raise ValueError(f"{entry!r} is not an entry of Orbax")
+    return path, value_type if is_leaf else None
 
 
 def _key_kinds(directory: Path) -> dict[str, str]:
@@ -116,6 +157,10 @@ def _key_kinds(directory: Path) -> dict[str, str]:
 def _json(directory: Path, name: str) -> dict[str, Any]:
     try:
         return dict(json.loads(text_of(directory / name)))
+    except FileNotFoundError as error:
+        raise CheckpointDamagedError(
+            f"{directory}: {name} is missing; restore another step"
+        ) from error
     except (OSError, ValueError, TypeError) as error:
         raise _damaged(directory, name) from error
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import flax
 import jax
-import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 import tensorstore
@@ -74,38 +73,38 @@ def read_arrays(
     """Read arrays of a step: zarr 3, or OCDBT by version 0.1 or an Orbax manager.
 
     Each process reads what its devices need for the shape, dtype and sharding of the
-    target. A target of None reads the whole array as numpy.
+    target. A target of None reads the whole array as numpy. PRNG keys are returned as
+    32-bit words.
     """
     if not targets:
         return {}
-    state, paths = directory / STATE, {name: (name,) for name in targets}
     if is_of_manager(directory):
         leaves = manager_leaves(directory)
-        state = directory / MANAGER_ITEM
-        paths = {name: leaves[name].path for name in targets}
-    item: dict[str, Any] = {}
-    restore_args: dict[str, Any] = {}
-    for name, target in targets.items():
-        args = ocp.RestoreArgs(restore_type=np.ndarray)
-        if target is not None:
-            args = ocp.ArrayRestoreArgs(
-                restore_type=jax.Array,
-                sharding=target.sharding,
-                global_shape=target.shape,
-                dtype=target.dtype,
-            )
-        _put(item, paths[name], 0 if target is None else target)
-        _put(restore_args, paths[name], args)
+        return {
+            name: _read_into(_open(directory, name, leaves[name]), target)
+            for name, target in targets.items()
+        }
+    item = {name: 0 if target is None else target for name, target in targets.items()}
+    restore_args = {
+        name: ocp.RestoreArgs(restore_type=np.ndarray)
+        if target is None
+        else ocp.ArrayRestoreArgs(
+            restore_type=jax.Array,
+            sharding=target.sharding,
+            global_shape=target.shape,
+            dtype=target.dtype,
+        )
+        for name, target in targets.items()
+    }
     # Orbax's own Checkpointer would wait for all processes; its handler does not.
     handler = ocp.PyTreeCheckpointHandler()
     with _quiet(), contextlib.closing(handler):
-        restored: dict[str, Any] = handler.restore(
-            epath.Path(state),
+        return handler.restore(
+            epath.Path(directory / STATE),
             args=ocp.args.PyTreeRestore(
                 item=item, restore_args=restore_args, partial_restore=True
             ),
         )
-    return {name: _taken(restored, paths[name]) for name in targets}
 
 
 def read_manager_leaves(directory: Path) -> dict[str, tuple[str, tuple[int, ...]]]:
@@ -122,7 +121,13 @@ def read_manager_leaves(directory: Path) -> dict[str, tuple[str, tuple[int, ...]
             dtype = type(np.zeros((), dtype).item()).__name__
         elif leaf.key_kind is not None:
             make = functools.partial(jax.random.key, 0, impl=leaf.key_kind)
-            dtype, shape = str(jax.eval_shape(make).dtype), shape[:-1]
+            try:
+                dtype, shape = str(jax.eval_shape(make).dtype), shape[:-1]
+            except (TypeError, ValueError) as error:
+                raise CheckpointDamagedError(
+                    f"{directory}: {name} has PRNG keys of the unknown kind "
+                    f"{leaf.key_kind!r}; restore another step"
+                ) from error
         specs[name] = dtype, shape
     return specs
 
@@ -142,8 +147,9 @@ def read_through(directory: Path, part: int = 0, num_parts: int = 1) -> None:
 def _open(directory: Path, name: str, leaf: ManagerLeaf, *, read: bool = False) -> Any:
     """Open an array that an Orbax manager wrote, or read all of its values.
 
-    This function uses TensorStore directly, because Orbax opens all arrays at once and,
-    after an error, prints a traceback for each.
+    This function uses TensorStore directly, so that verification and restore depend on
+    the same parts of a step. Orbax's handler parses more of the step, opens all arrays
+    at once and, after an error, prints a traceback for each.
     """
     store = {
         "driver": "ocdbt",
@@ -159,21 +165,22 @@ def _open(directory: Path, name: str, leaf: ManagerLeaf, *, read: bool = False) 
         ) from error
 
 
-def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
-    for part in path[:-1]:
-        tree = tree.setdefault(part, {})
-    tree[path[-1]] = value
+def _read_into(opened: Any, target: jax.ShapeDtypeStruct | None) -> Any:
+    """Read an open array as numpy, or into a sharding."""
+    if target is None or target.sharding is None:
+        return opened.read().result()
+    read: dict[str, Any] = {}
 
+    def block(index: Any) -> Any:
+        # Devices that hold replicas request the same block.
+        key = str(index)
+        if key not in read:
+            read[key] = opened[index].read().result()
+        return read[key]
 
-def _taken(tree: Any, path: tuple[str, ...]) -> Any:
-    """Remove a leaf from a tree and return the leaf, PRNG keys as 32-bit words."""
-    for part in path[:-1]:
-        tree = tree[part]
-    leaf = tree.pop(path[-1])
-    is_key = isinstance(leaf, jax.Array) and jnp.issubdtype(
-        leaf.dtype, jax.dtypes.prng_key
+    return jax.make_array_from_callback(
+        target.shape, target.sharding, block, dtype=target.dtype
     )
-    return jax.random.key_data(leaf) if is_key else leaf
 
 
 def versions() -> dict[str, str]:

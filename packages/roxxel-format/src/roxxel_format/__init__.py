@@ -2,7 +2,7 @@
 
 A corpus is a set of `.rox` shards. A shard holds tokens, an index of documents, and a
 checksum for every block. `Roxxel` writes a corpus from any iterator of documents, and
-reads a corpus as one line of tokens. The package needs numpy alone.
+reads a corpus as one line of tokens. The package depends only on numpy.
 """
 
 from roxxel_format._read.shard import Shard
@@ -11,10 +11,11 @@ from roxxel_format._version import __version__
 from roxxel_format._write.options import WriteSummary
 from roxxel_format._write.shard_writer import ShardWriter
 from roxxel_format.corpus import Roxxel
-from roxxel_format.errors import ChecksumError, ShardError
+from roxxel_format.errors import BucketError, ChecksumError, ShardError
 from roxxel_format.protocol import TokenReader
 
 __all__ = [
+    "BucketError",
     "ChecksumError",
     "Roxxel",
     "Shard",

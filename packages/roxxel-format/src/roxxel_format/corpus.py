@@ -13,10 +13,12 @@ from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, Lengths, TokenLine
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import Filepath, absolute
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.options import Separator, WriteOptions, name_to_write
+from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.target import name_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Roxxel:
-    """A corpus: the shards that a path names, as one line of tokens.
+    """A corpus: the tokens of all shards at a path, as one line.
 
     The constructor opens no file. The first use opens the corpus: it reads the manifest
     (without a manifest, the head and foot of every shard), and fixes the version. The
@@ -40,18 +42,20 @@ class Roxxel:
     is opened and mapped at its first read. All methods may be called from many threads.
 
     Args:
-        filepath: A shard, a folder, a glob pattern, or a list of these. `t` and `t.rox`
-            mean `t_*.rox` if no file has exactly this name. With a manifest, a folder
-            or a pattern means the shards in the manifest. Without a manifest, it means
-            the matching `*.rox` files in natural order of their names; opening raises
-            if a write of these files was interrupted.
+        filepath: A shard, a folder, a glob pattern, or a list of these: paths, or with
+            the extra `bucket` URLs (`s3://`, `gs://`, `az://`, `https://`). `t` and
+            `t.rox` mean `t_*.rox` if no file has exactly this name. With a manifest, a
+            folder or a pattern means the shards in the manifest. Without a manifest, it
+            means the matching `*.rox` files in natural order of their names; opening
+            raises if a write of these files was interrupted.
         check: With `"blocks"`, every read verifies the checksums of its blocks and
             returns copies. With `"headers"`, reads verify only heads, feet and indexes;
             `verify()` checks the tokens.
         max_maps: Maximum number of mapped shards, and of mapped files of each column.
             Default: as many as an eighth of the process's descriptors allows; fewer if
             many corpora are open.
-        version: Fingerprint of the version to read. Default: the current one.
+        version: Fingerprint of the version to read. Default: the current version.
+        timeout_s: Seconds after which a request to a bucket fails.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")
@@ -67,8 +71,9 @@ class Roxxel:
         check: Check = "headers",
         max_maps: int | None = None,
         version: str | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
     ) -> None:
-        self._lazy = LazyReader(absolute(filepath), check, max_maps, version)
+        self._lazy = LazyReader(absolute(filepath), check, max_maps, version, timeout_s)
 
     def with_check(self, check: Check) -> Self:
         """Return the same corpus and version with another check.
@@ -128,7 +133,7 @@ class Roxxel:
 
     @property
     def dtype_name(self) -> str:
-        """Name of the item type; `bfloat16` also where numpy lacks that dtype."""
+        """Name of the item type; `bfloat16` even if ml_dtypes is not installed."""
         return self._open().contents.dtype_name
 
     @property
@@ -138,7 +143,7 @@ class Roxxel:
 
     @property
     def block_size(self) -> int:
-        """Bytes that one checksum covers, in the first shard."""
+        """Number of bytes that one checksum covers in the first shard."""
         return self._open().contents.block_size
 
     @property
@@ -175,7 +180,7 @@ class Roxxel:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the first shard: tokenizer, separator, source, free fields."""
+        """Metadata of the first shard: tokenizer, separator, source, user fields."""
         return self._open().metadata(0)
 
     @property
@@ -189,7 +194,7 @@ class Roxxel:
         return Documents(self)
 
     def column(self, name: str) -> Column:
-        """Return a column: one value for each token or each document.
+        """Return a column, which has a value for each token or each document.
 
         Replacing a column changes only the current version. The first opening of a
         column's file verifies the digest of the file.
@@ -228,12 +233,13 @@ class Roxxel:
             starts: First token of each window; integers, shape `(n,)`. Windows may
                 overlap, and may cross the ends of shards.
             length: Tokens of each window, at least 0.
-            dtype: Type of the result. Default: the dtype of `out`, else the stored
+            dtype: Type of the result. Default: the dtype of `out`, or else the stored
                 dtype.
             out: Array of shape `(n, length)`, which this method fills and returns.
 
         Returns:
-            Shape `(n, length)`, owned by the caller; C-contiguous unless `out` is not.
+            Array of shape `(n, length)`, owned by the caller; C-contiguous, unless
+            `out` is not.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -246,7 +252,7 @@ class Roxxel:
         return self._open().read(starts, length, dtype, out)
 
     def token_range(self, start: int, stop: int) -> Tokens:
-        """Return tokens `[start, stop)`: a read-only view of one shard, else a copy.
+        """Return tokens `[start, stop)`: a read-only view of one shard, or a copy.
 
         Raises:
             IndexError: The range leaves `[0, num_tokens]`.
@@ -319,7 +325,7 @@ class Roxxel:
             progress: Called with the checked bytes and the bytes of all shards.
 
         Returns:
-            The number and size of the shards, and an error for each damaged part.
+            A report of the shards, with an error for each damaged part.
         """
         return verify_corpus(self._open().contents, threads=threads, progress=progress)
 
@@ -351,8 +357,8 @@ class Roxxel:
                 end-of-text token; no separator if the tokenizer appends this token
                 itself, or without a tokenizer.
             block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
-            max_shard_bytes: Maximum size of a shard. The path `t.rox` then means
-                `t_*.rox`. Only a document that is larger than a shard is split.
+            max_shard_bytes: Maximum size of a shard. With this limit, the path `t.rox`
+                means `t_*.rox`. Only a document that is larger than a shard is split.
             dtype: Item type. Default: uint16 or uint32, whichever holds `vocab_size` or
                 the tokenizer's vocabulary; without these, the dtype of the first array,
                 uint32 for lists of ints, uint8 for bytes and for `str` (UTF-8).
@@ -361,21 +367,21 @@ class Roxxel:
                 extra `tokenizers`, the path of a `tokenizer.json`, the path of a folder
                 with this file, or a name on the Hugging Face hub. An existing path is
                 never read as a name. Special tokens are added if `encode` adds them.
-            special_tokens: Encode the name of a special token, such as
-                `<|endoftext|>`, as this token, not as ordinary text. Works for
-                tokenizers of `tokenizers`, `transformers` and `tiktoken`; does not
-                affect others.
-            exist: What to do if the corpus exists. `"keep"` keeps the corpus and prints
-                one line if its last write had the same arguments; `data` is not read.
-                Other arguments raise FileExistsError. `"replace"` commits the new
-                shards alone, then deletes the old shards. `"append"` commits the new
-                shards after the old ones, as a new version; dtype, tokenizer and
-                separator must be the same. `"error"` raises FileExistsError. The shards
-                of an interrupted write are not a corpus.
+            special_tokens: Encode the name of a special token in a text, such as
+                `<|endoftext|>`, as this token and not as ordinary text. Only affects
+                tokenizers of `tokenizers`, `transformers` and `tiktoken`.
+            exist: What to do if the corpus exists. `"keep"` keeps the corpus, prints
+                one line and does not read `data`, if the last write had the same
+                arguments; otherwise it raises FileExistsError. `"replace"` commits only
+                the new shards, then deletes the old shards; files that only have the
+                names of shards stay. `"append"` commits the new shards after the old
+                ones, as a new version; dtype, tokenizer and separator must be the same.
+                `"error"` raises FileExistsError. The shards of an interrupted write are
+                not a corpus.
             metadata: JSON values to store, for example `{"source": "..."}`.
 
         Returns:
-            The shards that were written or kept, and their counts.
+            A summary of the shards that were written or kept.
 
         Raises:
             FileExistsError: `exist` does not allow changing the corpus; or `exist` is
@@ -415,19 +421,19 @@ class Roxxel:
         """Write a column: one item for each token, or for each document.
 
         The column covers the shards that exist when the write begins. Shards that are
-        appended later lack the column until `exist="append"` writes it for them.
+        appended later lack the column until a write with `exist="append"` adds it.
 
         Args:
             name: A letter or `_`, then letters, digits and `_` (ASCII).
-            values: A flat array or list; or an iterable of flat arrays, which are
-                joined. Strings are stored as UTF-8 of fixed width.
+            values: A flat array or list, or an iterable of flat arrays to concatenate.
+                Strings are stored as UTF-8 of fixed width.
             per: What each item belongs to. Tokens include separators. A document that
                 was split over shards counts once.
             dtype: Item type, such as `uint8` or `S36`. Default: the dtype of the
                 values. An iterable of arrays of strings needs `dtype`.
             exist: What to do if the column exists. `"append"` writes the column for the
-                shards that lack it: `values` are the items of these shards, in order,
-                and `per` and `dtype` must equal the column's. `"replace"` writes the
+                shards without it: `values` are the items of these shards, in order, and
+                `per` and `dtype` must equal those of the column. `"replace"` writes the
                 column for all shards; earlier versions keep the old column, and files
                 that no version needs are deleted. `"error"` raises FileExistsError.
 
@@ -456,8 +462,8 @@ class Roxxel:
         """Remove the files of interrupted writes, and return their paths.
 
         Removes the hidden drafts of the corpus. If the corpus has a manifest, also
-        removes each file that is named like a shard or column of the corpus, but is not
-        in the manifest.
+        removes the shards and columns that the manifest does not list. Files that only
+        have the names of shards stay.
 
         Raises:
             BlockingIOError: A write is in progress.

@@ -1,4 +1,4 @@
-"""Exceptions for invalid shards, manifests and corpora."""
+"""Exceptions for invalid shards, manifests and corpora, and for buckets."""
 
 from __future__ import annotations
 
@@ -24,6 +24,17 @@ class NotAShardError(ShardError):
 
 class ManifestError(ShardError):
     """A manifest is damaged or has an unknown version, or a file is not a manifest."""
+
+
+class BucketError(OSError):
+    """A bucket or a web server refused, failed, or did not answer in time.
+
+    The message names the URL, the bytes, the last answer, and the remedy.
+
+    Example:
+        >>> isinstance(BucketError("s3://bucket/wiki.rox: no connection"), OSError)
+        True
+    """
 
 
 class ChecksumError(ShardError):

@@ -36,7 +36,8 @@ from roxxel_format._read.line import (
 from roxxel_format._read.maps import with_room
 from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
-from roxxel_format._store.corpus_name import absolute, matching_files, resolved
+from roxxel_format._store.corpus_name import absolute, matching_files
+from roxxel_format._store.plain_name import resolved
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _SAMPLE_SIZE = 4096
 
 
 class DocumentEnds(NamedTuple):
-    """The end of each document in a line of tokens, where the next document begins.
+    """Where the documents of a line of tokens end, and the next documents begin.
 
     `stops` ascend to the number of tokens. `separators` are the numbers of separator
     tokens at the end of each document: an array of the same shape, or 0 for all.
@@ -70,13 +71,13 @@ class DocumentEnds(NamedTuple):
 
 
 class MappedTokens:
-    """Tokens and documents of mapped files: the base of the readers below.
+    """Tokens and documents of mapped files: the base of the other readers.
 
     Args:
         line: The items of the files, in order.
         documents: Returns the documents; called at their first use.
         key: Bytes that identify the ends of the documents, for the fingerprint.
-        tokenizer: Name and hash of the tokenizer, if it is known.
+        tokenizer: Name and hash of the tokenizer, if known.
 
     Example:
         >>> np.save("flat.npy", np.arange(50))
@@ -122,7 +123,7 @@ class MappedTokens:
 
     @property
     def fingerprint(self) -> str:
-        """Hex digest of the sizes, the documents, and 1024 blocks of the tokens."""
+        """Hex digest of the sizes, the documents, and 1024 samples of the tokens."""
         return self._fingerprint
 
     @cached_property
@@ -170,7 +171,7 @@ class MappedTokens:
         """Return the windows of `length` tokens that begin at `starts`.
 
         Arguments, result and errors are those of `Roxxel.read`. The file does not
-        declare its range of tokens, so each read checks whether its tokens fit `dtype`.
+        declare a range of tokens, so each read checks that its tokens fit `dtype`.
         """
         begins, length = parse_windows(starts, length, self.num_tokens)
         wanted = result_dtype((len(begins), length), dtype, out, self.dtype)
@@ -207,7 +208,7 @@ class FlatTokens(MappedTokens):
     Args:
         path: The file. A `.npy` file holds one flat array.
         dtype: Item type of a file without a header, such as `.bin`. Items are
-            little-endian on every machine, unless the dtype is such as `">u2"`.
+            little-endian on every machine, unless the dtype is big-endian (`">u2"`).
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:
@@ -298,8 +299,8 @@ class Roxxel02Tokens(MappedTokens):
         filepath: A shard, a folder, a glob pattern, or a list of these. The shards are
             read in natural order of their names.
         dtype: Item type. Default: the type that the shards record; shards of `ROXXEL01`
-            record no type. Items are little-endian, unless the dtype is such as
-            `">u2"`.
+            record no type. Items are little-endian, unless the dtype is big-endian
+            (`">u2"`).
         separator: The token or the bytes that the writer appended to each document. A
             document ends after each separator or row of separators, because padding
             looks like documents without tokens. The first use of the documents searches

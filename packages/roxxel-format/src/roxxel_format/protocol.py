@@ -37,7 +37,7 @@ class DocumentSequence(Protocol):
         ...
 
     def __getitem__(self, index: int, /) -> Tokens:
-        """Return a document as it was written, shape `(n,)`."""
+        """Return the tokens of a document, shape `(n,)`."""
         ...
 
 
@@ -92,11 +92,12 @@ class TokenReader(Protocol):
         Args:
             starts: First token of each window; integers, shape `(n,)`.
             length: Tokens of each window.
-            dtype: Type of the result. Default: the dtype of `out`, else the stored one.
-            out: Shape `(n, length)`; filled and returned.
+            dtype: Type of the result. Default: the dtype of `out`, or else the stored
+                dtype.
+            out: Array of shape `(n, length)`, which this method fills and returns.
 
         Returns:
-            Shape `(n, length)`; owned by the caller.
+            Array of shape `(n, length)`, owned by the caller.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
@@ -118,5 +119,5 @@ class TokenReader(Protocol):
         ...
 
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
-        """Hint that the caller will read these windows soon; may do nothing."""
+        """Prefetch windows that the caller will read soon; may do nothing."""
         ...

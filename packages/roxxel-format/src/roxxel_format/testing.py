@@ -52,7 +52,7 @@ def documents(
 def write_shards(
     folder: str | os.PathLike[str], data: list[Any], **options: Any
 ) -> Roxxel:
-    """Replace the corpus in a folder by small shards of some thousand tokens.
+    """Replace the corpus in a folder by shards of a few thousand tokens.
 
     Args:
         folder: The folder of a test.

@@ -332,6 +332,9 @@ class Dataloader(Generic[B]):
     def epoch(self, epoch: int) -> Dataloader[B]:
         """Return a loader of one epoch, counted from 0.
 
+        The epoch may be after the last of `epochs`, so a program may loop over
+        `epoch(0)`, `epoch(1)` and so on, and omit `epochs`.
+
         Raises:
             ValueError: The epoch is negative.
             TypeError: The dataset is a stream.

@@ -61,6 +61,7 @@ __all__ = [
     "BatchIterator",
     "BatchRow",
     "BestRule",
+    "BucketError",
     "CachedDataset",
     "CheckpointDamagedError",
     "CheckpointError",

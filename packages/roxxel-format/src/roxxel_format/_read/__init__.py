@@ -1,1 +1,1 @@
-"""Reading: shards, the one reader, prefetching, views, verification."""
+"""Read shards and columns: maps, the reader of a corpus, views, verification."""

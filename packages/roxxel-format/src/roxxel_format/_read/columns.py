@@ -1,20 +1,19 @@
-"""Columns: one value for each token or document of a corpus, in files of their own.
+"""Read columns: one value for each token or document of a corpus.
 
-The manifest lists one file for each shard. The file is an array without a header, with
-an item for each token of the shard, or for each document that begins in the shard.
+The manifest lists a column file for each shard. The file is an array without a header,
+with an item for each token of the shard, or for each document that begins in the shard.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
 from operator import index as as_index
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 from roxxel_format._read.line import Line, items_at, parse_windows, result_dtype
 from roxxel_format._read.maps import MappedFile
+from roxxel_format._read.shard import TokenReads
 from roxxel_format._spec import dtypes
-from roxxel_format._store.reading import open_file
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from roxxel_format._read.contents import Contents
+    from roxxel_format._read.files import OpenFile
+    from roxxel_format._read.line import Piece
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.tables import ColumnTable
 
@@ -32,7 +33,7 @@ _CHUNK_BYTES = 1 << 22
 
 
 class Column:
-    """One value for each token, or for each document, of a corpus; see `Roxxel.column`.
+    """A value for each token or document of a corpus; see `Roxxel.column`.
 
     The first read of a file opens it and verifies its digest. Up to `max_maps` files
     stay mapped; None means this column's share of the process's descriptors.
@@ -72,7 +73,7 @@ class Column:
         return digest.hexdigest()
 
     def __len__(self) -> int:
-        """Return the number of tokens, or of documents, of the corpus."""
+        """Return the number of values: the corpus's tokens or documents."""
         return len(self._line)
 
     @overload
@@ -92,9 +93,9 @@ class Column:
     ) -> Tokens:
         """Return the windows of `length` values that begin at `starts`.
 
-        Only for columns per token. The result has shape `(n, length)`; the caller owns
-        it. If `out` is given, it must have this shape and the column's dtype, and is
-        filled and returned.
+        Only for columns per token. The caller owns the result, shape `(n, length)`. The
+        method fills and returns `out`, which must have this shape and the column's
+        dtype.
         """
         if self.per != "token":
             raise TypeError(
@@ -114,30 +115,43 @@ class Column:
 
 
 class _ColumnFiles:
-    """The files of a column; each is verified when it is first opened."""
+    """The files of a column.
+
+    A file on a disk is verified when it is first opened. A file in a bucket is read by
+    ranges, so only `verify` compares it with its digest.
+    """
 
     def __init__(self, name: str, table: ColumnTable, contents: Contents) -> None:
         self.dtype = _parse_dtype(name, table, contents)
         self._table = table
         self._bounds = _bounds_of(table, contents)
-        self._folder = Path(contents.paths[0]).parent
+        self._files = contents.files
+        self._folder = contents.paths[0].removesuffix(contents.shards.names[0])
         self._verified: dict[int, tuple[int, ...]] = {}
 
-    def items(self, file: MappedFile) -> Tokens:
-        """Return all items of an open file: a view of its map."""
+    def items(self, file: OpenFile) -> Piece:
+        """Return all items of an open file: a view of its map, or ranges to fetch."""
         file.check_size()
-        return file.array(self.dtype, file.num_bytes // self.dtype.itemsize, 0)
+        size = self.dtype.itemsize
+        if file.is_mapped:
+            return file.array(self.dtype, file.num_bytes // size, 0)
+        return TokenReads(
+            lambda start, stop: file.array(self.dtype, stop - start, start * size)
+        )
 
-    def open(self, number: int) -> MappedFile:
-        """Open a file; raise ShardError if its size or its digest is wrong."""
-        path = str(self._folder / str(self._table.names[number]))
+    def open(self, number: int, *, is_verified: bool = False) -> OpenFile:
+        """Open a file; raise ShardError if its size or digest is wrong.
+
+        The digest of a file in a bucket is compared only if `is_verified`.
+        """
+        path = f"{self._folder}{self._table.names[number]}"
         count = self._bounds[number + 1] - self._bounds[number]
         try:
-            file = MappedFile(path, open_file(path))
+            file = self._files.open(path, self._table.num_bytes[number])
         except FileNotFoundError as error:
             raise ShardError(
-                f"{path}: the file is gone, so the column was replaced or the file was "
-                "removed; open the corpus again, or restore the file"
+                f"{path}: the file is missing, because the column was replaced or the "
+                "file was removed; open the corpus again, or restore the file"
             ) from error
         num_bytes = self._table.num_bytes[number]
         if file.num_bytes != num_bytes or num_bytes != count * self.dtype.itemsize:
@@ -146,15 +160,18 @@ class _ColumnFiles:
                 f"{self.dtype} need {count * self.dtype.itemsize} and the manifest "
                 f"lists {num_bytes}; restore the file, or write the column again"
             )
-        # Skip the digest of a verified file that was only closed to save descriptors.
-        status = file.status
-        identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-        if self._verified.get(number) != identity:
+        if isinstance(file, MappedFile):
+            # Skip the digest of a verified file that was closed to save descriptors.
+            status = file.status
+            identity = status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+            if self._verified.get(number) != identity:
+                self._check_digest(number, file)
+                self._verified[number] = identity
+        elif is_verified:
             self._check_digest(number, file)
-            self._verified[number] = identity
         return file
 
-    def _check_digest(self, number: int, file: MappedFile) -> None:
+    def _check_digest(self, number: int, file: OpenFile) -> None:
         digest = blake2b(digest_size=_DIGEST_SIZE)
         for start in range(0, file.num_bytes, _CHUNK_BYTES):
             digest.update(file.read(start, min(start + _CHUNK_BYTES, file.num_bytes)))
@@ -176,7 +193,7 @@ def damage_of_column(name: str, contents: Contents) -> list[ShardError]:
     for number, file_name in enumerate(table.names):
         if file_name is not None:
             try:
-                files.open(number)
+                files.open(number, is_verified=True)
             except ShardError as error:
                 # A traceback would keep the file open.
                 errors.append(error.with_traceback(None))
@@ -184,7 +201,7 @@ def damage_of_column(name: str, contents: Contents) -> list[ShardError]:
 
 
 def _bounds_of(table: ColumnTable, contents: Contents) -> Sequence[int]:
-    """Return the first item of each file, followed by the number of items."""
+    """Return the index of each file's first item, then the number of items."""
     return contents.bounds if table.per == "token" else contents.first_own
 
 
@@ -213,6 +230,6 @@ def _parse_dtype(name: str, table: ColumnTable, contents: Contents) -> np.dtype[
     if dtype is None:
         raise ShardError(
             f"{contents.filepath}: column {name!r} has dtype {table.dtype!r:.100}, "
-            "which this reader does not know; install a newer roxxel-format"
+            "which this reader does not support; install a newer roxxel-format"
         )
     return dtype

@@ -1,7 +1,7 @@
-"""The contents of a corpus: its shards, as its manifest or their feet describe them.
+"""Find the shards of a corpus, and open one version of the corpus.
 
 Opening a corpus reads its manifest; without a manifest, it reads the feet of all
-shards. The first use of a shard opens it, and compares it with the manifest or foot.
+shards. The first use of a shard opens the file and compares its foot with this record.
 
 Earlier writers of numbered shards made no manifest. They recorded the write in the
 metadata (`write`), left a lock file if several writers could append, and kept a marker
@@ -20,7 +20,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.shard import ShardMap, check_same_type, layouts_of
+from roxxel_format._read.shard import (
+    LOCAL,
+    ShardMap,
+    check_same_type,
+    layouts_of,
+    opening_spans,
+)
+from roxxel_format._read.shard import open_shard as open_local_shard
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
@@ -31,10 +38,10 @@ from roxxel_format._store.corpus_name import (
     corpora_in,
     corpus_name,
     matching_files,
-    resolved,
     spellings,
     visible,
 )
+from roxxel_format._store.plain_name import resolved
 from roxxel_format._store.reading import read_file
 from roxxel_format.errors import ShardError
 
@@ -42,6 +49,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import numpy as np
+
+    from roxxel_format._read.files import Files
+    from roxxel_format._spec.layout import Layout
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{5,})([^0-9]*)")
 
@@ -51,8 +61,8 @@ class Contents:
     """One version of a corpus: its shards in order, from the manifest or the feet.
 
     `manifest` is None for files without a manifest, and for a list of paths.
-    `block_size` is that of the first shard. `fingerprint` covers the shards of this
-    version.
+    `block_size` is the block size of the first shard. `fingerprint` covers the shards
+    of this version.
     """
 
     filepath: str | tuple[str, ...]
@@ -62,20 +72,21 @@ class Contents:
     dtype_name: str
     block_size: int
     fingerprint: str
+    files: Files = LOCAL
 
     @cached_property
     def bounds(self) -> tuple[int, ...]:
-        """First token of each shard, then the number of tokens."""
+        """Index of the first token of each shard, then the number of tokens."""
         return tuple(accumulate(self.shards.num_tokens, initial=0))
 
     @cached_property
     def joined(self) -> tuple[bool, ...]:
-        """For each shard, whether its first document began in the shard before."""
+        """For each shard, whether its first document began in an earlier shard."""
         return tuple(self.shards.joined())
 
     @cached_property
     def first_own(self) -> tuple[int, ...]:
-        """Documents that begin before each shard, then the number of documents."""
+        """Number of documents that begin before each shard, then of all documents."""
         return tuple(accumulate(self.shards.own_documents(), initial=0))
 
     @property
@@ -90,7 +101,7 @@ class Contents:
 
     @property
     def tokens_per_block(self) -> int:
-        """Tokens of each block; the last block of the corpus may have fewer."""
+        """Number of tokens in each block; the last block may have fewer."""
         return self.block_size // dtypes.item_size(self.dtype_name)
 
     @property
@@ -100,7 +111,7 @@ class Contents:
 
     @cached_property
     def token_range(self) -> tuple[int, int] | None:
-        """Least and greatest token of an integer type, None for other types."""
+        """Least and greatest token of an integer type; None for other types."""
         if dtypes.value_range(self.dtype_name) is None:
             return None
         table = self.shards
@@ -127,14 +138,14 @@ class Contents:
         return bisect_right(self.bounds, token) - 1
 
     def open_shard(self, number: int) -> ShardMap:
-        """Open a shard; raise ShardError if the file is not this version's shard."""
+        """Open a shard; raise ShardError if its file changed since this version."""
         path = self.paths[number]
         try:
-            shard = ShardMap(path)
+            shard = ShardMap(self.files.open(path, self.shards.num_bytes[number]))
         except FileNotFoundError as error:
             raise ShardError(
-                f"{path}: the file is gone, so the corpus was replaced or the file was "
-                "removed; open the corpus again, or restore the file"
+                f"{path}: the file is missing, because the corpus was replaced or the "
+                "file was removed; open the corpus again, or restore the file"
             ) from error
         layout = shard.layout
         is_same = layout.row(_file_name(path)) == self.shards.row(number)
@@ -149,15 +160,34 @@ class Contents:
             )
         return shard
 
+    def will_open(self, number: int) -> None:
+        """Prefetch what `open_shard` reads; does nothing on a disk."""
+        table = self.shards
+        spans = opening_spans(
+            table.num_bytes[number],
+            table.num_tokens[number],
+            table.num_documents[number],
+            self.block_size,
+            dtypes.item_size(self.dtype_name),
+        )
+        self.files.will_open(self.paths[number], spans)
+
 
 def open_contents(
     filepath: str | tuple[str, ...], version: str | None = None
 ) -> Contents:
-    """Open `version` of a corpus, or its current version; paths are absolute."""
+    """Open `version` of a corpus on a disk, or its current version.
+
+    Paths are absolute.
+    """
     if isinstance(filepath, str):
-        contents = _open_one(filepath, version)
-    else:
-        contents = _joined(filepath, [_open_one(path, None) for path in filepath])
+        return checked_version(_open_one(filepath, version), version)
+    contents = joined(filepath, [_open_one(path, None) for path in filepath])
+    return checked_version(contents, version)
+
+
+def checked_version(contents: Contents, version: str | None) -> Contents:
+    """Return the contents; raise ShardError unless they are the wanted version."""
     if version is not None and contents.fingerprint != version:
         raise _no_version(contents, version)
     return contents
@@ -173,22 +203,42 @@ def _open_one(filepath: str, version: str | None) -> Contents:
         is_settled = _read_manifest(filepath) is None
         return contents if is_settled else _open_one(filepath, version)
     path, data = found
-    manifest = parse_manifest(data, str(path))
+    # For 100 000 names, `os.path.join` takes 60 ms, and adding strings 13 ms.
+    folder = str(path.with_name("_"))[:-1]
+    contents = listed_contents(filepath, data, str(path), folder, version)
+    if Path(filepath).is_dir() and contents.manifest is not None:
+        _check_only_corpus(corpus_name(filepath), contents.manifest.shards.names)
+    for number, num_tokens in enumerate(contents.shards.num_tokens):
+        if not num_tokens:  # No read opens a shard without tokens, so check it now.
+            contents.open_shard(number)
+    return contents
+
+
+def listed_contents(
+    filepath: str,
+    data: bytes,
+    path: str,
+    folder: str,
+    version: str | None,
+    files: Files = LOCAL,
+) -> Contents:
+    """Return the contents that a manifest lists; no shard is opened.
+
+    `path` is the manifest's path, `data` its bytes. `folder` ends with a separator.
+    If the manifest has no such version, the result is the current one.
+    """
+    manifest = parse_manifest(data, path)
     name = manifest.dtype_name
     if name is None or not manifest.versions:
         raise ShardError(
             f"{path}: no version is committed; the first write is still in progress or "
             "was interrupted, so wait for it, or write the corpus again"
         )
-    if Path(filepath).is_dir():
-        _check_only_corpus(corpus_name(filepath), manifest.shards.names)
     chosen = manifest.versions[-1]
     if version is not None:
         chosen = manifest.version(version) or chosen
     shards = manifest.shards.first(chosen.num_shards)
-    # For 100 000 names `os.path.join` takes 60 ms, and this addition 13 ms.
-    folder = str(path.with_name("_"))[:-1]
-    contents = Contents(
+    return Contents(
         filepath=filepath,
         manifest=manifest,
         paths=tuple(folder + name for name in shards.names),
@@ -196,15 +246,12 @@ def _open_one(filepath: str, version: str | None) -> Contents:
         dtype_name=name,
         block_size=manifest.block_size,
         fingerprint=chosen.fingerprint,
+        files=files,
     )
-    for number, num_tokens in enumerate(shards.num_tokens):
-        if not num_tokens:  # No read opens a shard without tokens, so check it now.
-            contents.open_shard(number)
-    return contents
 
 
 def _read_manifest(filepath: str) -> tuple[Path, bytes] | None:
-    """Return path and bytes of the manifest of a corpus; None without a manifest."""
+    """Return path and bytes of a corpus's manifest; None without a manifest."""
     is_pattern = glob.has_magic(filepath) and not Path(filepath).exists()
     try:
         path = corpus_name(filepath).manifest
@@ -224,12 +271,21 @@ def _open_files(filepath: str) -> Contents:
     paths = _find_shards(filepath)
     layouts = layouts_of(paths)
     _check_writes(filepath, paths)
+    return contents_of(filepath, paths, layouts)
+
+
+def contents_of(
+    filepath: str, paths: list[str], layouts: list[Layout], files: Files = LOCAL
+) -> Contents:
+    """Return shards without a manifest as one corpus."""
     head, shards = layouts[0].head, shard_table([*map(_file_name, paths)], layouts)
-    return _without_manifest(filepath, paths, shards, head.dtype_name, head.block_size)
+    return _without_manifest(
+        filepath, paths, shards, head.dtype_name, head.block_size, files
+    )
 
 
-def _joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
-    """Return several corpora as one corpus without a manifest."""
+def joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
+    """Join several corpora into one corpus without a manifest."""
     if not parts:
         raise FileNotFoundError("the list of shards is empty; pass at least one")
     check_same_type([(part.paths[0], part.dtype_name) for part in parts])
@@ -239,7 +295,7 @@ def _joined(filepath: tuple[str, ...], parts: list[Contents]) -> Contents:
         shards += part.shards
     first = parts[0]
     return _without_manifest(
-        filepath, paths, shards, first.dtype_name, first.block_size
+        filepath, paths, shards, first.dtype_name, first.block_size, first.files
     )
 
 
@@ -249,10 +305,11 @@ def _without_manifest(
     shards: ShardTable,
     dtype_name: str,
     block_size: int,
+    files: Files,
 ) -> Contents:
     (fingerprint,) = shards.fingerprints([len(shards)])
     return Contents(
-        filepath, None, tuple(paths), shards, dtype_name, block_size, fingerprint
+        filepath, None, tuple(paths), shards, dtype_name, block_size, fingerprint, files
     )
 
 
@@ -298,7 +355,7 @@ def _check_only_corpus(name: CorpusName, listed: Sequence[str]) -> None:
 
 
 def _check_writes(filepath: str, paths: Sequence[str]) -> None:
-    """Check that no write of shards without a manifest was interrupted."""
+    """Check that no write of these shards, which have no manifest, was interrupted."""
     named = _numbered_name(filepath)
     if paths[0] == filepath or named is None:
         return
@@ -327,14 +384,14 @@ def _check_writes(filepath: str, paths: Sequence[str]) -> None:
             raise ShardError(
                 f"{name.pattern}: a write of its {len(group)} shards was interrupted "
                 "or is still in progress; write the corpus again, or pass a list of "
-                "the shards to read them as they are"
+                "the shards to read them anyway"
             )
 
 
 def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
-    """Check that a path matches the shards of one corpus only.
+    """Check that a path matches shards of only one corpus.
 
-    `wiki_*.rox` also matches `wiki_en_00000.rox`, and a folder matches all its shards.
+    For example, `wiki_*.rox` also matches `wiki_en_00000.rox`.
     """
     named = _numbered_name(filepath)
     if named is None:
@@ -345,9 +402,9 @@ def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
     if ours and others and "[0-9]*" not in filepath:
         raise ShardError(
             f"{filepath}: matches {len(ours)} shards of this corpus (such as "
-            f"{ours[0]}) and {len(others)} shards of others (such as {others[0]}); "
-            f'pass "{named.prefix}[0-9]*{named.suffix}" for this corpus alone, a '
-            "list of patterns for both, or keep each corpus in a folder of its own"
+            f"{ours[0]}) and {len(others)} other shards (such as {others[0]}); "
+            f'pass "{named.prefix}[0-9]*{named.suffix}" for only this corpus, or a '
+            "list of patterns for both, or keep each corpus in its own folder"
         )
 
 
@@ -362,8 +419,8 @@ def _check_manifests(filepath: str, found: Sequence[str]) -> None:
     if len(owners) > 1 and manifests:
         known = ", ".join(sorted(name.pattern for name in manifests))
         raise ShardError(
-            f"{filepath}: matches shards of several corpora ({known}); open each by "
-            "its own pattern, or pass a list of patterns"
+            f"{filepath}: matches shards of several corpora ({known}); open each "
+            "corpus by its own pattern, or pass a list of patterns"
         )
     named = _numbered_name(filepath)
     for name, shards in manifests.items():
@@ -383,7 +440,7 @@ def _check_manifests(filepath: str, found: Sequence[str]) -> None:
 
 
 def _numbered_name(filepath: str) -> CorpusName | None:
-    """Return the corpus of numbered shards that a path names, None for other paths."""
+    """Return the corpus of numbered shards that a path names, or None."""
     try:
         name = corpus_name(filepath)
     except ValueError:
@@ -392,7 +449,7 @@ def _numbered_name(filepath: str) -> CorpusName | None:
 
 
 def _name_of(path: str) -> CorpusName | None:
-    """Return the corpus that a numbered shard belongs to, None for other names."""
+    """Return the corpus that a numbered shard belongs to, or None."""
     folder, file_name = os.path.split(path)
     match = _NUMBERED.fullmatch(file_name)
     if match is None:
@@ -402,14 +459,14 @@ def _name_of(path: str) -> CorpusName | None:
 
 
 def _file_name(path: str) -> str:
-    # For 100 000 paths pathlib takes 380 ms, and `os.path` 46 ms.
+    # For 100 000 paths, pathlib takes 380 ms, and `os.path` 46 ms.
     return os.path.basename(path)  # noqa: PTH119
 
 
 def _write_of(path: str) -> dict[str, Any]:
     """Return the `write` field of a shard's metadata, or {}."""
     try:
-        metadata = ShardMap(path).metadata()
+        metadata = open_local_shard(path).metadata()
     except ShardError:
         return {}  # `verify` reports damaged metadata.
     return as_table(metadata.get("write"))

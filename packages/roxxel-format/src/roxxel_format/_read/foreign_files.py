@@ -72,7 +72,7 @@ def read_megatron_index(
             f"{path}: index version {version} with item type {code} is not supported; "
             "convert the corpus to index version 1"
         )
-    # Some writers append a mode (one byte) for each sequence.
+    # Some writers append one byte for each sequence, its mode.
     needed = _MEGATRON_HEAD_SIZE + 12 * num_sequences + 8 * num_bounds
     if file.num_bytes not in (needed, needed + num_sequences):
         raise ShardError(
@@ -101,16 +101,29 @@ def read_megatron_index(
     dtype = np.dtype(_MEGATRON_DTYPES[code])
     if (pointers != ends[:-1] * dtype.itemsize).any():
         raise ShardError(
-            f"{path}: its sequences do not follow one another in the .bin file; "
-            "only such files can be read in place"
+            f"{path}: its sequences are not adjacent in the .bin file; only files with "
+            "adjacent sequences can be read in place"
         )
     return dtype, ends[bounds[1:]]
+
+
+def is_roxxel02(foot: bytes, num_bytes: int) -> bool:
+    """Return whether a file ends with the foot of a `ROXXEL02` or `ROXXEL01` shard.
+
+    `foot` is at least the last 32 bytes of the file, or the whole file. The size of the
+    file must be the one that the foot implies: a text may end with the magic alone.
+    """
+    layout = _roxxel02_layout(foot[-8:])
+    if layout is None or len(foot) < layout.size:
+        return False
+    num_blocks, size, *_ = layout.unpack(foot[-layout.size :])
+    return _roxxel02_size(num_blocks, size, layout) == num_bytes
 
 
 def parse_roxxel02(
     path: str, data: memoryview, dtype: npt.DTypeLike | None = None
 ) -> Tokens:
-    """Return the items of a shard of `ROXXEL02` or `ROXXEL01`, a view of its bytes.
+    """Return the items of a shard of `ROXXEL02` or `ROXXEL01`: a view of `data`.
 
     The shard holds blocks of any sizes, the end of each block in bytes (int64), and a
     foot: the number of blocks, their bytes, the name of the item type (`ROXXEL02`
@@ -121,17 +134,15 @@ def parse_roxxel02(
         ShardError: The file has another format, is damaged, or names no item type.
     """
     size, magic = len(data), bytes(data[-8:])
-    layout = _ROXXEL02_FOOT if magic == b"ROXXEL02" else _ROXXEL01_FOOT
-    if magic not in ROXXEL02_MAGICS or size < layout.size:
+    layout = _roxxel02_layout(magic)
+    if layout is None or size < layout.size:
         raise ShardError(
             f"{path}: not a shard of ROXXEL02 or ROXXEL01, its {size} bytes end with "
             f"{magic!r}; the file was truncated or has another format, so copy it "
             "again or check the path"
         )
     num_blocks, num_bytes, *names, _ = layout.unpack(data[size - layout.size :])
-    if min(num_blocks, num_bytes) < 0 or (
-        size != num_bytes + 8 * num_blocks + layout.size
-    ):
+    if _roxxel02_size(num_blocks, num_bytes, layout) != size:
         raise ShardError(
             f"{path}: has {size} bytes, but its foot declares {num_blocks} blocks of "
             f"{num_bytes} bytes together; the file is truncated or damaged, so copy it "
@@ -158,6 +169,19 @@ def parse_roxxel02(
     return np.frombuffer(data, items, count)
 
 
+def _roxxel02_layout(magic: bytes) -> struct.Struct | None:
+    if magic not in ROXXEL02_MAGICS:
+        return None
+    return _ROXXEL02_FOOT if magic == b"ROXXEL02" else _ROXXEL01_FOOT
+
+
+def _roxxel02_size(num_blocks: int, num_bytes: int, layout: struct.Struct) -> int:
+    """Return the size of a shard with these counts; -1 if a count is negative."""
+    if min(num_blocks, num_bytes) < 0:
+        return -1
+    return num_bytes + 8 * num_blocks + layout.size
+
+
 def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
     text = name.rstrip(b"\0").decode("latin-1")
     if not text:
@@ -176,7 +200,7 @@ def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
 
 
 class Identity(NamedTuple):
-    """Facts about a shard that differ after its file is replaced."""
+    """Facts about a shard that change if its file is replaced."""
 
     dtype: np.dtype[Any]
     num_items: int
@@ -194,7 +218,7 @@ class BlockFile:
 
     @property
     def identity(self) -> Identity:
-        """The identity of the file when it was opened."""
+        """Identity of the file when it was opened."""
         status, items = self._file.status, self.items
         return Identity(items.dtype, items.size, status.st_ino, status.st_mtime_ns)
 
@@ -210,21 +234,23 @@ class BlockFile:
             at = items.start + int(np.argmax(found < 0))
             raise ShardError(
                 f"{self._file.path}: holds the token {self.items[at]} (byte "
-                f"{at * found.itemsize} on); tokens cannot be negative, so check the "
-                "dtype, or copy the file again"
+                f"{at * found.itemsize} on), and tokens cannot be negative; check the "
+                "dtype, or copy the file again; if the old separator was not whole "
+                f"tokens (such as one byte after tokens of {found.dtype}), it shifted "
+                "all later tokens, so write this corpus again from its texts"
             )
         return found
 
 
 def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return a dtype, little-endian unless its spelling says big-endian."""
+    """Return a little-endian dtype, unless `dtype` is explicitly big-endian."""
     is_big = isinstance(dtype, str) and dtype.startswith(">")
     found = np.dtype(dtype)
     return found if is_big or found.byteorder == ">" else found.newbyteorder("<")
 
 
 def map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
-    """Map a file of items without a header."""
+    """Map a file that holds items without a header."""
     file = _map_file(path)
     if file.num_bytes % dtype.itemsize:
         raise ShardError(
@@ -235,7 +261,7 @@ def map_items(path: Path, dtype: np.dtype[Any]) -> tuple[MappedFile, Tokens]:
 
 
 def map_npy(path: Path) -> tuple[MappedFile, Tokens]:
-    """Map a `.npy` file of one flat array."""
+    """Map a `.npy` file that holds a flat array."""
     file = _map_file(path)
     try:
         dtype, shape, offset = _parse_npy_header(file)

@@ -1,4 +1,4 @@
-"""One line of items in several files, such as the tokens of many shards.
+"""Read the items of several files as one sequence, such as the tokens of shards.
 
 All reads of windows use this module. A piece is the items of one file. A window inside
 a piece is a slice; a window across pieces is copied first. `numpy.concatenate` then
@@ -54,9 +54,9 @@ class _KeptPieces(NamedTuple):
 
 
 class Line(Generic[_T]):
-    """Items in pieces, each in a file, read as one line. Safe to use from many threads.
+    """The items of several files, as one sequence. Safe to use from many threads.
 
-    `bounds[i]` is the index of the first item of piece i; the last entry is the number
+    `bounds[i]` is the index of the first item of file i; the last entry is the number
     of all items. `open_file` opens a file by its number. `piece` checks the size of an
     open file and returns its items. Up to `max_maps` files stay open; None means this
     line's share of the process's descriptors.
@@ -91,7 +91,7 @@ class Line(Generic[_T]):
     ) -> Tokens:
         """Return the windows of `length` items that begin at `starts`.
 
-        Windows must lie inside the line. `out` has shape `(n, length)`; the line fills
+        Windows must be inside the line. `out` has shape `(n, length)`; the line fills
         and returns it. `check` gets the windows in the stored dtype, before the cast.
         """
         shape = len(starts), length
@@ -109,7 +109,7 @@ class Line(Generic[_T]):
         return out
 
     def range(self, start: int, stop: int) -> Tokens:
-        """Return the items `[start, stop)`: a view of one piece, else a copy."""
+        """Return the items `[start, stop)`: a view of one piece, or a copy."""
         if start == stop:
             return np.empty(0, self.dtype)
         parts = list(self.parts(start, stop))
@@ -128,9 +128,9 @@ class Line(Generic[_T]):
         return items
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield `(piece, first item, one past the last)` for each piece of a range.
+        """Yield `(piece, start, stop)` for each piece of a range, without empty pieces.
 
-        Items are counted from the first item of the piece. Empty pieces are left out.
+        `start` and `stop` count items from the first item of the piece.
         """
         number = bisect_right(self._bounds, start) - 1
         while start < stop:
@@ -142,6 +142,10 @@ class Line(Generic[_T]):
     def file(self, number: int) -> _T:
         """Return file `number`; open it if it is closed."""
         return self._files[number]
+
+    def is_open(self, number: int) -> bool:
+        """Return whether a file is open."""
+        return number in self._files
 
     def release(self) -> None:
         """Release all maps; the next read opens the files again."""
@@ -234,7 +238,7 @@ def check_range(start: int, stop: int, num_tokens: int) -> None:
 
 
 def parse_index(index: SupportsIndex, length: int, what: str) -> int:
-    """Return an index from 0; a negative index counts from the end."""
+    """Return an index that counts from the start; raise IndexError if out of range."""
     number = as_index(index)
     if not -length <= number < length:
         raise IndexError(f"{what} {number} is out of range; there are {length}")

@@ -1,14 +1,14 @@
 """Memory-mapped files, and a cache of open files for each corpus.
 
-If a process reads a page behind the end of a truncated file, the system ends the
+If a process reads a mapped page past the end of a truncated file, the system kills the
 process (SIGBUS). So every reader of a map calls `check_size` first. A truncation
-between the check and the read still ends the process.
+between the check and the read still kills the process.
 
 Each cache is limited to a fair share of the process's descriptors. A full cache closes
 its least recently used file.
 
-This module takes no lock: a lock that another thread holds during a fork stays locked
-in the child. Each operation on a shared dict or set is atomic instead.
+This module uses no locks, because a lock that another thread holds during a fork stays
+locked in the child. Instead, each operation on a shared dict or set is atomic.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ _R = TypeVar("_R")
 class MappedFile:
     """A read-only map of a file, and a descriptor to check the size of the file.
 
-    The object owns and closes `fd`. It maps the file when a caller first needs the map.
-    Arrays over the map stay valid after the object is deleted.
+    The object owns and closes `fd`. The first use of the map creates it. Arrays over
+    the map stay valid after the object is deleted.
     """
+
+    is_mapped = True
 
     def __init__(self, path: str, fd: int) -> None:
         self._fd = fd
@@ -97,8 +99,9 @@ class MappedFile:
             data += more
         return data
 
-    def will_need(self, start: int, stop: int) -> None:
+    def will_need(self, start: int, stop: int, *, is_urgent: bool = False) -> None:
         """Advise the system that the bytes `[start, stop)` will be read soon."""
+        del is_urgent
         self._advise(mmap.MADV_WILLNEED, start, stop)
 
     def read_at_random(self, start: int, stop: int) -> None:
@@ -140,9 +143,9 @@ _HOLDERS: set[weakref.ref[Holder]] = set()
 
 
 def register(holder: Holder) -> None:
-    """Give a holder its share of the process's descriptors.
+    """Count a holder, so that it gets a share of the process's descriptors.
 
-    The shares of the other holders become smaller. Each closes files at its next use.
+    The shares of other holders become smaller; a holder closes files at its next use.
     """
     _HOLDERS.add(weakref.ref(holder, _HOLDERS.discard))
 
@@ -183,7 +186,7 @@ def with_room(make: Callable[[], _R]) -> _R:
 class MapCache(Generic[_T]):
     """The open files of a corpus, by number. Safe to use from many threads.
 
-    The cache keeps the `max_maps()` most recently used files. A dropped file stays
+    The cache keeps the `max_maps()` most recently used files. An evicted file stays
     mapped until the last array over its map is deleted.
     """
 
@@ -200,12 +203,16 @@ class MapCache(Generic[_T]):
             # If two threads open a file at once, the second replaces the first.
             found = with_room(lambda: self._make(number))
             maps[number] = found
-        with contextlib.suppress(KeyError):  # Another thread may have dropped the file.
+        with contextlib.suppress(KeyError):  # Another thread may have evicted the file.
             maps.move_to_end(number)
             while len(maps) > self._max_maps():
                 maps.popitem(last=False)
         return found
 
+    def __contains__(self, number: int) -> bool:
+        """Return whether a file is in the cache."""
+        return number in self._maps
+
     def clear(self) -> None:
-        """Drop all files."""
+        """Evict all files."""
         self._maps.clear()

@@ -1,4 +1,4 @@
-"""The reader of an open corpus: windows, ranges, documents and hints.
+"""Read an open corpus: windows, ranges, documents and prefetch hints.
 
 `Line` reads the tokens. This module checks dtypes, finds documents, opens and closes
 the corpus, and computes prefetch hints.
@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from roxxel_format._read.columns import Column
-from roxxel_format._read.contents import open_contents
 from roxxel_format._read.line import (
     Line,
     check_range,
@@ -26,6 +25,7 @@ from roxxel_format._read.line import (
     result_dtype,
 )
 from roxxel_format._read.maps import with_room
+from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.views import span_rows
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Check = Literal["headers", "blocks"]
 
 _GAP_BYTES = 32 << 10
-"""Largest gap between windows that become one request."""
+"""Largest gap in bytes between windows that one request prefetches."""
 
 _CALL_BYTES = (128 << 10) - mmap.PAGESIZE
 """Bytes of one prefetch call: one page less than Linux reads ahead, because a call can
@@ -62,6 +62,7 @@ class LazyReader:
     check: Check
     max_maps: int | None
     version: str | None
+    timeout_s: float
     pinned: str | None = None
     opened: CorpusReader | None = None
     # Locks for opening and closing, one for each process: a lock that another thread
@@ -73,6 +74,8 @@ class LazyReader:
     def __post_init__(self) -> None:
         if self.max_maps is not None and self.max_maps < 1:
             raise ValueError(f"max_maps must be at least 1, got {self.max_maps}")
+        if not self.timeout_s > 0:
+            raise ValueError(f"timeout_s must be positive, got {self.timeout_s}")
         if self.check not in ("headers", "blocks"):
             raise ValueError(f'check must be "headers" or "blocks", got {self.check!r}')
 
@@ -84,7 +87,9 @@ class LazyReader:
         with self._lock():
             if self.opened is None:
                 version = self.pinned or self.version
-                contents = with_room(lambda: open_contents(self.filepath, version))
+                contents = with_room(
+                    lambda: open_corpus(self.filepath, version, self.timeout_s)
+                )
                 self.pinned = contents.fingerprint
                 is_checked = self.check == "blocks"
                 self.opened = CorpusReader(
@@ -153,6 +158,8 @@ class CorpusReader:
     ) -> Tokens:
         """Return windows; see `Roxxel.read`."""
         begins, length = parse_windows(starts, length, len(self._line))
+        if self.contents.files.is_remote:
+            self._request(begins, length, is_urgent=True)
         wanted = result_dtype((len(begins), length), dtype, out, self._line.dtype)
         limits = self._limits_of(wanted)
         if limits is None:
@@ -190,7 +197,7 @@ class CorpusReader:
         return start, stop, 0 if is_cut_off else layout.head.separator_length
 
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
-        """Return the documents of a range; see `Roxxel.document_spans`."""
+        """Return the documents in a range; see `Roxxel.document_spans`."""
         check_range(start, stop, len(self._line))
         contents = self.contents
         parts: list[npt.NDArray[np.int64]] = []
@@ -212,9 +219,27 @@ class CorpusReader:
     def will_need(self, starts: npt.ArrayLike, length: int) -> None:
         """Prefetch windows; see `Roxxel.will_need`."""
         begins, length = parse_windows(starts, length, len(self._line))
+        if self.contents.files.is_remote:
+            self._request(begins, length, is_urgent=False)
+            return
         for span in _stretches(begins, length, self._line.dtype.itemsize):
             for number, start, stop in self._line.parts(*span):
                 self._line.file(number).will_need(start, stop)
+
+    def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
+        """Request windows from a bucket; first open their shards, all at once.
+
+        Each window is a request of its own, because a read takes whole requests.
+        """
+        line = self._line
+        parts = [part for at in starts for part in line.parts(at, at + length)]
+        for number in dict.fromkeys(number for number, _, _ in parts):
+            if not line.is_open(number):
+                self.contents.will_open(number)
+        for number, start, stop in parts:
+            line.file(number).will_need(
+                start, stop, checked=self._checked, is_urgent=is_urgent
+            )
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""
@@ -246,7 +271,7 @@ class CorpusReader:
         return is_last and has_next and contents.joined[number + 1]
 
     def _limits_of(self, wanted: np.dtype[Any]) -> tuple[int, int] | None:
-        """Return the limits of tokens that are read as a dtype, to check each read.
+        """Return the range that tokens must have to be read as a dtype.
 
         None if the dtype holds every value of the item type. Raises TypeError if the
         dtype does not hold the range of tokens that the shards declare.
@@ -280,7 +305,7 @@ class CorpusReader:
 def _stretches(
     starts: Sequence[int], length: int, item_size: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the token ranges `(start, stop)` to prefetch, ascending.
+    """Yield ascending token ranges `(start, stop)` to prefetch.
 
     Windows near each other are merged, because a disk serves few large requests faster
     than many small requests. Long ranges are divided, because for one `MADV_WILLNEED`

@@ -15,17 +15,18 @@ from roxxel_format._store.reading import open_file
 from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
+    from roxxel_format._read.files import OpenFile
     from roxxel_format._spec.dtypes import Tokens
 
 _DOCUMENTS_AT_ONCE = 1 << 16
 
 
 class Shard:
-    """One file of documents.
+    """A file of documents.
 
     The constructor reads the head and the foot, and checks them against the size of the
     file. It does not keep the file open; `map()` opens the file for reading.
@@ -53,7 +54,7 @@ class Shard:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
-        self.layout = ShardMap(self.path).layout
+        self.layout = open_shard(self.path).layout
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -67,26 +68,26 @@ class Shard:
 
     @property
     def num_documents(self) -> int:
-        """Number of documents, parts of documents included."""
+        """Number of documents; a part of a split document counts as a document."""
         return self.layout.num_documents
 
     @property
     def tokens(self) -> Tokens:
-        """All items: a read-only view of the file, which keeps the file mapped."""
+        """All items: a read-only view, which keeps the file mapped."""
         return self.map().tokens
 
     @property
     def document_ends(self) -> npt.NDArray[np.int64]:
-        """End of each document in items, separator included; verified, read-only."""
+        """End of each document, an index of items; verified, read-only."""
         return self.map().document_ends
 
     def map(self) -> ShardMap:
         """Map the file.
 
         Raises:
-            ShardError: The file is not the one that the constructor read.
+            ShardError: The file was replaced after the constructor read it.
         """
-        shard = ShardMap(self.path)
+        shard = open_shard(self.path)
         if shard.layout != self.layout:
             raise ShardError(
                 f"{self.path}: the file was replaced after it was opened; open it again"
@@ -107,12 +108,13 @@ class Shard:
 class ShardMap:
     """An open shard, which checks its head, foot and sections before use.
 
-    Only this class opens shards. It keeps a descriptor, and maps the file at the first
-    use of a section.
+    Only this class reads shards. A file on a disk is mapped at the first use of a
+    section. In a bucket, each read of tokens fetches a range, and the object keeps the
+    document index and the checksums from their first use on.
     """
 
-    def __init__(self, path: str) -> None:
-        self._file = MappedFile(path, open_file(path))
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
         self.layout = _layout_of(self._file)
         self._tokens: Tokens | None = None
         self._ends: npt.NDArray[np.int64] | None = None
@@ -135,9 +137,11 @@ class ShardMap:
             )
         return self._tokens
 
-    def piece(self, *, checked: bool) -> Tokens | CheckedTokens:
-        """Return the tokens; if `checked`, each read verifies the blocks it covers."""
-        return CheckedTokens(self) if checked else self.tokens
+    def piece(self, *, checked: bool) -> Tokens | TokenReads:
+        """Return the tokens; if `checked`, each read verifies its blocks."""
+        if checked:
+            return TokenReads(self.read_checked)
+        return self.tokens if self._file.is_mapped else TokenReads(self.read)
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata after verifying its checksum."""
@@ -166,17 +170,28 @@ class ShardMap:
             )
         return cast("dict[str, Any]", metadata)
 
-    def will_need(self, start: int, stop: int) -> None:
-        """Advise the system that the tokens `[start, stop)` will be read soon."""
+    def will_need(
+        self, start: int, stop: int, *, checked: bool = False, is_urgent: bool = False
+    ) -> None:
+        """Prefetch the tokens `[start, stop)`, by whole blocks if `checked`."""
         self._file.check_size()
-        item_size, offset = self.layout.head.item_size, self.layout.sections.tokens
-        self._file.will_need(offset + start * item_size, offset + stop * item_size)
+        if checked:
+            first, last = self._blocks_of(start, stop)
+            span = self._block_span(first)[0], self._block_span(last - 1)[1]
+        else:
+            span = self._bytes_of(start, stop)
+        self._file.will_need(*span, is_urgent=is_urgent)
+
+    def read(self, start: int, stop: int) -> Tokens:
+        """Return a copy of tokens `[start, stop)`."""
+        data = self._file.read(*self._bytes_of(start, stop))
+        return np.frombuffer(data, self.layout.dtype)
 
     # Blocks and checksums.
 
     @property
     def checksums(self) -> npt.NDArray[np.uint32]:
-        """CRC-32 of each token block, then of each document block."""
+        """CRC-32 of each token block, followed by the CRC-32 of each document block."""
         self._file.check_size()
         if self._checksums is None:
             at = self.layout.sections
@@ -189,7 +204,7 @@ class ShardMap:
     def check_block(self, index: int, data: bytes | memoryview) -> None:
         """Raise ChecksumError if the bytes of a block do not match its checksum.
 
-        `index` counts the token blocks, then the document blocks.
+        `index` counts all token blocks before the document blocks.
         """
         if zlib.crc32(data) == int(self.checksums[index]):
             return
@@ -213,12 +228,10 @@ class ShardMap:
         layout, block_size = self.layout, self._block_size
         if start >= stop:
             return np.empty(0, layout.dtype)
-        item_size = layout.head.item_size
-        first = start * item_size // block_size
-        last = -(-stop * item_size // block_size)
+        first, last = self._blocks_of(start, stop)
         data = self.read_blocks(first, last)
         self._check_blocks(first, data)
-        skipped = start * item_size - first * block_size
+        skipped = start * layout.head.item_size - first * block_size
         return np.frombuffer(data, layout.dtype, stop - start, skipped)
 
     def section(self, start: int, stop: int) -> memoryview:
@@ -229,13 +242,13 @@ class ShardMap:
 
     @property
     def document_ends(self) -> npt.NDArray[np.int64]:
-        """End of each document in items; checked at the first use, read-only."""
+        """End of each document, an index of items; verified at the first use."""
         self._file.check_size()
         if self._ends is None:
             layout, at = self.layout, self.layout.sections
             data = self._file.view(at.documents, at.checksums)
             self._check_blocks(layout.num_token_blocks, data)
-            # Signed: numpy compares uint64 with other integers as floats.
+            # Signed, because numpy compares uint64 with other integers as floats.
             ends = np.frombuffer(data, "<i8")
             self._check_order(ends)
             self._ends = ends
@@ -260,15 +273,15 @@ class ShardMap:
     ) -> tuple[int, npt.NDArray[np.int64]]:
         """Return the first document with items in `[start, stop)`, and document ends.
 
-        The ends begin with that of this document, and stop with the first end that is
-        at least `stop`. `start` is an item of the shard; `start < stop`.
+        The first end is the end of this document; the last is the first end that is at
+        least `stop`. `start` is an item of the shard; `start < stop`.
         """
         ends = self.document_ends
         low = int(np.searchsorted(ends, start, "right"))
         high = int(np.searchsorted(ends, stop, "left")) + 1
         if not checked:
             return low, ends[low:high]
-        # The search read unverified bytes of the map, so repeat it in verified ends.
+        # The search read unverified bytes of the map, so repeat the search in a copy.
         first = max(0, low - 1)
         part = self.ends(first, min(high, self.layout.num_documents), checked=True)
         again = np.searchsorted(part, start, "right"), np.searchsorted(part, stop)
@@ -279,6 +292,16 @@ class ShardMap:
     @property
     def _block_size(self) -> int:
         return self.layout.head.block_size
+
+    def _bytes_of(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the bytes of tokens `[start, stop)`."""
+        item_size, offset = self.layout.head.item_size, self.layout.sections.tokens
+        return offset + start * item_size, offset + stop * item_size
+
+    def _blocks_of(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the blocks `[first, last)` that hold tokens `[start, stop)`."""
+        item_size, block_size = self.layout.head.item_size, self._block_size
+        return start * item_size // block_size, -(-stop * item_size // block_size)
 
     def _block_span(self, index: int) -> tuple[int, int]:
         """Return the bytes `[start, stop)` that one checksum covers."""
@@ -346,19 +369,53 @@ class ShardMap:
         return f", documents {first} to {last} of the shard"
 
 
-class CheckedTokens:
-    """The tokens of a shard; every read verifies its blocks."""
+class TokenReads:
+    """The tokens of a shard; `read(start, stop)` returns a copy of a part."""
 
-    def __init__(self, shard: ShardMap) -> None:
-        self._shard = shard
+    def __init__(self, read: Callable[[int, int], Tokens]) -> None:
+        self._read = read
 
     def __getitem__(self, items: slice[int, int, None], /) -> Tokens:
-        return self._shard.read_checked(items.start, items.stop)
+        return self._read(items.start, items.stop)
+
+
+def opening_spans(
+    num_bytes: int, num_tokens: int, num_documents: int, block_size: int, item_size: int
+) -> list[tuple[int, int]]:
+    """Return the byte ranges that opening a shard with these values reads."""
+    spans = [(0, min(num_bytes, HEAD_SIZE)), (max(0, num_bytes - FOOT_SIZE), num_bytes)]
+    if num_documents:
+        num_blocks = -(-num_tokens * item_size // block_size)
+        stop = HEAD_SIZE + num_blocks * block_size + num_documents * 8
+        spans.append((stop - 8, stop))
+    return spans
+
+
+class LocalFiles:
+    """Opens files on a disk."""
+
+    is_remote = False
+
+    def open(self, path: str, num_bytes: int | None = None) -> MappedFile:
+        """Open a file; its map is made at the first use."""
+        del num_bytes
+        return MappedFile(path, open_file(path))
+
+    def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
+        """Do nothing: opening a local file is quick."""
+
+
+LOCAL = LocalFiles()
+
+
+def open_shard(path: str) -> ShardMap:
+    """Open a shard on a disk."""
+    return ShardMap(LOCAL.open(path))
 
 
 def layouts_of(paths: Sequence[str]) -> list[Layout]:
     """Return the layouts of shards; raise ShardError if their item types differ."""
-    layouts = [ShardMap(path).layout for path in paths]
+    layouts = [open_shard(path).layout for path in paths]
     names = [layout.head.dtype_name for layout in layouts]
     check_same_type([*zip(paths, names, strict=True)])
     return layouts
@@ -375,7 +432,7 @@ def check_same_type(holding: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def _layout_of(file: MappedFile) -> Layout:
+def _layout_of(file: OpenFile) -> Layout:
     """Return the layout of an open shard, checked against the file's size."""
     size = file.num_bytes
     head = file.read(0, min(size, HEAD_SIZE))

@@ -2,8 +2,8 @@
 
 zlib releases the interpreter lock only above 5 KiB, so with one block per call only one
 thread would run at a time. Instead, one call computes the CRC-32 of many consecutive
-blocks, which must equal the combination of their stored checksums. If it differs, each
-of these blocks is checked.
+blocks, which must equal the combination of their stored checksums. If not, the verifier
+checks each of these blocks.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class VerifyReport:
 
     Attributes:
         num_shards: Number of shards checked.
-        num_bytes: Total size of these shards.
-        errors: An error for each damaged block, section or column file; shards first,
-            in order.
+        num_bytes: Size of these shards in bytes.
+        errors: An error for each damaged block, section or column file; errors of
+            shards first, in order.
 
     Example:
         >>> written = Roxxel("whole.rox").write([[5, 6, 7]], vocab_size=100)
@@ -131,7 +131,7 @@ def _verify_shard(
 def _verify_run(
     shard: ShardMap, advance: Callable[[int], None], first: int, last: int
 ) -> tuple[list[ShardError], tuple[int, int]]:
-    """Check blocks `[first, last)`; return their errors and the range of tokens."""
+    """Check blocks `[first, last)`; return errors, and least and greatest token."""
     layout = shard.layout
     size = layout.head.block_size
     data = shard.read_blocks(first, last)
@@ -214,7 +214,7 @@ def _advanced(
 
 @cache
 def _crc_of_bits(exponent: int) -> npt.NDArray[np.uint32]:
-    """Return the CRC of each bit, advanced over `2**exponent` zero bits."""
+    """Return for each of 32 bits its CRC, advanced over `2**exponent` zero bits."""
     if exponent == 0:
         return np.array([_CRC_POLYNOMIAL, *(1 << bit for bit in range(31))], np.uint32)
     half = _crc_of_bits(exponent - 1)

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 _HINT_TOKENS = 1 << 20
-"""Tokens that iterating over documents prefetches at a time."""
+"""Number of tokens that iterating over documents prefetches at a time."""
 
 _WIDTH = 40
-"""Characters of the longest bar of a histogram."""
+"""Number of characters in the longest bar of a histogram."""
 
 
 class _Corpus(Protocol):
@@ -54,7 +54,7 @@ class TokenLine:
 
     @property
     def shape(self) -> tuple[int]:
-        """Number of tokens."""
+        """Number of tokens, as a tuple."""
         return (self._corpus.num_tokens,)
 
     def __len__(self) -> int:
@@ -114,7 +114,7 @@ class Documents(Sequence["Tokens"]):
         return any(_are_equal(document, value) for document in self)
 
     def index(self, value: object, start: int = 0, stop: int | None = None) -> int:
-        """Return the first document in `[start, stop)` that equals `value`."""
+        """Return the first index in `[start, stop)` of a document equal to `value`."""
         first, last, _ = slice(start, stop).indices(len(self))
         for number, document in enumerate(self._from(first, last), first):
             if _are_equal(document, value):
@@ -192,7 +192,7 @@ class Lengths:
         counts = np.zeros(65, np.int64)
         least, greatest = None, 0
         for lengths in _lengths(contents):
-            # The number of binary digits: frexp is exact below 2**53.
+            # Number of binary digits; frexp is exact below 2**53.
             _, digits = np.frexp(lengths.astype(np.float64))
             counts += np.bincount(digits, minlength=65)
             low = int(lengths.min())

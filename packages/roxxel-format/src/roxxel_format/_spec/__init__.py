@@ -1,1 +1,1 @@
-"""What a shard and a manifest are: bytes to values and back. Touches no files."""
+"""Convert shards and manifests between bytes and values, without files."""

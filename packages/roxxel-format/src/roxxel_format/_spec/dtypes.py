@@ -1,4 +1,4 @@
-"""The item types of shards. The head of a shard stores the name of its item type."""
+"""The item types of shards, by the names that heads of shards store."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def column_dtype(name: str) -> np.dtype[Any] | None:
 
 
 def item_size(name: str) -> int:
-    """Return the bytes of one item of a type."""
+    """Return the size of an item in bytes."""
     return _ITEM_SIZES[name]
 
 
@@ -114,7 +114,7 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
     if source == dtype:
         return True
     if values is None or limits is None:
-        # Known ranges are compared below: for numpy, int64 to float64 is safe.
+        # Two known ranges are compared below: numpy calls int64 to float64 "safe".
         return _is_number(dtype) and np.can_cast(source, dtype, "safe")
     return limits[0] <= values[0] and values[1] <= limits[1]
 
@@ -122,9 +122,9 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
 def check_readable_as(
     stored: str, values: tuple[int, int] | None, dtype: np.dtype[Any]
 ) -> None:
-    """Raise TypeError if `dtype` cannot hold the values; rounding floats is allowed.
+    """Raise TypeError if `dtype` cannot hold the values; floats may be rounded.
 
-    `values` are the least and greatest stored value of an integer type, else None.
+    `values` are the least and greatest stored integer; None for floats.
     """
     if holds_all(stored, dtype):
         return

@@ -1,7 +1,7 @@
 """The layout of a shard: offsets of its sections, and the bytes of head and foot.
 
-docs/format.md is the specification. Five numbers determine all offsets: items, item
-size, block size, documents, and bytes of metadata.
+docs/format.md is the specification. Five numbers determine all offsets: item count,
+item size, block size, document count, and bytes of metadata.
 
 `parse_layout` checks the head and foot before any other part of the file is used. Every
 offset and section size must equal the value computed from these five numbers, so no
@@ -39,8 +39,8 @@ _MAX_BLOCK_SIZE = 1 << 24
 MAX_METADATA_SIZE = 1 << 20
 MAX_SEPARATOR_LENGTH = 1 << 10
 
-# Structs of the fields of head and foot. `_FOOT_CONTENT`, `_FOOT_DIGEST`, `_FOOT_ZEROS`
-# and `_FOOT_CRC` are offsets in the foot: of its digests, its padding and its CRC-32.
+# Structs of the fields of head and foot. Offsets in the foot: `_FOOT_CONTENT` and
+# `_FOOT_DIGEST` of its digests, `_FOOT_ZEROS` of its padding, `_FOOT_CRC` of its CRC.
 _HEAD = struct.Struct("<8sII16sIII")
 _FOOT = struct.Struct("<II4QII9QII")
 _CRC = struct.Struct("<I")
@@ -100,11 +100,10 @@ class Sections(NamedTuple):
 class Layout:
     """The fields of a shard's head and foot; see docs/format.md.
 
-    `num_tokens` excludes padding. `num_documents` counts the part of a document that
-    began or continues in another shard as a document.
+    `num_tokens` excludes padding. `num_documents` counts each part of a split document.
     `min_value` and `max_value` are 0 for item types that are not integers, and for a
     shard without items. The digests are BLAKE2b, 32 bytes; docs/format.md, section 8,
-    says what each covers. `sections` is computed from the other fields.
+    says what each digest covers. `sections` is computed from the other fields.
     """
 
     head: Head
@@ -139,17 +138,17 @@ class Layout:
 
     @property
     def num_token_blocks(self) -> int:
-        """Checksum blocks of the token section."""
+        """Number of checksum blocks in the token section."""
         return -(-self.num_tokens * self.head.item_size // self.head.block_size)
 
     @property
     def num_document_blocks(self) -> int:
-        """Checksum blocks of the document section."""
+        """Number of checksum blocks in the document section."""
         return -(-self.num_documents * 8 // self.head.block_size)
 
     @property
     def first_is_continued(self) -> bool:
-        """Whether the first document began in the shard before."""
+        """Whether the first document began in an earlier shard."""
         return bool(self.flags & FIRST_IS_CONTINUED)
 
     @property
@@ -159,7 +158,7 @@ class Layout:
 
     @property
     def value_range(self) -> tuple[int, int] | None:
-        """Least and greatest item of an integer type, None for other types."""
+        """Least and greatest item of an integer type; None for other types."""
         if dtypes.value_range(self.head.dtype_name) is None:
             return None
         return self.min_value, self.max_value
@@ -258,8 +257,13 @@ def _crc_of_head(head: bytes) -> int:
     return crc
 
 
+def is_shard_head(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a shard."""
+    return head.startswith(_HEAD_MAGIC)
+
+
 def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
-    """Return the layout of a file, after checking its head and foot against its size.
+    """Return the layout of a file; check head and foot against the size of the file.
 
     `head` is the first 4096 bytes of the file and `foot` the last 256; for a smaller
     file, each is the whole file.

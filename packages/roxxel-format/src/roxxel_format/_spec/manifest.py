@@ -1,7 +1,7 @@
 """The manifest: the file that lists the shards of a corpus.
 
 docs/format.md, section 10, is the specification. A manifest is one JSON object, with a
-list for each field of the shards. The last member is a CRC-32 of the bytes before it.
+list for each field of the shards. The last member is a CRC-32 of all bytes before it.
 
 `parse_manifest` checks the whole manifest before any part of it is used. The CRC-32
 detects damage. The other checks detect a faulty or hostile writer: every field has its
@@ -54,8 +54,8 @@ _FILE_NAME = re.compile(rf"[^.{_NOT_IN_NAMES}][^{_NOT_IN_NAMES}]*")
 class EarlierColumn:
     """A replaced column, whose files readers of an earlier version still use.
 
-    A version of n shards uses the shortest earlier table of this name that covers at
-    least n shards. Without such a table, the version uses the current column.
+    A version of n shards uses the shortest earlier table of this name with at least n
+    shards. Without an earlier table, the version uses the current column.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Manifest:
     def columns_of(self, num_shards: int) -> dict[str, ColumnTable]:
         """Return the columns, by name, of the version that has `num_shards` shards."""
         tables = dict(self.columns)
-        # The longest table first, so that the shortest replaces the others.
+        # Visit the longest table first, so that shorter tables replace it.
         for each in sorted(self.earlier_columns, key=lambda each: -len(each.table)):
             if len(each.table) >= num_shards:
                 tables[each.name] = each.table
@@ -146,7 +146,7 @@ class Manifest:
         return {*self.shards.names, *self.column_files()}
 
     def column_files(self) -> list[str]:
-        """Return the names of all files of columns, earlier columns included."""
+        """Return the names of all column files, including earlier columns."""
         tables = [*self.columns.values(), *(e.table for e in self.earlier_columns)]
         return [name for table in tables for name in table.names if name is not None]
 
@@ -187,7 +187,7 @@ class Manifest:
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
-    """Parse a manifest; raise ManifestError if any field is wrong."""
+    """Parse a manifest; raise ManifestError if any field is invalid."""
     tail = _TAIL.fullmatch(data[-_TAIL_SIZE:])
     body = memoryview(data)[:-_TAIL_SIZE]
     if tail is None or zlib.crc32(body) != int(tail[1], 16):
@@ -297,7 +297,7 @@ def _shard_table(table: dict[str, Any]) -> ShardTable:
 
 
 def _check_sizes(shards: ShardTable, item_size: int) -> None:
-    """Check that the counts of each shard are consistent, and fit into its file."""
+    """Check that the counts of each shard are consistent and fit its file size."""
     fixed = HEAD_SIZE + FOOT_SIZE
     counts = zip(
         shards.num_bytes,

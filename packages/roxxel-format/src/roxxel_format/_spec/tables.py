@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 FIRST_IS_CONTINUED = 1
 LAST_CONTINUES = 2
-"""Flags of a shard: its first document began in the shard before; its last document
+"""Flags of a shard: its first document began in an earlier shard; its last document
 continues in the next shard."""
 
 _FINGERPRINT_SIZE = 16
@@ -42,12 +42,12 @@ class ShardTable:
         return len(self.names)
 
     def own_documents(self) -> list[int]:
-        """Return for each shard how many documents begin in it."""
+        """Return for each shard the number of documents that begin in the shard."""
         pairs = zip(self.num_documents, self.joined(), strict=True)
         return [count - is_joined for count, is_joined in pairs]
 
     def joined(self) -> list[bool]:
-        """Return whether the first document of each shard began in the shard before."""
+        """Return for each shard if its first document began in an earlier shard."""
         continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
         return [
             before and bool(flags & FIRST_IS_CONTINUED)
@@ -69,7 +69,7 @@ class ShardTable:
         return tuple(column[number] for column in self._all)
 
     def fingerprints(self, counts: Iterable[int]) -> list[str]:
-        """Return the fingerprint of the first `count` shards, for each of `counts`.
+        """Return the fingerprint of the first `count` shards for each count.
 
         `counts` must ascend. docs/format.md, section 8, defines a fingerprint.
         """
@@ -98,7 +98,7 @@ SHARD_COLUMNS = {
     "content_digests": "content_digests",
     "digests": "digests",
 }
-"""Attributes of `ShardTable`, in order, and their names in the manifest's JSON."""
+"""Attributes of `ShardTable` in order, and their keys in the manifest's JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +139,12 @@ class ColumnTable:
 
 
 def as_table(value: object) -> dict[str, Any]:
-    """Return a JSON object unchanged; return an empty dict for any other value."""
+    """Return a JSON object unchanged, or {} for any other value."""
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
 def tokenizer_identity(recorded: object) -> str | None:
-    """Return the `name@hash` or `name` of a recorded tokenizer; None without a name."""
+    """Return `name@hash` or `name` of a recorded tokenizer; None without a name."""
     table = as_table(recorded)
     name, digest = table.get("name"), table.get("hash")
     if not isinstance(name, str):
@@ -152,8 +152,39 @@ def tokenizer_identity(recorded: object) -> str | None:
     return name if digest is None else f"{name}@{digest}"
 
 
+def says_number(metadata: Mapping[str, Any], number: int | None) -> bool:
+    """Return whether metadata say that a shard was written under this number.
+
+    Only shards of version 1 do. Their `write` field holds the number of the first shard
+    of the write, and the position of this shard in the write. The numbers of a write
+    have gaps if another write appended at the same time.
+    """
+    write = as_table(metadata.get("write"))
+    first, position = write.get("first"), write.get("position")
+    if number is None or type(first) is not int or type(position) is not int:
+        return False
+    return number >= first + position if position else number == first
+
+
+def is_of_one_file(metadata: Mapping[str, Any], number: int | None) -> bool:
+    """Return whether metadata say that a shard is a corpus by itself."""
+    is_other_write = "write" in metadata and not says_number(metadata, number)
+    return "arguments" in metadata or is_other_write
+
+
+def is_of_several(metadata: Mapping[str, Any], number: int | None) -> bool:
+    """Return whether metadata say that a shard was written as one of several.
+
+    The metadata of shards from a user's `ShardWriter` say neither this nor that the
+    shard is a corpus by itself.
+    """
+    if "write" in metadata or "arguments" in metadata:
+        return not is_of_one_file(metadata, number)
+    return str(metadata.get("created_by")).startswith("roxxel-format ")
+
+
 def are_complete(writes: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether all shards of each write exist, from their `write` metadata."""
+    """Return whether all shards of each write exist; `writes` are their metadata."""
     by_first: dict[object, list[Mapping[str, Any]]] = {}
     for write in writes:
         by_first.setdefault(write.get("first"), []).append(write)

@@ -1,10 +1,9 @@
-"""The names of a corpus on a disk: its path, its manifest, and its shards.
+"""Names of a corpus on disk: its path, its manifest, and its shards.
 
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
 has a number in place of the star. The path of a folder names the corpus of the one
 manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
-the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest,
-or else means `dir/corpus_*.rox` (`resolved`).
+the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_format._store.local import drafted_name, names_in
-from roxxel_format.errors import ShardError
+from roxxel_format._store.urls import SCHEMES, checked_url, is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,6 +31,7 @@ _FOLDER_PREFIX = "shard_"
 _UNIT_SHARD = re.compile(r"[0-9a-f]{12}_[0-9]{5,}_[0-9]{3,}")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
 _DIGITS = re.compile(r"([0-9]+)")
+_BROKEN_URL = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")
 _PATTERN = re.compile(r"([^*?\[\]]*)\*([^*?\[\]]*)")
 # Beginning and end of the text that replaces the star of a pattern in a shard name.
 _STAR_START = re.compile(r"[0-9]*|[0-9a-f]{12}_[0-9]{5,}_[0-9]*")
@@ -53,28 +53,28 @@ class CorpusName:
 
     @property
     def pattern(self) -> str:
-        """The path of the corpus, for messages."""
+        """Path of the corpus, for error messages."""
         star = "*" if self.manifest else ""
         return str(self.folder / f"{self.prefix}{star}{self.suffix}")
 
     @property
     def single(self) -> Path:
-        """The file of a corpus without a manifest."""
+        """Path of the file of a corpus without a manifest."""
         return self.folder / f"{self.prefix}{self.suffix}"
 
     @property
     def commit_lock(self) -> Path:
-        """The file that is locked while the manifest is compared and replaced."""
+        """Path of the file to lock while comparing and replacing the manifest."""
         return self._beside("lock")
 
     @property
     def write_lock(self) -> Path:
-        """The lock file that writes lock shared, and `clean` locks exclusively."""
+        """Path of the file that writes lock shared, and `clean` locks exclusively."""
         return self._beside("writers")
 
     @property
     def replacement_marker(self) -> Path:
-        """The file by which earlier writers marked a replacement in progress."""
+        """Path of the file by which earlier writers marked a replacement."""
         return self.folder / f".{self.prefix}%{self.suffix}.replacing"
 
     def _beside(self, ending: str) -> Path:
@@ -86,13 +86,11 @@ class CorpusName:
         return self.folder / f"{shard.removesuffix(SUFFIX)}.{column}.{unique}.bin"
 
     def is_own(self, name: str) -> bool:
-        """Return whether this corpus could give this name to a shard or column file."""
-        match = _COLUMN_FILE.fullmatch(name)
-        shards = (match[1] + SUFFIX, match[1]) if match else (name,)
+        """Return whether a shard or column file of this corpus could have this name."""
         return any(
             self.number(shard) is not None
             or _UNIT_SHARD.fullmatch(self._starred(shard) or "")
-            for shard in shards
+            for shard in shards_of(name)
         )
 
     def shard(self, number: int) -> Path:
@@ -121,35 +119,10 @@ class CorpusName:
         return name[len(self.prefix) : len(name) - len(self.suffix)]
 
 
-def resolved(filepath: str, *, sharded: bool = False) -> str:
-    """Return the path or pattern that the path of a corpus means.
-
-    A pattern, and the path of an existing file or folder, means itself. Any other `t`
-    or `t.rox` means the shards `t_*.rox`, and `t` also the file `t.rox`, if they exist.
-    Otherwise the path means itself, but `t.rox` means `t_*.rox` for a `sharded` write,
-    which may make several shards.
-
-    Raises:
-        ShardError: Both the file and the shards exist.
-    """
-    path = Path(filepath)
-    if glob.has_magic(filepath) or os.path.lexists(path):
-        return filepath
-    base = path.name.removesuffix(SUFFIX)
-    single, several = path.with_name(base + SUFFIX), path.with_name(f"{base}_*{SUFFIX}")
-    # The first Roxxel wrote `t_base_0000.rox` for `t_*.rox`.
-    shard = re.compile(rf"{re.escape(base)}_(base_)?[0-9]+{re.escape(SUFFIX)}")
-    names = names_in(path.parent) if path.parent.is_dir() else []
-    has_several = f"{base}_{_MANIFEST}{_MANIFEST_SUFFIX}" in names
-    has_several = has_several or any(map(shard.fullmatch, names))
-    if has_several and single.name in names:
-        raise ShardError(
-            f'{filepath}: may mean the file "{single.name}" or the shards '
-            f'"{several.name}"; pass one of these names'
-        )
-    if single.name in names:
-        return str(single)
-    return str(several) if has_several or (sharded and path == single) else filepath
+def shards_of(name: str) -> tuple[str, ...]:
+    """Return the possible names of the shard that a file is, or is a column of."""
+    match = _COLUMN_FILE.fullmatch(name)
+    return (match[1] + SUFFIX, match[1]) if match else (name,)
 
 
 def corpus_name(filepath: str) -> CorpusName:
@@ -165,8 +138,8 @@ def corpus_name(filepath: str) -> CorpusName:
         match = _PATTERN.fullmatch(path.name.replace("[0-9]*", "*"))
         if in_folder or match is None:
             raise ValueError(
-                f"{filepath}: only one * in the last part of the path can be written "
-                'to; use a pattern such as "wiki_*.rox"'
+                f"{filepath}: a path to write may have one *, in its last part; use a "
+                'pattern such as "wiki_*.rox"'
             )
         return _numbered(path.parent, match[1], match[2] or SUFFIX)
     if path.suffix == SUFFIX and not path.is_dir():
@@ -200,10 +173,33 @@ def _of_manifest(path: Path) -> CorpusName:
     return CorpusName(path.parent, prefix or _FOLDER_PREFIX, suffix, path)
 
 
+def manifest_urls(url: str) -> list[str]:
+    """Return the URLs at which the manifest of a corpus in a bucket may be.
+
+    Objects are not listed, so a folder and the pattern of its shards are both tried.
+
+    Raises:
+        ValueError: The URL is a pattern with more than one star, or of other files.
+    """
+    at, _, last = url.rpartition("/")
+    match = _PATTERN.fullmatch(last)
+    if match is not None and match[2].endswith(SUFFIX) and "*" not in at:
+        manifest = _numbered(Path(), match[1], match[2]).manifest
+        return [f"{at}/{manifest}"]
+    if "*" in url:
+        raise ValueError(
+            f"{url}: in a bucket, a pattern has one star in its last part and ends "
+            f'with {SUFFIX}, such as "wiki_*{SUFFIX}"'
+        )
+    name = f"{_MANIFEST}{_MANIFEST_SUFFIX}"
+    several = f"{at}/{last.removesuffix(SUFFIX)}_{name}"
+    return [several] if last.endswith(SUFFIX) else [f"{url}/{name}", several]
+
+
 def share_files(one: CorpusName, other: CorpusName) -> bool:
     """Return whether a write of one corpus could replace or delete files of the other.
 
-    Symbolic links and `..` are resolved.
+    Resolves symbolic links and `..`.
     """
     if _is_same_file(one.manifest or one.single, other.manifest or other.single):
         return True
@@ -269,13 +265,13 @@ def own_names(name: CorpusName, listed: Iterable[str] = ()) -> list[str]:
 
 
 def corpora_in(folder: Path) -> list[CorpusName]:
-    """Return the corpora of a folder that have a manifest, the longest name first."""
+    """Return the corpora with a manifest in a folder, longest name first."""
     found = [_of_manifest(path) for path in manifests_in(folder)]
     return sorted(found, key=lambda each: -len(each.prefix) - len(each.suffix))
 
 
 def manifests_in(folder: Path) -> list[Path]:
-    """Return the manifests of a folder, sorted by name; [] if there is no folder."""
+    """Return the manifests in a folder, sorted by name; [] without a folder."""
     if not folder.is_dir():
         return []
     pattern = f"*{_MANIFEST}*{_MANIFEST_SUFFIX}"
@@ -305,7 +301,7 @@ def matching_files(filepath: str) -> list[str]:
         raise FileNotFoundError(
             f"{path}: no such file or folder; write the corpus first, or check the path"
         )
-    # Brackets in the name of a folder that exists are not a pattern.
+    # Brackets in the name of an existing folder are not a pattern.
     base = path.parent
     while not base.is_dir():
         base = base.parent
@@ -332,7 +328,7 @@ def visible(paths: Iterable[Path]) -> list[str]:
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:
-    """Return a path, or several, as absolute paths; opens no file."""
+    """Return a path, or several, as absolute paths or checked URLs; opens no file."""
     if isinstance(filepath, (str, os.PathLike)):
         return _absolute_path(filepath)
     try:
@@ -347,4 +343,10 @@ def _absolute_path(path: OnePath) -> str:
     text = os.fspath(path)
     if not text:
         raise ValueError('filepath is empty; pass "." for this folder')
+    if is_url(text):
+        return checked_url(text)
+    if _BROKEN_URL.match(text) and not isinstance(path, str):
+        raise ValueError(
+            f"{text}: pathlib removes a slash of a URL; pass the URL as a string"
+        )
     return str(Path(text).absolute())

@@ -31,7 +31,7 @@ def names_in(folder: Path) -> list[str]:
 def draft_path(path: Path, writer: str = "") -> Path:
     """Return the hidden path of a file's draft.
 
-    `writer`, eight hexadecimal digits, tells drafts of several writers apart. It is
+    `writer`, eight hexadecimal digits, distinguishes drafts of several writers. It is
     empty for the draft that claims or locks the file's name.
     """
     mark = f"~{writer}" if writer else ""

@@ -27,17 +27,17 @@ _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def committing(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock for comparing and replacing the manifest; wait for the lock."""
+    """Wait for and hold the lock that protects the manifest."""
     return _held(name.commit_lock, fcntl.LOCK_EX)
 
 
 def writing(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock that keeps `clean` from removing new shards; wait for `clean`."""
+    """Wait for `clean`, and hold the lock that keeps it from removing new shards."""
     return _held(name.write_lock, fcntl.LOCK_SH)
 
 
 def alone(name: CorpusName) -> AbstractContextManager[None]:
-    """Hold the lock that excludes all other writes of a corpus; wait for `clean`.
+    """Wait for `clean`, and hold the lock that excludes all writes of a corpus.
 
     The lock file of a corpus of one file is its draft. Raises BlockingIOError if
     another write is in progress.
@@ -47,6 +47,24 @@ def alone(name: CorpusName) -> AbstractContextManager[None]:
     if name.manifest is None:
         return _held(draft_path(name.single), operation, busy)
     return _held(name.write_lock, operation, busy, wait_for_exclusive=True)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether another writer has locked a file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    finally:
+        os.close(fd)
+    return False
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class Output:
-    """A new file. After an error or an interrupt, every further write is an error.
+    """A new file. After an error or an interrupt, every further write raises.
 
     If a `with` block ends without `publish` or `rename`, the output removes the draft.
     `draft` is a file that the caller created for this output alone; for None, the
@@ -76,7 +76,7 @@ class Output:
         self._is_broken = True
         with contextlib.suppress(OSError):
             self._file.close()
-        if not self._is_named:  # A renamed draft's name is free for other writers.
+        if not self._is_named:  # Another writer may already use a renamed draft's name.
             with contextlib.suppress(OSError):
                 self._draft.unlink(missing_ok=True)
 
@@ -93,7 +93,7 @@ class Output:
 
     @contextlib.contextmanager
     def unless_broken(self) -> Generator[None]:
-        """Run the block; if it raises, every further write is an error."""
+        """Run the block; if the block raises, every further write raises."""
         if self._is_broken:
             raise OSError(
                 f"{self._path}: an earlier write failed, so this file cannot be "

@@ -1,1 +1,1 @@
-"""Writing: documents in, shards out, the commit that makes them a corpus."""
+"""Write documents into shards, and commit the shards as a corpus."""

@@ -75,7 +75,7 @@ class DocumentTypeError(_OfDocumentError, TypeError):
 
 
 class Caster:
-    """Checks and casts items to a dtype below `vocab_size`; records their range."""
+    """Checks items against dtype and `vocab_size`, casts them, records their range."""
 
     def __init__(self, name: str, vocab_size: int | None = None) -> None:
         self._name = name
@@ -98,14 +98,14 @@ class Caster:
 
     @property
     def limits_text(self) -> str:
-        """The allowed range, for a message."""
+        """The allowed range, for an error message."""
         if self._limits is None:
             return f"the range of {self._name}"
         return f"[{self._limits[0]}, {self._limits[1]}] of {self._name}"
 
     @property
     def remedy(self) -> str:
-        """The remedy for a value out of range, for a message."""
+        """How to fix a value out of range, for an error message."""
         return (
             "choose a wider dtype" if self._is_limited_by_dtype else "raise vocab_size"
         )

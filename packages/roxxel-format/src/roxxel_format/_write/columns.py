@@ -163,7 +163,7 @@ class _Files:
     def _with_files(
         self, dtype: str, sizes: list[int], digests: list[str]
     ) -> ColumnTable:
-        """Return the column with the new files."""
+        """Return the table of the column, old and new files."""
         names, all_sizes = list(self._old.names), list(self._old.num_bytes)
         all_digests = list(self._old.digests)
         rows = zip(self._numbers, self._paths, sizes, digests, strict=True)
@@ -212,7 +212,7 @@ def _dtype_to_append(
     per: str,
     dtype: npt.DTypeLike | None,
 ) -> np.dtype[Any]:
-    """Return the dtype of a column; check that `per` and `dtype` equal the column's."""
+    """Return the dtype of a column; check `per` and `dtype` against the column."""
     if per != old.per:
         raise ValueError(
             f"{name.pattern}: column {column!r} is per {old.per}, so values per {per} "
@@ -222,7 +222,7 @@ def _dtype_to_append(
     if stored is None:
         raise ShardError(
             f"{name.pattern}: column {column!r} has dtype {old.dtype!r:.100}, which "
-            "this writer does not know; install a newer roxxel-format"
+            "this writer does not support; install a newer roxxel-format"
         )
     if dtype is not None and _name_of(_stored(dtype)) != old.dtype:
         raise ValueError(
@@ -236,7 +236,7 @@ def _dtype_to_append(
 def _check_unchanged(
     name: CorpusName, before: Manifest, now: Manifest, column: str
 ) -> None:
-    """Check that other writes only appended shards or changed other columns."""
+    """Raise if another write replaced the corpus or this column."""
     num_shards = len(before.shards)
     if now.shards.first(num_shards) != before.shards:
         raise ShardError(
@@ -280,23 +280,19 @@ def _arrays(
 
 
 def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
-    """Return the dtype in which a column stores `dtype`."""
+    """Return the little-endian dtype that a column stores for `dtype`."""
     wanted = np.dtype(dtype)
     if wanted.kind == "S":
         return wanted
     return dtypes.stored_dtype(dtypes.stored_name(wanted))
 
 
-def _array_of(values: Sequence[object]) -> np.ndarray[Any, Any]:
-    try:
-        return number_array(values)
-    except InexactError as error:
-        raise ValueError(f"a list of values{error}; correct the values") from None
-
-
 def _flat(values: object) -> np.ndarray[Any, Any]:
     if isinstance(values, list | tuple):
-        array = _array_of(cast("Sequence[object]", values))
+        try:
+            array = number_array(cast("Sequence[object]", values))
+        except InexactError as error:
+            raise ValueError(f"a list of values{error}; correct the values") from None
     else:
         array = np.asarray(values)
     if array.ndim != 1:

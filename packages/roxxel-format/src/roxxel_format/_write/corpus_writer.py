@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_format._spec.layout import check_block_size
 from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._store.corpus_name import own_names
-from roxxel_format._store.local import claim, draft_path, drafted_name, names_in
+from roxxel_format._store.local import claim, draft_path, names_in
 from roxxel_format._store.locks import alone, writing
 from roxxel_format._write.commit import (
     BEGUN,
@@ -27,6 +26,7 @@ from roxxel_format._write.commit import (
     discard,
     existing_manifest,
     find_committed,
+    leftovers,
     read_committed,
     remove_leftovers,
     withdraw,
@@ -36,10 +36,10 @@ from roxxel_format._write.options import (
     Separator,
     WriteSummary,
     difference,
-    name_to_write,
 )
 from roxxel_format._write.series import ShardSeries
 from roxxel_format._write.shard_writer import shard_size_bound
+from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Units(ABC):
         arguments: Mapping[str, Any],
         base: str | None,
     ) -> Callable[[], ShardTable]:
-        """Set dtype and kind of the intake; return a function that writes the shards.
+        """Set dtype and kind of `intake`; return a function that writes the shards.
 
         `base` is the fingerprint of the corpus before the write.
         """
@@ -96,7 +96,7 @@ def write_corpus(
     arguments = options.recorded(intake.tokenizer_identity)
     name.folder.mkdir(parents=True, exist_ok=True)
     if exist == "keep":
-        with _or_replace():
+        with _or_replace(name):
             kept = _kept(name, options, arguments, started)
         if kept is not None:
             return kept
@@ -109,15 +109,18 @@ def write_corpus(
 
 
 @contextlib.contextmanager
-def _or_replace() -> Generator[None]:
-    """Add the remedy `exist="replace"` to the error for a file that is not a shard."""
+def _or_replace(name: CorpusName) -> Generator[None]:
+    """Add the remedy for a write to the error for a file that is not a shard."""
     try:
         yield
     except NotAShardError as error:
         problem, _, _ = str(error).partition("; ")
+        remedy = 'pass exist="replace" to write the corpus in its place'
+        if name.manifest is not None:
+            problem += f", but its name is that of a shard of {name.pattern}"
+            remedy = "move the file elsewhere"
         raise NotAShardError(
-            f'{problem}; pass exist="replace" to write the corpus in its place, or '
-            "write elsewhere"
+            f"{problem}; {remedy}, or write under another name"
         ) from error
 
 
@@ -174,7 +177,7 @@ def _kept(
     if inputs is not None and recorded.get("inputs") == inputs.older:
         arguments = arguments | {"inputs": inputs.older}
         limits = (
-            "; its inputs were compared by name, size and time alone, because the "
+            "; its inputs were compared only by name, size and time, because the "
             "corpus does not record more"
         )
     if recorded != arguments:
@@ -244,7 +247,7 @@ def _write_file(
 
 
 class _Write:
-    """One write of new shards, from the first document to the commit."""
+    """Writes new shards, from the first document to the commit."""
 
     def __init__(
         self,
@@ -275,7 +278,7 @@ class _Write:
                     "or continuing it"
                 )
         with writing(self._name):
-            with _or_replace():
+            with _or_replace(self._name):
                 self._found = find_committed(
                     self._name, replaces=replaces, appends=appends
                 )
@@ -322,7 +325,7 @@ class _Write:
             return path, draft
 
     def _begin(self) -> Iterator[int]:
-        """Commit an empty manifest if none exists; return the free numbers."""
+        """Commit an empty manifest if none exists; return free shard numbers."""
         # Commit now: readers treat numbered shards without a manifest as a corpus.
         if self._found.data is None:
             self._began = commit(self._name, self._found, Manifest())
@@ -330,9 +333,10 @@ class _Write:
                 raise self._lost()
             # Another write made the manifest; only an append may extend it.
             self._found = BEGUN if self._began else read_committed(self._name)
-        # The number of a listed shard is not free, even if its file is gone.
-        names = [*self._found.manifest.shards.names, *own_names(self._name)]
-        numbers = [self._name.number(drafted_name(each) or each) for each in names]
+        # The number of a listed shard is not free, even if its file is gone. Numbers of
+        # other files are passed over one by one (`_new_path`): the next number after
+        # `wiki_20240101.rox`, a corpus of one file, would be the name of another.
+        numbers = map(self._name.number, self._found.manifest.shards.names)
         first = max((n + 1 for n in numbers if n is not None), default=0)
         self._numbers = count(first)
         return self._numbers
@@ -350,7 +354,7 @@ class _Write:
             discard(self._name, old - manifest.file_names())
 
     def _extended(self, manifest: Manifest, shards: ShardTable) -> Manifest:
-        """Return the manifest that makes the new shards part of the corpus."""
+        """Return the manifest with the new shards."""
         if self._exist == "append":
             self._check_appendable(manifest)
         else:
@@ -387,7 +391,7 @@ class _Write:
         """Check that the documents fit the corpus; set the intake's dtype and kind."""
         intake, what = self._intake, self._name.pattern
         stored, kind = manifest.dtype_name, manifest.kind
-        if stored is None:  # Nothing is committed yet.
+        if stored is None:  # No version is committed yet.
             return
         if intake.dtype not in {None, stored}:
             raise ValueError(
@@ -432,7 +436,7 @@ class _Write:
             committed = read_committed(self._name).manifest
             discard(self._name, names - committed.file_names())
             # Shards of units stay, so that the same command can continue with them.
-            if self._began and not own_names(self._name):
+            if self._began and {*leftovers(self._name)} <= {self._name.manifest}:
                 withdraw(self._name)
 
 

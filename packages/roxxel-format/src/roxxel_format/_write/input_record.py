@@ -30,9 +30,9 @@ class Inputs:
         paths: The files in the order of the corpus; `-` is the standard input.
         form: A format of `prepare.inputs`; None to infer it from each name.
         field: Key of the document in JSON objects, or name of the Parquet column.
-        recorded: The record for JSON: `format`; `field`; the `number` of files; and
-            four lists with a row for each group of consecutive files: the name of the
-            first, their total size, the latest time in nanoseconds, and a digest.
+        recorded: The record for JSON: `format`, `field`, the `number` of files, and
+            four lists with a row for each group of consecutive files: name of the first
+            file, total size, latest modification time in nanoseconds, and digest.
         older: The record of earlier writers: a digest of names, sizes and times.
     """
 
@@ -68,7 +68,7 @@ class Inputs:
         return [*names, f"and {more} more"] if more else names
 
     def difference(self, recorded: object) -> str:
-        """Return in words how the recorded inputs differ from these."""
+        """Describe how the recorded inputs differ from these inputs."""
         is_table = isinstance(recorded, dict)
         table = cast("dict[str, Any]", recorded) if is_table else {}
         columns = [table.get(name) for name in _COLUMNS]
@@ -95,7 +95,7 @@ class Inputs:
     def _change(
         self, row: int, pair: tuple[tuple[Any, ...], tuple[Any, ...]]
     ) -> str | None:
-        """Return in words how a row of the record differs; None if it does not."""
+        """Describe how a row of the record differs; None if it is equal."""
         (name, size, time, sample), (old_name, old_size, old_time, old_sample) = pair
         step = _rows_step(len(self.paths))
         paths = self.paths[row * step : (row + 1) * step]
@@ -112,7 +112,7 @@ class Inputs:
 
 
 def _file_name(path: str) -> str:
-    """Return a file's name without its folder, the same in every locale."""
+    """Return a file's name without the folder, equal in every locale."""
     return os.fsencode(Path(path).name).decode(errors="replace")
 
 

@@ -57,8 +57,8 @@ def load_tokenizer(options: WriteOptions) -> Tokenizer | None:
 def separator_items(separator: object, name: str) -> tuple[int | float, ...]:
     """Return the items that end each document; empty if `separator` is None.
 
-    Bytes are read as little-endian items of dtype `name`, and padded with zeros to a
-    whole item.
+    Converts bytes to little-endian items of dtype `name`, padded with zeros to a whole
+    item.
     """
     if separator is None:
         return ()
@@ -124,11 +124,11 @@ class Intake:
 
     @property
     def recorded_tokenizer(self) -> dict[str, Any] | None:
-        """The tokenizer as a corpus records it."""
+        """The record of the tokenizer in a corpus."""
         return None if self.tokenizer is None else self.tokenizer.to_dict()
 
     def arrays(self, documents: Iterable[object]) -> Iterator[Tokens]:
-        """Yield the items of each document, once `dtype` is known.
+        """Yield the items of each document after `dtype` is known.
 
         Holds empty documents back until a document with items determines the dtype.
         If all documents are empty, the first array of integers determines the dtype;
@@ -252,4 +252,6 @@ def _from_list(document: Sequence[object], number: int) -> Tokens:
                 number,
                 f" holds {each!r:.50} at index {index}; pass a flat list of ints",
             )
-    raise DocumentError(number, " holds an integer of more than 64 bits; correct it")
+    raise DocumentError(
+        number, " holds an integer of more than 64 bits; correct the document"
+    )

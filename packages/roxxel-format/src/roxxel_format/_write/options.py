@@ -7,12 +7,9 @@ from enum import Enum
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
-from roxxel_format._store.corpus_name import corpus_name, resolved
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.input_record import Inputs
 
 Exist = Literal["keep", "replace", "append", "error"]
@@ -30,7 +27,7 @@ class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
 
     `dtype` is the name of an item type. `inputs` identifies the documents before they
-    are read; None if nothing does.
+    are read, or is None.
     """
 
     separator: float | bytes | str | Separator | None = None
@@ -83,7 +80,7 @@ class WriteOptions:
 def difference(
     recorded: Mapping[str, Any], arguments: Mapping[str, Any], inputs: Inputs | None
 ) -> str:
-    """Return in words how the arguments of a write differ from the recorded ones."""
+    """Describe how the arguments of a write differ from the recorded arguments."""
     if not recorded:
         return "made with other arguments (not recorded)"
     differing = [
@@ -97,26 +94,6 @@ def difference(
         if name != "inputs" or inputs is None
     )
     return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
-
-
-def name_to_write(
-    filepath: str | tuple[str, ...], *, sharded: bool = False
-) -> CorpusName:
-    """Return the file names of the corpus to write; `sharded` as in `resolved`."""
-    if isinstance(filepath, tuple):
-        raise TypeError(
-            f"a list of {len(filepath)} paths cannot be written to; "
-            'use a file, a folder, or a pattern such as "wiki_*.rox"'
-        )
-    name = corpus_name(resolved(filepath, sharded=sharded))
-    try:
-        (name.prefix + name.suffix).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name.pattern!r}: the manifest cannot list names that are not UTF-8; use "
-            "other names, or a locale such as LC_ALL=C.UTF-8"
-        ) from error
-    return name
 
 
 @dataclass(frozen=True, slots=True)

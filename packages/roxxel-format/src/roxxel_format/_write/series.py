@@ -56,7 +56,7 @@ class ShardSeries:
         return shard_table([path.name for path in self.paths], self._layouts)
 
     def write_all(self, data: Iterable[object]) -> None:
-        """Write all documents; raise NoDocumentsError if there are none."""
+        """Write all documents; raise NoDocumentsError if `data` is empty."""
         # Both loops share one generator, because a second `iter(data)` may start over.
         arrays = self._intake.arrays(_iterator(data))
         for document in arrays:

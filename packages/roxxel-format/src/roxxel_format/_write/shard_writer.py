@@ -58,7 +58,7 @@ class ShardWriter:
         block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
         separator: Items that end each document, appended by this writer.
         vocab_size: Items must be below `vocab_size`. Default: any value of the dtype.
-        metadata: JSON-able values stored with the shard, at most 1 MiB as JSON.
+        metadata: JSON values stored with the shard, at most 1 MiB as JSON.
         first_document: Number of the first document, for error messages.
         draft: A file that the caller created for this shard alone. Default: a new file
             with a hidden name beside the shard.
@@ -116,22 +116,22 @@ class ShardWriter:
 
     @property
     def sync_s(self) -> float:
-        """Seconds spent waiting for the disk."""
+        """Seconds spent flushing to the disk."""
         return self._output.sync_s
 
     @property
     def num_documents(self) -> int:
-        """Documents so far."""
+        """Number of documents appended so far."""
         return len(self._ends)
 
     @property
     def num_tokens(self) -> int:
-        """Items so far, separators included."""
+        """Number of items appended so far, separators included."""
         return self._ends[-1] if self._ends else 0
 
     @property
     def separator_length(self) -> int:
-        """Items that end each document."""
+        """Number of items that end each document."""
         return self._head.separator_length
 
     @property
@@ -140,7 +140,7 @@ class ShardWriter:
         return self._head.item_size
 
     def size_with(self, num_tokens: int) -> int:
-        """Return an upper bound of the shard's size after one more document."""
+        """Return an upper bound of the shard's size with another document."""
         data = (self.num_tokens + num_tokens) * self._head.item_size
         data += (len(self._ends) + 1) * 8
         return shard_size_bound(data, self._head.block_size, self._metadata_size)
@@ -198,7 +198,7 @@ class ShardWriter:
             self.append(document)
 
     def mark_first_as_continued(self) -> None:
-        """Record that the first document of this shard began in the shard before."""
+        """Record that the first document of this shard began in an earlier shard."""
         self._flags |= FIRST_IS_CONTINUED
 
     def finish(self) -> Layout:
@@ -279,7 +279,7 @@ class ShardWriter:
 
     @property
     def _used(self) -> int:
-        """Items in the stage."""
+        """Number of items in the stage."""
         return self.num_tokens - self._num_flushed
 
     def _document_number(self) -> int:
@@ -347,7 +347,7 @@ class ShardWriter:
             return self._caster.cast(tokens)
         except casting.OutOfRangeError as error:
             if document is None:
-                # The item is in the first document whose end is greater.
+                # The first document with a greater end holds the item.
                 item = self._num_flushed + error.index
                 document = self._first_document + bisect_right(self._ends, item)
             raise casting.DocumentError(
@@ -386,7 +386,7 @@ def _as_json(metadata: Mapping[str, Any]) -> bytes:
         ) from error
     if len(data) > MAX_METADATA_SIZE:
         raise ValueError(
-            f"metadata takes {len(data)} bytes as JSON, more than {MAX_METADATA_SIZE}; "
+            f"metadata has {len(data)} bytes as JSON, more than {MAX_METADATA_SIZE}; "
             "store large values in a separate file"
         )
     return data

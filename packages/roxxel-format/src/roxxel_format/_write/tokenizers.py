@@ -69,7 +69,7 @@ class Tokenizer:
         return self.name if self.hash is None else f"{self.name}@{self.hash}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the description as the metadata stores it."""
+        """Return the fields that the metadata stores."""
         return {
             "name": self.name,
             "hash": self.hash,
@@ -124,7 +124,7 @@ class Tokenizer:
         )
 
     def _ends_texts(self) -> bool:
-        """Return whether the last token of every text is the same special token."""
+        """Return whether `encode` ends every text with the same special token."""
         of_empty, of_letter = (
             encoded_ids(self.encode(text))[-1:].tolist() for text in ("", "a")
         )
@@ -157,7 +157,7 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     else:
         raise TypeError(
             f"tokenizer is a {type(tokenizer).__name__} without encode; pass an "
-            "object that has it, the path of a tokenizer.json, or a name"
+            "object with encode, the path of a tokenizer.json, or a name"
         )
     vocabulary = _vocabulary(source)
     definition = _definition(source)
@@ -235,7 +235,7 @@ def _encode_of(tokenizer: Any, *, special_tokens: bool, is_given: bool) -> Encod
         ours = copy.deepcopy(tokenizer) if is_given else tokenizer
         # In `tokenizers`, True means: encode special tokens like other text.
         ours.encode_special_tokens = not special_tokens
-        # A tokenizer.json may enable truncation, which would lose text, and padding.
+        # A tokenizer.json may enable padding, and truncation, which would lose text.
         ours.no_truncation()
         ours.no_padding()
         return ours.encode
@@ -272,7 +272,7 @@ def _definition(tokenizer: object) -> str | None:
 
 
 def _vocabulary(tokenizer: object) -> dict[str, int] | None:
-    """Return the ids of all tokens by their text; None if they are not known."""
+    """Return the ids of all tokens by their text; None if unknown."""
     get_vocab = getattr(tokenizer, "get_vocab", None)
     if not callable(get_vocab):
         return None

@@ -1,7 +1,7 @@
 """The `roxxel-format` command: its arguments and exit codes.
 
-Exit codes: 0, done; 1, an error, in one sentence on the standard error; 2, wrong
-arguments; 3, `verify` found damage; 130, interrupted.
+Exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found by `verify`, 130
+interrupted. An error is one sentence on the standard error.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     """Run the command.
 
     Args:
-        arguments: Arguments after the command's name. Default: those of the process.
+        arguments: Arguments after the command's name. Default: `sys.argv[1:]`.
         prog: Name of the command in usage and error messages.
 
     Returns:
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
     """
     options = _parser(prog).parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
-        # A character that the terminal cannot show must not end the command.
+        # Escape characters that the terminal cannot show, because printing them raises.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-format")
 
 
 def _sentence(error: Exception) -> str:
-    """Return an error's text without its errno, and with `--exist` for `exist=`."""
+    """Return an error's text without the errno; spell `exist=` as `--exist`."""
     if isinstance(error, OSError) and error.strerror and error.filename:
         what = error.strerror.lower() if error.errno == errno.ENOENT else error.strerror
         remedy = "; check the path" if error.errno == errno.ENOENT else ""
@@ -138,7 +138,7 @@ def _add_write(commands: Any) -> None:
         default=Separator.OF_TOKENIZER,
         metavar="TOKEN",
         help="a token id, a token's name, or none; default: the end-of-text token of "
-        "--tokenizer",
+        "--tokenizer. Also cuts documents of shards of the first Roxxel",
     )
     separator.add_argument(
         "--separator-bytes",

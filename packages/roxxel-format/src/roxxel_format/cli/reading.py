@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roxxel_format._read.contents import open_contents
+from roxxel_format._read.opening import open_corpus
 from roxxel_format._spec.tables import as_table
 from roxxel_format._store.output import Output
 from roxxel_format._write.tokenizers import load
@@ -32,7 +32,7 @@ def info(options: argparse.Namespace) -> int:
     """Print sizes, dtype, metadata, versions and columns of a corpus."""
     paths = _paths(options)
     with Roxxel(paths) as corpus:
-        contents = open_contents(corpus.filepath, corpus.fingerprint)
+        contents = open_corpus(corpus.filepath, corpus.fingerprint)
         facts: dict[str, Any] = {
             "shards": corpus.num_shards,
             "tokens": corpus.num_tokens,
@@ -69,7 +69,7 @@ def info(options: argparse.Namespace) -> int:
 
 
 def _paths(options: argparse.Namespace) -> str | list[str]:
-    """Return a single path as `str`: `Roxxel` reads no manifest for a list."""
+    """Return a single path as `str`, because `Roxxel` reads no manifest for a list."""
     paths: list[str] = options.corpus
     return paths[0] if len(paths) == 1 else paths
 
@@ -163,7 +163,7 @@ def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], byte
     ):
         raise ValueError(
             f"{tokenizer}: is {loaded.identity}, but the corpus was tokenized "
-            f"by {recorded}; pass that tokenizer, or use --ids"
+            f"by {recorded}; pass the same tokenizer, or use --ids"
         )
     decode: Callable[[list[int]], str] | None = getattr(loaded.source, "decode", None)
     if decode is None:
@@ -184,7 +184,7 @@ def _chosen(
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write all tokens into one flat file; verify every block."""
+    """Verify every block, and write all tokens into one flat file."""
     output = Path(options.output)
     if output.suffix not in {".npy", ".bin"}:
         raise ValueError(f"{output}: must end in .npy or .bin")
@@ -212,7 +212,7 @@ def _check_apart(output: Path, corpus: Roxxel) -> None:
     """Check that the output is not a file of any version of the corpus."""
     if not output.exists():
         return
-    contents = open_contents(corpus.filepath, corpus.fingerprint)
+    contents = open_corpus(corpus.filepath, corpus.fingerprint)
     paths = [Path(path) for path in contents.paths]
     if contents.manifest is not None:
         names = contents.manifest.file_names()

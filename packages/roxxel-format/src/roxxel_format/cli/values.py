@@ -39,7 +39,7 @@ def size(text: str) -> int:
         return int(number) * _UNITS[unit]
     except (ValueError, KeyError):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a size; write a number of bytes, or one with K, M, G or T"
+            f"{text!r} is not a size; write bytes, such as 4096, 64K, 1M, 2G or 1T"
         ) from None
 
 
@@ -71,7 +71,7 @@ def span(text: str) -> tuple[int, int]:
 
 
 def progress(what: str) -> Callable[[int, int], None] | None:
-    """Return a function that shows progress in units of `what`; None off a terminal."""
+    """Return a function that shows progress in units of `what`; None if no terminal."""
     if not sys.stderr.isatty():
         return None
 

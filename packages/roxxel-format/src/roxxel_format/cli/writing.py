@@ -12,12 +12,13 @@ from roxxel_format._store.corpus_name import (
     CorpusName,
     absolute,
     corpus_name,
-    resolved,
     share_files,
 )
+from roxxel_format._store.plain_name import resolved
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.input_record import Inputs
-from roxxel_format._write.options import WriteOptions, name_to_write
+from roxxel_format._write.options import WriteOptions
+from roxxel_format._write.target import name_to_write
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
 from roxxel_format.prepare.runner import prepare
@@ -135,7 +136,7 @@ def _check_apart(
     shards = map(Path, corpus.paths)
     read = [CorpusName(shard.parent, shard.name, "", None) for shard in shards]
     for path in paths:
-        with contextlib.suppress(ValueError):  # No write accepts such a path.
+        with contextlib.suppress(ValueError):  # No corpus can be written to this path.
             read.append(corpus_name(resolved(path)))
     source = f"{', '.join(paths)}, the source of the split"
     pairs = [

@@ -64,7 +64,7 @@ def opened(path: str) -> Generator[BinaryIO]:
         path: The file; `-` is the standard input.
 
     Raises:
-        OSError: The file cannot be opened or read; the error names it.
+        OSError: The file cannot be opened or read; the error names the file.
         InputError: The file is truncated, damaged, or unreadable for another reason.
     """
     with _naming(path):
@@ -214,5 +214,5 @@ class _Pieces(io.RawIOBase):
 
 
 def as_seekable(file: BinaryIO) -> BinaryIO:
-    """Return `file`, or the content of a pipe in memory."""
+    """Return a seekable file; read a pipe into memory."""
     return file if file.seekable() else cast("BinaryIO", io.BytesIO(file.read()))

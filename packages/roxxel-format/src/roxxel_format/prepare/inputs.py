@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from roxxel_format._read.foreign_files import parse_roxxel02
+from roxxel_format._read.foreign_files import is_roxxel02, parse_roxxel02
+from roxxel_format._spec.layout import is_shard_head
 from roxxel_format.errors import ShardError
 from roxxel_format.prepare.input_file import (
     InputError,
@@ -37,6 +39,11 @@ def format_of(path: str) -> str:
     return _BY_SUFFIX.get(Path(name).suffix.lower(), "text")
 
 
+def is_old_shard(path: str, form: str | None) -> bool:
+    """Return whether a file is read as a shard of the first Roxxel."""
+    return (form or format_of(path)) == "roxxel02"
+
+
 def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
     """Yield the documents of one file.
 
@@ -48,7 +55,7 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
         path: The file; `-` is the standard input. Decompresses `.gz` and `.zst`.
         form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
             a document. `jsonl`: each line is a JSON string, a list of tokens, or an
-            object with such a value in `field`. `npy`: a flat array is one document;
+            object with one of these in `field`. `npy`: a flat array is one document;
             each row of a 2-D array is a document. `parquet`: each value of a column,
             a text or a list of tokens, is a document. `roxxel02`: a shard of the first
             Roxxel is one document. None: inferred from the name.
@@ -64,10 +71,19 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
 
 
 def _whole_text(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
-    yield _text(path, file.read())
+    data = file.read()
+    _check_no_shard(path, data, data[-_END_SIZE:], len(data))
+    yield _text(path, data)
 
 
 def _lines(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
+    if file.seekable():
+        start = file.tell()  # Not 0 if the caller read a part of the standard input.
+        head = file.read(_END_SIZE)
+        num_bytes = file.seek(0, os.SEEK_END)
+        file.seek(max(0, num_bytes - _END_SIZE))
+        _check_no_shard(path, head, file.read(), num_bytes)
+        file.seek(start)
     for number, line in enumerate(file, 1):
         yield _text(f"{path}:{number}", line.rstrip(b"\r\n"))
 
@@ -124,7 +140,7 @@ def _columns(path: str, table: Any, field: str) -> Iterator[Any]:
 
 
 def _column_document(path: str, row: int, value: Any) -> object:
-    """Return a text, or the items of a list as an array."""
+    """Return a text, or a list of tokens as an array."""
     items: Any = getattr(value, "values", None)
     what = "a null"
     if hasattr(items, "to_numpy"):
@@ -149,6 +165,20 @@ def _column_document(path: str, row: int, value: Any) -> object:
     raise InputError(
         f"{path}: row {row} holds {what}; a document is a text or a list of tokens"
     )
+
+
+def _check_no_shard(path: str, head: bytes, foot: bytes, num_bytes: int) -> None:
+    """Raise InputError for a shard: bytes of a shard may be valid text."""
+    if is_roxxel02(foot, num_bytes):
+        raise InputError(
+            f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}), not text; "
+            "add --format roxxel02"
+        )
+    if is_shard_head(head):
+        raise InputError(
+            f"{path}: is a shard of Roxxel, not text; rename it to a name that ends "
+            "with .rox, and read it with roxxel_format.Roxxel"
+        )
 
 
 def _text(where: str, data: bytes) -> str:
@@ -220,7 +250,7 @@ def _blocks(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
 def _npy_header(
     path: str, file: BinaryIO
 ) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether the order is Fortran's, and dtype."""
+    """Return shape, whether items are in Fortran order, and dtype."""
     try:
         version = np.lib.format.read_magic(file)
         read = _HEADERS.get(version)
@@ -262,6 +292,7 @@ def _npy_data(
 
 
 _PIECE = 1 << 24
+_END_SIZE = 32
 _HEADERS: dict[
     tuple[int, int],
     Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]],

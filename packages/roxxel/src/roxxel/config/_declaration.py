@@ -150,6 +150,10 @@ class RunConfig:
         """The folder of the run; None without `save_path`."""
         return None if self.save_path is None else self.path(self.save_path)
 
+    def corpus(self, text: str) -> Path | str:
+        """Resolve the path of a corpus; a URL such as `s3://bucket/name` stays."""
+        return text if "://" in text else self.path(text)
+
     def path(self, text: str) -> Path:
         """Resolve a path in the file against `folder`."""
         return _without_detours(self.folder / Path(text).expanduser())

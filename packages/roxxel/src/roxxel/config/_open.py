@@ -70,7 +70,7 @@ def _curriculum(
 ) -> Curriculum:
     corpora: dict[str, Roxxel] = {}
     for name, texts in sources.items():
-        paths = [config.path(text) for text in texts]
+        paths = [config.corpus(text) for text in texts]
         # The repr of a corpus in errors then shows a path, not a list of one path.
         corpora[name] = Roxxel(paths[0] if len(paths) == 1 else paths)
     primary = corpora.pop("self")

@@ -1,0 +1,73 @@
+"""What reading needs of a file, on a disk or in a bucket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from roxxel_format.errors import ShardError
+
+
+class OpenFile(Protocol):
+    """An open file: its bytes as copies (`read`), views and arrays.
+
+    If `is_mapped`, views and arrays are a map of the file. Otherwise each call fetches
+    the bytes. A file that changes after it was opened raises ShardError.
+    """
+
+    path: str
+    num_bytes: int
+    is_mapped: bool
+
+    def check_size(self) -> None:
+        """Raise ShardError if the size changed, unless `read` checks that."""
+        ...
+
+    def changed(self) -> ShardError:
+        """Return the error for a file that changed while it was open."""
+        ...
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return a copy of the bytes `[start, stop)`."""
+        ...
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Return the bytes `[start, stop)`."""
+        ...
+
+    def array(
+        self, dtype: np.dtype[Any], count: int, byte_offset: int
+    ) -> npt.NDArray[Any]:
+        """Return items of the file, read-only, shape `(count,)`."""
+        ...
+
+    def will_need(self, start: int, stop: int, *, is_urgent: bool = False) -> None:
+        """Prefetch the bytes `[start, stop)`."""
+        ...
+
+    def read_at_random(self, start: int, stop: int) -> None:
+        """Advise that the bytes `[start, stop)` will not be read in order."""
+        ...
+
+
+class Files(Protocol):
+    """Opens the files of one corpus."""
+
+    is_remote: bool
+
+    def open(self, path: str, num_bytes: int | None = None) -> OpenFile:
+        """Open a file.
+
+        `num_bytes` is the size that the manifest or an earlier opening declares; a file
+        on a disk has its own.
+        """
+        ...
+
+    def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
+        """Prefetch the ranges of a file that opening it reads."""
+        ...

@@ -1,0 +1,313 @@
+"""Files in buckets, read by byte ranges that are requested ahead.
+
+The order of a run is known, so `will_need` requests the ranges of later batches, and a
+read takes the bytes that arrived. Worker threads send the requests: the requests of a
+waiting reader first. All corpora of a process share the workers, which end when idle.
+
+A process keeps at most `MOST_BYTES_AHEAD` bytes of ranges that were requested ahead. If
+a request finds no room, ranges that nobody read for `_STALE_S` seconds are evicted. If
+there are none, the hint is dropped, and the read requests the range itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roxxel_format._store.bucket import Answer, read_object
+from roxxel_format.errors import BucketError, ShardError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+MOST_BYTES_AHEAD = 256 << 20
+_MOST_THREADS = 128
+_MOST_BYTES_A_REQUEST = 8 << 20
+_STALE_S = 30.0
+_IDLE_S = 2.0
+_END_S = 2.0
+
+
+class RemoteFile:
+    """An object in a bucket, read by ranges. Safe to use from many threads.
+
+    The first answer fixes the object's tag. Every later answer must have this tag, the
+    size `num_bytes`, and the requested length.
+    """
+
+    is_mapped = False
+
+    def __init__(self, path: str, num_bytes: int, timeout_s: float) -> None:
+        self.path = path
+        self.num_bytes = num_bytes
+        self._timeout_s = timeout_s
+        self._tag: str | None = None
+
+    def check_size(self) -> None:
+        """Do nothing: every answer carries the size, and `read` checks it."""
+
+    def changed(self) -> ShardError:
+        """Return the error for an object that was replaced while it was in use."""
+        return ShardError(
+            f"{self.path}: the corpus was replaced: this object is not the one that "
+            "was opened; open the corpus again"
+        )
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes `[start, stop)`; waits until they arrive."""
+        spans = _spans(start, stop)
+        for span in spans[1:]:
+            _fetcher.request(self.path, span, self._timeout_s, is_urgent=True)
+        return b"".join(self._read_span(span) for span in spans)
+
+    def view(self, start: int, stop: int) -> memoryview:
+        """Return the bytes `[start, stop)`; waits until they arrive."""
+        return memoryview(self.read(start, stop))
+
+    def array(
+        self, dtype: np.dtype[Any], count: int, byte_offset: int
+    ) -> npt.NDArray[Any]:
+        """Return items of the file, shape `(count,)`; waits until they arrive."""
+        stop = byte_offset + count * dtype.itemsize
+        return np.frombuffer(self.read(byte_offset, stop), dtype, count)
+
+    def will_need(self, start: int, stop: int, *, is_urgent: bool = False) -> None:
+        """Request the bytes `[start, stop)`, for a read of exactly these bytes."""
+        for span in _spans(start, stop):
+            _fetcher.request(self.path, span, self._timeout_s, is_urgent=is_urgent)
+
+    def read_at_random(self, start: int, stop: int) -> None:
+        """Do nothing: nothing reads ahead of a range."""
+
+    def _read_span(self, span: tuple[int, int]) -> bytes:
+        answer = _fetcher.take(self.path, span, self._timeout_s)
+        tag = self._tag
+        if tag is None:
+            tag = self._tag = answer.tag
+        if answer.tag != tag or answer.size != self.num_bytes:
+            raise self.changed()
+        return answer.data
+
+
+class RemoteFiles:
+    """Opens files in buckets; a read waits up to about `timeout_s` seconds."""
+
+    is_remote = True
+
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
+
+    def open(self, path: str, num_bytes: int | None = None) -> RemoteFile:
+        """Return the file; sends no request."""
+        if num_bytes is None:
+            raise ValueError(f"{path}: the size of a remote file must be known")
+        return RemoteFile(path, num_bytes, self.timeout_s)
+
+    def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
+        """Request the ranges before all hints."""
+        file = RemoteFile(path, 0, self.timeout_s)
+        for start, stop in spans:
+            file.will_need(start, stop, is_urgent=True)
+
+
+def fetch(url: str, most_bytes: int, timeout_s: float) -> bytes:
+    """Return the content of a whole object of at most `most_bytes` bytes."""
+    return _fetcher.answer_of(_Request(url, None, timeout_s, most_bytes)).data
+
+
+def size_of(url: str, num_bytes: int, timeout_s: float) -> int:
+    """Return the size of an object, by reading its first `num_bytes` bytes.
+
+    `request_sizes` requests these bytes for many objects at once.
+    """
+    return _fetcher.take(url, (0, num_bytes), timeout_s).size
+
+
+def request_sizes(urls: list[str], num_bytes: int, timeout_s: float) -> None:
+    """Request the first `num_bytes` bytes of objects, for calls of `size_of`."""
+    for url in urls:
+        _fetcher.request(url, (0, num_bytes), timeout_s, is_urgent=True)
+
+
+def _spans(start: int, stop: int) -> list[tuple[int, int]]:
+    """Divide the bytes `[start, stop)` into the ranges of single requests."""
+    size = _MOST_BYTES_A_REQUEST
+    return [(at, min(at + size, stop)) for at in range(start, stop, size)]
+
+
+class _Request:
+    """One request, and its outcome once `done` is set."""
+
+    def __init__(
+        self,
+        url: str,
+        span: tuple[int, int] | None,
+        timeout_s: float,
+        most_bytes: int = _MOST_BYTES_A_REQUEST,
+    ) -> None:
+        self.url = url
+        self.span = span
+        self.timeout_s = timeout_s
+        self.most_bytes = most_bytes
+        self.made = time.monotonic()
+        self.is_waiting = True  # in a queue
+        self.done = threading.Event()
+        self.answer: Answer | None = None
+        self.error: BaseException | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return 0 if self.span is None else self.span[1] - self.span[0]
+
+    def send(self) -> None:
+        """Send the request, and set the outcome."""
+        try:
+            self.answer = read_object(
+                self.url, self.span, self.most_bytes, self.timeout_s
+            )
+        except BaseException as error:  # noqa: BLE001 - the reader raises it
+            self.error = error.with_traceback(None)
+        self.done.set()
+
+
+class _Fetcher:
+    """The requests of a process, the threads that send them, and what arrived."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._urgent: deque[_Request] = deque()
+        self._later: deque[_Request] = deque()
+        # Requested ahead and not yet read, the oldest first.
+        self._ahead: OrderedDict[tuple[str, tuple[int, int]], _Request] = OrderedDict()
+        self._bytes_ahead = 0
+        self._threads: set[threading.Thread] = set()
+        self._num_idle = 0
+        self._is_ending = False
+
+    def request(
+        self, url: str, span: tuple[int, int], timeout_s: float, *, is_urgent: bool
+    ) -> None:
+        """Request a range that `take` will read; drop the hint if there is no room."""
+        with self._changed:
+            found = self._ahead.get((url, span))
+            if found is None:
+                request = _Request(url, span, timeout_s)
+                if self._make_room(request.num_bytes):
+                    self._ahead[url, span] = request
+                    self._bytes_ahead += request.num_bytes
+                    self._add(request, is_urgent=is_urgent)
+            elif is_urgent and found.is_waiting:
+                self._urgent.append(found)
+
+    def take(self, url: str, span: tuple[int, int], timeout_s: float) -> Answer:
+        """Return a range, and forget it; request it first unless that was done."""
+        with self._changed:
+            request = self._ahead.pop((url, span), None)
+            if request is not None:
+                self._bytes_ahead -= request.num_bytes
+                if request.is_waiting:
+                    self._urgent.append(request)
+                    self._changed.notify()
+        if request is None or (request.done.is_set() and request.error):
+            # A request that failed ahead may have failed long ago: repeat it.
+            return self.answer_of(_Request(url, span, timeout_s))
+        return _outcome(request)
+
+    def answer_of(self, request: _Request) -> Answer:
+        """Send a request before all hints, and return its answer."""
+        with self._changed:
+            self._add(request, is_urgent=True)
+        return _outcome(request)
+
+    def end(self) -> None:
+        """Drop the waiting requests, and wait for the threads, for a short time."""
+        with self._changed:
+            self._is_ending = True
+            self._urgent.clear()
+            self._later.clear()
+            self._changed.notify_all()
+        stop = time.monotonic() + _END_S
+        for thread in list(self._threads):
+            thread.join(max(0.0, stop - time.monotonic()))
+
+    def _add(self, request: _Request, *, is_urgent: bool) -> None:
+        """Put a request into a queue, and start a thread if all are busy."""
+        (self._urgent if is_urgent else self._later).append(request)
+        waiting = len(self._urgent) + len(self._later)
+        if self._num_idle < waiting and len(self._threads) < _MOST_THREADS:
+            thread = threading.Thread(
+                target=self._work, name="roxxel-bucket", daemon=True
+            )
+            self._threads.add(thread)
+            thread.start()
+        self._changed.notify()
+
+    def _work(self) -> None:
+        while (request := self._next()) is not None:
+            request.send()
+
+    def _next(self) -> _Request | None:
+        """Return the next request; None once this thread was idle for a while."""
+        with self._changed:
+            while not self._is_ending:
+                while self._urgent or self._later:
+                    request = (self._urgent or self._later).popleft()
+                    # A request may be in both queues, and evicted ones are done.
+                    if request.is_waiting:
+                        request.is_waiting = False
+                        return request
+                self._num_idle += 1
+                is_due = self._changed.wait(_IDLE_S)
+                self._num_idle -= 1
+                if not is_due and not (self._urgent or self._later):
+                    break
+            self._threads.discard(threading.current_thread())
+            return None
+
+    def _make_room(self, num_bytes: int) -> bool:
+        """Evict stale ranges until so many bytes fit; return whether they fit."""
+        now = time.monotonic()
+        while self._bytes_ahead + num_bytes > MOST_BYTES_AHEAD and self._ahead:
+            key, oldest = next(iter(self._ahead.items()))
+            if now - oldest.made < _STALE_S:
+                return False
+            del self._ahead[key]
+            oldest.is_waiting = False
+            self._bytes_ahead -= oldest.num_bytes
+        return self._bytes_ahead + num_bytes <= MOST_BYTES_AHEAD
+
+
+def _outcome(request: _Request) -> Answer:
+    """Wait for a request; return its answer, or raise its error."""
+    # The client has a time limit of its own. This one covers a queue that is stuck.
+    limit_s = 2 * request.timeout_s
+    if not request.done.wait(limit_s):
+        raise BucketError(
+            f"{request.url}: no answer within {limit_s:g} s; check the network, or "
+            "raise timeout_s"
+        )
+    if request.error is not None:
+        raise request.error
+    assert request.answer is not None  # noqa: S101 - `send` sets one of the two
+    return request.answer
+
+
+_fetcher = _Fetcher()
+
+
+def _renew() -> None:
+    """Replace the fetcher of the parent: its threads do not exist in a forked child."""
+    global _fetcher  # noqa: PLW0603 - one for each process
+    _fetcher = _Fetcher()
+
+
+os.register_at_fork(after_in_child=_renew)
+atexit.register(lambda: _fetcher.end())  # noqa: PLW0108 - `_renew` replaces it

@@ -1,0 +1,178 @@
+"""Objects in buckets and on web servers, read by the client `obstore`.
+
+Only this module imports `obstore`, which the extra `bucket` installs. A URL names one
+object. The client takes endpoint, region and credentials from the environment, for
+example `AWS_ENDPOINT_URL`; a URL never holds a secret.
+
+The client does not work in a process that was forked after its first request. Such a
+process gets a BucketError instead of a request that never ends.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from datetime import timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from roxxel_format.errors import BucketError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from obstore.store import ObjectStore
+
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+_STATUS = re.compile(r"status(?: code)?:? (\d{3})")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_HTTP_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+_ENDED = "the connection ended early; check the network, and try again later"
+_HTTP_REASONS = {
+    "Timeout": "no answer within the time limit; check the network, or raise timeout_s",
+    "Connect": "no connection; check the network, the endpoint, and the bucket's name",
+    "Interrupted": _ENDED,
+    "Request": _ENDED,
+}
+_first_process: int | None = None
+"""The process that sent the first request; a fork of it must not send any."""
+
+
+class Answer(NamedTuple):
+    """Bytes of an object, with the size and the tag of the whole object.
+
+    A store gives each version of an object another tag. None if it gives no tags.
+    """
+
+    data: bytes
+    size: int
+    tag: str | None
+
+
+def read_object(
+    url: str, span: tuple[int, int] | None, most_bytes: int, timeout_s: float
+) -> Answer:
+    """Read the bytes `[start, stop)` of an object; the whole object if `span` is None.
+
+    The client repeats requests that fail in a way that may pass, such as status 503,
+    with growing pauses. It gives up after about `timeout_s` seconds.
+
+    Raises:
+        FileNotFoundError: There is no such object.
+        BucketError: The store refused, gave a wrong answer, or did not answer in time;
+            or the object has more than `most_bytes` bytes.
+    """
+    client = _client()
+    store, key = _store_of(url, timeout_s)
+    try:
+        found = client.get(store, key, options={"range": span} if span else {})
+        size, tag = found.meta["size"], found.meta["e_tag"]
+        expected = size if span is None else span[1] - span[0]
+        if expected > most_bytes:
+            raise BucketError(
+                f"{url}: has {size} bytes, but such an object has at most "
+                f"{most_bytes}; check the URL"
+            )
+        data = bytes(found.bytes())
+    except client.exceptions.NotFoundError:
+        raise FileNotFoundError(
+            f"{url}: there is no such object; check the URL, or write the corpus first"
+        ) from None
+    except client.exceptions.BaseError as error:
+        # The message of the client may hold parts of the answer, so leave it out.
+        raise BucketError(f"{_what(url, span)}: {_reason(error)}") from None
+    if len(data) != expected:
+        raise BucketError(
+            f"{_what(url, span)}: the answer has {len(data)} bytes, not {expected}; "
+            "the object was replaced by a shorter one, or the server is faulty"
+        )
+    return Answer(data, size, tag)
+
+
+def _what(url: str, span: tuple[int, int] | None) -> str:
+    return url if span is None else f"{url}: bytes {span[0]} to {span[1] - 1}"
+
+
+def _reason(error: Exception) -> str:
+    """Return why a request failed, from the class and status of the client's error."""
+    kind = type(error).__name__
+    if kind in {"PermissionDeniedError", "UnauthenticatedError"}:
+        return (
+            "access was refused; check the credentials and the region in the "
+            "environment"
+        )
+    text = str(error)
+    if "NotPartial" in text:
+        return "the server ignores byte ranges; copy the corpus to a disk instead"
+    status, code = _STATUS.search(text), _CODE.search(text)
+    if status and status[1] == "416":
+        return "the object is too short, so it was replaced; open the corpus again"
+    if status or code:
+        answer = " ".join(found[1] for found in (status, code) if found)
+        return f"the last answer was an error ({answer}); try again later"
+    found = _HTTP_KIND.search(text)
+    if found is not None and found[1] in _HTTP_REASONS:
+        return _HTTP_REASONS[found[1]]
+    return f"the request failed ({kind}); check the network and the environment"
+
+
+def _client() -> ModuleType:
+    """Return the module `obstore`, unless this process was forked after its use."""
+    global _first_process  # noqa: PLW0603 - the client's runtime is one a process too
+    try:
+        import obstore
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'buckets need obstore: pip install "roxxel-format[bucket]"'
+        ) from error
+    if _first_process is None:
+        _first_process = os.getpid()
+    if _first_process != os.getpid():
+        raise BucketError(
+            "this process was forked from one that has read a bucket, so it cannot "
+            'read buckets; start processes with the method "spawn" or "forkserver"'
+        )
+    return obstore
+
+
+def _store_of(url: str, timeout_s: float) -> tuple[ObjectStore, str]:
+    """Return the store of a URL, and the key of the object in it."""
+    scheme, _, rest = url.partition("://")
+    host, _, key = rest.partition("/")
+    return _store(scheme, host, timeout_s, os.getpid()), key
+
+
+@lru_cache(maxsize=64)
+def _store(scheme: str, host: str, timeout_s: float, process: int) -> ObjectStore:
+    from obstore import store as stores
+
+    del process  # Only part of the key of the cache.
+    # Requests run for a half of the limit, so that a repetition fits into the rest.
+    options: dict[str, Any] = {
+        "timeout": timedelta(seconds=timeout_s / 2),
+        "connect_timeout": timedelta(seconds=min(5.0, timeout_s / 2)),
+        "pool_max_idle_per_host": "256",
+    }
+    retries: Any = {
+        "max_retries": 100,
+        "retry_timeout": timedelta(seconds=timeout_s / 2),
+        "backoff": {
+            "init_backoff": timedelta(seconds=min(0.1, timeout_s / 20)),
+            "max_backoff": timedelta(seconds=min(5.0, timeout_s / 5)),
+            "base": 2.0,
+        },
+    }
+    endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS.get(scheme, ()))), "")
+    if scheme == "http" or endpoint.startswith("http://"):
+        options["allow_http"] = True
+    kwargs: dict[str, Any] = {"client_options": options, "retry_config": retries}
+    if scheme == "s3":
+        return stores.S3Store(host, **kwargs)
+    if scheme == "gs":
+        return stores.GCSStore(host, **kwargs)
+    if scheme == "az":
+        return stores.AzureStore(host, **kwargs)
+    return stores.HTTPStore.from_url(f"{scheme}://{host}", **kwargs)
