@@ -30,18 +30,33 @@ def check_days(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("exist", ["keep", "error", "replace"])
-@pytest.mark.parametrize("name", ["c.rox", "c"])
 def test_a_plain_name_is_not_the_corpora_of_one_file_beside_it(
-    name: str, exist: Any, tmp_path: Path
+    exist: Any, tmp_path: Path
 ) -> None:
     write_days(tmp_path)
-    corpus = Roxxel(tmp_path / name)
+    corpus = Roxxel(tmp_path / "c.rox")
 
     corpus.write([[7]], exist=exist)
 
     assert corpus.tokens[:].tolist() == [7]
-    assert names_in(tmp_path) == sorted([name, *DAYS])
+    assert names_in(tmp_path) == ["c.rox", *DAYS]
     check_days(tmp_path)
+
+
+@pytest.mark.parametrize("exist", ["keep", "error", "replace"])
+def test_a_name_that_readers_could_not_tell_from_a_pattern_is_not_written(
+    exist: Any, tmp_path: Path
+) -> None:
+    write_days(tmp_path)
+
+    with pytest.raises(ShardError) as caught:
+        Roxxel(tmp_path / "c").write([[7]], exist=exist)
+
+    assert str(caught.value) == (
+        f'{tmp_path / "c"}: may mean the file "c.rox" or the shards "c_*.rox"; pass '
+        "one of these names"
+    )
+    assert names_in(tmp_path) == DAYS
 
 
 def test_the_command_replaces_no_corpora_of_one_file(

@@ -25,7 +25,7 @@ def make(folder: Path, names: tuple[str, ...]) -> None:
     """Write a corpus of each name; `t_*` gets three shards."""
     for name in names:
         limit = LIMIT if "*" in name else None
-        Roxxel(folder / name).write(DOCUMENTS, max_shard_bytes=limit)
+        Roxxel(f"{folder}/{name}").write(DOCUMENTS, max_shard_bytes=limit)
 
 
 SHARDS = [f"t_{number:05d}.rox" for number in range(3)]
@@ -48,9 +48,11 @@ READ: list[tuple[tuple[str, ...], str, list[str] | None]] = [
     (("t.rox", "t_*.rox"), "t.rox", ["t.rox"]),
     (("t.rox", "t_*.rox"), "t_*.rox", SHARDS),
     (("t.rox", "t_*.rox"), "t", None),
-    (("t",), "t", ["t/shard_00000.rox"]),
-    (("t", "t_*.rox", "t.rox"), "t", ["t/shard_00000.rox"]),
-    (("t", "t_*.rox"), "t.rox", SHARDS),
+    (("t/",), "t", ["t/shard_00000.rox"]),
+    (("t/",), "t/", ["t/shard_00000.rox"]),
+    (("t.rox",), "t/", None),
+    (("t/", "t_*.rox", "t.rox"), "t", ["t/shard_00000.rox"]),
+    (("t/", "t_*.rox"), "t.rox", SHARDS),
 ]
 
 
@@ -58,9 +60,9 @@ READ: list[tuple[tuple[str, ...], str, list[str] | None]] = [
 def test_a_plain_name_is_read_as_what_exists(
     existing: tuple[str, ...], path: str, shards: list[str] | None, tmp_path: Path
 ) -> None:
-    # From the longest name on: `t` and `t.rox` would mean `t_*.rox`.
+    # From the longest name on: `t.rox` would mean `t_*.rox`.
     make(tmp_path, tuple(sorted(existing, key=lambda name: "*" in name)))
-    corpus = Roxxel(tmp_path / path)
+    corpus = Roxxel(f"{tmp_path}/{path}")
 
     if shards is None:
         with pytest.raises((FileNotFoundError, ShardError)) as caught:
@@ -93,7 +95,15 @@ WRITTEN: list[tuple[tuple[str, ...], str, dict[str, Any], list[str] | str]] = [
     ((), "t.rox", {}, ["t.rox"]),
     ((), "t.rox", {"exist": "append"}, ["t_00000.rox"]),
     ((), "t.rox", {"max_shard_bytes": LIMIT}, ["t_00000.rox"]),
-    ((), "t", {"max_shard_bytes": LIMIT}, ["t/shard_00000.rox"]),
+    ((), "t", {}, ["t.rox"]),
+    ((), "t", {"exist": "append"}, ["t_00000.rox"]),
+    ((), "t", {"max_shard_bytes": LIMIT}, ["t_00000.rox"]),
+    ((), "t/", {}, ["t/shard_00000.rox"]),
+    ((), "t/", {"max_shard_bytes": LIMIT}, ["t/shard_00000.rox"]),
+    ((), "t.rox/", {}, ["t.rox/shard_00000.rox"]),
+    ((), "t/*.rox", {}, ["t/00000.rox"]),
+    (("t/",), "t", {"exist": "append"}, ["t/shard_00000.rox", "t/shard_00001.rox"]),
+    (("t.rox",), "t/", {}, ["t/shard_00000.rox"]),
     (("t_*.rox",), "t.rox", {"max_shard_bytes": LIMIT}, SHARDS),  # kept
     (("t_*.rox",), "t.rox", {}, "made with other arguments (max_shard_bytes=20000 in"),
     (("t_*.rox",), "t.rox", {"exist": "error"}, "the corpus exists already"),
@@ -130,7 +140,7 @@ def test_a_write_to_a_plain_name_makes_what_reading_finds(
     make(tmp_path, existing)
     before = names_in(tmp_path)
     documents = DOCUMENTS if expected == SHARDS else OTHER
-    corpus = Roxxel(tmp_path / path)
+    corpus = Roxxel(f"{tmp_path}/{path}")
 
     if isinstance(expected, str):
         with pytest.raises((FileExistsError, ValueError)) as caught:
@@ -140,9 +150,22 @@ def test_a_write_to_a_plain_name_makes_what_reading_finds(
     else:
         corpus.write(documents, **arguments)
         assert corpus.paths == [str(tmp_path / shard) for shard in expected]
-        assert Roxxel(tmp_path / path).paths == corpus.paths
+        assert Roxxel(f"{tmp_path}/{path}").paths == corpus.paths
         assert corpus.verify().ok
         assert corpus.tokens[-100:].tolist() == documents[-1][-100:].tolist()
+
+
+@pytest.mark.parametrize("first", ["t", "t.rox"])
+@pytest.mark.parametrize("limit", [None, LIMIT])
+def test_a_name_with_and_without_its_ending_is_one_corpus(
+    first: str, limit: int | None, tmp_path: Path
+) -> None:
+    summary = Roxxel(tmp_path / first).write(DOCUMENTS, max_shard_bytes=limit)
+
+    for name in ("t", "t.rox"):
+        again = Roxxel(tmp_path / name).write(DOCUMENTS, max_shard_bytes=limit)
+        assert again.kept
+        assert again.paths == summary.paths
 
 
 def test_columns_versions_and_cleaning_find_the_shards_of_a_plain_name(

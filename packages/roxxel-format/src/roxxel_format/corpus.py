@@ -357,8 +357,9 @@ class Roxxel:
                 end-of-text token; no separator if the tokenizer appends this token
                 itself, or without a tokenizer.
             block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
-            max_shard_bytes: Maximum size of a shard. With this limit, the path `t.rox`
-                means `t_*.rox`. Only a document that is larger than a shard is split.
+            max_shard_bytes: Maximum size of a shard. Only a document that is larger
+                than a shard is split. With this limit, the new path `t` or `t.rox`
+                means `t_*.rox`; else it means the file `t.rox`. `t/` is a folder.
             dtype: Item type. Default: uint16 or uint32, whichever holds `vocab_size` or
                 the tokenizer's vocabulary; without these, the dtype of the first array,
                 uint32 for lists of ints, uint8 for bytes and for `str` (UTF-8).

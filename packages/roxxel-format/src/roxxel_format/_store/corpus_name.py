@@ -149,9 +149,14 @@ def corpus_name(filepath: str) -> CorpusName:
                 'pattern such as "wiki_*.rox"'
             )
         return _numbered(path.parent, match[1], match[2] or SUFFIX)
-    if path.suffix == SUFFIX and not path.is_dir():
+    if path.suffix == SUFFIX and not is_folder(filepath):
         return CorpusName(path.parent, path.name.removesuffix(SUFFIX), SUFFIX, None)
     return _of_folder(path)
+
+
+def is_folder(filepath: str) -> bool:
+    """Return whether a path is a folder that exists, or ends with a slash."""
+    return filepath.endswith("/") or Path(filepath).is_dir()
 
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> CorpusName:
@@ -356,4 +361,6 @@ def _absolute_path(path: OnePath) -> str:
         raise ValueError(
             f"{text}: pathlib removes a slash of a URL; pass the URL as a string"
         )
-    return str(Path(text).absolute())
+    # `Path` removes the slash, by which `t/` names a folder that need not exist.
+    path = str(Path(text).absolute())
+    return path + "/" if text.endswith("/") and path != "/" else path
