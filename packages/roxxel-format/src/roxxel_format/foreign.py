@@ -36,8 +36,8 @@ from roxxel_format._read.line import (
 from roxxel_format._read.maps import with_room
 from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
-from roxxel_format._store.corpus_name import absolute, matching_files
-from roxxel_format._store.plain_name import resolved
+from roxxel_format._store.corpus_name import absolute
+from roxxel_format._store.plain_name import old_shards
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ class Roxxel02Tokens(MappedTokens):
     ) -> None:
         filepath = absolute(filepath)
         named = (filepath,) if isinstance(filepath, str) else filepath
-        paths = [path for each in named for path in matching_files(resolved(each))]
+        paths = [path for each in named for path in old_shards(each)]
         if not paths:
             raise FileNotFoundError("the list of shards is empty; pass at least one")
 

@@ -10,6 +10,7 @@ file during a replacement.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.shard import (
     LOCAL,
+    Shard,
     ShardMap,
     check_same_type,
     layouts_of,
@@ -29,9 +31,15 @@ from roxxel_format._read.shard import (
 )
 from roxxel_format._read.shard import open_shard as open_local_shard
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import shard_table
+from roxxel_format._spec.layout import ROXXEL02_MAGICS, shard_table
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
-from roxxel_format._spec.tables import ColumnTable, ShardTable, are_complete, as_table
+from roxxel_format._spec.tables import (
+    ColumnTable,
+    ShardTable,
+    are_complete,
+    as_table,
+    is_of_one_file,
+)
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     CorpusName,
@@ -42,7 +50,7 @@ from roxxel_format._store.corpus_name import (
     visible,
 )
 from roxxel_format._store.plain_name import resolved
-from roxxel_format._store.reading import read_file
+from roxxel_format._store.reading import read_end, read_file
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -193,8 +201,29 @@ def checked_version(contents: Contents, version: str | None) -> Contents:
     return contents
 
 
+def resolved_to_read(filepath: str) -> str:
+    """Return the path or pattern that a reader of `filepath` opens.
+
+    Raises:
+        ShardError: A plain name may mean a file or numbered shards.
+    """
+    return resolved(filepath, _may_be_shard)
+
+
+def _may_be_shard(path: Path, several: CorpusName) -> bool:
+    """Return whether a file may be a numbered shard; a damaged one may be."""
+    number = several.number(path.name)
+    if number is None:  # Four digits: only the first Roxxel wrote such names.
+        with contextlib.suppress(OSError, ShardError):
+            return read_end(path, 8) in ROXXEL02_MAGICS
+        return False
+    with contextlib.suppress(OSError, ShardError):
+        return not is_of_one_file(Shard(path).read_metadata(), number)
+    return True
+
+
 def _open_one(filepath: str, version: str | None) -> Contents:
-    filepath = resolved(filepath)
+    filepath = resolved_to_read(filepath)
     found = _read_manifest(filepath)
     if found is None:
         contents = _open_files(filepath)
