@@ -10,7 +10,6 @@ file during a replacement.
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
 import re
@@ -31,7 +30,7 @@ from roxxel_format._read.shard import (
 )
 from roxxel_format._read.shard import open_shard as open_local_shard
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import ROXXEL02_MAGICS, shard_table
+from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._spec.tables import (
     ColumnTable,
@@ -50,8 +49,8 @@ from roxxel_format._store.corpus_name import (
     visible,
 )
 from roxxel_format._store.plain_name import resolved
-from roxxel_format._store.reading import read_end, read_file
-from roxxel_format.errors import ShardError
+from roxxel_format._store.reading import read_file
+from roxxel_format.errors import OldShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -213,13 +212,13 @@ def resolved_to_read(filepath: str) -> str:
 def _may_be_shard(path: Path, several: CorpusName) -> bool:
     """Return whether a file may be a numbered shard; a damaged one may be."""
     number = several.number(path.name)
-    if number is None:  # Four digits: only the first Roxxel wrote such names.
-        with contextlib.suppress(OSError, ShardError):
-            return read_end(path, 8) in ROXXEL02_MAGICS
-        return False
-    with contextlib.suppress(OSError, ShardError):
-        return not is_of_one_file(Shard(path).read_metadata(), number)
-    return True
+    try:
+        metadata = Shard(path).read_metadata()
+    except OldShardError:
+        return True
+    except (OSError, ShardError):
+        return number is not None
+    return number is not None and not is_of_one_file(metadata, number)
 
 
 def _open_one(filepath: str, version: str | None) -> Contents:

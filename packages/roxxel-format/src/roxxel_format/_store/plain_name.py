@@ -3,16 +3,12 @@
 `t` and `t.rox` mean the shards `t_*.rox`, and `t` also means the file `t.rox`, if these
 exist. File names alone do not tell: `t_20240101.rox` may be a corpus of one file, or a
 file of another program. If there is no manifest, the caller checks the files.
-
-Numbers have five digits or more. Those of the first Roxxel have four, and the names of
-its shards are `t_0000.rox` or `t_base_0000.rox`.
 """
 
 from __future__ import annotations
 
 import glob
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,6 +81,5 @@ def old_shards(filepath: str) -> list[str]:
 
 def _numbered(several: CorpusName) -> Iterator[Path]:
     """Yield the files that have names of numbered shards."""
-    shard = re.compile(rf"{re.escape(several.prefix)}(base_)?[0-9]{{4,}}{SUFFIX}")
     names = names_in(several.folder) if several.folder.is_dir() else []
-    yield from (several.folder / name for name in names if shard.fullmatch(name))
+    yield from (several.folder / name for name in filter(several.is_numbered, names))

@@ -56,13 +56,6 @@ def read_file(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     )
 
 
-def read_end(path: str | os.PathLike[str], num_bytes: int) -> bytes:
-    """Return the last bytes of a regular file, or the whole file if it is smaller."""
-    with os.fdopen(open_file(path), "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - num_bytes))
-        return file.read(num_bytes)
-
-
 def _not_regular(path: str | os.PathLike[str], mode: int) -> ShardError:
     kind = _KINDS.get(stat.S_IFMT(mode), "a special file")
     return ShardError(
