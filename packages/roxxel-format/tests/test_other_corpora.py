@@ -30,11 +30,12 @@ def check_days(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("exist", ["keep", "error", "replace"])
+@pytest.mark.parametrize("name", ["c.rox", "c"])
 def test_a_plain_name_is_not_the_corpora_of_one_file_beside_it(
-    exist: Any, tmp_path: Path
+    name: str, exist: Any, tmp_path: Path
 ) -> None:
     write_days(tmp_path)
-    corpus = Roxxel(tmp_path / "c.rox")
+    corpus = Roxxel(tmp_path / name)
 
     corpus.write([[7]], exist=exist)
 
@@ -44,10 +45,12 @@ def test_a_plain_name_is_not_the_corpora_of_one_file_beside_it(
 
 
 @pytest.mark.parametrize("exist", ["keep", "error", "replace"])
-def test_a_name_that_readers_could_not_tell_from_a_pattern_is_not_written(
-    exist: Any, tmp_path: Path
+@pytest.mark.parametrize("star", ["00007", "0000", "base_0000"])
+def test_a_write_makes_no_name_that_would_mean_two_corpora(
+    star: str, exist: Any, tmp_path: Path
 ) -> None:
-    write_days(tmp_path)
+    other = tmp_path / f"c_{star}.rox"
+    other.write_bytes(shard_of([b"AAAA"]))
 
     with pytest.raises(ShardError) as caught:
         Roxxel(tmp_path / "c").write([[7]], exist=exist)
@@ -56,7 +59,7 @@ def test_a_name_that_readers_could_not_tell_from_a_pattern_is_not_written(
         f'{tmp_path / "c"}: may mean the file "c.rox" or the shards "c_*.rox"; pass '
         "one of these names"
     )
-    assert names_in(tmp_path) == DAYS
+    assert names_in(tmp_path) == [other.name]
 
 
 def test_the_command_replaces_no_corpora_of_one_file(

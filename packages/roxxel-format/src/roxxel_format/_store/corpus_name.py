@@ -3,7 +3,8 @@
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
 has a number in place of the star. The path of a folder names the corpus of the one
 manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
-the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest.
+the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest,
+and so is `dir/corpus` if nothing has this name; `dir/corpus/` is a folder.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ def corpus_name(filepath: str) -> CorpusName:
                 'pattern such as "wiki_*.rox"'
             )
         return _numbered(path.parent, match[1], match[2] or SUFFIX)
-    if path.suffix == SUFFIX and not is_folder(filepath):
+    is_new = not os.path.lexists(path)
+    if not is_folder(filepath) and (path.suffix == SUFFIX or is_new):
         return CorpusName(path.parent, path.name.removesuffix(SUFFIX), SUFFIX, None)
     return _of_folder(path)
 
@@ -191,7 +193,8 @@ def manifest_urls(url: str) -> list[str]:
     Objects are not listed, so a folder and the pattern of its shards are both tried.
 
     Raises:
-        ValueError: The URL is a pattern with more than one star, or of other files.
+        ValueError: The URL has a star, but not the form of a pattern: one star in the
+            last part, no other wildcard, and the ending `.rox`.
     """
     at, _, last = url.rpartition("/")
     match = _PATTERN.fullmatch(last)

@@ -13,32 +13,37 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._store.corpus_name import SUFFIX, corpus_name, is_folder
+from roxxel_format._store.corpus_name import (
+    SUFFIX,
+    corpus_name,
+    is_folder,
+    matching_files,
+    visible,
+)
 from roxxel_format._store.local import names_in
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from roxxel_format._store.corpus_name import CorpusName
 
 
 def resolved(
     filepath: str,
-    is_shard: Callable[[Path, CorpusName], bool] | None = None,
+    is_shard: Callable[[Path, CorpusName], bool],
     *,
     sharded: bool = False,
 ) -> str:
     """Return the path or pattern that the path of a corpus means.
 
     A pattern, a file or folder that exists, and a path that ends with a slash mean
-    themselves. A plain name that means nothing that exists means `t_*.rox` for a
-    `sharded` write, whose shards may be several, and `t.rox` for another write. A
-    reader gets the plain name itself. A write passes `is_shard`, which returns whether
-    a file with the name of a shard is a shard of a corpus.
+    themselves. So does a plain name that means nothing else, but it means `t_*.rox` for
+    a `sharded` write, whose shards may be several. `is_shard` returns whether a file
+    with the name of a shard is a shard of a corpus.
 
     Raises:
-        ShardError: The file and the shards exist, or would exist after the write.
+        ShardError: The file and the shards exist.
     """
     path = Path(filepath)
     if glob.has_magic(filepath) or is_folder(filepath) or os.path.lexists(path):
@@ -46,21 +51,36 @@ def resolved(
     single = path.with_name(path.name.removesuffix(SUFFIX) + SUFFIX)
     several = corpus_name(str(path.with_name(f"{single.stem}_*{SUFFIX}")))
     names = names_in(path.parent) if path.parent.is_dir() else []
-    numbered = [several.folder / name for name in names if several.is_numbered(name)]
     has_several = several.manifest is not None and several.manifest.name in names
     has_several = has_several or any(
-        is_shard is None or is_shard(each, several) for each in numbered
+        is_shard(each, several) for each in _numbered(several)
     )
     if single.name not in names:
-        if has_several or sharded:
-            return several.pattern
-        if is_shard is None:
-            return filepath
-        # Readers would take these files for shards, and not find `t.rox` by `t`.
-        has_several = bool(numbered) and path != single
+        return several.pattern if has_several or sharded else filepath
     if has_several:
         raise ShardError(
             f'{filepath}: may mean the file "{single.name}" or the shards '
             f'"{Path(several.pattern).name}"; pass one of these names'
         )
     return str(single)
+
+
+def old_shards(filepath: str) -> list[str]:
+    """Return the shards of the first Roxxel that a path means, in natural order.
+
+    A plain name `t` or `t.rox` means the numbered shards, and no other `t_*.rox`.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ShardError: The file and the shards exist.
+    """
+    meant = resolved(filepath, lambda _path, _several: True)
+    if meant == filepath or not glob.has_magic(meant):
+        return matching_files(meant)
+    return visible(_numbered(corpus_name(meant))) or matching_files(meant)
+
+
+def _numbered(several: CorpusName) -> Iterator[Path]:
+    """Yield the files that have names of numbered shards."""
+    names = names_in(several.folder) if several.folder.is_dir() else []
+    yield from (several.folder / name for name in filter(several.is_numbered, names))
