@@ -81,8 +81,77 @@ def test_many_windows_up_to_the_last_token_are_runs_of_the_line(
         st.sampled_from(["/", ".", "..", "a", ".b", "c.", " ", "~", "*"]), min_size=1
     ).map("".join)
 )
-def test_a_path_is_made_absolute_as_pathlib_does(path: str) -> None:
-    assert Roxxel(path).filepath == str(Path(path).absolute())
+def test_a_path_is_made_absolute_as_pathlib_does_but_keeps_a_slash_at_its_end(
+    path: str,
+) -> None:
+    absolute = str(Path(path).absolute())
+    slash = "/" * (path.endswith("/") and not absolute.endswith("/"))
+
+    assert Roxxel(path).filepath == absolute + slash
+
+
+@given(lengths=LENGTHS, separator=st.sampled_from([None, 7]), data=st.data())
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+def test_windows_are_runs_of_the_token_line(
+    lengths: list[int],
+    separator: int | None,
+    data: st.DataObject,
+    check: Literal["headers", "blocks"],
+    folder: Path,
+) -> None:
+    documents = documents_of(*lengths)
+    line = line_of(documents, None if separator is None else [separator])
+    corpus = corpus_of(folder, documents, separator=separator, exist="replace")
+    corpus = Roxxel(corpus.filepath, check=check)
+    start = data.draw(st.integers(0, len(line)))
+    stop = data.draw(st.integers(start, len(line)))
+    length = data.draw(st.integers(0, len(line)))
+    starts = data.draw(st.lists(st.integers(0, len(line) - length)))
+
+    assert corpus.num_tokens == len(line)
+    assert np.array_equal(corpus.tokens[start:stop], line[start:stop])
+    windows = corpus.read(starts, length, np.int32)
+    assert windows.dtype == np.int32
+    assert windows.shape == (len(starts), length)
+    for window, begin in zip(windows, starts, strict=True):
+        assert np.array_equal(window, line[begin : begin + length])
+    out = np.zeros((len(starts), length), np.int64)
+    assert corpus.read(starts, length, out=out) is out
+    assert np.array_equal(out, windows)
+
+
+@pytest.mark.parametrize("num_windows", [1, 9])
+@pytest.mark.parametrize("length", [1, PAGESIZE // 2, PAGESIZE // 2 + 1])
+@pytest.mark.parametrize("room", [20_000, 10**6])
+def test_many_windows_up_to_the_last_token_are_runs_of_the_line(
+    num_windows: int, length: int, room: int, tmp_path: Path
+) -> None:
+    line = np.arange(20_000, dtype=np.uint16)
+    corpus = corpus_of(tmp_path, np.split(line, 20), max_shard_bytes=room)
+    assert (corpus.num_shards > 1) == (room == 20_000)
+    starts = np.linspace(0, line.size - length, num_windows).astype(np.int64)
+    expected = line[starts[:, None] + np.arange(length)]
+    np.save(tmp_path / "flat.npy", line)
+    flat = FlatTokens(tmp_path / "flat.npy")
+
+    assert np.array_equal(corpus.read(starts, length), expected)
+    assert np.array_equal(flat.read(starts, length), expected)
+
+
+@given(
+    path=st.lists(
+        st.sampled_from(["/", ".", "..", "a", ".b", "c.", " ", "~", "*"]), min_size=1
+    ).map("".join)
+)
+def test_a_path_is_made_absolute_as_pathlib_does_but_keeps_a_slash_at_its_end(
+    path: str,
+) -> None:
+    filepath = Roxxel(path).filepath
+
+    assert isinstance(filepath, str)
+    assert Path(filepath) == Path(path).absolute()
+    assert filepath.endswith("/") == (path.endswith("/") or Path(path).root == path)
+    assert not filepath.rstrip("/") or not filepath.endswith("//")
 
 
 @given(lengths=LENGTHS, separator=st.sampled_from([None, 7, b"ab\0\1"]))

@@ -366,4 +366,4 @@ def _absolute_path(path: OnePath) -> str:
         )
     # `Path` removes the slash, by which `t/` names a folder that need not exist.
     path = str(Path(text).absolute())
-    return path + "/" if text.endswith("/") and path != "/" else path
+    return path + "/" if text.endswith("/") and not path.endswith("/") else path
