@@ -117,7 +117,8 @@ def test_documents_end_behind_each_row_of_separators(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("old")
-    line = write_old(folder, documents, separator)
+    # In one block: documents that hold separators look like padding in others.
+    line = write_old(folder, documents, separator, block_size=4096)
 
     old = Roxxel02Tokens(folder, separator=separator)
 
@@ -132,6 +133,82 @@ def test_documents_end_behind_each_row_of_separators(
         pieces.append(last)
     pieces = [each for each in pieces if each]
     assert [each for each in found if each] == pieces
+
+
+@given(
+    writes=st.lists(
+        st.lists(
+            st.binary(max_size=40).map(lambda each: b"x" + each.replace(b"<", b"")),
+            min_size=1,
+            max_size=5,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    is_one_shard=st.booleans(),
+    block_size=st.sampled_from([16, 17, 64]),
+)
+def test_padding_between_two_writes_belongs_to_no_document(
+    writes: list[list[bytes]],
+    is_one_shard: bool,
+    block_size: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder, separator = tmp_path_factory.mktemp("old"), b"<e>"
+    blocks: list[list[bytes]] = []
+    for documents in writes:
+        # An empty document ends each write: its padding has two separators or more.
+        data = b"".join(each + separator for each in [*documents, b""])
+        data += (separator * block_size)[: -len(data) % block_size]
+        at = range(0, len(data), block_size)
+        blocks.append([data[start : start + block_size] for start in at])
+    if is_one_shard:
+        blocks = [[block for each in blocks for block in each]]
+    for number, each in enumerate(blocks):
+        (folder / f"old_{number:04d}.rox").write_bytes(shard_of(each))
+
+    old = Roxxel02Tokens(folder / "old_*.rox", separator=separator)
+
+    expected = [document for documents in writes for document in documents]
+    assert [bytes(each) for each in old.documents] == expected
+
+
+def test_padding_of_less_than_a_separator_ends_with_its_shard(tmp_path: Path) -> None:
+    (tmp_path / "m_0000.rox").write_bytes(shard_of([b"hello<e>", b"you<e><e"]))
+    (tmp_path / "m_0001.rox").write_bytes(shard_of([b"world<e>", b"abc<e><e"]))
+
+    old = Roxxel02Tokens(tmp_path / "m_*.rox", separator=b"<e>")
+
+    assert [bytes(each) for each in old.documents] == [
+        b"hello",
+        b"you",
+        b"world",
+        b"abc",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "documents"),
+    [
+        # A document that begins like a separator, at the end of a block.
+        ([b"hello<e><", b"html><e>"], [b"hello", b"<html>"]),
+        ([b"hello<e><", b"e>x<e>"], [b"hello", b"x"]),
+        # Padding, then a document that is empty, or begins like a separator.
+        ([b"hi<e><e><e", b"<e>x<e>"], [b"hi", b"x"]),
+        ([b"hi<e><e><e", b"<ex<e>"], [b"hi", b"<ex"]),
+        ([b"hi<e><e><e"], [b"hi"]),
+        ([b"<e"], [b"<e"]),
+    ],
+)
+def test_part_of_a_separator_is_padding_only_at_the_end_of_a_write(
+    blocks: list[bytes], documents: list[bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "m_0000.rox").write_bytes(shard_of(blocks))
+
+    old = Roxxel02Tokens(tmp_path / "m_*.rox", separator=b"<e>")
+
+    assert [bytes(each) for each in old.documents] == documents
+    assert b"".join(map(bytes, old.documents.with_separator)) == b"".join(blocks)
 
 
 def test_without_a_separator_the_line_is_one_document(tmp_path: Path) -> None:
@@ -373,7 +450,7 @@ def test_a_corpus_says_of_old_shards_what_they_are(
     sentence = (
         f"{path}: is a shard of the first Roxxel (ROXXEL02); read it with "
         "roxxel_format.foreign.Roxxel02Tokens, or convert it with `roxxel-format write "
-        '"new_*.rox" FILES`'
+        '"new_*.rox" FILES --separator SEP`'
     )
 
     for filepath in (path, tmp_path, tmp_path / "old_*.rox", [path]):

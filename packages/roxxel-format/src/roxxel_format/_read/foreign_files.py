@@ -122,13 +122,13 @@ def is_roxxel02(foot: bytes, num_bytes: int) -> bool:
 
 def parse_roxxel02(
     path: str, data: memoryview, dtype: npt.DTypeLike | None = None
-) -> Tokens:
-    """Return the items of a shard of `ROXXEL02` or `ROXXEL01`: a view of `data`.
+) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    """Parse a shard of `ROXXEL02` or `ROXXEL01`; return its items and its block ends.
 
-    The shard holds blocks of any sizes, the end of each block in bytes (int64), and a
-    foot: the number of blocks, their bytes, the name of the item type (`ROXXEL02`
-    only), and the magic. All numbers are little-endian. `data` is the whole file;
-    `dtype` replaces the item type in the foot.
+    The items are a view of `data`. The shard holds blocks of any sizes, the end of each
+    block in bytes (int64), and a foot: the number of blocks, their bytes, the name of
+    the item type (`ROXXEL02` only), and the magic. All numbers are little-endian.
+    `data` is the whole file; `dtype` replaces the item type in the foot.
 
     Raises:
         ShardError: The file has another format, is damaged, or names no item type.
@@ -166,7 +166,7 @@ def parse_roxxel02(
             f"{path}: its blocks hold {num_bytes} bytes, which is not a whole number "
             f"of {items} items; check the dtype"
         )
-    return np.frombuffer(data, items, count)
+    return np.frombuffer(data, items, count), ends
 
 
 def _roxxel02_layout(magic: bytes) -> struct.Struct | None:
@@ -214,13 +214,20 @@ class BlockFile:
     def __init__(self, path: str, dtype: npt.DTypeLike | None) -> None:
         self._file = _map_file(Path(path))
         view = self._file.view(0, self._file.num_bytes)
-        self.items = parse_roxxel02(path, view, dtype)
+        self.items, self._ends = parse_roxxel02(path, view, dtype)
 
     @property
     def identity(self) -> Identity:
         """Identity of the file when it was opened."""
         status, items = self._file.status, self.items
         return Identity(items.dtype, items.size, status.st_ino, status.st_mtime_ns)
+
+    @property
+    def block_ends(self) -> npt.NDArray[np.int64]:
+        """The ends of the blocks that end with a whole item, in items; ascending."""
+        self._file.check_size()
+        ends, rest = np.divmod(self._ends, self.items.itemsize)
+        return ends[rest == 0]
 
     def piece(self) -> BlockFile:
         """Check the size of the file, and return this object."""

@@ -241,7 +241,7 @@ def _array_rows(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
 def _blocks(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
     data = file.read()
     try:
-        items = parse_roxxel02(path, memoryview(data))
+        items, _ = parse_roxxel02(path, memoryview(data))
     except ShardError as error:
         raise InputError(str(error)) from error
     yield items
