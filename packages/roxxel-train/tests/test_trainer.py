@@ -610,7 +610,10 @@ def test_wrong_argument_is_named(
         ({"curriculum": [Phase(2, 4, 9)]}, "curriculum is a list; give a Curriculum"),
         ({"eval_curriculum": 3}, "eval_curriculum is a int; give a Curriculum"),
         ({"logger": print}, "logger is a builtin_function_or_method; give a Logger"),
-        ({"checkpointer": "x"}, "checkpointer is a str; give a Checkpointer"),
+        (
+            {"checkpointer": "x"},
+            "checkpointer is a str; give a Checkpointer, or save_path='x'$",
+        ),
         ({"timeout": "long"}, "timeout must be a number, got 'long'"),
         ({"timeout": None}, "timeout must be a number, got None"),
         ({"hang_after_s": "5"}, "hang_after_s must be a number, got '5'"),

@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import operator
+import os
 import sys
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -18,7 +19,6 @@ from roxxel_curriculum import Curriculum
 from roxxel_train._log.logger import Logger
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Sequence
 
     from flax import nnx
@@ -181,9 +181,11 @@ class TrainConfig:
                     "give a function"
                 )
             elif name in _TYPES and not isinstance(value, _TYPES[name]):
+                is_folder = isinstance(value, str | os.PathLike)
                 raise TypeError(
                     f"{name} is a {type(value).__name__}; "
                     f"give a {_TYPES[name].__name__}"
+                    + (f", or save_path={str(value)!r}" if is_folder else "")
                 )
 
     def pacing(self) -> dict[str, object]:
