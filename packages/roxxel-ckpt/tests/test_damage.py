@@ -66,8 +66,8 @@ def test_a_damaged_newest_falls_back_to_the_one_before(
     name = path.relative_to(tmp_path / "20")
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
-        f"{tmp_path}/20: cannot be used, {name} is damaged between its bytes 0 and "
-        f"{path.stat().st_size}; trying an older checkpoint"
+        f"{tmp_path}/20: cannot be used because {name} is damaged between its bytes 0 "
+        f"and {path.stat().st_size}; trying an older checkpoint"
     )
 
 

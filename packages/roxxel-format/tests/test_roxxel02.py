@@ -573,8 +573,8 @@ def test_the_command_cuts_no_compressed_old_shard(
     assert main(["write", str(tmp_path / "n.rox"), str(path), "--separator", "10"]) == 1
 
     assert capsys.readouterr().err == (
-        f"roxxel-format: {path}: is compressed, and documents can only be cut in plain "
-        "shards; pass plain files, or --separator none\n"
+        f"roxxel-format: {path}: is compressed, but only shards in uncompressed files "
+        "can be cut into documents; pass uncompressed files, or --separator none\n"
     )
 
 

@@ -76,7 +76,10 @@ class Folder:
         return str(self.path)
 
     def check_not_of_a_run(self) -> None:
-        """Raise CheckpointNotFoundError if the subfolder `checkpoints` has steps."""
+        """Raise CheckpointNotFoundError if this is the folder of a run.
+
+        Such a folder has a subfolder `checkpoints` with steps.
+        """
         inner = Folder(self.path / "checkpoints")
         if inner.steps():
             raise CheckpointNotFoundError(

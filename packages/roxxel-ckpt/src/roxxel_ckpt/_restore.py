@@ -97,12 +97,12 @@ class Restorer:
             directory = self._folder.step_path(number)
             if step is not None:
                 raise CheckpointDamagedError(
-                    f"{directory}: cannot be used, {problem}; restore() without a step "
-                    "uses the newest sound checkpoint"
+                    f"{directory}: cannot be used because {problem}; restore() without "
+                    "a step uses the newest sound checkpoint"
                 )
             if process_index() == 0:
                 _logger.warning(
-                    "%s: cannot be used, %s; trying an older checkpoint",
+                    "%s: cannot be used because %s; trying an older checkpoint",
                     directory,
                     problem,
                 )

@@ -230,8 +230,8 @@ class Roxxel:
         """Return the windows of `length` tokens that begin at `starts`.
 
         Args:
-            starts: First token of each window; integers, shape `(n,)`. Windows may
-                overlap, and may cross the ends of shards.
+            starts: Index of the first token of each window; integers, shape `(n,)`.
+                Windows may overlap, and may cross the ends of shards.
             length: Tokens of each window, at least 0.
             dtype: Type of the result. Default: the dtype of `out`, or else the stored
                 dtype.

@@ -186,7 +186,8 @@ def manifest_urls(url: str) -> list[str]:
     Objects are not listed, so a folder and the pattern of its shards are both tried.
 
     Raises:
-        ValueError: The URL is a pattern with more than one star, or of other files.
+        ValueError: The URL has a star, but not the form of a pattern: one star in the
+            last part, no other wildcard, and the ending `.rox`.
     """
     at, _, last = url.rpartition("/")
     match = _PATTERN.fullmatch(last)

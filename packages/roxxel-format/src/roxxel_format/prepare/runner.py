@@ -151,11 +151,13 @@ def _groups(paths: Sequence[str]) -> list[tuple[str, ...]]:
 def _with_old_separator(
     options: WriteOptions, path: str
 ) -> tuple[WriteOptions, int | bytes | None]:
-    """Return how documents of shards of the first Roxxel end, in both corpora.
+    """Return options for the new corpus, and the separator that cuts the old shards.
 
-    The options have the separator of the new corpus, and the second result is the one
-    at which `Roxxel02Tokens` cuts documents. They differ if bytes are items of another
-    dtype. `path` is the first of the shards.
+    The options have the separator of the new corpus. `Roxxel02Tokens` cuts documents at
+    the other separator; if it is None, each shard is one document. The two separators
+    differ if the separator is bytes: these are items in the dtype of the old shards,
+    and the options have the same items in the dtype of the new corpus. `path` is the
+    first of the old shards.
     """
     is_default = options.separator is Separator.OF_TOKENIZER
     found, intake = load_intake(options)
@@ -193,8 +195,8 @@ def _opened_old_shards(paths: Sequence[str], separator: int | bytes) -> Roxxel02
         if path == "-" or path.endswith((".gz", ".zst")):
             what = "the standard input" if path == "-" else "compressed"
             raise InputError(
-                f"{path}: is {what}, and documents can only be cut in plain shards; "
-                "pass plain files, or --separator none"
+                f"{path}: is {what}, but only shards in uncompressed files can be cut "
+                "into documents; pass uncompressed files, or --separator none"
             )
     try:
         return Roxxel02Tokens(paths, separator=separator)

@@ -119,7 +119,7 @@ class StreamingDataset(Generic[T]):
                 nor a key.
         """
         check_at_least(1, buffer_size=buffer_size)
-        # Numpy integers of few bits, such as np.int8, overflow in arithmetic.
+        # Narrow NumPy integers, such as np.int8, overflow in arithmetic.
         block_size, number = operator.index(buffer_size), seed_number(seed)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
