@@ -59,16 +59,17 @@ def test_a_damaged_newest_falls_back_to_the_one_before(
     reading = Checkpointer(tmp_path, fresh, fresh_optimizer)
 
     assert reading.peek() == (10, None)
-    caplog.clear()
     assert reading.restore() == 10
     assert content(fresh, fresh_optimizer) == content(model, optimizer)
-    (record,) = caplog.records
+    (record,) = caplog.records  # one for both calls
     name = path.relative_to(tmp_path / "20")
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
         f"{tmp_path}/20: cannot be used, {name} is damaged between its bytes 0 and "
         f"{path.stat().st_size}; trying an older checkpoint"
     )
+    assert reading.restore() == 10
+    assert caplog.messages == [record.getMessage()] * 2
 
 
 def test_after_a_fall_back_the_run_saves_the_damaged_step_again(tmp_path: Path) -> None:

@@ -73,6 +73,8 @@ class Restorer:
     def __init__(self, folder: Folder, channel: Channel, timeout_s: float) -> None:
         self._folder, self._channel, self._timeout_s = folder, channel, timeout_s
         self._verifier = Verifier()
+        # Damage that was logged, so that `peek` and `restore` do not both log it.
+        self._logged: set[tuple[Path, str]] = set()
 
     def choose(
         self,
@@ -100,7 +102,8 @@ class Restorer:
                     f"{directory}: cannot be used, {problem}; restore() without a step "
                     "uses the newest sound checkpoint"
                 )
-            if process_index() == 0:
+            if process_index() == 0 and (directory, problem) not in self._logged:
+                self._logged.add((directory, problem))
                 _logger.warning(
                     "%s: cannot be used, %s; trying an older checkpoint",
                     directory,
@@ -114,8 +117,12 @@ class Restorer:
         return None
 
     def forget(self) -> None:
-        """Forget verified files, so that the next restore verifies every file."""
+        """Forget verified files, so that the next restore verifies every file.
+
+        The next restore also logs all damage again.
+        """
         self._verifier.forget()
+        self._logged.clear()
 
     def read(
         self, live: LiveState, candidate: Candidate, *, release: bool
