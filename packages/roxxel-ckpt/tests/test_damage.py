@@ -107,13 +107,17 @@ def test_the_step_asked_for_is_refused_when_damaged(tmp_path: Path) -> None:
         checkpointer(tmp_path).restore(20)
 
 
-def test_when_nothing_is_sound_restore_does_not_start_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["restore", "peek"])
+def test_when_nothing_is_sound_restore_does_not_start_anew(
+    tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with checkpointer(tmp_path) as saving:
         save_all(saving, 10)
     flip(largest_file(tmp_path / "10"))
 
     with pytest.raises(CheckpointDamagedError, match="none of its 1 steps can be used"):
-        checkpointer(tmp_path).restore()
+        getattr(checkpointer(tmp_path), call)()
+    assert "cannot be used, state/model/weights/c/0/0 is damaged" in caplog.text
 
 
 class CountingZlib:

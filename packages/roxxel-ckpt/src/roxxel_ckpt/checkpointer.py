@@ -304,7 +304,8 @@ class Checkpointer:
         """Return step and `extra` of the checkpoint that `restore` would use.
 
         The live objects stay unchanged. The next `restore` skips the verification of
-        files that `peek` verified, unless the files have changed.
+        files that `peek` verified, unless the files have changed. `restore` also logs
+        the damaged checkpoints; `peek` logs them only if no checkpoint is sound.
 
         Args:
             step: The step; None for the newest sound checkpoint.
