@@ -65,8 +65,8 @@ def test_a_damaged_newest_falls_back_to_the_one_before(
     name = path.relative_to(tmp_path / "20")
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
-        f"{tmp_path}/20: cannot be used, {name} is damaged between its bytes 0 and "
-        f"{path.stat().st_size}; trying an older checkpoint"
+        f"{tmp_path}/20: cannot be used because {name} is damaged between its bytes 0 "
+        f"and {path.stat().st_size}; trying an older checkpoint"
     )
     assert reading.restore() == 10
     assert caplog.messages == [record.getMessage()] * 2
@@ -117,7 +117,7 @@ def test_when_nothing_is_sound_restore_does_not_start_anew(
 
     with pytest.raises(CheckpointDamagedError, match="none of its 1 steps can be used"):
         getattr(checkpointer(tmp_path), call)()
-    assert "cannot be used, state/model/weights/c/0/0 is damaged" in caplog.text
+    assert "cannot be used because state/model/weights/c/0/0 is damaged" in caplog.text
 
 
 class CountingZlib:

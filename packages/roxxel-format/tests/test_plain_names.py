@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel, ShardError
+from roxxel_format import Roxxel, ShardError, ShardWriter
 from roxxel_format.cli import main
 from roxxel_format.foreign import Roxxel02Tokens
 
 from .helpers import documents_of, names_in
-from .test_roxxel02 import write_old
+from .test_roxxel02 import shard_of, write_old
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -188,3 +189,58 @@ def test_old_shards_are_found_by_a_plain_name(tmp_path: Path) -> None:
         assert Roxxel02Tokens(tmp_path / name).num_tokens == 512
         with pytest.raises(ShardError, match="is a shard of the first Roxxel"):
             Roxxel(tmp_path / name).num_tokens  # noqa: B018 - opens the corpus
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("t_1.rox", "t_2.rox"),
+        ("t_2024.rox", "t_2025.rox"),
+        ("t_20240101.rox", "t_20240102.rox"),
+    ],
+)
+def test_corpora_of_one_file_are_not_shards_of_a_plain_name(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    make(tmp_path, names)
+
+    for name in ("t", "t.rox"):
+        with pytest.raises(FileNotFoundError, match=f"{name}: no such file or folder"):
+            Roxxel(tmp_path / name).num_tokens  # noqa: B018 - opens the corpus
+    make(tmp_path, ("t.rox",))
+    for name in ("t", "t.rox"):
+        assert Roxxel(tmp_path / name).paths == [str(tmp_path / "t.rox")]
+
+
+@pytest.mark.parametrize("other", ["t_7.rox", "t_2024.rox", "t_00007.rox"])
+def test_a_file_with_a_number_does_not_turn_a_write_into_shards(
+    other: str, tmp_path: Path
+) -> None:
+    (tmp_path / other).write_bytes(b"junk")
+
+    Roxxel(tmp_path / "t.rox").write(OTHER)
+
+    assert names_in(tmp_path) == sorted(["t.rox", other])
+
+
+def test_a_damaged_shard_of_a_plain_name_is_an_error_that_names_it(
+    tmp_path: Path,
+) -> None:
+    with ShardWriter(tmp_path / "t_00000.rox", "uint8") as writer:
+        writer.append(np.array([1]))
+    assert Roxxel(tmp_path / "t").tokens[:].tolist() == [1]
+    os.truncate(tmp_path / "t_00000.rox", 5000)
+
+    with pytest.raises(ShardError, match=r"t_00000\.rox: "):
+        Roxxel(tmp_path / "t").num_tokens  # noqa: B018 - opens the corpus
+
+
+def test_old_shards_of_a_plain_name_are_those_with_numbers(tmp_path: Path) -> None:
+    others = ["t_more_0000.rox", "t_base_more_0000.rox", "t_base.rox", "t_0001.rox.bak"]
+    for name in ["t_0001.rox", "t_0000.rox", "t_base_0002.rox", *others]:
+        (tmp_path / name).write_bytes(shard_of([name.encode()]))
+
+    for name in ("t", "t.rox"):
+        tokens = Roxxel02Tokens(tmp_path / name).tokens[:]
+        assert bytes(tokens) == b"t_0000.roxt_0001.roxt_base_0002.rox"
+    assert bytes(Roxxel02Tokens(tmp_path / "t_more").tokens[:]) == b"t_more_0000.rox"

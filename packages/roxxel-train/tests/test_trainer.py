@@ -713,7 +713,7 @@ def test_damage_that_is_met_stays_in_the_log(
 
     assert again.run().start_step == 8
 
-    said = "cannot be used, .* trying an older checkpoint"
+    said = "cannot be used because .* trying an older checkpoint"
     assert len(re.findall(said, (tmp_path / "run" / "system.log").read_text())) == 1
     shown = len(re.findall(said, capfd.readouterr().err))
     assert shown == (0 if program_logs else 1)

@@ -190,8 +190,8 @@ class Description:
             for name, value in self.metrics.items()
         }
         body["leaves"] = {name: [s.dtype, list(s.shape)] for name, s in specs.items()}
-        # Parse the JSON before sealing: the reader checksums parsed JSON, and both
-        # checksums must be of the same values.
+        # Convert to JSON and back before sealing: the reader computes the CRC-32 of
+        # the parsed JSON, so the writer must compute it of the same values.
         return sealed(json.loads(json.dumps(body)))
 
 

@@ -98,8 +98,8 @@ class Restorer:
             directory = self._folder.step_path(number)
             if step is not None:
                 raise CheckpointDamagedError(
-                    f"{directory}: cannot be used, {problem}; restore() without a step "
-                    "uses the newest sound checkpoint"
+                    f"{directory}: cannot be used because {problem}; restore() without "
+                    "a step uses the newest sound checkpoint"
                 )
             skipped.append((directory, problem))
             # After a successful `peek`, the `restore` that follows logs the damage. The
@@ -246,7 +246,9 @@ def _log_damage(skipped: list[tuple[Path, str]]) -> None:
     if process_index() == 0:
         for directory, problem in skipped:
             _logger.warning(
-                "%s: cannot be used, %s; trying an older checkpoint", directory, problem
+                "%s: cannot be used because %s; trying an older checkpoint",
+                directory,
+                problem,
             )
 
 

@@ -44,10 +44,10 @@ class Roxxel:
     Args:
         filepath: A shard, a folder, a glob pattern, or a list of these: paths, or with
             the extra `bucket` URLs (`s3://`, `gs://`, `az://`, `https://`). `t` and
-            `t.rox` mean `t_*.rox` if no file has exactly this name. With a manifest, a
-            folder or a pattern means the shards in the manifest. Without a manifest, it
-            means the matching `*.rox` files in natural order of their names; opening
-            raises if a write of these files was interrupted.
+            `t.rox` mean the numbered shards `t_*.rox` if no file has exactly this name.
+            With a manifest, a folder or a pattern means the shards in the manifest.
+            Without a manifest, it means the matching `*.rox` files in natural order of
+            their names; opening raises if a write of these files was interrupted.
         check: With `"blocks"`, every read verifies the checksums of its blocks and
             returns copies. With `"headers"`, reads verify only heads, feet and indexes;
             `verify()` checks the tokens.
@@ -230,8 +230,8 @@ class Roxxel:
         """Return the windows of `length` tokens that begin at `starts`.
 
         Args:
-            starts: First token of each window; integers, shape `(n,)`. Windows may
-                overlap, and may cross the ends of shards.
+            starts: Index of the first token of each window; integers, shape `(n,)`.
+                Windows may overlap, and may cross the ends of shards.
             length: Tokens of each window, at least 0.
             dtype: Type of the result. Default: the dtype of `out`, or else the stored
                 dtype.
@@ -463,7 +463,7 @@ class Roxxel:
 
         Removes the hidden drafts of the corpus. If the corpus has a manifest, also
         removes the shards and columns that the manifest does not list. Files that only
-        have the names of shards stay.
+        have the names of shards stay. Without a manifest, also removes the lock files.
 
         Raises:
             BlockingIOError: A write is in progress.

@@ -102,9 +102,10 @@ class TrainConfig:
         model_sharding: Sharding of the arrays of the model and the optimizer.
             `"annotated"` uses the annotation of each Variable, or the sharding that its
             array already has on the mesh, and replicates all other arrays. `"fsdp"`
-            also splits large arrays without an annotation over the axes that split the
-            rows of a batch, except `"replica"`. A list of axis names splits large
-            arrays without an annotation over these axes.
+            does the same, but splits large arrays that have no annotation instead of
+            replicating them. It uses the mesh axes that split the rows of a batch, but
+            not the axis `"replica"`. A list of axis names splits the same arrays over
+            the listed axes.
         eval_curriculum: Held-out data. Every evaluation computes the mean of `loss_fn`
             over all held-out batches, with the model in evaluation mode, and logs
             `eval_loss`.
@@ -171,7 +172,7 @@ class TrainConfig:
             if value is None and name not in _NEVER_NONE:
                 continue
             if name in _COUNTS:
-                # A NumPy integer of few bits may overflow when it counts steps.
+                # A narrow NumPy integer, such as int8, may overflow in arithmetic.
                 object.__setattr__(self, name, _count(name, value))
             elif name in _AMOUNTS:
                 _check_amount(name, value)

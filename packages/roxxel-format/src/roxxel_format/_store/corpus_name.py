@@ -112,6 +112,13 @@ class CorpusName:
             return None
         return int(digits) if self.shard(int(digits)).name == name else None
 
+    def is_numbered(self, name: str) -> bool:
+        """Return whether this is the name of a shard with a number of any length.
+
+        The first Roxxel wrote `wiki_0000.rox` or `wiki_base_0000.rox`.
+        """
+        return re.fullmatch("(base_)?[0-9]+", self._starred(name) or "") is not None
+
     def _starred(self, name: str) -> str | None:
         """Return the text in place of the star; None for names that do not match."""
         if not (name.startswith(self.prefix) and name.endswith(self.suffix)):
@@ -179,7 +186,8 @@ def manifest_urls(url: str) -> list[str]:
     Objects are not listed, so a folder and the pattern of its shards are both tried.
 
     Raises:
-        ValueError: The URL is a pattern with more than one star, or of other files.
+        ValueError: The URL has a star, but not the form of a pattern: one star in the
+            last part, no other wildcard, and the ending `.rox`.
     """
     at, _, last = url.rpartition("/")
     match = _PATTERN.fullmatch(last)
@@ -285,6 +293,7 @@ def matching_files(filepath: str) -> list[str]:
 
     Raises:
         FileNotFoundError: There is no such file.
+        ValueError: The pattern has `**` within a name.
     """
     path = Path(filepath)
     if path.is_dir():
@@ -300,6 +309,11 @@ def matching_files(filepath: str) -> list[str]:
     if not glob.has_magic(filepath):
         raise FileNotFoundError(
             f"{path}: no such file or folder; write the corpus first, or check the path"
+        )
+    if any("**" in part and part != "**" for part in path.parts):
+        raise ValueError(
+            f'{path}: "**" stands for whole folders, such as in "wiki/**/a_*.rox"; use '
+            'one "*" within a name'
         )
     # Brackets in the name of an existing folder are not a pattern.
     base = path.parent

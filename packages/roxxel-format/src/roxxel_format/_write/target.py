@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from roxxel_format._read.contents import resolved_to_read
 from roxxel_format._read.shard import Shard
 from roxxel_format._spec.tables import says_number
 from roxxel_format._store.corpus_name import corpus_name
@@ -38,7 +39,7 @@ def name_to_write(
             f"{filepath}: this release reads buckets and does not write to them; write "
             "to a disk, then upload the shards, and the manifest last"
         )
-    resolved(filepath)  # Raises if readers do not know which corpus the path means.
+    resolved_to_read(filepath)  # Raises if the path may mean two corpora.
     name = corpus_name(resolved(filepath, _says_number, sharded=sharded))
     try:
         (name.prefix + name.suffix).encode()

@@ -115,7 +115,7 @@ class StreamingDataset(Generic[T]):
             TypeError: `buffer_size` is not an integer.
         """
         check_at_least(1, buffer_size=buffer_size)
-        # Numpy integers of few bits, such as np.int8, overflow in arithmetic.
+        # Narrow NumPy integers, such as np.int8, overflow in arithmetic.
         block_size = operator.index(buffer_size)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:

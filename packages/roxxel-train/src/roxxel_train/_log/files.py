@@ -313,7 +313,10 @@ def _plain(value: Any, *, for_json: bool = False) -> Any:
 
 
 def _position(line: bytes) -> tuple[int, bool]:
-    """Return the step of a row and if it is an evaluation; other lines have step 0."""
+    """Return the step of a line, and whether the line is an evaluation row.
+
+    The step is 0 if the line has no integer step.
+    """
     try:
         parsed = json.loads(line)
     except ValueError:
