@@ -19,6 +19,8 @@ from roxxel_format import Roxxel, ShardError, TokenReader
 from roxxel_format.cli import main
 from roxxel_format.foreign import Roxxel02Tokens
 
+from .helpers import names_in
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -245,7 +247,8 @@ def test_a_shard_of_roxxel01_needs_its_item_type(tmp_path: Path) -> None:
         Roxxel02Tokens(path)
 
     assert str(caught.value) == (
-        f'{path}: records no item type; pass dtype, which is "uint8" for text'
+        f"{path}: records no item type; pass the type as dtype (--dtype on the command "
+        'line), "uint8" for text'
     )
     assert Roxxel02Tokens(path, "int32").tokens[:].tolist() == tokens.tolist()
 
@@ -631,3 +634,49 @@ def test_the_command_names_a_damaged_old_shard(
 
     assert f"{path}: not a shard of ROXXEL02 or" in capsys.readouterr().err
     assert not list(tmp_path.glob("new_*"))
+
+
+@pytest.mark.parametrize("separator", [[], ["--separator", "0"]])
+def test_the_command_refuses_negative_tokens(
+    separator: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old_0000.rox"
+    tokens = np.array([5, 6, -7, 0], np.int32)
+    path.write_bytes(shard_of([tokens.tobytes()], "int32"))
+
+    assert main(["write", str(tmp_path / "n_*.rox"), str(path), *separator]) == 1
+
+    error = capsys.readouterr().err
+    assert f"{path}: holds the token -7 (byte 8 on), and tokens cannot be" in error
+    assert names_in(tmp_path) == ["old_0000.rox"]
+
+
+@pytest.mark.parametrize("separator", [[], ["--separator", "0"]])
+def test_the_command_takes_the_item_type_of_shards_that_record_none(
+    separator: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, target = tmp_path / "old_0000.rox", tmp_path / "n_*.rox"
+    path.write_bytes(shard_of([b"abc\0"], magic=b"ROXXEL01"))
+    write = ["write", str(target), str(path), *separator]
+
+    assert main(write) == 1
+    assert "pass the type as dtype (--dtype on the command" in capsys.readouterr().err
+    assert main([*write, "--dtype", "uint8"]) == 0
+
+    assert bytes(Roxxel(target).tokens[:]) == b"abc\0"
+
+
+def test_a_shard_of_the_present_format_is_not_converted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.rox"
+    Roxxel(path).write([[1]])
+
+    with pytest.raises(ShardError, match="is a shard of the present format already; "):
+        Roxxel02Tokens(path)
+    assert main(["write", str(tmp_path / "n_*.rox"), str(path)]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel-format: {path}: is a shard of the present format already; read it "
+        "with roxxel_format.Roxxel\n"
+    )

@@ -180,9 +180,10 @@ class MappedTokens:
             return self._line.read(begins, length, wanted, out)
 
         def check(rows: Tokens) -> None:
-            values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
-            is_integer = self.dtype.kind in "biu"
-            dtypes.check_readable_as(name, values if is_integer else None, wanted)
+            values = None
+            if self.dtype.kind in "biu":
+                values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
+            dtypes.check_readable_as(name, values, wanted)
 
         return self._line.read(begins, length, wanted, out, check)
 

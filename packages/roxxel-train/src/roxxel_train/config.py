@@ -248,11 +248,13 @@ def _closest(given: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _count(name: str, value: Any) -> int:
-    """Return an integer of 1 or more, or raise."""
+    """Return an integer of 1 or more, or raise; a bool is not an integer."""
     try:
         count = operator.index(value)
     except TypeError as error:
         raise TypeError(f"{name} must be an integer, got {value!r}") from error
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
     if count < 1:
         raise ValueError(f"{name} must be 1 or more, got {value}")
     return count
@@ -260,7 +262,8 @@ def _count(name: str, value: Any) -> int:
 
 def _check_amount(name: str, value: Any) -> None:
     """Check that a value is a number above 0; infinity passes."""
-    if not isinstance(value, int | float | np.integer | np.floating):
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if not is_number or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value}")

@@ -12,7 +12,7 @@ import numpy as np
 
 from roxxel_format._read.maps import MappedFile
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import ROXXEL02_MAGICS
+from roxxel_format._spec.layout import ROXXEL02_MAGICS, is_shard_head
 from roxxel_format._store.reading import open_file
 from roxxel_format.errors import ShardError
 
@@ -135,6 +135,11 @@ def parse_roxxel02(
     """
     size, magic = len(data), bytes(data[-8:])
     layout = _roxxel02_layout(magic)
+    if layout is None and is_shard_head(bytes(data[:8])):
+        raise ShardError(
+            f"{path}: is a shard of the present format already; read it with "
+            "roxxel_format.Roxxel"
+        )
     if layout is None or size < layout.size:
         raise ShardError(
             f"{path}: not a shard of ROXXEL02 or ROXXEL01, its {size} bytes end with "
@@ -169,6 +174,12 @@ def parse_roxxel02(
     return np.frombuffer(data, items, count), ends
 
 
+def is_untyped(path: str) -> bool:
+    """Return whether a file is a shard of `ROXXEL01`, which records no item type."""
+    file = _map_file(Path(path))
+    return file.read(max(0, file.num_bytes - 8), file.num_bytes) == b"ROXXEL01"
+
+
 def _roxxel02_layout(magic: bytes) -> struct.Struct | None:
     if magic not in ROXXEL02_MAGICS:
         return None
@@ -186,7 +197,8 @@ def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
     text = name.rstrip(b"\0").decode("latin-1")
     if not text:
         raise ShardError(
-            f'{path}: records no item type; pass dtype, which is "uint8" for text'
+            f"{path}: records no item type; pass the type as dtype (--dtype on the "
+            'command line), "uint8" for text'
         )
     if text in dtypes.NAMES and text != dtypes.BFLOAT16:
         return text
@@ -194,8 +206,8 @@ def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
         with contextlib.suppress(TypeError):
             return np.dtype(text).str
     raise ShardError(
-        f"{path}: its items have the unknown type {text!r}; pass dtype to read them as "
-        "another type"
+        f"{path}: its items have the unknown type {text!r}; pass dtype to "
+        "Roxxel02Tokens to read them as another type"
     )
 
 
@@ -237,16 +249,21 @@ class BlockFile:
     def __getitem__(self, items: slice[int, int, None], /) -> Tokens:
         """Return items; raise ShardError for a negative integer."""
         found = self.items[items]
-        if found.dtype.kind == "i" and found.size and int(found.min()) < 0:
-            at = items.start + int(np.argmax(found < 0))
-            raise ShardError(
-                f"{self._file.path}: holds the token {self.items[at]} (byte "
-                f"{at * found.itemsize} on), and tokens cannot be negative; check the "
-                "dtype, or copy the file again; if the old separator was not whole "
-                f"tokens (such as one byte after tokens of {found.dtype}), it shifted "
-                "all later tokens, so write this corpus again from its texts"
-            )
+        check_not_negative(self._file.path, found, items.start)
         return found
+
+
+def check_not_negative(path: str, items: Tokens, start: int = 0) -> None:
+    """Raise ShardError if an item is negative; `start` is the index of the first."""
+    if items.dtype.kind == "i" and items.size and int(items.min()) < 0:
+        at = int(np.argmax(items < 0))
+        raise ShardError(
+            f"{path}: holds the token {items[at]} (byte "
+            f"{(start + at) * items.itemsize} on), and tokens cannot be negative; "
+            "check the dtype, or copy the file again; if the old separator was not "
+            f"whole tokens (such as one byte after tokens of {items.dtype}), it "
+            "shifted all later tokens, so write this corpus again from its texts"
+        )
 
 
 def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:

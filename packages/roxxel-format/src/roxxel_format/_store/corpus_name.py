@@ -293,6 +293,7 @@ def matching_files(filepath: str) -> list[str]:
 
     Raises:
         FileNotFoundError: There is no such file.
+        ValueError: The pattern has `**` within a name.
     """
     path = Path(filepath)
     if path.is_dir():
@@ -308,6 +309,11 @@ def matching_files(filepath: str) -> list[str]:
     if not glob.has_magic(filepath):
         raise FileNotFoundError(
             f"{path}: no such file or folder; write the corpus first, or check the path"
+        )
+    if any("**" in part and part != "**" for part in path.parts):
+        raise ValueError(
+            f'{path}: "**" stands for whole folders, such as in "wiki/**/a_*.rox"; use '
+            'one "*" within a name'
         )
     # Brackets in the name of an existing folder are not a pattern.
     base = path.parent
