@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import operator
+import os
 import sys
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -18,7 +19,6 @@ from roxxel_curriculum import Curriculum
 from roxxel_train._log.logger import Logger
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Sequence
 
     from flax import nnx
@@ -182,9 +182,11 @@ class TrainConfig:
                     "give a function"
                 )
             elif name in _TYPES and not isinstance(value, _TYPES[name]):
+                is_folder = isinstance(value, str | os.PathLike)
                 raise TypeError(
                     f"{name} is a {type(value).__name__}; "
                     f"give a {_TYPES[name].__name__}"
+                    + (f", or save_path={str(value)!r}" if is_folder else "")
                 )
 
     def pacing(self) -> dict[str, object]:
@@ -246,11 +248,13 @@ def _closest(given: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _count(name: str, value: Any) -> int:
-    """Return an integer of 1 or more, or raise."""
+    """Return an integer of 1 or more, or raise; a bool is not an integer."""
     try:
         count = operator.index(value)
     except TypeError as error:
         raise TypeError(f"{name} must be an integer, got {value!r}") from error
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
     if count < 1:
         raise ValueError(f"{name} must be 1 or more, got {value}")
     return count
@@ -258,7 +262,8 @@ def _count(name: str, value: Any) -> int:
 
 def _check_amount(name: str, value: Any) -> None:
     """Check that a value is a number above 0; infinity passes."""
-    if not isinstance(value, int | float | np.integer | np.floating):
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if not is_number or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value}")

@@ -142,10 +142,15 @@ class LogFiles:
             stack.callback(self._text.close)
 
 
+def is_url(text: str) -> bool:
+    """Return whether a path is a URL, or a URL that `Path` made from one (`gs:/x`)."""
+    return _URL.match(text) is not None
+
+
 def check_writable(path: str | os.PathLike[str], name: str) -> None:
     """Check that a folder, given as argument `name`, can be written or created."""
     text = os.fspath(path)
-    if _URL.match(text):
+    if is_url(text):
         raise ValueError(
             f"{name}={text!r}: is a URL, and runs are written to local folders only; "
             "give a local folder"
