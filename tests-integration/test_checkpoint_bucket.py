@@ -46,7 +46,8 @@ class Run:
         self.folder = root / "data" / name / "checkpoints"
 
     def checkpointer(self, seed: int = 0, **options: Any) -> Checkpointer:
-        return Checkpointer(self.url, state(seed), **({"timeout": 60} | options))
+        options = {"timeout": 60, **options}
+        return Checkpointer(self.url, state(seed), **options)
 
     def names(self) -> set[str]:
         """Return commits and prefixes, without the attempts in their names."""
@@ -147,15 +148,16 @@ def test_a_damaged_step_is_passed_over(
     restoring = Checkpointer(run.url, fresh)
     with pytest.raises(
         CheckpointDamagedError,
-        match=f"^{run.url}/3: cannot be used, state/model/weights/c/0/0 is damaged "
-        "between its bytes 0 and",
+        match=f"^{run.url}/3: cannot be used because state/model/weights/c/0/0 is "
+        "damaged between its bytes 0 and",
     ):
         restoring.restore(3)
     with caplog.at_level(logging.WARNING):
         assert restoring.restore() == 1
     assert equal(fresh, state(0))
-    assert f"{run.url}/2: cannot be used, state/model/weights/c/0/0 is missing" in (
-        caplog.text
+    assert (
+        f"{run.url}/2: cannot be used because state/model/weights/c/0/0 is missing"
+        in (caplog.text)
     )
 
 
@@ -480,6 +482,16 @@ def test_a_forked_process_gets_an_error_and_no_hang(run: Run) -> None:
 
     assert (done.returncode, done.stdout) == (0, "[1]\n"), done.stderr
     assert "this process was forked from one that has used a bucket" in done.stderr
+
+
+def test_a_url_of_a_step_in_place_of_its_folder_is_named(run: Run) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1)
+    with pytest.raises(
+        CheckpointNotFoundError,
+        match=f"{run.url}/1: is a checkpoint and not a folder .*; give {run.url}$",
+    ):
+        Checkpointer(f"{run.url}/1", state()).restore()
 
 
 def test_urls_that_cannot_be_used_are_refused(tmp_path: Path) -> None:

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 SCHEMES = ("s3", "gs", "az")
 # A process holds at most `_THREADS * _PARTS * _PART_BYTES` (256 MiB) of files that are
-# being uploaded, and `_THREADS` blocks of 16 MiB that are being downloaded. Small files
-# need many threads: 400 arrays (105 MB) at 30 ms a request took 4.9 s with 8 threads.
+# being uploaded, and `_THREADS` blocks of 16 MiB that are being downloaded.
 _THREADS = 16
 _PARTS = 2
 _PART_BYTES = 1 << 23

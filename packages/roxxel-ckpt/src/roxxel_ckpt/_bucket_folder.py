@@ -121,12 +121,22 @@ class BucketFolder:
         """Raise ModuleNotFoundError if the client is not installed."""
         checked_client()
 
-    def check_not_of_a_run(self) -> None:
-        """Raise CheckpointNotFoundError if the subfolder `checkpoints` has steps."""
+    def check_has_no_misplaced_step(self) -> None:
+        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+
+        The folder may be a run, whose subfolder `checkpoints` has steps, or a step.
+        """
         inner = BucketFolder(f"{self._url}/checkpoints", self._local, self._timeout_s)
         if inner.steps():
             raise CheckpointNotFoundError(
                 f"{self}: holds no step, but {inner} does; give that folder"
+            )
+        parent, _, name = self._url.rpartition("/")
+        step = re.fullmatch(r"([0-9]+)(\..*)?", name)
+        above = BucketFolder(parent, self._local, self._timeout_s)
+        if step and "/" in parent.partition("://")[2] and int(step[1]) in above.steps():
+            raise CheckpointNotFoundError(
+                f"{self}: is a checkpoint and not a folder of checkpoints; give {above}"
             )
 
     def location(self, step: int) -> str:

@@ -36,8 +36,11 @@ class Folder(Protocol):
         """Raise an error if no checkpoint can be here."""
         ...
 
-    def check_not_of_a_run(self) -> None:
-        """Raise CheckpointNotFoundError if the subfolder `checkpoints` has steps."""
+    def check_has_no_misplaced_step(self) -> None:
+        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+
+        The folder may be a run, whose subfolder `checkpoints` has steps, or a step.
+        """
         ...
 
     def location(self, step: int) -> str:

@@ -27,6 +27,7 @@ from roxxel_ckpt._names import (
     V1_TREE_FILE,
     is_finished,
     is_of_manager,
+    is_step,
 )
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 
@@ -47,6 +48,8 @@ _STAGED = ".roxxel-staged"
 _LEFTOVER = re.compile(
     r"[0-9]+(\.[0-9a-f]+)?\.roxxel-(staged|deleted)(\.orbax-checkpoint-tmp.*)?"
 )
+# Names that Orbax can give to steps, with a prefix or leading zeros.
+_OTHER_NAME = re.compile(r"(?:.*_)?([0-9]+)")
 _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 # Longest wait until a network file system shows a new file to other hosts.
 _VISIBILITY_TIMEOUT_S = 5.0
@@ -73,13 +76,36 @@ class LocalFolder:
                 f"{self}: checkpoint_path is a file; give a folder"
             )
 
-    def check_not_of_a_run(self) -> None:
-        """Raise CheckpointNotFoundError if the subfolder `checkpoints` has steps."""
+    def check_has_no_misplaced_step(self) -> None:
+        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+
+        The folder may be a run, whose subfolder `checkpoints` has steps, or a step. Or
+        the folder may have steps under names that are not numbers, such as `step_3`.
+        """
         inner = LocalFolder(self.path / "checkpoints")
         if inner.steps():
             raise CheckpointNotFoundError(
                 f"{self}: holds no step, but {inner} does; give that folder"
             )
+        if is_step(self.path):
+            raise CheckpointNotFoundError(
+                f"{self}: is a checkpoint and not a folder of checkpoints; "
+                f"{self._remedy_for(self.path)}"
+            )
+        entries = self.path.iterdir() if self.path.is_dir() else ()
+        for entry in sorted(entries):
+            if _OTHER_NAME.fullmatch(entry.name) and is_step(entry):
+                raise CheckpointNotFoundError(
+                    f"{entry}: is a checkpoint, but its name is not the number of a "
+                    f"step; {self._remedy_for(entry)}"
+                )
+
+    def _remedy_for(self, directory: Path) -> str:
+        found = _OTHER_NAME.fullmatch(directory.name)
+        remedy = f"give {directory.parent}"
+        if _STEP.fullmatch(directory.name) or not found:
+            return remedy
+        return f"rename it to {int(found[1])} and {remedy}"
 
     def location(self, step: int) -> str:
         """Return the path of a step."""

@@ -33,6 +33,11 @@ def is_finished(directory: Path) -> bool:
     return _is_committed(directory) or _num_of_manager(directory) == len(_OF_MANAGER)
 
 
+def is_step(directory: Path) -> bool:
+    """Return whether a directory of any name holds a step, which may be damaged."""
+    return _is_committed(directory) or is_of_manager(directory)
+
+
 def _is_committed(directory: Path) -> bool:
     return any((directory / name).exists() for name in (COMMIT_FILE, V1_META_FILE))
 

@@ -98,6 +98,7 @@ class Restorer:
         """
         if step is not None and step not in steps:
             raise not_found(self._folder, step)
+        skipped: list[tuple[str, str]] = []
         for number in [step] if step is not None else reversed(steps):
             candidate, problem = self._verified(live, number, options)
             if problem is None:
@@ -105,16 +106,17 @@ class Restorer:
             location = self._folder.location(number)
             if step is not None:
                 raise CheckpointDamagedError(
-                    f"{location}: cannot be used, {problem}; restore() without a step "
-                    "uses the newest sound checkpoint"
+                    f"{location}: cannot be used because {problem}; restore() without "
+                    "a step uses the newest sound checkpoint"
                 )
-            if process_index() == 0:
-                _logger.warning(
-                    "%s: cannot be used, %s; trying an older checkpoint",
-                    location,
-                    problem,
-                )
+            skipped.append((location, problem))
+            # After a successful `peek`, the `restore` that follows logs the damage. The
+            # trainer calls `peek` before it opens the log of the run.
+            if options is not None:
+                _log_damage(skipped[-1:])
         if steps:
+            if options is None:
+                _log_damage(skipped)
             raise CheckpointDamagedError(
                 f"{self._folder}: none of its {len(steps)} steps can be used; "
                 "give another folder to start anew, or repair this one"
@@ -270,6 +272,16 @@ class Restorer:
         if absent and self._folder.fetch(directory, absent):
             damages = self._verifier.damages(directory, absent)
         return next(iter(damages.values()), None)
+
+
+def _log_damage(skipped: list[tuple[str, str]]) -> None:
+    if process_index() == 0:
+        for location, problem in skipped:
+            _logger.warning(
+                "%s: cannot be used because %s; trying an older checkpoint",
+                location,
+                problem,
+            )
 
 
 def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:

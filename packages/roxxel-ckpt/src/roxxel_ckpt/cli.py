@@ -336,7 +336,7 @@ def _sound_directory(step: _Step, done: str) -> Path:
     damage = _damage(step, fetch=True)
     if damage is not None:
         raise CheckpointDamagedError(
-            f"{step.location}: cannot be {done}, {damage}; name another step"
+            f"{step.location}: cannot be {done} because {damage}; name another step"
         )
     return step.directory
 
