@@ -380,6 +380,38 @@ def test_an_interrupted_deletion_is_finished_by_the_next_save(run: Run) -> None:
     assert run.names() == {"2", "2.json", "3", "3.json", "writer-1.json"}
 
 
+def test_a_deletion_that_fails_leaves_the_save(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    with run.checkpointer(max_to_keep=1, timeout=6) as saving:
+        save(saving, 1)
+        set_faults(run.port, kinds=["503"], methods=["POST"])
+        with caplog.at_level(logging.WARNING):
+            save(saving, 2)
+        assert saving.steps() == [1, 2]
+        assert re.search(
+            rf"{run.url}/1: cannot be deleted \(.*503 SlowDown", caplog.text
+        )
+        set_faults(run.port)
+        save(saving, 3)
+    assert run.names() == {"3", "3.json", "writer-1.json"}
+
+
+def test_a_program_that_ends_finishes_its_save(run: Run) -> None:
+    set_faults(run.port, latency_s=0.05)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "leave", run.url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    set_faults(run.port)
+    assert Checkpointer(run.url, state()).steps() == [1]
+
+
 def test_steps_of_a_run_that_is_replaced_are_abandoned_whole(run: Run) -> None:
     with run.checkpointer(1) as saving:
         save(saving, 1)

@@ -49,7 +49,7 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Collection, Generator, Iterable, Mapping
 
     from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._integrity import FileDigest
@@ -189,8 +189,11 @@ class BucketFolder:
         """Download files into the directory that `step_path` returned.
 
         A block that arrives damaged is downloaded once more. The digests decide later
-        whether the files are sound.
+        whether the files are sound. A name that leads out of the directory stays
+        missing.
         """
+        inner = {n: d for n, d in digests.items() if ".." not in Path(n).parts}
+        digests = {n: d for n, d in inner.items() if not Path(n).is_absolute()}
 
         def prepare(name: str) -> None:
             path = directory / name
@@ -335,22 +338,21 @@ class BucketFolder:
         return staging
 
     def commit(self, staging: Path, step: int, text: str) -> None:
-        """Create the commit of a step, then delete earlier commits of the step.
+        """Create the commit of a step; `sweep` deletes earlier commits of the step.
 
         Raises:
             CheckpointWriteError: Another program has become the writer.
         """
-        attempt = _parsed(staging.name)
-        earlier = self._contents()
-        self._check_writer(earlier)
-        self._bucket.create(f"{attempt}.json", text.encode())
+        del step
+        commit = f"{staging.name}.json"
+        self._check_writer(self._contents())
+        self._bucket.create(commit, text.encode())
         now = self._contents()
         try:
             self._check_writer(now)
         except CheckpointWriteError:
-            self._bucket.delete([f"{attempt}.json"])
+            self._bucket.delete([commit])
             raise
-        self._remove([a for a in earlier.committed if a.step == step])
 
     def delete(self, step: int) -> None:
         """Delete the commits of a step, and then its files."""
@@ -359,13 +361,14 @@ class BucketFolder:
         self._remove([a for a in contents.committed if a.step == step])
 
     def sweep(self) -> None:
-        """Delete files without a commit, of killed saves and interrupted deletions."""
+        """Delete replaced saves, and files of killed saves and deletions."""
         contents = self._contents()
+        self._check_writer(contents)
+        self._remove(set(contents.committed) - set(contents.newest().values()))
         lost = set(contents.uploaded) - set(contents.committed)
         if lost:
             abandoned = self._bucket.names(f"{ABANDONED}/").objects
             lost -= set(_commits(abandoned))
-        self._check_writer(contents)
         self._remove_files(a for a in lost if a.generation <= self._generation())
         earlier = [g for g in contents.writers if g < self._generation()]
         self._bucket.delete(f"writer-{generation}.json" for generation in earlier)
@@ -432,7 +435,7 @@ class BucketFolder:
         except (OSError, ValueError, KeyError, TypeError):
             return ""
 
-    def _remove(self, attempts: list[_Attempt]) -> None:
+    def _remove(self, attempts: Collection[_Attempt]) -> None:
         self._bucket.delete(f"{attempt}.json" for attempt in attempts)
         self._remove_files(attempts)
 

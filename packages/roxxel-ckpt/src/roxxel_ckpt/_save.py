@@ -308,15 +308,19 @@ class Save:
         )
         self.folder.commit(self._staging, self.step, description.to_json(self._specs))
         for old in sorted(found.keys() - self._retention.kept(found)):
-            try:
-                self.folder.delete(old)
-            except OSError as error:
-                _logger.warning(
-                    "%s: cannot be deleted (%s)",
-                    self.folder.location(old),
-                    brief(error),
-                )
-        self.folder.sweep()
+            self._try_to_delete(
+                self.folder.location(old), partial(self.folder.delete, old)
+            )
+        self._try_to_delete(
+            f"{self.folder}: what earlier saves left", self.folder.sweep
+        )
+
+    def _try_to_delete(self, name: str, delete: Callable[[], None]) -> None:
+        """Log a failure: the step is committed, and the next save deletes again."""
+        try:
+            delete()
+        except OSError as error:
+            _logger.warning("%s: cannot be deleted (%s)", name, brief(error))
 
     def _has_digests(self, process: int, crc: int) -> bool:
         directory = self.folder.delivered(self._staging, process)
