@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -418,18 +419,22 @@ def test_clean_takes_only_files_of_its_corpus(tmp_path: Path) -> None:
         ".x",
         ".d_00001.rox.partial",
         "c_en_00001.rox",
+        "c_00008.rox",  # not a shard
+        "c_00008.id.12345678.bin",
+        "c_0123456789ab_00000_001.rox",
     ]
     left = [
-        "c_00009.rox",
         ".c_00010.rox.partial",
         "c_00000.id.12345678.bin",
         ".c_00000.id.12345678.bin.partial",
         ".c_manifest.json.partial",
-        "c_0123456789ab_00000_000.rox",
         ".c_0123456789ab_00001_000.rox~89abcdef.partial",
     ]
     for name in [*others, *left]:
         (tmp_path / name).write_bytes(b"")
+    for name in ("c_00009.rox", "c_0123456789ab_00000_000.rox"):
+        shutil.copy(tmp_path / "c_00000.rox", tmp_path / name)
+        left.append(name)
     corpus = Roxxel(tmp_path / "c_*.rox")
     expected = sorted(left)
 

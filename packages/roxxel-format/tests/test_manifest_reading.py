@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -260,7 +261,7 @@ def test_leftovers_of_a_corpus_that_was_written_as_a_star_are_found_by_its_folde
 ) -> None:
     Roxxel(tmp_path / "*.rox").write([[1, 2], [3]])
     left = tmp_path / "00007.rox"
-    left.write_bytes(b"not committed")
+    shutil.copy(tmp_path / "00000.rox", left)
 
     assert Roxxel(tmp_path).tokens[:].tolist() == [1, 2, 3]
     assert Roxxel(tmp_path).remove_leftovers() == [str(left)]

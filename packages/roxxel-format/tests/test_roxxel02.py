@@ -227,8 +227,10 @@ def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
     write_old(tmp_path, [tokens.tobytes()], dtype="int32", blocks_per_shard=2)
     old = Roxxel02Tokens(tmp_path)
     sentence = (
-        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on); tokens "
-        "cannot be negative, so check the dtype, or copy the file again"
+        f"{tmp_path / 'old_0001.rox'}: holds the token -5 (byte 20 on), and tokens "
+        "cannot be negative; check the dtype, or copy the file again; if the old "
+        "separator was not whole tokens (such as one byte after tokens of int32), it "
+        "shifted all later tokens, so write this corpus again from its texts"
     )
 
     for read in (
@@ -240,6 +242,14 @@ def test_a_negative_token_is_refused_with_its_place(tmp_path: Path) -> None:
             read()
         assert str(caught.value) == sentence
     assert old.read([0], 37, np.uint16)[0, 36] == 36
+
+
+def test_the_error_of_a_shifted_corpus_names_its_cause(tmp_path: Path) -> None:
+    documents = [each.tobytes() for each in tokens_of(30, 50, 71)]
+    write_old(tmp_path, documents, b"\0", dtype="int32")
+
+    with pytest.raises(ShardError, match="if the old separator was not whole tokens"):
+        list(Roxxel02Tokens(tmp_path / "old_*.rox", separator=0).documents)
 
 
 FOOT = 32
@@ -397,6 +407,141 @@ def test_the_command_converts_old_shards(ending: str, tmp_path: Path) -> None:
     assert corpus.dtype == np.int32
     assert corpus.tokens[:].tobytes() == line
     assert corpus.num_documents == len(inputs)  # one for each file
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--separator", "0"],
+        ["--separator", "0", "--dtype", "uint16", "--workers", "2"],
+        ["--separator-bytes", r"\x00\x00\x00\x00", "--dtype", "uint16"],
+    ],
+)
+def test_the_command_cuts_documents_at_the_separator(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = tokens_of(30, 50, 70, 3)
+    data = [each.tobytes() for each in documents]
+    write_old(tmp_path, data, np.int32(0).tobytes(), dtype="int32")
+    inputs = sorted(map(str, tmp_path.glob("old_*.rox")))
+    assert len(inputs) == 4
+
+    assert main(["write", str(tmp_path / "new_*.rox"), *inputs, *options]) == 0
+
+    dtype = "uint16" if "uint16" in options else "int32"
+    guide = Roxxel(tmp_path / "guide_*.rox")
+    old = Roxxel02Tokens(tmp_path / "old_*.rox", separator=0)
+    guide.write(old.documents, separator=0, dtype=dtype)
+    new = Roxxel(tmp_path / "new_*.rox")
+    assert new.fingerprint == guide.fingerprint
+    assert [each.tolist() for each in new.documents] == [x.tolist() for x in documents]
+    assert not capsys.readouterr().err
+
+
+def test_the_command_says_that_old_shards_become_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_old(tmp_path, [b"text"] * 99, b"\n")
+    inputs = sorted(map(str, tmp_path.glob("old_*.rox")))
+
+    assert main(["write", str(tmp_path / "new_*.rox"), *inputs]) == 0
+
+    assert Roxxel(tmp_path / "new_*.rox").num_documents == len(inputs)
+    assert capsys.readouterr().err == (
+        f"{inputs[0]}: a shard of the first Roxxel does not record its documents, so "
+        "each shard becomes one document; to cut documents at a separator, pass "
+        "--separator or --separator-bytes\n"
+    )
+    more = ["--separator", "none"]
+    assert main(["write", str(tmp_path / "more_*.rox"), *inputs, *more]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_the_command_cuts_only_old_shards_among_other_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_old(tmp_path, [b"one", b"three"], b"<e>", block_size=8)
+    np.save("a.npy", np.arange(60, 66, dtype=np.uint8))
+    write = ["write", "new_*.rox", "old_0000.rox", "a.npy", "old_0000.rox"]
+
+    assert main([*write, "--separator-bytes", "<e>"]) == 0
+    assert [bytes(each) for each in Roxxel("new_*.rox").documents] == [
+        b"one",
+        b"three",
+        b"<=>?@A",
+        b"one",
+        b"three",
+    ]
+    assert main([*write, "--separator", "101", "--vocab-size", "110"]) == 1
+    assert main([*write, "--separator", "300", "--exist", "replace"]) == 1
+    errors = capsys.readouterr().err
+    assert "new_*.rox: made with other arguments (" in errors
+    assert "separator=300 is not a value of uint8" in errors
+    other = ["write", "b_*.rox", "old_0000.rox", "old_0000.rox", "--vocab-size", "110"]
+    assert main([*other, "--separator", "62"]) == 1
+    assert (
+        "old_0000.rox and the shards after it: document 0: value 111 is outside"
+        in capsys.readouterr().err
+    )
+
+
+def test_the_command_cuts_no_compressed_old_shard(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_old(tmp_path, [b"text"] * 9, b"\n")
+    path = tmp_path / "old_0000.rox.gz"
+    path.write_bytes(gzip.compress((tmp_path / "old_0000.rox").read_bytes()))
+
+    assert main(["write", str(tmp_path / "n.rox"), str(path), "--separator", "10"]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel-format: {path}: is compressed, and documents can only be cut in plain "
+        "shards; pass plain files, or --separator none\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "ending"),
+    [(None, ".bin"), (None, ".bin.gz"), ("text", ".rox"), ("lines", ".bin")],
+)
+def test_the_command_takes_no_shard_for_text(
+    form: str | None,
+    ending: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_old(tmp_path, [b"some\ntext"] * 99, b"\n", block_size=1024)
+    Roxxel(tmp_path / "new.rox").write([b"some text"])
+    options = ["--format", form] if form else []
+    cases = {
+        "old_0000.rox": "is a shard of the first Roxxel (ROXXEL02), not text; add "
+        "--format roxxel02",
+        "new.rox": "is a shard of Roxxel, not text; rename it to a name that ends with "
+        ".rox, and read it with roxxel_format.Roxxel",
+    }
+    for name, sentence in cases.items():
+        data = (tmp_path / name).read_bytes()
+        path = tmp_path / f"{name}{ending}"
+        path.write_bytes(gzip.compress(data) if ending == ".bin.gz" else data)
+
+        assert main(["write", str(tmp_path / "c.rox"), str(path), *options]) == 1
+
+        assert capsys.readouterr().err == f"roxxel-format: {path}: {sentence}\n"
+    assert not list(tmp_path.glob("c*"))
+
+
+def test_a_text_that_ends_like_an_old_shard_is_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for text in ("ROXXEL02", "The shards of the first Roxxel end with ROXXEL02"):
+        path.write_text(text, encoding="utf-8")
+        options = ["--exist", "replace", "--separator", "none"]
+        for form in ("text", "lines"):
+            write = ["write", str(tmp_path / "c.rox"), str(path), "--format", form]
+
+            assert main([*write, *options]) == 0
+
+            assert bytes(Roxxel(tmp_path / "c.rox").documents[0]).decode() == text
 
 
 def test_the_command_names_a_damaged_old_shard(

@@ -73,8 +73,7 @@ def test_leaves_become_arrays(items: list[Any], dtype: Any) -> None:
 
 def test_structure_is_kept() -> None:
     items = [
-        {"x": np.full(3, n), "y": Pair(n, str(n)), "z": [n, (None, -n)]}
-        for n in range(4)
+        {"x": np.full(3, n), "y": Pair(n, str(n)), "z": [n, (n, -n)]} for n in range(4)
     ]
 
     batch = collate(items)
@@ -83,8 +82,26 @@ def test_structure_is_kept() -> None:
     assert isinstance(batch["y"], Pair)
     assert batch["y"].left.tolist() == [0, 1, 2, 3]
     assert batch["y"].right.tolist() == ["0", "1", "2", "3"]
-    assert batch["z"][1][0] is None
+    assert batch["z"][1][0].tolist() == [0, 1, 2, 3]
     assert batch["z"][1][1].tolist() == [0, -1, -2, -3]
+
+
+@pytest.mark.parametrize(
+    ("items", "where"),
+    [
+        ([None, None], "item 8 is None"),
+        ([1, None], "item 9 is None"),
+        ([{"label": None}] * 2, r"item 8\['label'\] is None"),
+        ([{"x": 1, "label": 2}, {"x": 1, "label": None}], r"item 9\['label'\] is None"),
+        ([(1, None), (2, 3)], r"item 8\[1\] is None"),
+        ([Pair(1, [2, None])] * 2, r"item 8\.right\[1\] is None"),
+        ([[None, None]] * 2, r"item 8\[0\] is None"),
+    ],
+)
+def test_none_in_an_item_is_refused_with_its_path(items: list[Any], where: str) -> None:
+    remedy = r".*; drop such items with .filter\(...\), replace None in .map\(...\), or"
+    with pytest.raises(TypeError, match=where + remedy):
+        collate(items, 8)
 
 
 def test_ragged_shapes_name_the_item() -> None:

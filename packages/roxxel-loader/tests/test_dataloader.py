@@ -23,6 +23,7 @@ from roxxel_loader import (
     RangeDataset,
     SimpleDataset,
     StreamingDataset,
+    device_stream,
 )
 
 from .helpers import join_threads, make_mesh, sharded, threads
@@ -376,22 +377,45 @@ def test_numbers_of_jax_count_as_pythons() -> None:
     assert len(loader.epoch(two)) == 5
 
 
+def test_a_bool_is_not_a_number() -> None:
+    dataset, flag = SimpleDataset(range(4)), True
+    names = ("batch_size", "workers", "prefetch", "seed", "start_step", "epochs")
+    for name in names:
+        options: dict[str, Any] = {"batch_size": 2, name: flag}
+        with pytest.raises(TypeError, match=f"{name} is True; give an integer"):
+            Dataloader(dataset, **options)
+    loader = Dataloader(dataset, 2)
+    for use in (
+        loader.batch,
+        loader.epoch,
+        dataset.take,
+        lambda count: dataset.split_dataset_by_node(count, 0),
+        lambda count: Dataloader(dataset, 2, process_index=0, process_count=count),
+        lambda stop: device_stream(lambda _: np.zeros(2), 0, stop),
+    ):
+        with pytest.raises(TypeError, match="is True; give an integer"):
+            use(flag)
+
+
+def test_an_epoch_may_be_after_the_last_of_an_iteration() -> None:
+    loader = Dataloader(range(5), 2, shuffle=True, epochs=1)
+    endless = Dataloader(range(5), 2, shuffle=True, epochs=None)
+
+    assert lists(loader.epoch(3)) == [
+        endless.batch(step).tolist() for step in (9, 10, 11)
+    ]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_item_that_is_none_is_refused_by_its_index(workers: int) -> None:
     dataset = SimpleDataset([1, 2, 3, None, 5])
     loader = Dataloader(dataset, 2, workers=workers)
 
-    with pytest.raises(TypeError, match="item 3 is None, which cannot be a row"):
+    with pytest.raises(TypeError, match="item 3 is None, which no array can hold"):
         list(loader)
     (batch,) = Dataloader(dataset.filter(bool), 4)
     assert batch.tolist() == [1, 2, 3, 5]
     assert list(Dataloader(dataset, 5, collate=list)) == [[1, 2, 3, None, 5]]
-
-
-def test_items_that_are_all_none_are_refused() -> None:
-    """`None` is an empty tree, which stacks to a batch that is None."""
-    with pytest.raises(TypeError, match="item 0 is None, which cannot be a row"):
-        list(Dataloader(SimpleDataset([None, None]), 2))
 
 
 def test_a_start_beyond_the_end_is_an_error() -> None:

@@ -64,6 +64,13 @@ def test_polars_frames_are_datasets() -> None:
     assert lazy[1] == {"word": "word 1"}
 
 
+def test_null_in_a_column_is_named_by_row_and_column() -> None:
+    dataset = PolarsDataset(pl.DataFrame({"text": ["a", "b"], "label": [1, None]}))
+
+    with pytest.raises(TypeError, match=r"item 1\['label'\] is None, which no array"):
+        list(Dataloader(dataset, 2))
+
+
 def test_arrow_tables_and_files_are_datasets(tmp_path: Path) -> None:
     table = pa.table(COLUMNS)
     check(ArrowDataset(table))

@@ -43,6 +43,29 @@ go_on.set()
 thread.join()
 """
 
+WHILE_A_THREAD_TAKES_A_BATCH = """
+from roxxel_loader import MappedDataset
+
+taking, go_on = threading.Event(), threading.Event()
+
+def wait(item):
+    if threading.current_thread() is thread:
+        taking.set()
+        go_on.wait()
+    return item
+
+def work():
+    assert next(batches) == [0]
+
+batches = iter(Dataloader(MappedDataset(range(10), wait), 1, workers=0))
+thread = threading.Thread(target=lambda: next(batches))
+thread.start()
+assert taking.wait(60)
+in_child(work)
+go_on.set()
+thread.join()
+"""
+
 WHILE_AN_ITERATION_IS_IN_PROGRESS = """
 def work():
     try:
@@ -75,6 +98,10 @@ def outcome_of(code: str) -> str:
 
 def test_a_child_filters_that_was_forked_while_another_thread_filtered() -> None:
     assert outcome_of(WHILE_A_THREAD_FILTERS) == ""
+
+
+def test_a_child_takes_batches_that_was_forked_while_another_thread_did() -> None:
+    assert outcome_of(WHILE_A_THREAD_TAKES_A_BATCH) == ""
 
 
 def test_a_child_cannot_continue_an_iteration_of_its_parent() -> None:

@@ -132,6 +132,29 @@ def test_close_waits_for_running_jobs_and_leaves_no_thread() -> None:
     assert list(results) == []
 
 
+@pytest.mark.parametrize("workers", [0, 1, 4])
+def test_threads_that_share_an_iterator_lose_no_batch(workers: int) -> None:
+    loader = Dataloader(RangeDataset(400), 1, prefetch=3, workers=workers)
+    batches = iter(loader)
+    taken: list[list[int]] = [[] for _ in range(4)]
+    begin = threading.Barrier(4)
+
+    def take(mine: list[int]) -> None:
+        begin.wait(10)
+        mine.extend(int(batch[0]) for batch in batches)
+
+    consumers = [threading.Thread(target=take, args=(mine,)) for mine in taken]
+    for consumer in consumers:
+        consumer.start()
+    for consumer in consumers:
+        consumer.join(60)
+
+    assert sorted(n for mine in taken for n in mine) == [*range(400)]
+    assert all(mine == sorted(mine) for mine in taken)
+    assert batches.stats.steps == 400
+    assert threads() == []
+
+
 def test_leaving_with_after_a_break_leaves_no_thread() -> None:
     with Squares(1000, ahead=8, workers=4) as results:
         for n in results:

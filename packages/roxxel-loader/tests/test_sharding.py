@@ -163,6 +163,18 @@ def test_a_mesh_may_hold_some_of_the_devices() -> None:
     assert back == [list(range(12)), list(range(12, 24))]
 
 
+@pytest.mark.parametrize(
+    ("batch", "name"),
+    [
+        (np.arange(3), "batch is of type ndarray"),
+        ({"a": [1]}, r"batch\['a'\]\[0\] is of type int"),
+    ],
+)
+def test_a_batch_that_is_not_global_is_named(batch: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=name + ", not a jax.Array; pass a global"):
+        global_to_host_array(batch)
+
+
 def test_the_mesh_of_set_mesh_is_found() -> None:
     mesh = make_fsdp_sharding_config().create_device_mesh()
 

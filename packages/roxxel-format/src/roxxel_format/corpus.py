@@ -17,7 +17,8 @@ from roxxel_format._store.urls import DEFAULT_TIMEOUT_S
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.options import Separator, WriteOptions, name_to_write
+from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.target import name_to_write
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -372,10 +373,11 @@ class Roxxel:
             exist: What to do if the corpus exists. `"keep"` keeps the corpus, prints
                 one line and does not read `data`, if the last write had the same
                 arguments; otherwise it raises FileExistsError. `"replace"` commits only
-                the new shards, then deletes the old shards. `"append"` commits the new
-                shards after the old ones, as a new version; dtype, tokenizer and
-                separator must be the same. `"error"` raises FileExistsError. The shards
-                of an interrupted write are not a corpus.
+                the new shards, then deletes the old shards; files that only have the
+                names of shards stay. `"append"` commits the new shards after the old
+                ones, as a new version; dtype, tokenizer and separator must be the same.
+                `"error"` raises FileExistsError. The shards of an interrupted write are
+                not a corpus.
             metadata: JSON values to store, for example `{"source": "..."}`.
 
         Returns:
@@ -460,8 +462,8 @@ class Roxxel:
         """Remove the files of interrupted writes, and return their paths.
 
         Removes the hidden drafts of the corpus. If the corpus has a manifest, also
-        removes each file that is named like a shard or column of the corpus, but is not
-        in the manifest.
+        removes the shards and columns that the manifest does not list. Files that only
+        have the names of shards stay.
 
         Raises:
             BlockingIOError: A write is in progress.

@@ -36,7 +36,8 @@ from roxxel_format._read.line import (
 from roxxel_format._read.maps import with_room
 from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
-from roxxel_format._store.corpus_name import absolute, matching_files, resolved
+from roxxel_format._store.corpus_name import absolute, matching_files
+from roxxel_format._store.plain_name import resolved
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:

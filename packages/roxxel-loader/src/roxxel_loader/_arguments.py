@@ -7,12 +7,15 @@ from typing import Any
 
 
 def check_integers(**numbers: Any) -> None:
-    """Raise a TypeError if one of the named numbers is not an integer."""
+    """Raise a TypeError if one of the named numbers is not an integer, or is a bool."""
     for name, number in numbers.items():
         try:
             operator.index(number)
+            is_integer = not isinstance(number, bool)
         except TypeError:
-            raise TypeError(f"{name} is {number!r}; give an integer") from None
+            is_integer = False
+        if not is_integer:
+            raise TypeError(f"{name} is {number!r}; give an integer")
 
 
 def check_at_least(least: int, **counts: Any) -> None:

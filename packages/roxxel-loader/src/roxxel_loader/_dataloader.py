@@ -332,6 +332,9 @@ class Dataloader(Generic[B]):
     def epoch(self, epoch: int) -> Dataloader[B]:
         """Return a loader of one epoch, counted from 0.
 
+        The epoch may be after the last of `epochs`, so a program may loop over
+        `epoch(0)`, `epoch(1)` and so on, and omit `epochs`.
+
         Raises:
             ValueError: The epoch is negative.
             TypeError: The dataset is a stream.
@@ -434,6 +437,7 @@ def _checked_process(
             f"process_index is {process_index} and process_count is "
             f"{process_count}; give both or neither"
         )
+    check_integers(process_index=process_index, process_count=process_count)
     if not 0 <= process_index < process_count:
         raise ValueError(
             f"process_index is {process_index}; give an index in [0, {process_count})"

@@ -14,6 +14,8 @@ import weakref
 class Guard:
     """Holds a lock that is free in a forked child, in a copy and after unpickling.
 
+    A thread that holds the lock may acquire the lock again.
+
     Always write `with guard.lock:`, because a forked child replaces `lock`. A fork may
     interrupt the block, so each statement must leave the protected data consistent.
     """
@@ -21,7 +23,7 @@ class Guard:
     __slots__ = ("__weakref__", "lock")
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()
         _GUARDS.add(self)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -33,7 +35,7 @@ _GUARDS: weakref.WeakSet[Guard] = weakref.WeakSet()
 
 def _renew_locks() -> None:
     for guard in _GUARDS:
-        guard.lock = threading.Lock()
+        guard.lock = threading.RLock()
 
 
 os.register_at_fork(after_in_child=_renew_locks)

@@ -38,10 +38,10 @@ from roxxel_format._store.corpus_name import (
     corpora_in,
     corpus_name,
     matching_files,
-    resolved,
     spellings,
     visible,
 )
+from roxxel_format._store.plain_name import resolved
 from roxxel_format._store.reading import read_file
 from roxxel_format.errors import ShardError
 

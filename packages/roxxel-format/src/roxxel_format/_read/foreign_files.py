@@ -107,6 +107,19 @@ def read_megatron_index(
     return dtype, ends[bounds[1:]]
 
 
+def is_roxxel02(foot: bytes, num_bytes: int) -> bool:
+    """Return whether a file ends with the foot of a `ROXXEL02` or `ROXXEL01` shard.
+
+    `foot` is at least the last 32 bytes of the file, or the whole file. The size of the
+    file must be the one that the foot implies: a text may end with the magic alone.
+    """
+    layout = _roxxel02_layout(foot[-8:])
+    if layout is None or len(foot) < layout.size:
+        return False
+    num_blocks, size, *_ = layout.unpack(foot[-layout.size :])
+    return _roxxel02_size(num_blocks, size, layout) == num_bytes
+
+
 def parse_roxxel02(
     path: str, data: memoryview, dtype: npt.DTypeLike | None = None
 ) -> Tokens:
@@ -121,17 +134,15 @@ def parse_roxxel02(
         ShardError: The file has another format, is damaged, or names no item type.
     """
     size, magic = len(data), bytes(data[-8:])
-    layout = _ROXXEL02_FOOT if magic == b"ROXXEL02" else _ROXXEL01_FOOT
-    if magic not in ROXXEL02_MAGICS or size < layout.size:
+    layout = _roxxel02_layout(magic)
+    if layout is None or size < layout.size:
         raise ShardError(
             f"{path}: not a shard of ROXXEL02 or ROXXEL01, its {size} bytes end with "
             f"{magic!r}; the file was truncated or has another format, so copy it "
             "again or check the path"
         )
     num_blocks, num_bytes, *names, _ = layout.unpack(data[size - layout.size :])
-    if min(num_blocks, num_bytes) < 0 or (
-        size != num_bytes + 8 * num_blocks + layout.size
-    ):
+    if _roxxel02_size(num_blocks, num_bytes, layout) != size:
         raise ShardError(
             f"{path}: has {size} bytes, but its foot declares {num_blocks} blocks of "
             f"{num_bytes} bytes together; the file is truncated or damaged, so copy it "
@@ -156,6 +167,19 @@ def parse_roxxel02(
             f"of {items} items; check the dtype"
         )
     return np.frombuffer(data, items, count)
+
+
+def _roxxel02_layout(magic: bytes) -> struct.Struct | None:
+    if magic not in ROXXEL02_MAGICS:
+        return None
+    return _ROXXEL02_FOOT if magic == b"ROXXEL02" else _ROXXEL01_FOOT
+
+
+def _roxxel02_size(num_blocks: int, num_bytes: int, layout: struct.Struct) -> int:
+    """Return the size of a shard with these counts; -1 if a count is negative."""
+    if min(num_blocks, num_bytes) < 0:
+        return -1
+    return num_bytes + 8 * num_blocks + layout.size
 
 
 def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
@@ -210,8 +234,10 @@ class BlockFile:
             at = items.start + int(np.argmax(found < 0))
             raise ShardError(
                 f"{self._file.path}: holds the token {self.items[at]} (byte "
-                f"{at * found.itemsize} on); tokens cannot be negative, so check the "
-                "dtype, or copy the file again"
+                f"{at * found.itemsize} on), and tokens cannot be negative; check the "
+                "dtype, or copy the file again; if the old separator was not whole "
+                f"tokens (such as one byte after tokens of {found.dtype}), it shifted "
+                "all later tokens, so write this corpus again from its texts"
             )
         return found
 

@@ -257,6 +257,11 @@ def _crc_of_head(head: bytes) -> int:
     return crc
 
 
+def is_shard_head(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is a shard."""
+    return head.startswith(_HEAD_MAGIC)
+
+
 def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     """Return the layout of a file; check head and foot against the size of the file.
 

@@ -152,6 +152,37 @@ def tokenizer_identity(recorded: object) -> str | None:
     return name if digest is None else f"{name}@{digest}"
 
 
+def says_number(metadata: Mapping[str, Any], number: int | None) -> bool:
+    """Return whether metadata say that a shard was written under this number.
+
+    Only shards of version 1 do. Their `write` field holds the number of the first shard
+    of the write, and the position of this shard in the write. The numbers of a write
+    have gaps if another write appended at the same time.
+    """
+    write = as_table(metadata.get("write"))
+    first, position = write.get("first"), write.get("position")
+    if number is None or type(first) is not int or type(position) is not int:
+        return False
+    return number >= first + position if position else number == first
+
+
+def is_of_one_file(metadata: Mapping[str, Any], number: int | None) -> bool:
+    """Return whether metadata say that a shard is a corpus by itself."""
+    is_other_write = "write" in metadata and not says_number(metadata, number)
+    return "arguments" in metadata or is_other_write
+
+
+def is_of_several(metadata: Mapping[str, Any], number: int | None) -> bool:
+    """Return whether metadata say that a shard was written as one of several.
+
+    The metadata of shards from a user's `ShardWriter` say neither this nor that the
+    shard is a corpus by itself.
+    """
+    if "write" in metadata or "arguments" in metadata:
+        return not is_of_one_file(metadata, number)
+    return str(metadata.get("created_by")).startswith("roxxel-format ")
+
+
 def are_complete(writes: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether all shards of each write exist; `writes` are their metadata."""
     by_first: dict[object, list[Mapping[str, Any]]] = {}

@@ -4,7 +4,6 @@
 has a number in place of the star. The path of a folder names the corpus of the one
 manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
 the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest.
-If this file does not exist, the path can mean `dir/corpus_*.rox` (see `resolved`).
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_format._store.local import drafted_name, names_in
 from roxxel_format._store.urls import SCHEMES, checked_url, is_url
-from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -89,12 +87,10 @@ class CorpusName:
 
     def is_own(self, name: str) -> bool:
         """Return whether a shard or column file of this corpus could have this name."""
-        match = _COLUMN_FILE.fullmatch(name)
-        shards = (match[1] + SUFFIX, match[1]) if match else (name,)
         return any(
             self.number(shard) is not None
             or _UNIT_SHARD.fullmatch(self._starred(shard) or "")
-            for shard in shards
+            for shard in shards_of(name)
         )
 
     def shard(self, number: int) -> Path:
@@ -123,35 +119,10 @@ class CorpusName:
         return name[len(self.prefix) : len(name) - len(self.suffix)]
 
 
-def resolved(filepath: str, *, sharded: bool = False) -> str:
-    """Return the path or pattern that the path of a corpus means.
-
-    A pattern, and the path of an existing file or folder, means itself. Any other `t`
-    or `t.rox` means the shards `t_*.rox`, and `t` also the file `t.rox`, if they exist.
-    Otherwise the path means itself, but `t.rox` means `t_*.rox` for a `sharded` write,
-    which may make several shards.
-
-    Raises:
-        ShardError: Both the file and the shards exist.
-    """
-    path = Path(filepath)
-    if glob.has_magic(filepath) or os.path.lexists(path):
-        return filepath
-    base = path.name.removesuffix(SUFFIX)
-    single, several = path.with_name(base + SUFFIX), path.with_name(f"{base}_*{SUFFIX}")
-    # For `t_*.rox`, the first Roxxel wrote shards such as `t_base_0000.rox`.
-    shard = re.compile(rf"{re.escape(base)}_(base_)?[0-9]+{re.escape(SUFFIX)}")
-    names = names_in(path.parent) if path.parent.is_dir() else []
-    has_several = f"{base}_{_MANIFEST}{_MANIFEST_SUFFIX}" in names
-    has_several = has_several or any(map(shard.fullmatch, names))
-    if has_several and single.name in names:
-        raise ShardError(
-            f'{filepath}: may mean the file "{single.name}" or the shards '
-            f'"{several.name}"; pass one of these names'
-        )
-    if single.name in names:
-        return str(single)
-    return str(several) if has_several or (sharded and path == single) else filepath
+def shards_of(name: str) -> tuple[str, ...]:
+    """Return the possible names of the shard that a file is, or is a column of."""
+    match = _COLUMN_FILE.fullmatch(name)
+    return (match[1] + SUFFIX, match[1]) if match else (name,)
 
 
 def corpus_name(filepath: str) -> CorpusName:

@@ -6,6 +6,10 @@ manifest, the first commits, and `commit` returns False to the second.
 
 Earlier writers made numbered shards without a manifest. The `write` field in a shard's
 metadata says whether its write was interrupted (section 10.6).
+
+A name does not make a file part of a corpus: `wiki_20240101.rox` may be a corpus of one
+file. So a file that the manifest does not list is removed only if it is a draft, a
+shard that records that it was written as one of several, or a column of such a shard.
 """
 
 from __future__ import annotations
@@ -23,10 +27,15 @@ from roxxel_format._spec.manifest import (
     Version,
     parse_manifest,
 )
-from roxxel_format._spec.tables import are_complete, as_table
-from roxxel_format._store.corpus_name import own_names, spellings
+from roxxel_format._spec.tables import (
+    are_complete,
+    as_table,
+    is_of_one_file,
+    is_of_several,
+)
+from roxxel_format._store.corpus_name import own_names, shards_of, spellings
 from roxxel_format._store.local import draft_path, drafted_name, names_in, sync_folder
-from roxxel_format._store.locks import alone, committing
+from roxxel_format._store.locks import alone, committing, is_locked
 from roxxel_format._store.output import replace_file
 from roxxel_format._store.reading import read_file
 from roxxel_format.errors import ManifestError, ShardError
@@ -100,7 +109,7 @@ def commit(name: CorpusName, found: Committed, manifest: Manifest) -> bool:
 
 def discard(name: CorpusName, file_names: Iterable[str]) -> None:
     """Remove files of a corpus; skip those that only a later `clean` can remove."""
-    for each in file_names:
+    for each in _columns_first(file_names):
         with contextlib.suppress(OSError):
             (name.folder / each).unlink(missing_ok=True)
 
@@ -120,14 +129,15 @@ def find_committed(
     """Return the manifest that a write begins from.
 
     Commits a manifest for numbered shards without a manifest. Raises ShardError for a
-    damaged corpus, unless the write `replaces` the corpus. If the write `appends`, also
-    raises ShardError for shards of an interrupted write without a manifest.
+    damaged corpus. If the write `appends`, also raises ShardError for shards of an
+    interrupted write without a manifest. If the write `replaces` the corpus, ignores
+    damage, and files that are not verified shards of the corpus.
     """
     found = read_committed(name, replaces=replaces)
     if found.data is not None:
         return found
     try:
-        manifest = _manifest_of_numbered(name)
+        manifest = _manifest_of_numbered(name, replaces=replaces)
     except ShardError:
         if not replaces:
             raise
@@ -164,7 +174,7 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
 def leftovers(name: CorpusName) -> list[Path]:
     """Return the files of a corpus that its manifest does not list.
 
-    The files are drafts, uncommitted shards and columns, and a manifest without
+    The files are drafts, verified shards and their columns, and a manifest without
     versions. Some may belong to writes in progress, or to an interrupted preparation
     that the same command would continue.
     """
@@ -181,7 +191,18 @@ def leftovers(name: CorpusName) -> list[Path]:
     # Keep the manifest: without it, shards of the other spelling would be a corpus.
     if found.manifest.versions or len(spellings(name, names)) > 1:
         listed.add(name.manifest.name)
-    return [name.folder / each for each in sorted(own - listed)]
+    spelled = spellings(name, found.manifest.shards.names)
+    manifest = name.manifest.name
+
+    def is_ours(each: str) -> bool:
+        if drafted_name(each) is not None or each == manifest:
+            return True
+        return any(
+            shard in listed or _is_verified(spelled, name.folder / shard)
+            for shard in shards_of(each)
+        )
+
+    return [name.folder / each for each in sorted(own - listed) if is_ours(each)]
 
 
 def has_files(name: CorpusName) -> bool:
@@ -200,27 +221,60 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
     lock = draft_path(name.single)  # `alone` creates this draft as a lock.
     with alone(name):
         found = [each for each in leftovers(name) if each in before or each != lock]
-        for path in found:
-            if path != name.manifest:
-                path.unlink()
+        # A name such as `.wiki_20240101.rox.partial` may be the draft that the writer
+        # of a corpus of one file has locked.
+        found = [each for each in found if each == lock or not is_locked(each)]
+        for each in _columns_first(path.name for path in found):
+            if name.folder / each != name.manifest:
+                (name.folder / each).unlink()
         if name.manifest in found:
             withdraw(name)
         lock.unlink(missing_ok=True)
     return found
 
 
-def _manifest_of_numbered(name: CorpusName) -> Manifest | None:
+def _columns_first(names: Iterable[str]) -> list[str]:
+    """Sort file names; without its shard, no later `clean` could verify a column."""
+    return sorted(names, key=lambda each: (not each.endswith(".bin"), each))
+
+
+def _is_verified(spelled: Sequence[CorpusName], path: Path) -> bool:
+    """Return whether a file is a shard that was written as one of several."""
+    numbers = (each.number(path.name) for each in spelled)
+    number = next((each for each in numbers if each is not None), None)
+    try:
+        return is_of_several(Shard(path).read_metadata(), number)
+    except (OSError, ShardError):
+        return False
+
+
+def _manifest_of_numbered(
+    name: CorpusName, *, replaces: bool = False
+) -> Manifest | None:
     """Return a manifest for numbered shards; None if there are no such shards.
 
-    The manifest has one version, or none if a write of the shards was interrupted.
-    Raises ShardError if a file is not a complete shard, or if item types differ.
+    The manifest has one version, or none if a write of the shards was interrupted. If
+    the write `replaces` the corpus, shards that are not verified do not count. Else,
+    raises ShardError if a file is not a complete shard, or is a corpus by itself.
+    Raises ShardError if item types differ.
     """
-    numbers = [(name.number(each), each) for each in own_names(name)]
-    numbered = sorted((number, each) for number, each in numbers if number is not None)
+    numbered: list[tuple[int, Path, dict[str, Any]]] = []
+    for each in own_names(name):
+        number, path = name.number(each), name.folder / each
+        if number is None or (replaces and not _is_verified([name], path)):
+            continue
+        metadata = Shard(path).read_metadata()
+        if is_of_one_file(metadata, number):
+            raise ShardError(
+                f"{path}: is a corpus of one file, but its name is that of a shard of "
+                f"{name.pattern}; move the file elsewhere, or write under another name"
+            )
+        numbered.append((number, path, metadata))
     if not numbered:
         return None
-    paths = [name.folder / each for _, each in numbered]
-    metadata = [Shard(path).read_metadata() for path in paths]
+    numbered.sort(key=lambda entry: entry[0])
+    paths = [path for _, path, _ in numbered]
+    metadata = [each for _, _, each in numbered]
     writes = [as_table(each.get("write")) for each in metadata]
     is_complete = are_complete([write for write in writes if write])
     if name.replacement_marker.exists() or not is_complete:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_format._spec.layout import check_block_size
 from roxxel_format._spec.manifest import Manifest, Version
-from roxxel_format._store.corpus_name import own_names
-from roxxel_format._store.local import claim, draft_path, drafted_name, names_in
+from roxxel_format._store.local import claim, draft_path, names_in
 from roxxel_format._store.locks import alone, writing
 from roxxel_format._write.commit import (
     BEGUN,
@@ -27,6 +26,7 @@ from roxxel_format._write.commit import (
     discard,
     existing_manifest,
     find_committed,
+    leftovers,
     read_committed,
     remove_leftovers,
     withdraw,
@@ -36,10 +36,10 @@ from roxxel_format._write.options import (
     Separator,
     WriteSummary,
     difference,
-    name_to_write,
 )
 from roxxel_format._write.series import ShardSeries
 from roxxel_format._write.shard_writer import shard_size_bound
+from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import NotAShardError, ShardError
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def write_corpus(
     arguments = options.recorded(intake.tokenizer_identity)
     name.folder.mkdir(parents=True, exist_ok=True)
     if exist == "keep":
-        with _or_replace():
+        with _or_replace(name):
             kept = _kept(name, options, arguments, started)
         if kept is not None:
             return kept
@@ -109,15 +109,18 @@ def write_corpus(
 
 
 @contextlib.contextmanager
-def _or_replace() -> Generator[None]:
-    """Add the remedy `exist="replace"` to the error for a file that is not a shard."""
+def _or_replace(name: CorpusName) -> Generator[None]:
+    """Add the remedy for a write to the error for a file that is not a shard."""
     try:
         yield
     except NotAShardError as error:
         problem, _, _ = str(error).partition("; ")
+        remedy = 'pass exist="replace" to write the corpus in its place'
+        if name.manifest is not None:
+            problem += f", but its name is that of a shard of {name.pattern}"
+            remedy = "move the file elsewhere"
         raise NotAShardError(
-            f'{problem}; pass exist="replace" to write the corpus in its place, or '
-            "write elsewhere"
+            f"{problem}; {remedy}, or write under another name"
         ) from error
 
 
@@ -275,7 +278,7 @@ class _Write:
                     "or continuing it"
                 )
         with writing(self._name):
-            with _or_replace():
+            with _or_replace(self._name):
                 self._found = find_committed(
                     self._name, replaces=replaces, appends=appends
                 )
@@ -330,9 +333,10 @@ class _Write:
                 raise self._lost()
             # Another write made the manifest; only an append may extend it.
             self._found = BEGUN if self._began else read_committed(self._name)
-        # Never reuse the number of a listed shard, even if its file is missing.
-        names = [*self._found.manifest.shards.names, *own_names(self._name)]
-        numbers = [self._name.number(drafted_name(each) or each) for each in names]
+        # The number of a listed shard is not free, even if its file is gone. Numbers of
+        # other files are passed over one by one (`_new_path`): the next number after
+        # `wiki_20240101.rox`, a corpus of one file, would be the name of another.
+        numbers = map(self._name.number, self._found.manifest.shards.names)
         first = max((n + 1 for n in numbers if n is not None), default=0)
         self._numbers = count(first)
         return self._numbers
@@ -432,7 +436,7 @@ class _Write:
             committed = read_committed(self._name).manifest
             discard(self._name, names - committed.file_names())
             # Shards of units stay, so that the same command can continue with them.
-            if self._began and not own_names(self._name):
+            if self._began and {*leftovers(self._name)} <= {self._name.manifest}:
                 withdraw(self._name)
 
 

@@ -7,13 +7,9 @@ from enum import Enum
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
-from roxxel_format._store.corpus_name import corpus_name, resolved
-from roxxel_format._store.urls import is_url
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.input_record import Inputs
 
 Exist = Literal["keep", "replace", "append", "error"]
@@ -98,31 +94,6 @@ def difference(
         if name != "inputs" or inputs is None
     )
     return f"made with other arguments ({pairs or 'its inputs are not recorded'})"
-
-
-def name_to_write(
-    filepath: str | tuple[str, ...], *, sharded: bool = False
-) -> CorpusName:
-    """Return the file names of the corpus to write; `sharded` as in `resolved`."""
-    if isinstance(filepath, tuple):
-        raise TypeError(
-            f"a list of {len(filepath)} paths cannot be written to; "
-            'use a file, a folder, or a pattern such as "wiki_*.rox"'
-        )
-    if is_url(filepath):
-        raise ValueError(
-            f"{filepath}: this release reads buckets and does not write to them; write "
-            "to a disk, then upload the shards, and the manifest last"
-        )
-    name = corpus_name(resolved(filepath, sharded=sharded))
-    try:
-        (name.prefix + name.suffix).encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{name.pattern!r}: the manifest cannot list names that are not UTF-8; use "
-            "other names, or a locale such as LC_ALL=C.UTF-8"
-        ) from error
-    return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,7 +138,7 @@ def _add_write(commands: Any) -> None:
         default=Separator.OF_TOKENIZER,
         metavar="TOKEN",
         help="a token id, a token's name, or none; default: the end-of-text token of "
-        "--tokenizer",
+        "--tokenizer. Also cuts documents of shards of the first Roxxel",
     )
     separator.add_argument(
         "--separator-bytes",

@@ -12,12 +12,13 @@ from roxxel_format._store.corpus_name import (
     CorpusName,
     absolute,
     corpus_name,
-    resolved,
     share_files,
 )
+from roxxel_format._store.plain_name import resolved
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.input_record import Inputs
-from roxxel_format._write.options import WriteOptions, name_to_write
+from roxxel_format._write.options import WriteOptions
+from roxxel_format._write.target import name_to_write
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
 from roxxel_format.prepare.runner import prepare

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from roxxel_format._read.foreign_files import parse_roxxel02
+from roxxel_format._read.foreign_files import is_roxxel02, parse_roxxel02
+from roxxel_format._spec.layout import is_shard_head
 from roxxel_format.errors import ShardError
 from roxxel_format.prepare.input_file import (
     InputError,
@@ -35,6 +37,11 @@ def format_of(path: str) -> str:
     """Return the format that a file name implies; `text` for unknown names."""
     name = path.removesuffix(".gz").removesuffix(".zst")
     return _BY_SUFFIX.get(Path(name).suffix.lower(), "text")
+
+
+def is_old_shard(path: str, form: str | None) -> bool:
+    """Return whether a file is read as a shard of the first Roxxel."""
+    return (form or format_of(path)) == "roxxel02"
 
 
 def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
@@ -64,10 +71,19 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
 
 
 def _whole_text(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
-    yield _text(path, file.read())
+    data = file.read()
+    _check_no_shard(path, data, data[-_END_SIZE:], len(data))
+    yield _text(path, data)
 
 
 def _lines(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
+    if file.seekable():
+        start = file.tell()  # Not 0 if the caller read a part of the standard input.
+        head = file.read(_END_SIZE)
+        num_bytes = file.seek(0, os.SEEK_END)
+        file.seek(max(0, num_bytes - _END_SIZE))
+        _check_no_shard(path, head, file.read(), num_bytes)
+        file.seek(start)
     for number, line in enumerate(file, 1):
         yield _text(f"{path}:{number}", line.rstrip(b"\r\n"))
 
@@ -149,6 +165,20 @@ def _column_document(path: str, row: int, value: Any) -> object:
     raise InputError(
         f"{path}: row {row} holds {what}; a document is a text or a list of tokens"
     )
+
+
+def _check_no_shard(path: str, head: bytes, foot: bytes, num_bytes: int) -> None:
+    """Raise InputError for a shard: bytes of a shard may be valid text."""
+    if is_roxxel02(foot, num_bytes):
+        raise InputError(
+            f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}), not text; "
+            "add --format roxxel02"
+        )
+    if is_shard_head(head):
+        raise InputError(
+            f"{path}: is a shard of Roxxel, not text; rename it to a name that ends "
+            "with .rox, and read it with roxxel_format.Roxxel"
+        )
 
 
 def _text(where: str, data: bytes) -> str:
@@ -262,6 +292,7 @@ def _npy_data(
 
 
 _PIECE = 1 << 24
+_END_SIZE = 32
 _HEADERS: dict[
     tuple[int, int],
     Callable[[BinaryIO], tuple[tuple[int, ...], bool, np.dtype[Any]]],

@@ -8,7 +8,8 @@ metadata of a unit's last shard marks the unit as done. After an interruption, t
 command writes only the units that are not marked.
 
 If there is only one unit, or `workers` is 1, the calling process writes. It also writes
-a corpus of one file, and documents from the standard input.
+a corpus of one file, documents from the standard input, and documents of shards of the
+first Roxxel that are cut at separators, because a document may be in several shards.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
+import sys
 from bisect import bisect_right
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -23,28 +25,41 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
-from itertools import count, starmap
+from itertools import count, groupby, starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from roxxel_format._read.shard import Shard, layouts_of
+from roxxel_format._spec.dtypes import stored_dtype, stored_name
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.corpus_writer import Units, write_corpus
-from roxxel_format._write.intake import Intake, load_tokenizer
-from roxxel_format._write.options import WriteOptions, name_to_write
+from roxxel_format._write.intake import Intake, load_intake, load_tokenizer
+from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
+from roxxel_format._write.target import name_to_write
+from roxxel_format.errors import ShardError
+from roxxel_format.foreign import Roxxel02Tokens
 from roxxel_format.prepare.input_file import InputError
-from roxxel_format.prepare.inputs import documents_in
+from roxxel_format.prepare.inputs import documents_in, is_old_shard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from roxxel_format._spec.tables import ShardTable
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.input_record import Inputs
-    from roxxel_format._write.options import Exist, WriteSummary
+    from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
 
 _UNIT_SIZE = 1 << 26
 _MAX_UNITS = 1 << 14
@@ -64,7 +79,8 @@ def prepare(
     """Write the documents of files into a corpus.
 
     If the tokenizer determines the separator, print how documents end on the standard
-    error.
+    error. If shards of the first Roxxel become documents for lack of a separator, print
+    this too.
 
     Args:
         filepath: Path of the corpus; see `Roxxel`.
@@ -95,8 +111,13 @@ def prepare(
             f'write to a pattern such as "{name.prefix}_*.rox"'
         )
     documents = _Documents(inputs.paths, inputs.form, inputs.field)
+    old = [path for path in inputs.paths if is_old_shard(path, inputs.form)]
+    if old:
+        options, separator = _with_old_separator(options, old[0])
+        documents = replace(documents, separator=separator)
     data: _Documents | _Units = documents
-    if name.manifest is not None and "-" not in inputs.paths:
+    is_in_units = documents.separator is None and "-" not in inputs.paths
+    if name.manifest is not None and is_in_units:
         units = [replace(documents, paths=each) for each in _groups(inputs.paths)]
         if len(units) > 1:
             data = _Units(documents, units, workers, progress)
@@ -127,22 +148,100 @@ def _groups(paths: Sequence[str]) -> list[tuple[str, ...]]:
     return groups
 
 
+def _with_old_separator(
+    options: WriteOptions, path: str
+) -> tuple[WriteOptions, int | bytes | None]:
+    """Return how documents of shards of the first Roxxel end, in both corpora.
+
+    The options have the separator of the new corpus, and the second result is the one
+    at which `Roxxel02Tokens` cuts documents. They differ if bytes are items of another
+    dtype. `path` is the first of the shards.
+    """
+    is_default = options.separator is Separator.OF_TOKENIZER
+    found, intake = load_intake(options)
+    separator = cast("int | bytes | None", found.separator)
+    if separator is None and is_default:
+        sys.stderr.write(
+            f"{path}: a shard of the first Roxxel does not record its documents, so "
+            "each shard becomes one document; to cut documents at a separator, pass "
+            "--separator or --separator-bytes\n"
+        )
+    if not isinstance(separator, bytes):
+        return options, separator
+    stored = _opened_old_shards([path], separator).dtype
+    items = np.frombuffer(separator, stored)
+    if items.size == 1:
+        return replace(options, separator=items[0].item()), separator
+    name = stored_name(stored) if intake.dtype is None else intake.dtype
+    new = items.astype(stored_dtype(name))
+    if (new != items).any():
+        raise ValueError(
+            f"the separator {items.tolist()} of {path} does not fit {name}; choose a "
+            "wider --dtype, or leave --dtype and --vocab-size out"
+        )
+    return replace(options, separator=new.tobytes()), separator
+
+
+def _opened_old_shards(paths: Sequence[str], separator: int | bytes) -> Roxxel02Tokens:
+    """Open shards of the first Roxxel, whose documents end with a separator.
+
+    Raises:
+        InputError: A file is compressed or the standard input, damaged, or not a shard.
+        ValueError: The separator is not a token, or not the bytes of whole tokens.
+    """
+    for path in paths:
+        if path == "-" or path.endswith((".gz", ".zst")):
+            what = "the standard input" if path == "-" else "compressed"
+            raise InputError(
+                f"{path}: is {what}, and documents can only be cut in plain shards; "
+                "pass plain files, or --separator none"
+            )
+    try:
+        return Roxxel02Tokens(paths, separator=separator)
+    except ShardError as error:
+        raise InputError(str(error)) from error
+
+
 @dataclass
 class _Documents:
-    """The documents of some files, in order; can be iterated once."""
+    """The documents of some files, in order; can be iterated once.
+
+    With `separator`, consecutive shards of the first Roxxel are one line of tokens, and
+    a document ends after each separator.
+    """
 
     paths: Sequence[str]
     form: str | None
     field: str
+    separator: int | bytes | None = None
     _firsts: list[int] = dataclasses.field(default_factory=list[int], init=False)
+    _names: list[str] = dataclasses.field(default_factory=list[str], init=False)
 
     def __iter__(self) -> Iterator[object]:
         number = 0
-        for path in self.paths:
+        for paths in self._groups():
             self._firsts.append(number)
-            for document in documents_in(path, self.form, self.field):
+            more = " and the shards after it" if len(paths) > 1 else ""
+            self._names.append(paths[0] + more)
+            for document in self._documents_in(paths):
                 yield document
                 number += 1
+
+    def _groups(self) -> Iterator[list[str]]:
+        """Yield the files one by one, and all shards of one line together."""
+        for is_line, paths in groupby(self.paths, self._is_cut):
+            if is_line:
+                yield list(paths)
+            else:
+                yield from ([path] for path in paths)
+
+    def _is_cut(self, path: str) -> bool:
+        return self.separator is not None and is_old_shard(path, self.form)
+
+    def _documents_in(self, paths: list[str]) -> Iterable[object]:
+        if self.separator is not None and self._is_cut(paths[0]):
+            return _opened_old_shards(paths, self.separator).documents
+        return documents_in(paths[0], self.form, self.field)
 
     @contextmanager
     def naming_files(self) -> Generator[None]:
@@ -153,7 +252,7 @@ class _Documents:
             file = bisect_right(self._firsts, error.document) - 1
             number = error.document - self._firsts[file]
             raise ValueError(
-                f"{self.paths[file]}: document {number}{error.problem}"
+                f"{self._names[file]}: document {number}{error.problem}"
             ) from error
 
 

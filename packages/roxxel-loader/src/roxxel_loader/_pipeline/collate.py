@@ -118,23 +118,22 @@ def collate(items: Sequence[Any], indices: Sequence[int] | None = None) -> Any:
 
     Lists and tuples are pytrees, as in JAX: items that are lists of numbers become a
     list of arrays. Strings and bytes become arrays of dtype object. Python numbers
-    become int64, float64, complex128 or bool; numpy numbers keep their dtype. Errors
-    name an item by its index in the dataset, from `indices`.
+    become int64, float64, complex128 or bool; numpy numbers keep their dtype. None in
+    an item is an error. Errors name an item by its index in the dataset, from
+    `indices`.
     """
-    for position, item in enumerate(items):
-        if item is None:
-            raise TypeError(
-                f"{_name(indices, position)} is None, which cannot be a row of a "
-                "batch; drop it with .filter(lambda item: item is not None), or pass "
-                "collate="
-            )
     first = items[0]
     if isinstance(first, np.ndarray | Number | str | bytes):
+        for position, item in enumerate(items):
+            if item is None:
+                _check_not_none(item, indices, position)
         return _stack(items, indices, "")
+    _check_not_none(first, indices, 0)
     paths, tree = jax.tree_util.tree_flatten_with_path(first)
     rows = [jax.tree_util.tree_flatten(item) for item in items]
     for position, (_, other) in enumerate(rows):
         if other != tree:
+            _check_not_none(items[position], indices, position)
             raise ValueError(
                 f"{_name(indices, position)} has the pytree structure {other} but "
                 f"{_name(indices, 0)} has {tree}; give all items one structure or pass "
@@ -146,6 +145,21 @@ def collate(items: Sequence[Any], indices: Sequence[int] | None = None) -> Any:
         for (path, _), column in zip(paths, columns, strict=True)
     ]
     return jax.tree_util.tree_unflatten(tree, stacked)
+
+
+def _check_not_none(item: Any, indices: Sequence[int] | None, position: int) -> None:
+    """Raise a TypeError if the item is None or has a None in it.
+
+    JAX treats None as an empty pytree, so None would stay None in the batch.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(item, is_leaf=lambda x: x is None)
+    for path, leaf in leaves:
+        if leaf is None:
+            raise TypeError(
+                f"{_name(indices, position)}{jax.tree_util.keystr(path)} is None, "
+                "which no array can hold; drop such items with .filter(...), replace "
+                "None in .map(...), or pass collate="
+            )
 
 
 def _stack(

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar, cast
 
 import jax
 
+from roxxel_loader._guard import Guard
 from roxxel_loader.sharding._global_arrays import copy_parts, put_on_devices
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class StreamStats:
 
     Attributes:
         steps: Number of batches that `next()` has returned.
-        waited_s: Seconds that the consumer spent in `next()`.
+        waited_s: Seconds that the consumer spent in `next()`; summed over the threads
+            that share an iterator.
         read_s: Seconds spent loading and collating batches on the host.
         assemble_s: Seconds spent copying batches to aligned host memory.
         transfer_s: Seconds spent in the JAX calls that create the global arrays. The
@@ -146,6 +148,8 @@ class EndOfWorkError(Exception):
 class BatchIterator(Generic[B]):
     """Iterator over the batches of consecutive steps; a context manager.
 
+    Several threads may share an iterator: `next()` returns each batch to one thread.
+
     An error while a batch is made is raised by the `next()` that would return the
     batch. The error ends the iteration.
 
@@ -198,6 +202,9 @@ class BatchIterator(Generic[B]):
         self._threads: ThreadPoolExecutor | None = None
         self._pending: deque[Future[Made]] = deque()
         self._lock = threading.Lock()
+        # One thread at a time takes a batch. `close` needs only `_lock`, so `close`
+        # ends a `next()` that waits for a batch.
+        self._turn = Guard()
         self._closed = False
         self._finalizer: weakref.finalize[..., Self] | None = None
         self._waited_s = 0.0
@@ -216,23 +223,24 @@ class BatchIterator(Generic[B]):
                 "process"
             )
         began = perf_counter()
-        try:
-            step, made, *stages_s = self._next_made()
-            batch = guarded(lambda _: apply_all(self._functions, made), step)
-        except Exception as error:
-            was_closed = self._closed
-            self.close()
-            if isinstance(error, StopIteration | EndOfWorkError) or was_closed:
-                raise StopIteration from None
-            raise
-        finally:
-            self._waited_s += perf_counter() - began
-        pairs = zip(self._stages_s, stages_s, strict=True)
-        self._stages_s = tuple(total + more for total, more in pairs)
-        self.step += 1
-        if self._progress is not None:
-            self._progress(self.step, self.stop)
-        return batch
+        with self._turn.lock:
+            try:
+                step, made, *stages_s = self._next_made()
+                batch = guarded(lambda _: apply_all(self._functions, made), step)
+            except Exception as error:
+                was_closed = self._closed
+                self.close()
+                if isinstance(error, StopIteration | EndOfWorkError) or was_closed:
+                    raise StopIteration from None
+                raise
+            finally:
+                self._waited_s += perf_counter() - began
+            pairs = zip(self._stages_s, stages_s, strict=True)
+            self._stages_s = tuple(total + more for total, more in pairs)
+            self.step += 1
+            if self._progress is not None:
+                self._progress(self.step, self.stop)
+            return batch
 
     def __enter__(self) -> Self:
         return self

@@ -81,8 +81,9 @@ def global_to_host_array(global_batch: Any) -> Any:
     Raises:
         ValueError: This process holds only parts of rows, because the sharding splits
             other axes over processes.
+        TypeError: A leaf is not a `jax.Array`.
     """
-    return jax.tree.map(_to_host, global_batch)
+    return jax.tree_util.tree_map_with_path(_to_host, global_batch)
 
 
 def describe_rows(sharding: Sharding, shape: tuple[int, ...]) -> str:
@@ -131,7 +132,13 @@ def _to_global(leaf: HostLeaf, sharding: Sharding) -> jax.Array:
     return jax.make_array_from_process_local_data(sharding, fresh)
 
 
-def _to_host(array: jax.Array) -> npt.NDArray[Any]:
+def _to_host(path: tuple[Any, ...], array: Any) -> npt.NDArray[Any]:
+    if not isinstance(array, jax.Array):
+        raise TypeError(
+            f"batch{jax.tree_util.keystr(path)} is of type {type(array).__name__}, not "
+            "a jax.Array; pass a global batch, such as a batch of a Dataloader with a "
+            "sharding"
+        )
     if array.is_fully_addressable or array.is_fully_replicated:
         return np.asarray(array)
     shape = array.shape

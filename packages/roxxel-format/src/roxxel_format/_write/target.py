@@ -1,0 +1,59 @@
+"""The corpus that a write writes, from the path that the user passed.
+
+A write may delete shards. So for a write, a plain name means numbered shards only if
+they have a manifest, or if their own metadata say that they were written as such.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roxxel_format._read.shard import Shard
+from roxxel_format._spec.tables import says_number
+from roxxel_format._store.corpus_name import corpus_name
+from roxxel_format._store.plain_name import resolved
+from roxxel_format._store.urls import is_url
+from roxxel_format.errors import ShardError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roxxel_format._store.corpus_name import CorpusName
+
+
+def name_to_write(
+    filepath: str | tuple[str, ...], *, sharded: bool = False
+) -> CorpusName:
+    """Return the file names of the corpus that a write to a path writes.
+
+    `sharded` is whether its shards may be several.
+    """
+    if isinstance(filepath, tuple):
+        raise TypeError(
+            f"a list of {len(filepath)} paths cannot be written to; "
+            'use a file, a folder, or a pattern such as "wiki_*.rox"'
+        )
+    if is_url(filepath):
+        raise ValueError(
+            f"{filepath}: this release reads buckets and does not write to them; write "
+            "to a disk, then upload the shards, and the manifest last"
+        )
+    resolved(filepath)  # Raises if readers do not know which corpus the path means.
+    name = corpus_name(resolved(filepath, _says_number, sharded=sharded))
+    try:
+        (name.prefix + name.suffix).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name.pattern!r}: the manifest cannot list names that are not UTF-8; use "
+            "other names, or a locale such as LC_ALL=C.UTF-8"
+        ) from error
+    return name
+
+
+def _says_number(path: Path, several: CorpusName) -> bool:
+    """Return whether a shard records that it was written under its number."""
+    try:
+        metadata = Shard(path).read_metadata()
+    except ShardError:
+        return False
+    return says_number(metadata, several.number(path.name))
