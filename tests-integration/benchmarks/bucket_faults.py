@@ -1,9 +1,9 @@
 """Reads a corpus from a server that fails at random: the right tokens, or one error.
 
-Each run opens a corpus in a bucket whose server fails in some of these ways, at a random
-rate: it answers 503, cuts bodies, resets or never answers a request, sends wrong or more
-bytes, ignores ranges, and replaces objects. The run prefetches and reads windows,
-documents and spans. These are right:
+Each run opens a corpus in a bucket whose server fails in some of these ways, at a
+random rate: it answers 503, cuts bodies, resets or never answers a request, sends wrong
+or more bytes, ignores ranges, and replaces objects. The run prefetches and reads
+windows, documents and spans. These are right:
 
 - `right`: every read equals the same read on a disk.
 - `refused`: a read raised BucketError or ShardError, whose message begins with a URL of
@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import os
 import random
 import shutil
 import sys
@@ -33,7 +32,7 @@ import numpy as np
 from roxxel_format import BucketError, Roxxel, ShardError
 
 sys.path.append(str(Path(__file__).parents[1]))
-from buckets import running_bucket, set_faults  # noqa: E402 - found by the line above
+from buckets import running_bucket, set_faults
 
 KINDS = ("503", "cut", "reset", "hang", "wrong", "longer", "whole", "replaced")
 RATES = (0.01, 0.1, 0.3, 1.0)
@@ -109,9 +108,8 @@ def one_run(
     try:
         for turn in range(chosen.randint(1, 6)):
             if is_replaced and turn == 1:
-                name = chosen.choice(sorted(os.listdir(other)))
-                if name.endswith(".rox"):
-                    replace(other / name, data / name)
+                path = chosen.choice(sorted(other.glob("*.rox")))
+                replace(path, data / path.name)
             started = time.monotonic()
             read_and_compare(chosen, remote, local)
             check_time(started, seed)
