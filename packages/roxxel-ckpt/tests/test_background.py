@@ -150,6 +150,30 @@ def test_a_full_disk_is_reported_and_harms_nothing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2"]
 
 
+def test_a_save_whose_thread_cannot_start_fails_and_blocks_no_later_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name.startswith("roxxel-ckpt-save"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with checkpointer(tmp_path, timeout=5) as saving:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(
+                CheckpointWriteError,
+                match=r"step 1 cannot begin \(RuntimeError: can't start new thread\)",
+            ):
+                saving.save(1)
+        save_all(saving, 2)
+
+    assert checkpointer(tmp_path).steps() == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
+
+
 def test_an_error_in_the_loop_is_not_hidden_by_one_of_the_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

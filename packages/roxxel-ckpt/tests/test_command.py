@@ -6,6 +6,8 @@ import errno
 import json
 import math
 import os
+import re
+import shutil
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -80,6 +82,36 @@ def test_ls_marks_a_step_that_lacks_the_files_of_a_process(
     assert main(["ls", str(tmp_path), "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row["marks"] for row in rows] == [[], ["damaged"], ["newest", "damaged"]]
+
+
+def test_a_file_in_place_of_a_directory_is_damage_of_its_step_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        for step in (1, 2):
+            save_all(saving, step)
+    shutil.rmtree(tmp_path / "1" / "state")
+    (tmp_path / "1" / "state").write_text("")
+
+    assert main(["ls", str(tmp_path)]) == 0
+    assert "damaged" in capsys.readouterr().out.splitlines()[1]
+    assert main(["verify", str(tmp_path)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert re.search(r"1: DAMAGED, state/.* is missing$", lines[0])
+    assert lines[1].endswith("2: sound")
+
+
+def test_a_directory_in_place_of_a_file_is_damage_of_its_step_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1)
+    file = largest_file(tmp_path / "1" / "state")
+    file.unlink()
+    file.mkdir()
+
+    assert main(["verify", str(tmp_path)]) == 1
+    assert "is not a regular file" in capsys.readouterr().out
 
 
 def test_show_prints_every_leaf(

@@ -51,6 +51,15 @@ LATE = (
     "CheckpointTimeoutError: peek: process 1 did not answer within 0.5 seconds; read "
     "its log, or give a larger timeout"
 )
+LATE_AGAIN = (
+    "CheckpointTimeoutError: two: process 1 did not answer within 0.2 seconds; read "
+    "its log, or give a larger timeout"
+)
+NO_THREAD = "RuntimeError: can't start new thread"
+NOT_STARTED = (
+    f"CheckpointWriteError: run: the save of step 5 cannot begin ({NO_THREAD}); "
+    "earlier checkpoints are unchanged"
+)
 NOT_SHARED = (
     "CheckpointWriteError: link-{}/run: process 1 does not see the file that process 0 "
     "wrote here, so no checkpoint could be restored; give checkpoint_path a folder on "
@@ -72,6 +81,8 @@ FIRST_SAYS = [
     DIFFERENT.format("restore"),
     REFUSED.format(""),
     LATE,
+    LATE_AGAIN,
+    FAILED.format(5, f"process 1: {NO_THREAD}"),
     NOT_SHARED.format(0),
     NOT_SHARED.format(0),
     MISSING.format(0, ""),
@@ -86,6 +97,7 @@ SECOND_SAYS = [
     DIFFERENT.format("restore"),
     REFUSED.format("process 0: "),
     LATE,
+    NOT_STARTED,
     NOT_SHARED.format(1),
     NOT_SHARED.format(1),
     MISSING.format(1, "process 0: "),
@@ -133,7 +145,7 @@ def test_two_processes_save_restore_and_fail_together(tmp_path: Path) -> None:
     assert said[1][: len(SECOND_SAYS)] == SECOND_SAYS
     # Each process verifies a share of the files that version 0.1 wrote.
     damaged = said[0][len(FIRST_SAYS) : -1]
-    assert damaged == said[1][len(FIRST_SAYS) : -1]
+    assert damaged == said[1][len(SECOND_SAYS) : -1]
     assert ["found by process 0" in line for line in damaged] == [True, False]
     assert ["found by process 1" in line for line in damaged] == [False, True]
     assert "run/3: cannot be used" in errors[0]

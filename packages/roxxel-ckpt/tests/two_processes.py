@@ -8,8 +8,10 @@ from __future__ import annotations
 import resource
 import shutil
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import jax
 import numpy as np
@@ -21,7 +23,11 @@ from roxxel_ckpt import (
     CheckpointStateLostError,
     _orbax,
 )
-from roxxel_ckpt.coordination import CoordinationService, coordination_service
+from roxxel_ckpt.coordination import (
+    Channel,
+    CoordinationService,
+    coordination_service,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +176,35 @@ class Run:
             self.failure_of(hasty.peek)
         assert self.saving.peek() == (4, None)
 
+    def read_late(self) -> None:
+        """Read an answer after process 0 gave up on the next agreement."""
+        channel, get = Channel("test/late"), CoordinationService.get
+
+        def get_late(*arguments: Any) -> str:
+            self.meet()
+            return get(*arguments)
+
+        if self.index == 1:
+            with patch.object(CoordinationService, "get", get_late):
+                assert channel.agree("one", lambda: 2, sum, 5) == 3
+        else:
+            assert channel.agree("one", lambda: 1, sum, 60) == 3
+            self.failure_of(lambda: channel.agree("two", lambda: 1, sum, 0.2))
+            self.meet()
+
+    def start_no_thread(self) -> None:
+        """Fail to start the thread of a save on one process."""
+        start = threading.Thread.start
+
+        def fail(thread: threading.Thread) -> None:
+            if thread.name.startswith("roxxel-ckpt-save"):
+                raise RuntimeError("can't start new thread")
+            start(thread)
+
+        with patch.object(threading.Thread, "start", fail if self.index else start):
+            self.failure_of(lambda: self.whole_save(self.saving, 5))
+        assert self.saving.steps() == [2, 3, 4]
+
     def share_no_folder(self) -> None:
         """Save where every process sees another folder under the same path."""
         link = self.parent / f"link-{self.index}"
@@ -197,9 +232,9 @@ class Run:
         self.meet()
         assert moving.steps() == []
 
-    def whole_save(self, saving: Checkpointer) -> None:
+    def whole_save(self, saving: Checkpointer, step: int = 1) -> None:
         """Save a step and wait for the commit."""
-        saving.save(1)
+        saving.save(step)
         saving.wait()
 
     def read_other_counts(self) -> None:
@@ -237,6 +272,8 @@ def main() -> None:
     run.read_alone()
     run.differ()
     run.be_late()
+    run.read_late()
+    run.start_no_thread()
     run.share_no_folder()
     run.read_other_counts()
     run.say("done")

@@ -272,7 +272,10 @@ def test_a_source_that_stops_the_run_shortens_it() -> None:
 
     assert curriculum.total_steps == 25
     assert [phase.steps for phase in curriculum.phases] == [10, 15]
-    assert "runs out in phase 1" in (curriculum.plan(1).ended or "")
+    assert curriculum.plan(1).ended == (
+        "source 'self' runs out in phase 1 and its policy stops the run before step 25 "
+        "of the 1,015 declared"
+    )
     with pytest.raises(IndexError, match="source 'self' runs out in phase 1"):
         sampler.batch(25)
 

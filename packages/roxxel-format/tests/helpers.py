@@ -31,7 +31,7 @@ def line_of(documents: list[Any], separator: list[int] | None = None) -> Any:
 
 
 def names_in(folder: Path) -> list[str]:
-    """Return the names of the files in a folder, but for the permanent lock files."""
+    """Return the names of the files in a folder, but for the lock files."""
     locks = ".lock", ".writers"
     return sorted(path.name for path in folder.iterdir() if path.suffix not in locks)
 

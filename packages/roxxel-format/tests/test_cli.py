@@ -661,6 +661,17 @@ def test_a_command_that_passes_on_to_this_one_is_named(
     assert capsys.readouterr().err.startswith("usage: roxxel format info ")
 
 
+def test_clean_says_in_its_help_what_it_removes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["clean", "--help"])
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert "shards and columns of this corpus that its manifest does not list" in text
+    assert "Files that the manifest lists, and files that are not shards, stay." in text
+
+
 def test_clean_says_what_it_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

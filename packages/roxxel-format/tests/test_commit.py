@@ -283,6 +283,92 @@ def test_clean_by_another_spelling_leaves_an_interrupted_write_marked(
     assert names_in(tmp_path) == []
 
 
+def all_names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("num_documents", [0, 1])
+@pytest.mark.parametrize("exist", ["keep", "append", "error", "replace"])
+def test_a_first_write_that_fails_leaves_no_lock(
+    exist: Any, num_documents: int, tmp_path: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        Roxxel(tmp_path / "c_*.rox").write(
+            interrupted(*documents_of(9)[:num_documents]), exist=exist
+        )
+
+    assert all_names(tmp_path) == []
+
+
+def test_a_write_that_fails_leaves_the_locks_of_a_corpus_and_of_other_writes(
+    tmp_path: Path,
+) -> None:
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    locks = {".c_manifest.json.lock", ".c_manifest.json.writers"}
+
+    def documents() -> Iterator[list[int]]:
+        yield [1]
+        for number in range(3):
+            with pytest.raises(KeyboardInterrupt):
+                corpus.write(interrupted([number]), exist="append")
+            assert locks <= {*all_names(tmp_path)}
+        yield [2]
+
+    corpus.write(documents())
+    with pytest.raises(KeyboardInterrupt):
+        corpus.write(interrupted([3]), exist="append")
+
+    assert corpus.tokens[:].tolist() == [1, 2]
+    assert locks <= {*all_names(tmp_path)}
+    assert corpus.remove_leftovers() == []
+    assert locks <= {*all_names(tmp_path)}
+
+
+def test_clean_removes_locks_that_are_alone(tmp_path: Path) -> None:
+    locks = [
+        tmp_path / name
+        for name in (".c_manifest.json.lock", ".c_manifest.json.writers")
+    ]
+    for path in locks:
+        path.touch()
+    corpus = Roxxel(tmp_path / "c_*.rox")
+
+    assert corpus.remove_leftovers() == list(map(str, locks))
+
+    assert all_names(tmp_path) == []
+    with pytest.raises(FileNotFoundError, match="no such corpus; check the path"):
+        corpus.remove_leftovers()
+
+
+def test_first_writes_of_many_processes_that_fail_or_not_lose_no_append(
+    tmp_path: Path,
+) -> None:
+    """Removing locks must not let two writers hold the same lock."""
+
+    def append(number: int) -> None:
+        corpus = Roxxel(tmp_path / "c_*.rox")
+        for turn in range(20):
+            with pytest.raises(KeyboardInterrupt):
+                corpus.write(interrupted(), exist="append")
+            if turn == 10:
+                corpus.write([[number]], exist="append")
+
+    children: list[int] = []
+    for number in range(8):
+        if (child := os.fork()) == 0:
+            code = 1
+            try:
+                append(number)
+                code = 0
+            finally:
+                os._exit(code)
+        children.append(child)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    assert sorted(corpus.tokens[:].tolist()) == list(range(8))
+
+
 def test_write_that_raises_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         corpus_of(tmp_path, interrupted(*documents_of(9000, 9000)))

@@ -373,7 +373,7 @@ def test_a_corpus_says_of_old_shards_what_they_are(
     sentence = (
         f"{path}: is a shard of the first Roxxel (ROXXEL02); read it with "
         "roxxel_format.foreign.Roxxel02Tokens, or convert it with `roxxel-format write "
-        '"new_*.rox" FILES`'
+        '"new_*.rox" FILES --separator SEP`'
     )
 
     for filepath in (path, tmp_path, tmp_path / "old_*.rox", [path]):

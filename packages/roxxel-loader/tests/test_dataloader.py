@@ -434,6 +434,14 @@ def test_a_process_number_out_of_range_is_an_error(index: int, count: int) -> No
         Dataloader(RangeDataset(8), 2, process_index=index, process_count=count)
 
 
+@pytest.mark.parametrize(("index", "count"), [(0.5, 2), (0, 2.5)])
+def test_a_process_number_that_is_not_an_integer_is_an_error(
+    index: Any, count: Any
+) -> None:
+    with pytest.raises(TypeError, match=r"process_\w+ is \d\.5; give an integer"):
+        Dataloader(RangeDataset(8), 2, process_index=index, process_count=count)
+
+
 def test_what_can_only_be_gone_through_is_an_error() -> None:
     items: Any = iter(range(3))
 

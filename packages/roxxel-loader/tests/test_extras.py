@@ -4,7 +4,7 @@ import os
 import pickle
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import datasets as hf
 import jax
@@ -91,6 +91,8 @@ def test_parquet_files_are_one_dataset(tmp_path: Path) -> None:
     assert ParquetDataset(paths[0], ["number"])[6] == {"number": 6}
     with pytest.raises(ValueError, match="max_groups is 0"):
         ParquetDataset(paths, max_groups=0)
+    with pytest.raises(TypeError, match=r"max_groups is 2\.5; give an integer"):
+        ParquetDataset(paths, max_groups=cast("Any", 2.5))
     with pytest.raises(ValueError, match=r"a\.parquet has no column 'missing'; it has"):
         ParquetDataset(paths, ["missing"])
 

@@ -82,6 +82,23 @@ def test_keys_must_be_distinct_integers(database: Path) -> None:
         len(SQLiteDataset(database, "SELECT NULL AS k FROM samples", "k"))
 
 
+@pytest.mark.parametrize("query", ["samples", "SELECT x, word FROM samples"])
+def test_a_key_that_is_not_a_column_is_named_with_the_columns(
+    database: Path, query: str
+) -> None:
+    dataset = SQLiteDataset(database, query, key="number")
+
+    with pytest.raises(ValueError, match=r"no column 'number'; .* \[.*'x', 'word'\]"):
+        len(dataset)
+
+
+def test_a_wrong_query_is_an_error_of_sqlite(database: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="no such table: none"):
+        len(SQLiteDataset(database, "none"))
+    with pytest.raises(sqlite3.OperationalError, match="no such column: y"):
+        len(SQLiteDataset(database, "samples", order_by="y"))
+
+
 def test_a_missing_database_is_not_created(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no database file"):
         SQLiteDataset(tmp_path / "none.db", "SELECT 1 AS id")
@@ -95,5 +112,5 @@ def test_a_row_that_goes_away_is_named(database: Path) -> None:
         connection.execute("DELETE FROM samples WHERE id = 7")
         connection.commit()
 
-    with pytest.raises(LookupError, match=r'"id" = 7 is missing'):
+    with pytest.raises(LookupError, match="id = 7 is missing"):
         dataset[2]

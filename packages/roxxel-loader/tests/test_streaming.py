@@ -65,6 +65,21 @@ def test_take_and_skip_are_slices(num: int, taken: int, skipped: int) -> None:
     )
 
 
+def test_small_numpy_integers_do_not_overflow_in_a_stream() -> None:
+    stream = numbers(1000)
+    few: Any = np.int8(100)
+
+    for small, plain in (
+        (stream.shuffle(few), stream.shuffle(100)),
+        (stream.take(few), stream.take(100)),
+        (stream.skip(few), stream.skip(100)),
+    ):
+        resumed: Any = Dataloader(small, 10, start_step=3)
+
+        assert list(small.items(300)) == list(plain.items(300))
+        assert lists(resumed)[:1] == lists(Dataloader(plain, 10))[3:4]
+
+
 def test_a_stream_is_not_counted_from_its_end() -> None:
     with pytest.raises(ValueError, match="num_items is -1"):
         numbers(5).take(-1)

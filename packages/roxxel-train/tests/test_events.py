@@ -23,7 +23,8 @@ OF_PHASE_2 = (
     "step 12: phase 2 begins: 2 steps of 2 x 16 tokens, self 100%; "
     "code has no data left"
 )
-REPEATS = "(epoch 1 begins at step 11)"
+REPEATS = "(begins its 2nd epoch at step 11)"
+SECOND_EPOCH = "step 11: self begins its 2nd epoch (epoch 1): its tokens repeat"
 COMPILING = re.compile("compil(ing|ed) for batches of")
 
 
@@ -64,7 +65,7 @@ def test_run_says_what_it_reads_and_when_that_changes(tmp_path: Path) -> None:
         "step 0: phase 0 begins: 4 steps of 4 x 8 tokens, self 100%",
         "step 4: phase 1 begins: 8 steps of 4 x 8 tokens, self 50%, code 50%",
         "step 9: code runs out; then self 100%",
-        "step 11: self begins epoch 1: its tokens repeat",
+        SECOND_EPOCH,
         OF_PHASE_2,
         "complete: 14 of 14 steps are done; step 14 is saved",
     ]
@@ -77,8 +78,48 @@ def test_terminal_shows_the_same_lines_between_the_rows(
 
     shown = capsys.readouterr().err.splitlines()
     assert f"epochs to read: self 1.75 {REPEATS}, code 1" in shown
-    assert "step 11: self begins epoch 1: its tokens repeat" in shown
+    assert SECOND_EPOCH in shown
     assert shown[-1] == "complete: 14 of 14 steps are done; nothing is saved"
+
+
+def test_lines_and_rows_are_in_order_of_their_steps(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def saves(state: ModelState) -> None:
+        if int(state.step[...]) == 5:
+            one.save()
+
+    one = of_two_sources(tmp_path, log_every=1, eval_fn=saves, eval_every=5)
+    one.run()
+
+    shown = capsys.readouterr().err.splitlines()
+    steps = [line.replace("/14 ", ":") for line in shown if line.startswith("step ")]
+    numbers = [int(line.removeprefix("step ").split(":")[0]) for line in steps]
+    assert numbers == sorted(numbers)
+    assert len(numbers) == 14 + 9
+    # The row of step k is the loss of the update before the lines of step k.
+    assert [line[:16] for line in shown if line.startswith("step 4")] == [
+        "step 4/14  loss ",
+        "step 4: phase 1 ",
+    ]
+
+
+def test_run_that_ends_early_names_the_declared_steps(tmp_path: Path) -> None:
+    curriculum = Curriculum(
+        source(tmp_path, "short", 320), [Phase(30, 4, 8)], policies={"self": "stop"}
+    )
+    trainer(tmp_path, curriculum=curriculum).run()
+    trainer(tmp_path, curriculum=curriculum).run()
+
+    why = (
+        "source 'self' runs out in phase 0 and its policy stops the run before step 10 "
+        "of the 30 declared"
+    )
+    lines = log(tmp_path)
+    assert lines[0] == "starts: 10 steps in 1 phase"
+    assert f"ends early: {why}" in lines
+    complete = f"complete: 10 of 10 steps are done, because {why}"
+    assert lines[-2:] == [f"{complete}; step 10 is saved", f"already {complete}"]
 
 
 def test_resumed_run_says_where_it_goes_on_and_repeats_nothing(tmp_path: Path) -> None:
@@ -99,7 +140,7 @@ def test_resumed_run_says_where_it_goes_on_and_repeats_nothing(tmp_path: Path) -
         f"epochs read so far: self 0.812 of 1.75 {REPEATS}, code 0.833 of 1",
         "step 9: phase 1 goes on: 3 steps of 4 x 8 tokens, self 50%, code 50%",
         "step 9: code runs out; then self 100%",
-        "step 11: self begins epoch 1: its tokens repeat",
+        SECOND_EPOCH,
         OF_PHASE_2,
         "complete: 14 of 14 steps are done; step 14 is saved",
     ]
@@ -179,10 +220,10 @@ def test_source_of_many_epochs_has_a_line_no_more_often_than_a_row(
     curriculum = Curriculum(source(tmp_path, "tiny", 32), [Phase(10, 8, 8)])
     trainer(tmp_path, curriculum=curriculum, log_every=4).run()
 
-    assert [line for line in log(tmp_path) if "begins epoch" in line] == [
-        "step 0: self begins epoch 1: its tokens repeat",
-        "step 4: self begins epoch 9: its tokens repeat",
-        "step 8: self begins epoch 17: its tokens repeat",
+    assert [line for line in log(tmp_path) if "tokens repeat" in line] == [
+        "step 0: self begins its 2nd epoch (epoch 1): its tokens repeat",
+        "step 4: self begins its 10th epoch (epoch 9): its tokens repeat",
+        "step 8: self begins its 18th epoch (epoch 17): its tokens repeat",
     ]
 
 

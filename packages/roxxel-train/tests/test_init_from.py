@@ -76,6 +76,9 @@ def test_run_of_the_documented_trainer_gives_its_weights(
         np.testing.assert_array_equal(ours, expected)
     assert "step 4 was written by an Orbax manager" in caplog.text
     assert one.run().start_step == 0
+    log = (tmp_path / "run" / "system.log").read_text()
+    assert log.count("WARNING ") == 1
+    assert "step 4 was written by an Orbax manager and carries no digests" in log
 
     with pytest.raises(RunMismatchError, match=f"save_path, and init_from='{old}' to "):
         trainer(tmp_path, PHASES, save_path=old)
@@ -152,7 +155,7 @@ def test_how_the_model_differs_is_kept_with_the_run(
     ).run()
 
     log = (tmp_path / "run" / "system.log").read_text()
-    assert "the model has changed: step 6: " in log
+    assert f"WARNING {folder_of(source) / 'checkpoints'}: step 6: " in log
     assert "new      model/more/kernel" in log
 
 

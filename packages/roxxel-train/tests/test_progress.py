@@ -4,6 +4,7 @@ import importlib.util
 import io
 import sys
 import threading
+import time
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +152,30 @@ def test_notebook_gets_a_widget_only_with_ipywidgets(
         log.progress(1, 2, {})
 
     assert made == ["widget" if widgets else "text"]
+
+
+def test_file_gets_a_line_at_least_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with Logger() as log:
+        for step in range(1, 20):
+            now += 25
+            log.progress(step, 90, {"tok/s": "7", "loss": f"{step / 2:.4f}"})
+            if step in (1, 10):
+                log.metrics({"kind": "train", "step": step, "loss": step / 2})
+
+    assert capsys.readouterr().err.splitlines() == [
+        "step 1/90  loss 0.5000",
+        "step 3/90  loss 1.5000",
+        "step 6/90  loss 3.0000",
+        "step 9/90  loss 4.5000",
+        "step 10/90  loss 5.0000",
+        "step 12/90  loss 6.0000",
+        "step 15/90  loss 7.5000",
+        "step 18/90  loss 9.0000",
+    ]
 
 
 def test_file_gets_no_bar(capsys: pytest.CaptureFixture[str]) -> None:

@@ -143,14 +143,16 @@ def test_loss_is_read_two_updates_late_however_fast_the_device_is(
     with Logger(terminal=False) as log:
         machine = Machine(pair()[0], [])
         sampler, stats = blend().sampler(0), StreamStats(0, 0, 0, 0, 0)
+        read: list[int] = []
         recorder = Recorder(
-            log, sampler, 99, 1, LossMeans(), machine, (), lambda: stats
+            log, sampler, 99, 1, LossMeans(), machine, (), lambda: stats, read.append
         )
         recorder.push(2, {"loss": jnp.float32(1)})
         recorder.push(3, {"loss": loss})
         recorder.push(4, {"loss": jnp.float32(1)})
         with pytest.raises(NonFiniteError, match="step 3: the loss is nan"):
             recorder.push(5, {"loss": jnp.float32(1)})
+        assert read == [2]
 
 
 def test_checkpoint_metrics_have_the_mean_and_the_evaluation_of_the_step(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -91,11 +92,15 @@ def find_missing(directory: Path, digests: Mapping[str, FileDigest]) -> str | No
     """Describe the first file that is missing or has a wrong size; None if none."""
     for name, digest in digests.items():
         try:
-            size = (directory / name).stat().st_size
-        except FileNotFoundError:
+            status = (directory / name).stat()
+        except (FileNotFoundError, NotADirectoryError):
             return f"{name} is missing"
-        if size != digest.num_bytes:
-            return f"{name} has {size} bytes instead of {digest.num_bytes}"
+        except OSError as error:
+            return f"{name} cannot be read ({error.strerror})"
+        if not stat.S_ISREG(status.st_mode):
+            return f"{name} is not a regular file"
+        if status.st_size != digest.num_bytes:
+            return f"{name} has {status.st_size} bytes instead of {digest.num_bytes}"
     return None
 
 
@@ -139,8 +144,8 @@ class Verifier:
 
 def _identity(path: Path) -> tuple[int, ...]:
     """Return numbers that change whenever a file is written to or replaced."""
-    stat = path.stat()
-    return stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns
+    status = path.stat()
+    return status.st_size, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _checksums(directory: Path, block_bytes: Mapping[str, int]) -> dict[str, list[int]]:

@@ -18,6 +18,7 @@ import shutil
 import threading
 import time
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import _orbax
@@ -46,7 +47,7 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_ckpt._description import Description, LeafSpec
@@ -230,14 +231,20 @@ class Save:
         # The thread also copies the arrays, because Orbax starts an event loop and the
         # main thread of a notebook already runs one. The thread is a daemon so that a
         # hanging disk cannot block the program's exit for longer than `timeout_s`.
-        threading.Thread(
+        thread = threading.Thread(
             target=self._run,
             # A thread references its arguments until it ends, so the arrays are in a
             # list that `_write` empties.
-            args=([arrays],),
+            args=(partial(self._write, [arrays]),),
             name=f"roxxel-ckpt-save-{self.step}",
             daemon=True,
-        ).start()
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no thread left
+            self._copied.set_exception(error)
+            # The other processes wait for a report of this process.
+            self._run(self._copied.result)
         error = self._copied.exception()
         self._blocking_s = time.perf_counter() - started_at
         if error is not None:
@@ -273,12 +280,12 @@ class Save:
             "earlier checkpoints are unchanged"
         ) from error
 
-    def _run(self, box: list[dict[str, Any]]) -> None:
+    def _run(self, write: Callable[[], Any]) -> None:
         failure: BaseException | None = None
         try:
             self.channel.agree(
                 f"commit step {self.step}",
-                lambda: self._write(box),
+                write,
                 self._commit,
                 self._timeout_s,
             )

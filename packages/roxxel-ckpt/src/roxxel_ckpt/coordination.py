@@ -136,6 +136,8 @@ class Channel:
     def __init__(self, name: str) -> None:
         self._prefix = f"roxxel/{name}/"
         self._turn = 0
+        # First turn whose texts are not deleted yet.
+        self._first_kept = 0
 
     def agree(
         self,
@@ -172,9 +174,16 @@ class Channel:
             message["error"] = [type(error).__name__, brief(error)]
         keys = self._keys(turn)
         if service.process_index == 0:
-            answer, failed = _decide(service, keys, message, decide, timeout_s)
-            failure = failure or failed
-            self._publish(service, turn, answer)
+            try:
+                messages = _gather(service, keys, message, timeout_s)
+            except CheckpointTimeoutError as late:
+                failure = failure or late
+                answer = {"error": ["CheckpointTimeoutError", str(late)]}
+                service.set(f"{keys}answer", json.dumps(answer))
+            else:
+                answer, failed = _decide(messages, decide)
+                failure = failure or failed
+                self._publish(service, turn, answer)
         else:
             service.set(f"{keys}{service.process_index}", json.dumps(message))
             try:
@@ -234,10 +243,12 @@ class Channel:
         return f"{self._prefix}{turn}/"
 
     def _publish(self, service: CoordinationService, turn: int, answer: Any) -> None:
+        """Publish an answer after every process has reported in this turn."""
         service.set(f"{self._keys(turn)}answer", json.dumps(answer))
-        if turn:
-            # All processes have reported in this turn, so they read the last answer.
-            service.delete(self._keys(turn - 1))
+        # All processes have reported in this turn, so they read the earlier answers.
+        for earlier in range(self._first_kept, turn):
+            service.delete(self._keys(earlier))
+        self._first_kept = turn
 
 
 def coordination_service() -> CoordinationService | None:
@@ -291,23 +302,29 @@ def _service() -> CoordinationService | None:
     return None if service is None or service.process_count == 1 else service
 
 
-def _decide(
-    service: CoordinationService,
-    keys: str,
-    own: dict[str, Any],
-    decide: Callable[[list[Any]], Any],
-    timeout_s: float,
-) -> tuple[dict[str, Any], Exception | None]:
-    """Return the answer to all processes, and the error to raise on process 0."""
+def _gather(
+    service: CoordinationService, keys: str, own: dict[str, Any], timeout_s: float
+) -> list[dict[str, Any]]:
+    """Wait for the messages of all processes, and return them in process order.
+
+    Raises:
+        CheckpointTimeoutError: A process sent no message within `timeout_s` seconds.
+    """
     deadline, messages = time.monotonic() + timeout_s, [own]
     for process in range(1, service.process_count):
         try:
             text = service.get(f"{keys}{process}", deadline - time.monotonic())
         except TimeoutError as error:
-            late = _late(f"process {process}", own["call"], timeout_s)
-            late.__cause__ = error
-            return {"error": ["CheckpointTimeoutError", str(late)]}, late
+            raise _late(f"process {process}", own["call"], timeout_s) from error
         messages.append(json.loads(text))
+    return messages
+
+
+def _decide(
+    messages: list[dict[str, Any]], decide: Callable[[list[Any]], Any]
+) -> tuple[dict[str, Any], Exception | None]:
+    """Return the answer to all processes, and the error to raise on process 0."""
+    own = messages[0]
     for process, message in enumerate(messages):
         if message["call"] != own["call"]:
             text = (

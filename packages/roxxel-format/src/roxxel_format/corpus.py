@@ -463,7 +463,7 @@ class Roxxel:
 
         Removes the hidden drafts of the corpus. If the corpus has a manifest, also
         removes the shards and columns that the manifest does not list. Files that only
-        have the names of shards stay.
+        have the names of shards stay. Without a manifest, also removes the lock files.
 
         Raises:
             BlockingIOError: A write is in progress.

@@ -429,7 +429,7 @@ class Dataloader(Generic[B]):
 def _checked_process(
     process_index: int | None, process_count: int | None
 ) -> tuple[int, int] | None:
-    """Return both numbers, or None if both are None; raise a ValueError if invalid."""
+    """Return both numbers, or None if both are None; raise an error if invalid."""
     if process_index is None and process_count is None:
         return None
     if process_index is None or process_count is None:
@@ -442,7 +442,7 @@ def _checked_process(
         raise ValueError(
             f"process_index is {process_index}; give an index in [0, {process_count})"
         )
-    return process_index, process_count
+    return operator.index(process_index), operator.index(process_count)
 
 
 def _check_stream(*, shuffle: bool, executor: Executor | None) -> None:

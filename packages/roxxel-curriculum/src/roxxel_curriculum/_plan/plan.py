@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from roxxel_curriculum._plan.diff import PlanDiff
-    from roxxel_curriculum._plan.solution import ResolvedPhase, Solution, Source
+    from roxxel_curriculum._plan.solution import (
+        EarlyStop,
+        ResolvedPhase,
+        Solution,
+        Source,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +161,19 @@ def make_plan(solution: Solution, seed: int) -> Plan:
             for source in solution.declaration.sources
         ),
         skips=tuple((skip.at, skip.steps) for skip in solution.declaration.skips),
-        ended=None
-        if early_stop is None
-        else f"source {early_stop.source!r} runs out in phase {early_stop.phase} and "
-        f"its policy stops the run before step {early_stop.step}",
+        ended=None if early_stop is None else _why_early(early_stop, solution),
+    )
+
+
+def _why_early(early_stop: EarlyStop, solution: Solution) -> str:
+    declared = [phase.declared_steps for phase in solution.declaration.phases]
+    # A phase that is declared in epochs has no number of steps if it is not reached.
+    total = (
+        "" if None in declared else f" of the {sum(filter(None, declared)):,} declared"
+    )
+    return (
+        f"source {early_stop.source!r} runs out in phase {early_stop.phase} and its "
+        f"policy stops the run before step {early_stop.step:,}{total}"
     )
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import FIRST_IS_CONTINUED, LAST_CONTINUES, ShardTable
-from roxxel_format.errors import NotAShardError, ShardError
+from roxxel_format.errors import NotAShardError, OldShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -269,10 +269,10 @@ def parse_layout(head: bytes, foot: bytes, file_size: int, path: str) -> Layout:
     file, each is the whole file.
     """
     if foot[-8:] in ROXXEL02_MAGICS:
-        raise NotAShardError(
+        raise OldShardError(
             f"{path}: is a shard of the first Roxxel ({foot[-8:].decode()}); read it "
             "with roxxel_format.foreign.Roxxel02Tokens, or convert it with "
-            '`roxxel-format write "new_*.rox" FILES`'
+            '`roxxel-format write "new_*.rox" FILES --separator SEP`'
         )
     if not _HEAD_MAGIC.startswith(head[: len(_HEAD_MAGIC)]) or not head:
         raise NotAShardError(

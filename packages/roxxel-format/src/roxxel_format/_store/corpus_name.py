@@ -112,6 +112,13 @@ class CorpusName:
             return None
         return int(digits) if self.shard(int(digits)).name == name else None
 
+    def is_numbered(self, name: str) -> bool:
+        """Return whether this is the name of a shard with a number of any length.
+
+        The first Roxxel wrote `wiki_0000.rox` or `wiki_base_0000.rox`.
+        """
+        return re.fullmatch("(base_)?[0-9]+", self._starred(name) or "") is not None
+
     def _starred(self, name: str) -> str | None:
         """Return the text in place of the star; None for names that do not match."""
         if not (name.startswith(self.prefix) and name.endswith(self.suffix)):

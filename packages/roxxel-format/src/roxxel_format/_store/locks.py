@@ -1,9 +1,9 @@
 """Locks between processes: `flock` on files beside the manifest.
 
-The system releases a lock when its process ends or is killed. The lock files of a
-corpus are never removed, because a process that waits for a removed file gets a lock
-that no other process sees. A locked draft may be renamed or removed, so `_locked`
-checks that a locked file still has its name.
+The system releases a lock when its process ends or is killed. A locked file may be
+renamed or removed: a draft when it is complete, and the lock files of a corpus if there
+is no manifest. A process that waited for such a file would get a lock that no other
+process sees, so `_locked` checks that a locked file still has its name.
 """
 
 from __future__ import annotations

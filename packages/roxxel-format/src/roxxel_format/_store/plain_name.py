@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import glob
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,9 +44,7 @@ def resolved(
     single = path.with_name(path.name.removesuffix(SUFFIX) + SUFFIX)
     several = corpus_name(str(path.with_name(f"{single.stem}_*{SUFFIX}")))
     names = names_in(path.parent) if path.parent.is_dir() else []
-    # The first Roxxel wrote `t_base_0000.rox` for `t_*.rox`.
-    shard = re.compile(rf"{re.escape(several.prefix)}(base_)?[0-9]+{SUFFIX}")
-    numbered = (several.folder / name for name in names if shard.fullmatch(name))
+    numbered = (several.folder / name for name in names if several.is_numbered(name))
     has_several = several.manifest is not None and several.manifest.name in names
     has_several = has_several or any(
         is_shard is None or is_shard(each, several) for each in numbered

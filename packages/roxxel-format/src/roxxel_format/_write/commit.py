@@ -38,7 +38,7 @@ from roxxel_format._store.local import draft_path, drafted_name, names_in, sync_
 from roxxel_format._store.locks import alone, committing, is_locked
 from roxxel_format._store.output import replace_file
 from roxxel_format._store.reading import read_file
-from roxxel_format.errors import ManifestError, ShardError
+from roxxel_format.errors import ManifestError, OldShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -129,11 +129,16 @@ def find_committed(
     """Return the manifest that a write begins from.
 
     Commits a manifest for numbered shards without a manifest. Raises ShardError for a
-    damaged corpus. If the write `appends`, also raises ShardError for shards of an
-    interrupted write without a manifest. If the write `replaces` the corpus, ignores
-    damage, and files that are not verified shards of the corpus.
+    damaged corpus, and until a version is committed, for a file that has the name of a
+    shard but is not a shard of this corpus. If the write `appends`, also raises
+    ShardError for shards of an interrupted write without a manifest. If the write
+    `replaces` the corpus, ignores damage, and files that are not verified shards of the
+    corpus.
     """
     found = read_committed(name, replaces=replaces)
+    if not replaces and not found.manifest.versions:
+        _check_no_old_shards(name)
+        _numbered_shards(name)  # Raises if a file is not a shard of this corpus.
     if found.data is not None:
         return found
     try:
@@ -214,9 +219,12 @@ def has_files(name: CorpusName) -> bool:
 
 
 def remove_leftovers(name: CorpusName) -> list[Path]:
-    """Remove and return leftovers; raise BlockingIOError if a write is in progress."""
-    before = leftovers(name)
-    if not before:
+    """Remove and return leftovers; raise BlockingIOError if a write is in progress.
+
+    Also removes the lock files if there is no manifest.
+    """
+    before, locks = leftovers(name), _idle_locks(name)
+    if not before and not locks:
         return []
     lock = draft_path(name.single)  # `alone` creates this draft as a lock.
     with alone(name):
@@ -230,7 +238,29 @@ def remove_leftovers(name: CorpusName) -> list[Path]:
         if name.manifest in found:
             withdraw(name)
         lock.unlink(missing_ok=True)
-    return found
+        for path in _idle_locks(name):
+            path.unlink()
+    return [*found, *locks]
+
+
+def remove_idle_locks(name: CorpusName) -> None:
+    """Remove the lock files unless there is a manifest or a write in progress."""
+    if not _idle_locks(name):
+        return
+    with contextlib.suppress(OSError), alone(name):
+        for path in _idle_locks(name):
+            path.unlink()
+
+
+def _idle_locks(name: CorpusName) -> list[Path]:
+    """Return the lock files of a corpus without a manifest.
+
+    A process that holds the lock `alone` may remove them, in this order: when the lock
+    of writes is removed, other writes begin with a new one.
+    """
+    if name.manifest is None or name.manifest.exists():
+        return []
+    return [path for path in (name.commit_lock, name.write_lock) if path.exists()]
 
 
 def _columns_first(names: Iterable[str]) -> list[str]:
@@ -253,10 +283,41 @@ def _manifest_of_numbered(
 ) -> Manifest | None:
     """Return a manifest for numbered shards; None if there are no such shards.
 
-    The manifest has one version, or none if a write of the shards was interrupted. If
-    the write `replaces` the corpus, shards that are not verified do not count. Else,
+    The manifest has one version, or none if a write of the shards was interrupted.
+    Raises ShardError as `_numbered_shards`, or if item types differ.
+    """
+    numbered = _numbered_shards(name, replaces=replaces)
+    if not numbered:
+        return None
+    numbered.sort(key=lambda entry: entry[0])
+    paths = [path for _, path, _ in numbered]
+    metadata = [each for _, _, each in numbered]
+    writes = [as_table(each.get("write")) for each in metadata]
+    is_complete = are_complete([write for write in writes if write])
+    if name.replacement_marker.exists() or not is_complete:
+        return Manifest()
+    arguments = as_table(writes[-1].get("arguments"))
+    return _manifest_of(paths, metadata[0], arguments)
+
+
+def _check_no_old_shards(name: CorpusName) -> None:
+    """Raise OldShardError for a shard of the first Roxxel, whatever its number."""
+    for each in filter(name.is_numbered, names_in(name.folder)):
+        try:
+            Shard(name.folder / each)
+        except OldShardError:
+            raise
+        except (OSError, ShardError):
+            continue
+
+
+def _numbered_shards(
+    name: CorpusName, *, replaces: bool = False
+) -> list[tuple[int, Path, dict[str, Any]]]:
+    """Return number, path and metadata of numbered shards, in the order of names.
+
+    If the write `replaces` the corpus, shards that are not verified do not count. Else,
     raises ShardError if a file is not a complete shard, or is a corpus by itself.
-    Raises ShardError if item types differ.
     """
     numbered: list[tuple[int, Path, dict[str, Any]]] = []
     for each in own_names(name):
@@ -270,17 +331,7 @@ def _manifest_of_numbered(
                 f"{name.pattern}; move the file elsewhere, or write under another name"
             )
         numbered.append((number, path, metadata))
-    if not numbered:
-        return None
-    numbered.sort(key=lambda entry: entry[0])
-    paths = [path for _, path, _ in numbered]
-    metadata = [each for _, _, each in numbered]
-    writes = [as_table(each.get("write")) for each in metadata]
-    is_complete = are_complete([write for write in writes if write])
-    if name.replacement_marker.exists() or not is_complete:
-        return Manifest()
-    arguments = as_table(writes[-1].get("arguments"))
-    return _manifest_of(paths, metadata[0], arguments)
+    return numbered
 
 
 def _manifest_of(

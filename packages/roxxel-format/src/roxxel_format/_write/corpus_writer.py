@@ -28,6 +28,7 @@ from roxxel_format._write.commit import (
     find_committed,
     leftovers,
     read_committed,
+    remove_idle_locks,
     remove_leftovers,
     withdraw,
 )
@@ -40,7 +41,7 @@ from roxxel_format._write.options import (
 from roxxel_format._write.series import ShardSeries
 from roxxel_format._write.shard_writer import shard_size_bound
 from roxxel_format._write.target import name_to_write
-from roxxel_format.errors import NotAShardError, ShardError
+from roxxel_format.errors import NotAShardError, OldShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
@@ -119,7 +120,12 @@ def _or_replace(name: CorpusName) -> Generator[None]:
         if name.manifest is not None:
             problem += f", but its name is that of a shard of {name.pattern}"
             remedy = "move the file elsewhere"
-        raise NotAShardError(
+        if isinstance(error, OldShardError):
+            remedy = (
+                "convert the old shards first, with `roxxel-format write "
+                '"new_*.rox" FILES --separator SEP`'
+            )
+        raise type(error)(
             f"{problem}; {remedy}, or write under another name"
         ) from error
 
@@ -271,33 +277,43 @@ class _Write:
     def run(self, data: Iterable[object] | Units) -> tuple[ShardTable, float]:
         """Write and commit shards; return their table and the seconds of flushing."""
         appends, replaces = self._exist == "append", self._exist == "replace"
+        is_repeated = False
         if not appends and read_committed(self._name, replaces=replaces).is_begun:
             with alone(self._name):  # Raises if the first write is in progress.
-                _print_notice(
-                    f"{self._name.folder}: an earlier write was interrupted; repeating "
-                    "or continuing it"
-                )
-        with writing(self._name):
-            with _or_replace(self._name):
-                self._found = find_committed(
-                    self._name, replaces=replaces, appends=appends
-                )
-            if appends:
-                self._check_appendable(self._found.manifest)
-            else:
-                is_taken = not replaces and bool(self._found.manifest.versions)
-                _check_free(self._name, is_taken=is_taken)
-            try:
-                table = self._shards(data)
-                self._commit(table)
-            except BaseException:
-                self._undo()
-                raise
+                is_repeated = True
+        try:
+            with writing(self._name):
+                self._prepare(is_repeated=is_repeated)
+                try:
+                    table = self._shards(data)
+                    self._commit(table)
+                except BaseException:
+                    self._undo()
+                    raise
+        except BaseException:
+            remove_idle_locks(self._name)
+            raise
         if not appends:
             # A later `clean` removes files that cannot be removed now.
             with contextlib.suppress(OSError):
                 remove_leftovers(self._name)
         return table, self._series.sync_s
+
+    def _prepare(self, *, is_repeated: bool) -> None:
+        """Find the manifest, and check that this write may change the corpus."""
+        appends, replaces = self._exist == "append", self._exist == "replace"
+        with _or_replace(self._name):
+            self._found = find_committed(self._name, replaces=replaces, appends=appends)
+        if is_repeated:
+            _print_notice(
+                f"{self._name.folder}: an earlier write was interrupted; repeating or "
+                "continuing it"
+            )
+        if appends:
+            self._check_appendable(self._found.manifest)
+        else:
+            is_taken = not replaces and bool(self._found.manifest.versions)
+            _check_free(self._name, is_taken=is_taken)
 
     def _shards(self, data: Iterable[object] | Units) -> ShardTable:
         if not isinstance(data, Units):

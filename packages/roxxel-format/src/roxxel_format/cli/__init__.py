@@ -75,8 +75,17 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     _add_write(commands)
     _add_readers(commands)
     _add_split(commands)
-    clean = commands.add_parser("clean", help="remove files of interrupted writes")
-    clean.add_argument("corpus")
+    clean = commands.add_parser(
+        "clean",
+        help="remove files of interrupted writes",
+        description="Remove the files that interrupted writes of a corpus left: hidden "
+        "drafts; shards and columns of this corpus that its manifest does not list, "
+        "among them the finished units of a preparation that the same command would "
+        "continue; the manifest of a first write that did not end; and lock files "
+        "without a manifest. Files that the manifest lists, and files that are not "
+        "shards, stay. Prints each file, and removes nothing during a write.",
+    )
+    clean.add_argument("corpus", help="a file, a folder, or a pattern")
     clean.set_defaults(run=writing.clean)
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from itertools import count, islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -111,14 +112,17 @@ class StreamingDataset(Generic[T]):
 
         Raises:
             ValueError: `buffer_size` is less than 1.
+            TypeError: `buffer_size` is not an integer.
         """
         check_at_least(1, buffer_size=buffer_size)
+        # Numpy integers of few bits, such as np.int8, overflow in arithmetic.
+        block_size = operator.index(buffer_size)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
-            first, skipped = divmod(start, buffer_size)
-            inner = self._open(first * buffer_size, epoch)
+            first, skipped = divmod(start, block_size)
+            inner = self._open(first * block_size, epoch)
             for block in count(first):
-                items = list(islice(inner, buffer_size))
+                items = list(islice(inner, block_size))
                 if not items:
                     return
                 key = make_key("stream", seed, epoch, block)
@@ -137,9 +141,10 @@ class StreamingDataset(Generic[T]):
             TypeError: `num_items` is not an integer.
         """
         check_at_least(0, num_items=num_items)
+        num_taken = operator.index(num_items)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
-            return islice(self._open(start, epoch), max(num_items - start, 0))
+            return islice(self._open(start, epoch), max(num_taken - start, 0))
 
         return self._with(open_at, self._function)
 
@@ -151,9 +156,10 @@ class StreamingDataset(Generic[T]):
             TypeError: `num_items` is not an integer.
         """
         check_at_least(0, num_items=num_items)
+        num_skipped = operator.index(num_items)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
-            return self._open(start + num_items, epoch)
+            return self._open(start + num_skipped, epoch)
 
         return self._with(open_at, self._function)
 

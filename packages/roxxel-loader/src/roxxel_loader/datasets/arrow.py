@@ -16,6 +16,8 @@ except ModuleNotFoundError as error:
         name="pyarrow",
     ) from error
 
+from roxxel_loader._arguments import check_at_least
+
 from ._dataset import as_rows, load_parts
 from ._lazy import BulkDataset, CachedDataset
 
@@ -71,6 +73,7 @@ class ParquetDataset(BulkDataset[dict[str, Any]]):
 
     Raises:
         ValueError: `max_groups` is less than 1, or a file lacks a column.
+        TypeError: `max_groups` is not an integer.
         LookupError: When a row is loaded from a file that was replaced.
 
     Example:
@@ -86,8 +89,7 @@ class ParquetDataset(BulkDataset[dict[str, Any]]):
         columns: Sequence[str] | None = None,
         max_groups: int = 4,
     ) -> None:
-        if max_groups < 1:
-            raise ValueError(f"max_groups is {max_groups}; give 1 or more")
+        check_at_least(1, max_groups=max_groups)
         several = paths if isinstance(paths, list | tuple) else [paths]
         groups = _RowGroups([str(path) for path in several], columns)
         self._stops = list(accumulate(groups.sizes))

@@ -40,7 +40,8 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
 
     Raises:
         FileNotFoundError: `path` is not a file.
-        ValueError: At the first use, if the key is not a column of distinct integers.
+        ValueError: At the first use, if the query lacks the key, or the key is not a
+            column of distinct integers.
         LookupError: When a row is loaded that was deleted after the first use.
 
     Example:
@@ -64,9 +65,13 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
             raise FileNotFoundError(
                 f"{path}: no database file at this path; check the path"
             )
+        self._key = key
         self._query = query.strip().rstrip(";")
-        self._key = '"' + key.replace('"', '""') + '"'
-        self._order = f"{order_by}, {self._key}" if order_by else self._key
+        # SQLite reads an unknown name in double quotes as text, but not in backticks.
+        self._quoted_key = "`" + key.replace("`", "``") + "`"
+        self._order = (
+            f"{order_by}, {self._quoted_key}" if order_by else self._quoted_key
+        )
         self._parameters = tuple(parameters)
         self._known: npt.NDArray[np.int64] | None = None
         self._guard = Guard()
@@ -83,8 +88,8 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
             marks = ", ".join("?" * len(part))
             # The query is the caller's code; values are bound as parameters.
             statement = (
-                f"SELECT {self._key} AS roxxel_key, * FROM ({self._query}\n) "  # noqa: S608
-                f"WHERE {self._key} IN ({marks})"
+                f"SELECT {self._quoted_key} AS roxxel_key, * FROM ({self._query}\n) "  # noqa: S608
+                f"WHERE {self._quoted_key} IN ({marks})"
             )
             rows = self._connection().execute(statement, (*self._parameters, *part))
             names = [column[0] for column in rows.description[1:]]
@@ -112,24 +117,42 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
             return self._known
 
     def _read_keys(self) -> npt.NDArray[np.int64]:
-        statement = f"SELECT {self._key} FROM ({self._query}\n) ORDER BY {self._order}"  # noqa: S608
-        rows = self._connection().execute(statement, self._parameters)
+        statement = (
+            f"SELECT {self._quoted_key} FROM ({self._query}\n) "  # noqa: S608
+            f"ORDER BY {self._order}"
+        )
+        try:
+            rows = self._connection().execute(statement, self._parameters)
+        except sqlite3.OperationalError as error:
+            columns = self._read_columns()
+            if self._key.lower() in map(str.lower, columns):
+                raise
+            raise ValueError(
+                f"{self._path}: the query has no column {self._key!r}; pass one of "
+                f"distinct integers as key=, out of {columns}"
+            ) from error
         values = [row[0] for row in rows]
         odd = next((value for value in values if not isinstance(value, int)), None)
         if odd is not None or None in values:
             raise ValueError(
-                f"{self._path}: column {self._key} contains {odd!r}, not an integer; "
+                f"{self._path}: column {self._key!r} contains {odd!r}, not an integer; "
                 "pass a column of distinct integers as key="
             )
         keys = np.array(values, np.int64)
         distinct, counts = np.unique(keys, return_counts=True)
         if len(distinct) != len(keys):
             raise ValueError(
-                f"{self._path}: column {self._key} contains "
+                f"{self._path}: column {self._key!r} contains "
                 f"{distinct[counts > 1][0]} more than once; pass a column of distinct "
                 "integers as key="
             )
         return keys
+
+    def _read_columns(self) -> list[str]:
+        """Return the names of the query's columns."""
+        statement = f"SELECT * FROM ({self._query}\n) LIMIT 0"  # noqa: S608
+        rows = self._connection().execute(statement, self._parameters)
+        return [column[0] for column in rows.description]
 
     def _connection(self) -> sqlite3.Connection:
         holder: _Holder | None = getattr(self._local, "holder", None)

@@ -10,6 +10,7 @@ import logging
 import sys
 import time
 import traceback
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -27,7 +28,7 @@ from roxxel_train._log.terminal import Terminal
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from types import TracebackType
 
 
@@ -184,10 +185,11 @@ class Logger:
                 self.warning(f"{sink.name} is too slow; the logger drops rows for it")
 
     def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
-        """Move the progress bar, if there is one.
+        """Move the progress bar; without a bar, show a line about once a minute.
 
-        Call this method at every step: another thread draws the bar, at most ten times
-        a second.
+        Call this method at every step, before the metrics row of the step. Another
+        thread draws the bar, at most ten times a second. Without a bar, the line has
+        the step and the text `loss`; a training row within a minute replaces the line.
 
         Args:
             step: Updates done.
@@ -333,6 +335,25 @@ class _Sink:
         method = getattr(self._sink, name, None)
         if method is not None:
             method(*args)
+
+
+@contextmanager
+def collected_warnings(package: str) -> Generator[list[str]]:
+    """Collect the warnings of a package's `logging` logger, which still shows them."""
+    messages: list[str] = []
+
+    def collect(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.WARNING:
+            messages.append(record.getMessage())
+        return True
+
+    # A handler would keep `logging` from printing the warnings; a filter does not.
+    logger = logging.getLogger(package)
+    logger.addFilter(collect)
+    try:
+        yield messages
+    finally:
+        logger.removeFilter(collect)
 
 
 class WarningForwarder(logging.Handler):

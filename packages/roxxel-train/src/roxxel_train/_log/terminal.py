@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 _REDRAW_S = 0.1
 """Shortest time between two moves of the progress bar."""
 
+_LINE_S = 60.0
+"""Without a bar, longest time from one line with a loss to the next step's line."""
+
 _WATCHED = {
     "loss": ("loss", ".4f"),
     "tokens_per_s": ("tok/s", ",.0f"),
@@ -40,14 +43,22 @@ class Terminal:
         self._total_steps: int | None = None
         self._progress: tuple[int, int, Mapping[str, str]] | None = None
         self._redraw_at_s = 0.0
+        self._line_at_s = time.monotonic() + _LINE_S
         self._worker = Worker("roxxel-terminal", is_lossy=True)
 
     def progress(self, step: int, total_steps: int, shown: Mapping[str, str]) -> None:
-        """Move the bar to `step`, and show short texts beside the bar."""
+        """Move the bar to `step`, and show short texts beside the bar.
+
+        Without a bar, show a line with the previous step and its loss if no line has
+        shown a step for a minute. The metrics row of a step follows its progress, so
+        only the next step shows that the step has no row.
+        """
+        now = time.monotonic()
+        if self._bar_class is None and now >= self._line_at_s:
+            self._draw_line(now)
         self._total_steps = total_steps
         self._progress = (step, total_steps, shown)
-        now = time.monotonic()
-        if now >= self._redraw_at_s:
+        if self._bar_class is not None and now >= self._redraw_at_s:
             self._redraw_at_s = now + _REDRAW_S
             self._draw_progress()
 
@@ -61,14 +72,26 @@ class Terminal:
 
     def row(self, row: Mapping[str, Any]) -> None:
         """Show a row of metrics as a line, unless the bar shows its values."""
-        if self._bar_class is None or row.get("kind") != "train":
+        is_train = row.get("kind") == "train"
+        if self._bar_class is None or not is_train:
             self._worker.put(self._write_row, row)
+        if self._bar_class is None and is_train:
+            self._progress = None
+            self._line_at_s = time.monotonic() + _LINE_S
 
     def close(self, timeout_s: float) -> None:
         """Show the queued lines; leave the last state of the bar on the screen."""
         self._draw_progress()
         self._worker.finish(self._close_bar)
         self._worker.join(timeout_s)
+
+    def _draw_line(self, now: float) -> None:
+        if self._progress is not None:
+            step, _, shown = self._progress
+            # The other texts are those of the last metrics row, more than a minute ago.
+            row = {"step": step, **{k: v for k, v in shown.items() if k == "loss"}}
+            self._line_at_s = now + _LINE_S
+            self._worker.put(self._write_row, row)
 
     def _draw_progress(self) -> None:
         progress, self._progress = self._progress, None

@@ -97,7 +97,8 @@ class Recorder:
 
     `start` is the number of updates done before this call of `Trainer.run`. The
     recorder adds every loss that it reads to `losses`. `read_stats` returns the times
-    of the stream of batches.
+    of the stream of batches. `after_read` is called with the number of an update when
+    its scalars were read and its metrics row was written.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Recorder:
         machine: Machine,
         lookups: Iterable[TokenLookup],
         read_stats: Callable[[], StreamStats],
+        after_read: Callable[[int], object],
     ) -> None:
         self._logger = logger
         self._sampler = sampler
@@ -119,6 +121,7 @@ class Recorder:
         self._machine = machine
         self._lookups = lookups
         self._read_stats = read_stats
+        self._after_read = after_read
         self._start = self._step = start
         self._excluded: defaultdict[str, float] = defaultdict(float)
         self._row_at_s = time.perf_counter()
@@ -214,6 +217,7 @@ class Recorder:
         self._logger.progress(step, self._total_steps, shown)
         if row is not None:
             self._logger.metrics(_row("train", step, row))
+        self._after_read(step)
 
     def _train_row(self, step: int, scalars: Mapping[str, jax.Array]) -> dict[str, Any]:
         by_source = self._sampler.delivered_tokens(step)

@@ -3,6 +3,8 @@
 `Session` decides when a line is due, and this module composes the line. Lines go to
 `system.log` and to the terminal; values of single updates are metrics rows instead.
 "step k" is the moment when k updates are done, before the update that reads batch k.
+Lines and rows are in order of their steps: a line about step k is written when the loss
+of update k is read, after the metrics row of this update.
 """
 
 from __future__ import annotations
@@ -19,11 +21,27 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from roxxel_ckpt import RestoreReport
     from roxxel_curriculum import MixPlan, Plan, Sampler
+
+    from roxxel_train._log.logger import Logger
 
 Planned = tuple[int, str]
 """A number of updates, and a line that is due when these updates are done."""
+
+
+class PlannedLines:
+    """The lines about the plan that are not logged yet."""
+
+    def __init__(self, log: Logger, lines: Iterator[Planned]) -> None:
+        self._log = log
+        self._lines = lines
+        self._next = next(lines, None)
+
+    def log(self, step: int) -> None:
+        """Log the lines that are due after `step` updates."""
+        while self._next is not None and self._next[0] <= step:
+            self._log.info(self._next[1])
+            self._next = next(self._lines, None)
 
 
 @dataclass(frozen=True)
@@ -35,7 +53,8 @@ class RunSummary:
         step: Updates done now.
         total_steps: Updates in the whole curriculum.
         loss: Loss of the last update; None if this call made no update.
-        eval_loss: Mean loss of the last evaluation on held-out data, or None.
+        eval_loss: Mean loss of the last evaluation of `eval_curriculum`; None without
+            `eval_curriculum`, even if `eval_fn` returns an `"eval_loss"`.
         evaluation: Last result of `eval_fn`, or None.
         tokens: Tokens delivered by this call.
         seconds: Duration of this call.
@@ -88,7 +107,7 @@ def opening(
     """
     total = plan.total_steps
     if step == total:
-        yield f"already complete: {total} of {total} steps are done"
+        yield f"already complete: {_all_done(plan)}"
         return
     if step:
         yield f"resumed from step {step} of {total}"
@@ -135,11 +154,6 @@ def dropped_rows(number: int, step: int) -> str:
     )
 
 
-def changed_model(report: RestoreReport) -> str:
-    """Return the line of a new run with the weights of a different model."""
-    return f"the model has changed: {report}"
-
-
 def requested_save(step: int) -> str:
     """Return the line of a checkpoint that a signal or `Trainer.save` requested."""
     return f"step {step}: saves a checkpoint on request"
@@ -150,9 +164,7 @@ def failed_save(step: int, after: BaseException, error: Exception) -> str:
     return f"step {step} could not be saved after {type(after).__name__}: {error}"
 
 
-def ending(
-    error: BaseException | None, total_steps: int, latest_step: int | None
-) -> str:
+def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> str:
     """Return the last line of a run; the newest checkpoint is of `latest_step`."""
     if isinstance(error, Preempted):
         return str(error)
@@ -161,7 +173,12 @@ def ending(
     )
     if error is not None:
         return f"{type(error).__name__} ended the run; {saved}"
-    return f"complete: {total_steps} of {total_steps} steps are done; {saved}"
+    return f"complete: {_all_done(plan)}; {saved}"
+
+
+def _all_done(plan: Plan) -> str:
+    done = f"{plan.total_steps} of {plan.total_steps} steps are done"
+    return done if plan.ended is None else f"{done}, because {plan.ended}"
 
 
 def _epochs(sampler: Sampler, plan: Plan, step: int) -> str:
@@ -175,7 +192,7 @@ def _epochs(sampler: Sampler, plan: Plan, step: int) -> str:
         coming = sampler.next_epoch(source.name, step)
         if coming is not None:
             at, epoch = coming
-            part += f" (epoch {epoch} begins at step {at})"
+            part += f" (begins its {_ordinal(epoch + 1)} epoch at step {at})"
         parts.append(part)
     return f"epochs {'read so far' if step else 'to read'}: {', '.join(parts)}"
 
@@ -215,9 +232,17 @@ def _of_epochs(
     step: int = start
     while (coming := sampler.next_epoch(name, step)) is not None:
         at, epoch = coming
-        yield at, f"step {at}: {name} begins epoch {epoch}: its tokens repeat"
+        begins = f"begins its {_ordinal(epoch + 1)} epoch (epoch {epoch})"
+        yield at, f"step {at}: {name} {begins}: its tokens repeat"
         # A source has at most one line between two metrics rows.
         step = min(at - at % every + every, sampler.total_steps)
+
+
+def _ordinal(number: int) -> str:
+    """Return a positive number as text, such as `2nd`."""
+    is_teen = number % 100 in range(11, 14)
+    ending = "th" if is_teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _percent(plan: Plan, mix: MixPlan) -> str:

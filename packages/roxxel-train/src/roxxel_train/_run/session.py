@@ -25,10 +25,11 @@ from roxxel_train._step.vocabulary import missing_rows
 from roxxel_train.errors import Preempted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from concurrent.futures import Executor
 
     from jax.sharding import Mesh
+    from roxxel_curriculum import Plan
     from roxxel_loader import DeviceStream
 
     from roxxel_train._log.logger import Logger
@@ -69,8 +70,8 @@ class Session:
     batches: DeviceStream = field(init=False)
     recorder: Recorder = field(init=False)
     _start: int | None = field(init=False, default=None)
-    _coming: Iterator[events.Planned] = field(init=False)
-    _next: events.Planned | None = field(init=False, default=None)
+    _plan: Plan = field(init=False)
+    _planned: events.PlannedLines = field(init=False)
 
     @contextmanager
     def opened(self) -> Generator[None]:
@@ -130,13 +131,13 @@ class Session:
                     self.machine,
                     self.updates.lookups,
                     lambda: batches.stats,
+                    self._planned.log,
                 )
                 stack.push(lambda _, error, __: state.leave(error, recorder, log))
                 yield
 
     def update_of(self, batch: Any) -> Callable[[Any, Any], Any]:
         """Wait for the compiled update of a batch; raise `Preempted` after a signal."""
-        self._log_planned()
         with self._excluded("compile", "compile_s"):
             program = self.updates.program(
                 batch, self.processes.is_stopping, self.log.status
@@ -147,7 +148,6 @@ class Session:
 
     def begin(self, step: int) -> None:
         """Begin update `step`, after its batch was read."""
-        self._log_planned()
         self.processes.before(step)
 
     def evaluate(self) -> None:
@@ -176,6 +176,7 @@ class Session:
         if request is not None and request.kind == "stop":
             raise self._preempted(request)
         if request is not None:
+            self.recorder.drain()
             self.log.info(events.requested_save(self.state.step))
         if request is not None or self.is_due(self.config.checkpoint_every):
             self._save()
@@ -246,34 +247,29 @@ class Session:
     def _restore(self) -> None:
         """Restore the state, drop later metrics rows, and log the start."""
         state, log, sampler = self.state, self.log, self.state.sampler
-        self._start = start = state.restore()
+        start = state.restore()
+        self._plan = plan = state.plan()
+        self._start = start
         dropped = log.cut_metrics(start, evaluated=not state.is_evaluation_due)
-        plan = state.plan()
         for line in events.opening(sampler, plan, start, state.weights_from):
             log.info(line)
-        report = state.weights_report
-        if not start and report is not None and not report.is_exact:
-            # The checkpointer's own warning is already on the terminal.
-            log.info(events.changed_model(report), terminal=False)
+        if not start:
+            for text in state.weights_warnings:
+                # The constructor has shown this warning before the log was open.
+                log.warning(text, terminal=False)
         warning = self.evaluator.metric_warning()
         if warning is not None:
             log.warning(warning)
         if dropped:
             log.info(events.dropped_rows(dropped, start))
-        self._coming = events.planned(sampler, plan, start, self.config.log_every)
-        self._next = next(self._coming, None)
+        lines = events.planned(sampler, plan, start, self.config.log_every)
+        self._planned = events.PlannedLines(log, lines)
         if start < sampler.total_steps:
             for problem in missing_rows(sampler, self.updates.lookups):
                 log.warning(problem)
             for note in (*plan.notes_on_longest, *self.notes):
                 log.info(note)
-        self._log_planned()
-
-    def _log_planned(self) -> None:
-        """Log the lines about the plan that are due."""
-        while self._next is not None and self._next[0] <= self.state.step:
-            self.log.info(self._next[1])
-            self._next = next(self._coming, None)
+        self._planned.log(start)
 
     def _log_ending(self, error: BaseException | None) -> None:
         """Log how the run ended, after its last checkpoint is written."""
@@ -281,7 +277,7 @@ class Session:
         if self._start is not None and (error is not None or self._start < total):
             checkpointer = state.checkpointer
             latest = None if checkpointer is None else checkpointer.latest_step
-            self.log.info(events.ending(error, total, latest))
+            self.log.info(events.ending(error, self._plan, latest))
 
     def _settings(self) -> dict[str, object]:
         """Return the settings that must be equal in all processes, as JSON values.

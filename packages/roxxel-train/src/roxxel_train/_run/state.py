@@ -14,6 +14,7 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_curriculum import StateMismatch
 
+from roxxel_train._log.logger import collected_warnings
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.events import failed_save
 from roxxel_train._run.folder import CHECKPOINTS
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
 
-    from roxxel_ckpt import RestoreReport
     from roxxel_curriculum import Curriculum, Plan
 
     from roxxel_train._log.logger import Logger
@@ -45,7 +45,7 @@ class RunState:
         step: Updates done.
         is_evaluation_due: Whether the run has yet to evaluate after `step`.
         weights_from: Path and step of the checkpoint that gave a new run its weights.
-        weights_report: How these weights were fitted to a changed model.
+        weights_warnings: Warnings of the checkpointer that read these weights.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RunState:
         self.losses = LossMeans()
         self.is_evaluation_due = False
         self.weights_from: dict[str, Any] | None = None
-        self.weights_report: RestoreReport | None = None
+        self.weights_warnings: list[str] = []
         self._saved_step = 0
         self._spoilt: str | None = None
         self._is_lost = False
@@ -125,7 +125,10 @@ class RunState:
             return
         path = Path(init_from)
         inner = path / CHECKPOINTS
-        with Checkpointer(inner if inner.is_dir() else path, self.model) as other:
+        with (
+            collected_warnings("roxxel_ckpt") as self.weights_warnings,
+            Checkpointer(inner if inner.is_dir() else path, self.model) as other,
+        ):
             if other.peek() is None:
                 raise FileNotFoundError(
                     f"init_from={str(path)!r}: holds no checkpoint; "
@@ -136,7 +139,6 @@ class RunState:
             nnx.update(self.model, streams)
         self.arrays = take(self.model, self.optimizer)
         self.weights_from = {"path": str(init_from), "step": step}
-        self.weights_report = other.report
 
     def run_lock(self) -> AbstractContextManager[None]:
         """Return a context in which process 0 holds `RunFolder.run_lock`."""

@@ -1,0 +1,143 @@
+"""Writes to a name whose files are shards of the first Roxxel do not harm these."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from roxxel_format import Roxxel, ShardError
+from roxxel_format.cli import main
+from roxxel_format.foreign import Roxxel02Tokens
+
+from .helpers import names_in
+from .test_commit import fork, kill_self
+from .test_roxxel02 import shard_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# Two writers of the first Roxxel numbered in their own ways; the last is as ours.
+STARS = ["{:04d}", "base_{:04d}", "{:05d}"]
+TEXT = b"some text and more text"
+
+
+def old_corpus(folder: Path, star: str = STARS[-1]) -> dict[str, bytes]:
+    """Write three old shards, and return their bytes by name."""
+    parts = TEXT[:8], TEXT[8:16], TEXT[16:]
+    shards = {
+        f"wiki_{star.format(number)}.rox": shard_of([part])
+        for number, part in enumerate(parts)
+    }
+    for name, data in shards.items():
+        (folder / name).write_bytes(data)
+    return shards
+
+
+def check_old(folder: Path, shards: dict[str, bytes]) -> None:
+    assert {name: (folder / name).read_bytes() for name in shards} == shards
+
+
+def refusal(path: Path, pattern: Path) -> str:
+    return (
+        f"{path}: is a shard of the first Roxxel (ROXXEL02), but its name is that of a "
+        f"shard of {pattern}; convert the old shards first, with `roxxel-format write "
+        '"new_*.rox" FILES --separator SEP`, or write under another name'
+    )
+
+
+@pytest.mark.parametrize("star", STARS)
+@pytest.mark.parametrize("exist", ["keep", "append", "error"])
+def test_no_write_extends_old_shards(exist: Any, star: str, tmp_path: Path) -> None:
+    shards = old_corpus(tmp_path, star)
+    pattern = tmp_path / "wiki_*.rox"
+
+    with pytest.raises(ShardError) as caught:
+        Roxxel(pattern).write([[1, 2, 3]], exist=exist)
+
+    assert str(caught.value) == refusal(tmp_path / min(shards), pattern)
+    assert names_in(tmp_path) == sorted(shards)
+    check_old(tmp_path, shards)
+
+
+@pytest.mark.parametrize("exist", ["keep", "error"])
+def test_a_write_onto_one_old_shard_says_how_to_convert_it(
+    exist: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "wiki.rox"
+    path.write_bytes(shard_of([TEXT]))
+
+    with pytest.raises((ShardError, FileExistsError)) as caught:
+        Roxxel(path).write([[1, 2, 3]], exist=exist)
+
+    if exist == "keep":
+        assert str(caught.value) == (
+            f"{path}: is a shard of the first Roxxel (ROXXEL02); convert the old "
+            'shards first, with `roxxel-format write "new_*.rox" FILES --separator '
+            "SEP`, or write under another name"
+        )
+    assert path.read_bytes() == shard_of([TEXT])
+
+
+def test_a_replacement_that_fails_changes_nothing(tmp_path: Path) -> None:
+    shards = old_corpus(tmp_path)
+    pattern = tmp_path / "wiki_*.rox"
+    old = Roxxel02Tokens(pattern, separator=ord(" "))
+
+    with pytest.raises(ValueError, match="document 0: value 115 is outside"):
+        Roxxel(pattern).write(
+            old.documents, separator=0, vocab_size=50, exist="replace"
+        )
+
+    assert names_in(tmp_path) == sorted(shards)
+    check_old(tmp_path, shards)
+
+
+@pytest.mark.parametrize("num_shards", [0, 1, 2])
+def test_after_a_killed_replacement_old_shards_are_as_safe_as_before(
+    num_shards: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shards = old_corpus(tmp_path)
+    other = tmp_path / "wiki_00077.rox"
+    other.write_bytes(b"notes of mine")
+    pattern = tmp_path / "wiki_*.rox"
+    limits: dict[str, Any] = {"max_shard_bytes": 20_000, "dtype": "uint16"}
+
+    def killed() -> Iterator[list[int]]:
+        yield from [[1] * 9000] * (num_shards + 1)
+        kill_self()
+
+    def replace() -> None:
+        Roxxel(pattern).write(killed(), exist="replace", **limits)
+
+    assert fork(replace) == -signal.SIGKILL
+    left = set(names_in(tmp_path)) - set(shards) - {other.name}
+    assert len(left) >= 2
+
+    for exist in ("keep", "append", "error"):
+        with pytest.raises(ShardError) as caught:
+            Roxxel(pattern).write([[1, 2, 3]], exist=exist, **limits)
+        assert str(caught.value) == refusal(tmp_path / min(shards), pattern)
+    assert capsys.readouterr().err == ""
+    assert main(["clean", str(pattern)]) == 0
+
+    assert names_in(tmp_path) == sorted([*shards, other.name])
+    check_old(tmp_path, shards)
+    assert other.read_bytes() == b"notes of mine"
+    old = Roxxel02Tokens([tmp_path / name for name in sorted(shards)])
+    assert bytes(old.tokens[:]) == TEXT
+
+
+def test_after_a_replacement_old_shards_stay_beside_the_new(tmp_path: Path) -> None:
+    shards = old_corpus(tmp_path)
+    pattern = tmp_path / "wiki_*.rox"
+    old = Roxxel02Tokens(pattern, separator=ord(" "))
+
+    Roxxel(pattern).write(old.documents, separator=0, exist="replace")
+    Roxxel(pattern).write([[109, 111]], separator=0, exist="append")
+    assert main(["clean", str(pattern)]) == 0
+
+    check_old(tmp_path, shards)
+    documents = [bytes(each) for each in Roxxel(pattern).documents]
+    assert documents == [*TEXT.split(), b"mo"]
