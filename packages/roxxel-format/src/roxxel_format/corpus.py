@@ -19,8 +19,10 @@ from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.target import name_to_write
+from roxxel_format._write.transfer import copy_corpus
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
@@ -450,6 +452,42 @@ class Roxxel:
         corpus = name_to_write(self.filepath)
         write_column(corpus, name, values, per, dtype, exist)
         self._use_current_version()
+
+    def copy_to(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        exist: Literal["error", "replace"] = "error",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> WriteSummary:
+        """Copy the current version, with all earlier versions and columns.
+
+        Source and target may each be on a disk or in a bucket. Every block is verified
+        before it is added, and the manifest is committed last, so a copy that fails or
+        is killed changes no corpus; the same call continues with the files that were
+        copied. If the target is an earlier state of this corpus, only the files that it
+        lacks are copied.
+
+        Args:
+            target: A folder or a pattern such as `wiki_*.rox`, as a path or a URL.
+            exist: What to do if another corpus exists: raise FileExistsError, or
+                replace the corpus and delete its files after the commit.
+            progress: Called with the copied bytes and the bytes to copy.
+
+        Returns:
+            A summary of the copy; `kept` if the target had everything already.
+
+        Raises:
+            FileExistsError: `target` is another corpus, or another write to it was
+                committed during the copy.
+            ShardError: A file of this corpus is damaged or was replaced.
+            ValueError: `target` names one file, or this corpus.
+            OSError: A file cannot be read or written.
+        """
+        lazy = self._lazy
+        path = absolute(target)
+        assert isinstance(path, str)  # noqa: S101 - one path gives one path
+        return copy_corpus(lazy.filepath, path, exist, lazy.timeout_s, progress)
 
     def leftovers(self) -> list[str]:
         """Return the uncommitted files of interrupted writes of this corpus.

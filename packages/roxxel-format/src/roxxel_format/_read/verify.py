@@ -94,7 +94,7 @@ def verify_corpus(
             try:
                 # Opening compares the shard with its manifest entry.
                 shard = contents.open_shard(number)
-                errors.extend(_verify_shard(shard, pool, advance))
+                errors.extend(damage_of_shard(shard, pool, advance))
             except ShardError as error:
                 # A traceback would keep the file open.
                 errors.append(error.with_traceback(None))
@@ -103,8 +103,10 @@ def verify_corpus(
     return VerifyReport(len(contents.paths), total, tuple(errors))
 
 
-def _verify_shard(
-    shard: ShardMap, pool: ThreadPoolExecutor, advance: Callable[[int], None]
+def damage_of_shard(
+    shard: ShardMap,
+    pool: ThreadPoolExecutor,
+    advance: Callable[[int], None] = lambda _: None,
 ) -> list[ShardError]:
     """Return the errors of a shard; raise errors that prevent further checks."""
     layout = shard.layout

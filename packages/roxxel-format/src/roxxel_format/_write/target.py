@@ -35,8 +35,8 @@ def name_to_write(
         )
     if is_url(filepath):
         raise ValueError(
-            f"{filepath}: this release reads buckets and does not write to them; write "
-            "to a disk, then upload the shards, and the manifest last"
+            f"{filepath}: this release does not write documents to buckets; write to a "
+            "disk, then copy the corpus (`Roxxel.copy_to`, or `roxxel-format copy`)"
         )
     resolved(filepath)  # Raises if readers do not know which corpus the path means.
     name = corpus_name(resolved(filepath, _says_number, sharded=sharded))
