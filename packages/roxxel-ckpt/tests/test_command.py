@@ -268,8 +268,8 @@ def test_damaged_step_is_neither_exported_nor_compared(
     said = capsys.readouterr().err.splitlines()
     assert said[:2] == [
         (
-            f"roxxel-ckpt: {tmp_path / '1'}: cannot be exported, checkpoint.json is "
-            "damaged; name another step"
+            f"roxxel-ckpt: {tmp_path / '1'}: cannot be exported because "
+            "checkpoint.json is damaged; name another step"
         ),
         (
             f"roxxel-ckpt: {tmp_path / '1'}: checkpoint.json is damaged; "
@@ -277,7 +277,7 @@ def test_damaged_step_is_neither_exported_nor_compared(
         ),
     ]
     for line, verb in zip(said[2:], ("exported", "compared"), strict=True):
-        start = f"roxxel-ckpt: {tmp_path / '2'}: cannot be {verb}, {short}"
+        start = f"roxxel-ckpt: {tmp_path / '2'}: cannot be {verb} because {short}"
         assert line.startswith(start)
         assert line.endswith("; name another step")
     assert not target.exists()

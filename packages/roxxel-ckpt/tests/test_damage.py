@@ -59,16 +59,17 @@ def test_a_damaged_newest_falls_back_to_the_one_before(
     reading = Checkpointer(tmp_path, fresh, fresh_optimizer)
 
     assert reading.peek() == (10, None)
-    caplog.clear()
     assert reading.restore() == 10
     assert content(fresh, fresh_optimizer) == content(model, optimizer)
-    (record,) = caplog.records
+    (record,) = caplog.records  # one for both calls
     name = path.relative_to(tmp_path / "20")
     assert record.levelname == "WARNING"
     assert record.getMessage() == (
-        f"{tmp_path}/20: cannot be used, {name} is damaged between its bytes 0 and "
-        f"{path.stat().st_size}; trying an older checkpoint"
+        f"{tmp_path}/20: cannot be used because {name} is damaged between its bytes 0 "
+        f"and {path.stat().st_size}; trying an older checkpoint"
     )
+    assert reading.restore() == 10
+    assert caplog.messages == [record.getMessage()] * 2
 
 
 def test_after_a_fall_back_the_run_saves_the_damaged_step_again(tmp_path: Path) -> None:
@@ -106,13 +107,17 @@ def test_the_step_asked_for_is_refused_when_damaged(tmp_path: Path) -> None:
         checkpointer(tmp_path).restore(20)
 
 
-def test_when_nothing_is_sound_restore_does_not_start_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["restore", "peek"])
+def test_when_nothing_is_sound_restore_does_not_start_anew(
+    tmp_path: Path, call: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with checkpointer(tmp_path) as saving:
         save_all(saving, 10)
     flip(largest_file(tmp_path / "10"))
 
     with pytest.raises(CheckpointDamagedError, match="none of its 1 steps can be used"):
-        checkpointer(tmp_path).restore()
+        getattr(checkpointer(tmp_path), call)()
+    assert "cannot be used because state/model/weights/c/0/0 is damaged" in caplog.text
 
 
 class CountingZlib:

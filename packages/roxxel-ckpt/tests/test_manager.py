@@ -250,10 +250,12 @@ def test_damaged_step_falls_back_to_the_one_before(
 
     assert reading.restore() == 200
     assert caplog.messages[0].startswith(
-        f"{folder / '300'}: cannot be used, model/blocks/0/bias cannot be read ("
+        f"{folder / '300'}: cannot be used because model/blocks/0/bias cannot be read ("
     )
     assert caplog.messages[0].endswith("; trying an older checkpoint")
-    with pytest.raises(CheckpointDamagedError, match="300: cannot be used, model/"):
+    with pytest.raises(
+        CheckpointDamagedError, match="300: cannot be used because model"
+    ):
         reading.restore(300)
 
 
@@ -431,4 +433,5 @@ def test_commands_say_what_wrote_the_steps(
     code, text = run("verify", str(folder / "100"))
     assert (code, "DAMAGED, model/blocks/0/bias cannot be read" in text) == (1, True)
     code, text = run("export", str(folder / "100"), "--safetensors", str(file))
-    assert (code, "cannot be exported, model/blocks/0/bias cannot" in text) == (1, True)
+    assert code == 1
+    assert "cannot be exported because model/blocks/0/bias cannot be read" in text

@@ -22,9 +22,9 @@ GOLDEN = Path(__file__).with_name("golden")
 TIMEOUT_S = 180
 
 DAMAGED = (
-    "CheckpointDamagedError: run/3: cannot be used, state/model/weights/c/2/0 is "
-    "damaged between its bytes 0 and 61 (found by process 1); restore() without a step "
-    "uses the newest sound checkpoint"
+    "CheckpointDamagedError: run/3: cannot be used because state/model/weights/c/2/0 "
+    "is damaged between its bytes 0 and 61 (found by process 1); restore() without a "
+    "step uses the newest sound checkpoint"
 )
 FAILED = (
     "CheckpointWriteError: run: the save of step {} failed ({}); earlier checkpoints "

@@ -287,6 +287,15 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
             Checkpointer(url, make()[0])
     with pytest.raises(TypeError, match="step must be an integer, got '3'"):
         checkpointer(tmp_path).restore("3")  # pyright: ignore[reportArgumentType] - the point
+    for use in (
+        checkpointer(tmp_path).save,
+        checkpointer(tmp_path).restore,
+        checkpointer(tmp_path).metrics,
+    ):
+        with pytest.raises(TypeError, match="step must be an integer, got True"):
+            use(True)
+    with pytest.raises(ValueError, match=r"metrics_dict\['loss'\] is larger than any"):
+        checkpointer(tmp_path).save(1, {"loss": 10**400})
     (tmp_path / "file").write_text("")
     with pytest.raises(NotADirectoryError, match="checkpoint_path is a file"):
         checkpointer(tmp_path / "file")
@@ -307,3 +316,28 @@ def test_folder_of_the_run_in_the_place_of_its_checkpoints_is_named(
 
     with pytest.raises(CheckpointNotFoundError, match=r"run/checkpoints does; give"):
         Checkpointer(tmp_path / "run", model).restore()
+
+
+@pytest.mark.parametrize("call", ["restore", "peek"])
+@pytest.mark.parametrize("name", ["3", "0003", "step_3"])
+def test_step_in_the_place_of_its_folder_is_named(
+    tmp_path: Path, name: str, call: str
+) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 3)
+    step = (tmp_path / "3").rename(tmp_path / name)
+    rename = "" if name == "3" else "rename it to 3 and "
+
+    with pytest.raises(CheckpointNotFoundError) as caught:
+        getattr(checkpointer(step), call)()
+    assert str(caught.value) == (
+        f"{step}: is a checkpoint and not a folder of checkpoints; "
+        f"{rename}give {tmp_path}"
+    )
+    if name != "3":
+        with pytest.raises(CheckpointNotFoundError) as caught:
+            getattr(checkpointer(tmp_path), call)()
+        assert str(caught.value) == (
+            f"{step}: is a checkpoint, but its name is not the number of a step; "
+            f"{rename}give {tmp_path}"
+        )

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -364,9 +364,9 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
     read: list[str] = []
     real = documents_in
 
-    def noted(path: str, form: str | None, field: str) -> Iterator[object]:
+    def noted(path: str, *arguments: Any) -> Iterator[object]:
         read.append(path)
-        return real(path, form, field)
+        return real(path, *arguments)
 
     monkeypatch.setattr("roxxel_format.prepare.runner.documents_in", noted)
     assert run("write", target, *inputs) == 1

@@ -331,3 +331,17 @@ def test_npy_items_that_are_no_tokens_are_refused_by_their_type(
     assert str(caught.value) == (
         f"{path}: holds items of type {descr!r}; save integers, floats or bools"
     )
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_floats_that_no_integer_holds_are_rounded_like_others(
+    value: float, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "a.npy", np.array([1.5, value], np.float32))
+    tokens = FlatTokens(tmp_path / "a.npy")
+
+    found = tokens.read([0], 2, "float16")
+
+    assert np.array_equal(found, np.array([[1.5, value]], np.float16), equal_nan=True)
+    with pytest.raises(TypeError, match="float32 tokens cannot be read as int32"):
+        tokens.read([0], 2, "int32")

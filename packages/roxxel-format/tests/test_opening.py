@@ -162,3 +162,16 @@ def test_no_manifest_is_committed_that_readers_would_refuse(
 
     assert names_in(tmp_path) == before
     assert Roxxel(tmp_path / "c_*.rox").num_tokens == 1800
+
+
+@pytest.mark.parametrize("name", ["**.rox", "a**/b.rox"])
+def test_two_stars_within_a_name_are_an_error_that_names_the_path(
+    name: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="within a name") as caught:
+        Roxxel(tmp_path / name).num_tokens  # noqa: B018 - opens the corpus
+
+    assert str(caught.value) == (
+        f'{tmp_path / name}: "**" stands for whole folders, such as in '
+        '"wiki/**/a_*.rox"; use one "*" within a name'
+    )

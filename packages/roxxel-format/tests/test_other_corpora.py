@@ -40,8 +40,26 @@ def test_a_plain_name_is_not_the_corpora_of_one_file_beside_it(
     corpus.write([[7]], exist=exist)
 
     assert corpus.tokens[:].tolist() == [7]
-    assert names_in(tmp_path) == sorted([name, *DAYS])
+    assert names_in(tmp_path) == ["c.rox", *DAYS]
     check_days(tmp_path)
+
+
+@pytest.mark.parametrize("exist", ["keep", "error", "replace"])
+@pytest.mark.parametrize("star", ["00007", "0000", "base_0000"])
+def test_a_write_makes_no_name_that_would_mean_two_corpora(
+    star: str, exist: Any, tmp_path: Path
+) -> None:
+    other = tmp_path / f"c_{star}.rox"
+    other.write_bytes(shard_of([b"AAAA"]))
+
+    with pytest.raises(ShardError) as caught:
+        Roxxel(tmp_path / "c").write([[7]], exist=exist)
+
+    assert str(caught.value) == (
+        f'{tmp_path / "c"}: may mean the file "c.rox" or the shards "c_*.rox"; pass '
+        "one of these names"
+    )
+    assert names_in(tmp_path) == [other.name]
 
 
 def test_the_command_replaces_no_corpora_of_one_file(

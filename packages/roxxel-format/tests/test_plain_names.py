@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel, ShardError
+from roxxel_format import Roxxel, ShardError, ShardWriter
 from roxxel_format.cli import main
 from roxxel_format.foreign import Roxxel02Tokens
 
 from .helpers import documents_of, names_in
-from .test_roxxel02 import write_old
+from .test_roxxel02 import shard_of, write_old
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +26,7 @@ def make(folder: Path, names: tuple[str, ...]) -> None:
     """Write a corpus of each name; `t_*` gets three shards."""
     for name in names:
         limit = LIMIT if "*" in name else None
-        Roxxel(folder / name).write(DOCUMENTS, max_shard_bytes=limit)
+        Roxxel(f"{folder}/{name}").write(DOCUMENTS, max_shard_bytes=limit)
 
 
 SHARDS = [f"t_{number:05d}.rox" for number in range(3)]
@@ -48,9 +49,11 @@ READ: list[tuple[tuple[str, ...], str, list[str] | None]] = [
     (("t.rox", "t_*.rox"), "t.rox", ["t.rox"]),
     (("t.rox", "t_*.rox"), "t_*.rox", SHARDS),
     (("t.rox", "t_*.rox"), "t", None),
-    (("t",), "t", ["t/shard_00000.rox"]),
-    (("t", "t_*.rox", "t.rox"), "t", ["t/shard_00000.rox"]),
-    (("t", "t_*.rox"), "t.rox", SHARDS),
+    (("t/",), "t", ["t/shard_00000.rox"]),
+    (("t/",), "t/", ["t/shard_00000.rox"]),
+    (("t.rox",), "t/", None),
+    (("t/", "t_*.rox", "t.rox"), "t", ["t/shard_00000.rox"]),
+    (("t/", "t_*.rox"), "t.rox", SHARDS),
 ]
 
 
@@ -58,9 +61,9 @@ READ: list[tuple[tuple[str, ...], str, list[str] | None]] = [
 def test_a_plain_name_is_read_as_what_exists(
     existing: tuple[str, ...], path: str, shards: list[str] | None, tmp_path: Path
 ) -> None:
-    # From the longest name on: `t` and `t.rox` would mean `t_*.rox`.
+    # From the longest name on: `t.rox` would mean `t_*.rox`.
     make(tmp_path, tuple(sorted(existing, key=lambda name: "*" in name)))
-    corpus = Roxxel(tmp_path / path)
+    corpus = Roxxel(f"{tmp_path}/{path}")
 
     if shards is None:
         with pytest.raises((FileNotFoundError, ShardError)) as caught:
@@ -93,7 +96,15 @@ WRITTEN: list[tuple[tuple[str, ...], str, dict[str, Any], list[str] | str]] = [
     ((), "t.rox", {}, ["t.rox"]),
     ((), "t.rox", {"exist": "append"}, ["t_00000.rox"]),
     ((), "t.rox", {"max_shard_bytes": LIMIT}, ["t_00000.rox"]),
-    ((), "t", {"max_shard_bytes": LIMIT}, ["t/shard_00000.rox"]),
+    ((), "t", {}, ["t.rox"]),
+    ((), "t", {"exist": "append"}, ["t_00000.rox"]),
+    ((), "t", {"max_shard_bytes": LIMIT}, ["t_00000.rox"]),
+    ((), "t/", {}, ["t/shard_00000.rox"]),
+    ((), "t/", {"max_shard_bytes": LIMIT}, ["t/shard_00000.rox"]),
+    ((), "t.rox/", {}, ["t.rox/shard_00000.rox"]),
+    ((), "t/*.rox", {}, ["t/00000.rox"]),
+    (("t/",), "t", {"exist": "append"}, ["t/shard_00000.rox", "t/shard_00001.rox"]),
+    (("t.rox",), "t/", {}, ["t/shard_00000.rox"]),
     (("t_*.rox",), "t.rox", {"max_shard_bytes": LIMIT}, SHARDS),  # kept
     (("t_*.rox",), "t.rox", {}, "made with other arguments (max_shard_bytes=20000 in"),
     (("t_*.rox",), "t.rox", {"exist": "error"}, "the corpus exists already"),
@@ -130,7 +141,7 @@ def test_a_write_to_a_plain_name_makes_what_reading_finds(
     make(tmp_path, existing)
     before = names_in(tmp_path)
     documents = DOCUMENTS if expected == SHARDS else OTHER
-    corpus = Roxxel(tmp_path / path)
+    corpus = Roxxel(f"{tmp_path}/{path}")
 
     if isinstance(expected, str):
         with pytest.raises((FileExistsError, ValueError)) as caught:
@@ -140,9 +151,22 @@ def test_a_write_to_a_plain_name_makes_what_reading_finds(
     else:
         corpus.write(documents, **arguments)
         assert corpus.paths == [str(tmp_path / shard) for shard in expected]
-        assert Roxxel(tmp_path / path).paths == corpus.paths
+        assert Roxxel(f"{tmp_path}/{path}").paths == corpus.paths
         assert corpus.verify().ok
         assert corpus.tokens[-100:].tolist() == documents[-1][-100:].tolist()
+
+
+@pytest.mark.parametrize("first", ["t", "t.rox"])
+@pytest.mark.parametrize("limit", [None, LIMIT])
+def test_a_name_with_and_without_its_ending_is_one_corpus(
+    first: str, limit: int | None, tmp_path: Path
+) -> None:
+    summary = Roxxel(tmp_path / first).write(DOCUMENTS, max_shard_bytes=limit)
+
+    for name in ("t", "t.rox"):
+        again = Roxxel(tmp_path / name).write(DOCUMENTS, max_shard_bytes=limit)
+        assert again.kept
+        assert again.paths == summary.paths
 
 
 def test_columns_versions_and_cleaning_find_the_shards_of_a_plain_name(
@@ -188,3 +212,58 @@ def test_old_shards_are_found_by_a_plain_name(tmp_path: Path) -> None:
         assert Roxxel02Tokens(tmp_path / name).num_tokens == 512
         with pytest.raises(ShardError, match="is a shard of the first Roxxel"):
             Roxxel(tmp_path / name).num_tokens  # noqa: B018 - opens the corpus
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("t_1.rox", "t_2.rox"),
+        ("t_2024.rox", "t_2025.rox"),
+        ("t_20240101.rox", "t_20240102.rox"),
+    ],
+)
+def test_corpora_of_one_file_are_not_shards_of_a_plain_name(
+    names: tuple[str, ...], tmp_path: Path
+) -> None:
+    make(tmp_path, names)
+
+    for name in ("t", "t.rox"):
+        with pytest.raises(FileNotFoundError, match=f"{name}: no such file or folder"):
+            Roxxel(tmp_path / name).num_tokens  # noqa: B018 - opens the corpus
+    make(tmp_path, ("t.rox",))
+    for name in ("t", "t.rox"):
+        assert Roxxel(tmp_path / name).paths == [str(tmp_path / "t.rox")]
+
+
+@pytest.mark.parametrize("other", ["t_7.rox", "t_2024.rox", "t_00007.rox"])
+def test_a_file_with_a_number_does_not_turn_a_write_into_shards(
+    other: str, tmp_path: Path
+) -> None:
+    (tmp_path / other).write_bytes(b"junk")
+
+    Roxxel(tmp_path / "t.rox").write(OTHER)
+
+    assert names_in(tmp_path) == sorted(["t.rox", other])
+
+
+def test_a_damaged_shard_of_a_plain_name_is_an_error_that_names_it(
+    tmp_path: Path,
+) -> None:
+    with ShardWriter(tmp_path / "t_00000.rox", "uint8") as writer:
+        writer.append(np.array([1]))
+    assert Roxxel(tmp_path / "t").tokens[:].tolist() == [1]
+    os.truncate(tmp_path / "t_00000.rox", 5000)
+
+    with pytest.raises(ShardError, match=r"t_00000\.rox: "):
+        Roxxel(tmp_path / "t").num_tokens  # noqa: B018 - opens the corpus
+
+
+def test_old_shards_of_a_plain_name_are_those_with_numbers(tmp_path: Path) -> None:
+    others = ["t_more_0000.rox", "t_base_more_0000.rox", "t_base.rox", "t_0001.rox.bak"]
+    for name in ["t_0001.rox", "t_0000.rox", "t_base_0002.rox", *others]:
+        (tmp_path / name).write_bytes(shard_of([name.encode()]))
+
+    for name in ("t", "t.rox"):
+        tokens = Roxxel02Tokens(tmp_path / name).tokens[:]
+        assert bytes(tokens) == b"t_0000.roxt_0001.roxt_base_0002.rox"
+    assert bytes(Roxxel02Tokens(tmp_path / "t_more").tokens[:]) == b"t_more_0000.rox"

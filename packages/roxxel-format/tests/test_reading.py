@@ -81,8 +81,13 @@ def test_many_windows_up_to_the_last_token_are_runs_of_the_line(
         st.sampled_from(["/", ".", "..", "a", ".b", "c.", " ", "~", "*"]), min_size=1
     ).map("".join)
 )
-def test_a_path_is_made_absolute_as_pathlib_does(path: str) -> None:
-    assert Roxxel(path).filepath == str(Path(path).absolute())
+def test_a_path_is_made_absolute_as_pathlib_does_but_keeps_a_slash_at_its_end(
+    path: str,
+) -> None:
+    absolute = str(Path(path).absolute())
+    slash = "/" * (path.endswith("/") and not absolute.endswith("/"))
+
+    assert Roxxel(path).filepath == absolute + slash
 
 
 @given(lengths=LENGTHS, separator=st.sampled_from([None, 7, b"ab\0\1"]))

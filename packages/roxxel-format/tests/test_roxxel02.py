@@ -19,6 +19,8 @@ from roxxel_format import Roxxel, ShardError, TokenReader
 from roxxel_format.cli import main
 from roxxel_format.foreign import Roxxel02Tokens
 
+from .helpers import names_in
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -117,7 +119,8 @@ def test_documents_end_behind_each_row_of_separators(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     folder = tmp_path_factory.mktemp("old")
-    line = write_old(folder, documents, separator)
+    # In one block: documents that hold separators look like padding in others.
+    line = write_old(folder, documents, separator, block_size=4096)
 
     old = Roxxel02Tokens(folder, separator=separator)
 
@@ -132,6 +135,82 @@ def test_documents_end_behind_each_row_of_separators(
         pieces.append(last)
     pieces = [each for each in pieces if each]
     assert [each for each in found if each] == pieces
+
+
+@given(
+    writes=st.lists(
+        st.lists(
+            st.binary(max_size=40).map(lambda each: b"x" + each.replace(b"<", b"")),
+            min_size=1,
+            max_size=5,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    is_one_shard=st.booleans(),
+    block_size=st.sampled_from([16, 17, 64]),
+)
+def test_padding_between_two_writes_belongs_to_no_document(
+    writes: list[list[bytes]],
+    is_one_shard: bool,
+    block_size: int,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder, separator = tmp_path_factory.mktemp("old"), b"<e>"
+    blocks: list[list[bytes]] = []
+    for documents in writes:
+        # An empty document ends each write: its padding has two separators or more.
+        data = b"".join(each + separator for each in [*documents, b""])
+        data += (separator * block_size)[: -len(data) % block_size]
+        at = range(0, len(data), block_size)
+        blocks.append([data[start : start + block_size] for start in at])
+    if is_one_shard:
+        blocks = [[block for each in blocks for block in each]]
+    for number, each in enumerate(blocks):
+        (folder / f"old_{number:04d}.rox").write_bytes(shard_of(each))
+
+    old = Roxxel02Tokens(folder / "old_*.rox", separator=separator)
+
+    expected = [document for documents in writes for document in documents]
+    assert [bytes(each) for each in old.documents] == expected
+
+
+def test_padding_of_less_than_a_separator_ends_with_its_shard(tmp_path: Path) -> None:
+    (tmp_path / "m_0000.rox").write_bytes(shard_of([b"hello<e>", b"you<e><e"]))
+    (tmp_path / "m_0001.rox").write_bytes(shard_of([b"world<e>", b"abc<e><e"]))
+
+    old = Roxxel02Tokens(tmp_path / "m_*.rox", separator=b"<e>")
+
+    assert [bytes(each) for each in old.documents] == [
+        b"hello",
+        b"you",
+        b"world",
+        b"abc",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "documents"),
+    [
+        # A document that begins like a separator, at the end of a block.
+        ([b"hello<e><", b"html><e>"], [b"hello", b"<html>"]),
+        ([b"hello<e><", b"e>x<e>"], [b"hello", b"x"]),
+        # Padding, then a document that is empty, or begins like a separator.
+        ([b"hi<e><e><e", b"<e>x<e>"], [b"hi", b"x"]),
+        ([b"hi<e><e><e", b"<ex<e>"], [b"hi", b"<ex"]),
+        ([b"hi<e><e><e"], [b"hi"]),
+        ([b"<e"], [b"<e"]),
+    ],
+)
+def test_part_of_a_separator_is_padding_only_at_the_end_of_a_write(
+    blocks: list[bytes], documents: list[bytes], tmp_path: Path
+) -> None:
+    (tmp_path / "m_0000.rox").write_bytes(shard_of(blocks))
+
+    old = Roxxel02Tokens(tmp_path / "m_*.rox", separator=b"<e>")
+
+    assert [bytes(each) for each in old.documents] == documents
+    assert b"".join(map(bytes, old.documents.with_separator)) == b"".join(blocks)
 
 
 def test_without_a_separator_the_line_is_one_document(tmp_path: Path) -> None:
@@ -168,7 +247,8 @@ def test_a_shard_of_roxxel01_needs_its_item_type(tmp_path: Path) -> None:
         Roxxel02Tokens(path)
 
     assert str(caught.value) == (
-        f'{path}: records no item type; pass dtype, which is "uint8" for text'
+        f"{path}: records no item type; pass the type as dtype (--dtype on the command "
+        'line), "uint8" for text'
     )
     assert Roxxel02Tokens(path, "int32").tokens[:].tolist() == tokens.tolist()
 
@@ -496,8 +576,8 @@ def test_the_command_cuts_no_compressed_old_shard(
     assert main(["write", str(tmp_path / "n.rox"), str(path), "--separator", "10"]) == 1
 
     assert capsys.readouterr().err == (
-        f"roxxel-format: {path}: is compressed, and documents can only be cut in plain "
-        "shards; pass plain files, or --separator none\n"
+        f"roxxel-format: {path}: is compressed, but only shards in uncompressed files "
+        "can be cut into documents; pass uncompressed files, or --separator none\n"
     )
 
 
@@ -554,3 +634,49 @@ def test_the_command_names_a_damaged_old_shard(
 
     assert f"{path}: not a shard of ROXXEL02 or" in capsys.readouterr().err
     assert not list(tmp_path.glob("new_*"))
+
+
+@pytest.mark.parametrize("separator", [[], ["--separator", "0"]])
+def test_the_command_refuses_negative_tokens(
+    separator: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "old_0000.rox"
+    tokens = np.array([5, 6, -7, 0], np.int32)
+    path.write_bytes(shard_of([tokens.tobytes()], "int32"))
+
+    assert main(["write", str(tmp_path / "n_*.rox"), str(path), *separator]) == 1
+
+    error = capsys.readouterr().err
+    assert f"{path}: holds the token -7 (byte 8 on), and tokens cannot be" in error
+    assert names_in(tmp_path) == ["old_0000.rox"]
+
+
+@pytest.mark.parametrize("separator", [[], ["--separator", "0"]])
+def test_the_command_takes_the_item_type_of_shards_that_record_none(
+    separator: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, target = tmp_path / "old_0000.rox", tmp_path / "n_*.rox"
+    path.write_bytes(shard_of([b"abc\0"], magic=b"ROXXEL01"))
+    write = ["write", str(target), str(path), *separator]
+
+    assert main(write) == 1
+    assert "pass the type as dtype (--dtype on the command" in capsys.readouterr().err
+    assert main([*write, "--dtype", "uint8"]) == 0
+
+    assert bytes(Roxxel(target).tokens[:]) == b"abc\0"
+
+
+def test_a_shard_of_the_present_format_is_not_converted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.rox"
+    Roxxel(path).write([[1]])
+
+    with pytest.raises(ShardError, match="is a shard of the present format already; "):
+        Roxxel02Tokens(path)
+    assert main(["write", str(tmp_path / "n_*.rox"), str(path)]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel-format: {path}: is a shard of the present format already; read it "
+        "with roxxel_format.Roxxel\n"
+    )

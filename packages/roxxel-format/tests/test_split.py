@@ -83,8 +83,9 @@ def test_output_that_is_the_source_is_refused_before_anything_is_written(
     [
         ("new.rox", "new.rox"),
         ("new.rox", "many/../new.rox"),
-        ("new", "new/shard_*.rox"),
-        ("new/*.rox", "new"),
+        ("new/", "new/shard_*.rox"),
+        ("new/*.rox", "new/"),
+        ("new", "new.rox"),
         ("link/b_*.rox", "many/b_*.rox"),
         ("b_*.rox", "b_00003.rox"),
         ("b_00003.rox", "b_*.rox"),
@@ -98,12 +99,13 @@ def test_outputs_that_are_one_corpus_are_refused_before_anything_is_written(
     before = files_in(folder)
 
     source = folder / "one.rox"
-    code = split(source, folder / kept, folder / held_out, "--exist", "replace")
+    outputs = f"{folder}/{kept}", f"{folder}/{held_out}"
+    code = split(source, *outputs, "--exist", "replace")
 
     assert code == 1
     message = capsys.readouterr().err
-    assert f"{folder / held_out}: a write could delete files of " in message
-    assert f"{folder / kept}, the corpus of the kept documents; use ano" in message
+    assert f"{outputs[1]}: a write could delete files of " in message
+    assert f"{outputs[0]}, the corpus of the kept documents; use ano" in message
     assert files_in(folder) == before
 
 
@@ -133,10 +135,10 @@ def test_outputs_beside_the_source_leave_it_whole(
 
 
 def test_a_folder_that_gets_both_outputs_keeps_both(folder: Path) -> None:
-    kept, held_out = folder / "new" / "kept_*.rox", folder / "new"
+    kept, held_out = folder / "new" / "kept_*.rox", f"{folder}/new/"
 
     assert split(folder / "one.rox", kept, held_out, "--exist", "replace") == 0
 
-    parts = [Roxxel(kept), Roxxel(held_out / "shard_*.rox")]
+    parts = [Roxxel(kept), Roxxel(folder / "new" / "shard_*.rox")]
     found = [each.tolist() for part in parts for each in part.documents]
     assert sorted(found) == DOCUMENTS

@@ -120,6 +120,16 @@ def test_iterating_twice_gives_the_same_and_epochs_differ() -> None:
         loader.batch(10)
 
 
+@pytest.mark.parametrize(
+    "dataset", [RangeDataset(4), StreamingDataset([0, 1].__iter__)]
+)
+def test_a_negative_step_without_a_last_step_is_an_index_error(dataset: Any) -> None:
+    loader = Dataloader(dataset, 2, epochs=None)
+
+    with pytest.raises(IndexError, match=r"^step is -1; give 0 or more$"):
+        loader.batch(-1)
+
+
 def test_an_endless_loader_has_no_length() -> None:
     loader = Dataloader(RangeDataset(4), 2, epochs=None)
 

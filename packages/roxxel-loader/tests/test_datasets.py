@@ -23,6 +23,7 @@ from roxxel_loader import (
     ShuffledDataset,
     SimpleDataset,
     SlicedDataset,
+    StreamingDataset,
     ZipDataset,
 )
 
@@ -224,6 +225,26 @@ def test_a_shuffle_is_a_permutation_that_the_seed_decides(num: int, seed: int) -
 
     assert sorted(items) == list(range(num))
     assert items == fetch(ShuffledDataset(RangeDataset(num), seed), range(num))
+
+
+@pytest.mark.parametrize("make", [jax.random.key, jax.random.PRNGKey])
+def test_a_seed_may_be_a_key_of_jax(make: Any) -> None:
+    items = SimpleDataset(list(range(50)))
+    stream = StreamingDataset(lambda: range(50))
+
+    assert list(items.shuffle(make(7))) == list(items.shuffle(7))
+    assert list(items.sample(9, make(7))) == list(items.sample(9, 7))
+    assert list(stream.shuffle(20, make(7))) == list(stream.shuffle(20, 7))
+    one, other = jax.random.split(make(0))
+    assert list(items.shuffle(one)) != list(items.shuffle(other))
+
+
+@pytest.mark.parametrize(
+    "seed", [1.5, None, "1", np.ones(2), jax.random.split(jax.random.key(0))]
+)
+def test_a_seed_that_is_neither_integer_nor_key_is_an_error(seed: Any) -> None:
+    with pytest.raises(TypeError, match="give an integer, or one key"):
+        RangeDataset(3).shuffle(seed)
 
 
 def test_a_shuffle_of_a_huge_dataset_costs_no_index_array() -> None:

@@ -11,7 +11,7 @@ import optax
 import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
-from roxxel_ckpt import Checkpointer, CheckpointMismatchError
+from roxxel_ckpt import Checkpointer, CheckpointMismatchError, CheckpointNotFoundError
 from roxxel_curriculum import Phase
 from roxxel_train import RunMismatchError
 
@@ -118,6 +118,15 @@ def test_folder_without_a_checkpoint_is_named(tmp_path: Path, made: bool) -> Non
 
     assert empty.exists() is made
     assert not (tmp_path / "run").exists()
+
+
+def test_step_in_the_place_of_its_folder_is_named(
+    source: Trainer, tmp_path: Path
+) -> None:
+    folder = folder_of(source) / "checkpoints"
+
+    with pytest.raises(CheckpointNotFoundError, match=f"folder of .*; give {folder}$"):
+        trainer(tmp_path, init_from=folder / "6")
 
 
 class Other(Tiny):

@@ -115,7 +115,27 @@ def test_parts_keep_all_devices_of_their_batch_busy_or_the_remedy_does(
     for note in notes:
         (choices,) = re.findall(r"use grad_accum_steps=([\d or]+),", note)
         remedies = {int(choice) for choice in choices.split(" or ")}
-        assert remedies == {n for n in range(1, 65) if serves(n)}
+        serving = sorted(filter(serves, range(1, 65)), key=lambda n: abs(n - parts))
+        assert remedies == set(serving[:4])
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "parts", "choices"),
+    [
+        (5040, 11, "8 or 9 or 10 or 12"),
+        (4, 10**6, "1 or 2 or 4"),
+        (2**34, 3, "1 or 2 or 4 or 8"),
+        (2**61 - 1, 2, "1 or 2305843009213693951"),
+    ],
+)
+def test_remedy_names_the_nearest_numbers_of_parts(
+    batch_size: int, parts: int, choices: str
+) -> None:
+    placement = BatchPlacement(on_mesh({"data": 1}, "data"))
+
+    with pytest.raises(ValueError, match=f"use grad_accum_steps={choices}, or another"):
+        accumulation_notes(phases(batch_size), parts, placement)
+    assert accumulation_notes(phases(batch_size), 1, placement) == []
 
 
 def test_part_that_leaves_devices_idle_is_named_and_refused_if_strict() -> None:

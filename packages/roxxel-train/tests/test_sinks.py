@@ -171,3 +171,5 @@ def test_what_cannot_be_called_is_no_sink(tmp_path: Path) -> None:
         Logger(tmp_path, ["wandb"])  # pyright: ignore[reportArgumentType] - the point
     with pytest.raises(TypeError, match="give a list of functions"):
         Logger(tmp_path, print)  # pyright: ignore[reportArgumentType] - the point
+    with pytest.raises(TypeError, match="sinks is a str; give a list of functions"):
+        Logger(tmp_path, "prefix")  # pyright: ignore[reportArgumentType] - the point

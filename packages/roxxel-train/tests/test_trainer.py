@@ -591,6 +591,8 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
         ({"save_path": "a\0b"}, "contains a NUL; give another folder"),
         ({"save_path": "gs://b/run"}, "save_path='gs://b/run': is a URL, .* local"),
         ({"save_path": Path("s3://b/run")}, "save_path='s3:/b/run': is a URL"),
+        ({"init_from": "gs://b/run"}, "init_from='gs://b/run': is a URL, .* yet; copy"),
+        ({"init_from": Path("s3://b/run")}, "init_from='s3:/b/run': is a URL"),
     ],
 )
 def test_wrong_argument_is_named(
@@ -610,11 +612,16 @@ def test_wrong_argument_is_named(
         ({"curriculum": [Phase(2, 4, 9)]}, "curriculum is a list; give a Curriculum"),
         ({"eval_curriculum": 3}, "eval_curriculum is a int; give a Curriculum"),
         ({"logger": print}, "logger is a builtin_function_or_method; give a Logger"),
-        ({"checkpointer": "x"}, "checkpointer is a str; give a Checkpointer"),
+        (
+            {"checkpointer": "x"},
+            "checkpointer is a str; give a Checkpointer, or save_path='x'$",
+        ),
         ({"timeout": "long"}, "timeout must be a number, got 'long'"),
         ({"timeout": None}, "timeout must be a number, got None"),
         ({"hang_after_s": "5"}, "hang_after_s must be a number, got '5'"),
         ({"checkpoint_every": None}, "checkpoint_every must be an integer, got None"),
+        ({"grad_accum_steps": True}, "grad_accum_steps must be an integer, got True"),
+        ({"timeout": True}, "timeout must be a number, got True"),
         ({"max_to_keep": 1.5}, "max_to_keep must be an integer, got 1.5"),
         ({"mesh": jax.devices()}, "mesh is a list; .*jax.sharding.Mesh"),
         ({"mesh": None, "data_sharding": "data"}, "data_sharding is a str; .*Named"),
@@ -709,7 +716,7 @@ def test_damage_that_is_met_stays_in_the_log(
 
     assert again.run().start_step == 8
 
-    said = "cannot be used, .* trying an older checkpoint"
+    said = "cannot be used because .* trying an older checkpoint"
     assert len(re.findall(said, (tmp_path / "run" / "system.log").read_text())) == 1
     shown = len(re.findall(said, capfd.readouterr().err))
     assert shown == (0 if program_logs else 1)

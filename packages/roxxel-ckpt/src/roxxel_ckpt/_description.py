@@ -190,8 +190,8 @@ class Description:
             for name, value in self.metrics.items()
         }
         body["leaves"] = {name: [s.dtype, list(s.shape)] for name, s in specs.items()}
-        # Parse the JSON before sealing: the reader checksums parsed JSON, and both
-        # checksums must be of the same values.
+        # Convert to JSON and back before sealing: the reader computes the CRC-32 of
+        # the parsed JSON, so the writer must compute it of the same values.
         return sealed(json.loads(json.dumps(body)))
 
 
@@ -297,13 +297,14 @@ def descriptions(folder: Folder) -> dict[int, Description]:
 
 
 def checked_step(step: Any) -> int:
-    """Return a step of any integer type as an int."""
+    """Return a step of any integer type as an int; a bool is not an integer."""
+    message = f"step must be an integer, got {step!r}; give the number of updates done"
+    if isinstance(step, bool):
+        raise TypeError(message)
     try:
         number = index(step)
     except TypeError as error:
-        raise TypeError(
-            f"step must be an integer, got {step!r}; give the number of updates done"
-        ) from error
+        raise TypeError(message) from error
     if number < 0:
         raise ValueError(f"step must be 0 or more, got {number}")
     return number
@@ -324,6 +325,10 @@ def checked_metrics(metrics: Mapping[str, Any] | None) -> dict[str, float]:
             continue
         try:
             checked[str(name)] = float(value)
+        except OverflowError as error:
+            raise ValueError(
+                f"metrics_dict[{name!r}] is larger than any float; give a float"
+            ) from error
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"metrics_dict[{name!r}] must be a number, got {type(value).__name__}"

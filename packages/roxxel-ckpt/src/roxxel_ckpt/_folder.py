@@ -44,6 +44,8 @@ NOT_SHARED_REMEDY = "give checkpoint_path a folder on a disk that all processes 
 _LEFTOVER = re.compile(
     r"[0-9]+(\.[0-9a-f]+)?\.roxxel-(staged|deleted)(\.orbax-checkpoint-tmp.*)?"
 )
+# Names that Orbax can give to steps, with a prefix or leading zeros.
+_OTHER_NAME = re.compile(r"(?:.*_)?([0-9]+)")
 _STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
 
 
@@ -75,13 +77,36 @@ class Folder:
     def __str__(self) -> str:
         return str(self.path)
 
-    def check_not_of_a_run(self) -> None:
-        """Raise CheckpointNotFoundError if the subfolder `checkpoints` has steps."""
+    def check_has_no_misplaced_step(self) -> None:
+        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+
+        The folder may be a run, whose subfolder `checkpoints` has steps, or a step. Or
+        the folder may have steps under names that are not numbers, such as `step_3`.
+        """
         inner = Folder(self.path / "checkpoints")
         if inner.steps():
             raise CheckpointNotFoundError(
                 f"{self}: holds no step, but {inner} does; give that folder"
             )
+        if _is_step(self.path):
+            raise CheckpointNotFoundError(
+                f"{self}: is a checkpoint and not a folder of checkpoints; "
+                f"{self._remedy_for(self.path)}"
+            )
+        entries = self.path.iterdir() if self.path.is_dir() else ()
+        for entry in sorted(entries):
+            if _OTHER_NAME.fullmatch(entry.name) and _is_step(entry):
+                raise CheckpointNotFoundError(
+                    f"{entry}: is a checkpoint, but its name is not the number of a "
+                    f"step; {self._remedy_for(entry)}"
+                )
+
+    def _remedy_for(self, directory: Path) -> str:
+        found = _OTHER_NAME.fullmatch(directory.name)
+        remedy = f"give {directory.parent}"
+        if _STEP.fullmatch(directory.name) or not found:
+            return remedy
+        return f"rename it to {int(found[1])} and {remedy}"
 
     def step_path(self, step: int) -> Path:
         """Return the directory of a finished step, whether or not it exists.
@@ -224,6 +249,11 @@ def is_of_manager(directory: Path) -> bool:
 
 def _is_finished(directory: Path) -> bool:
     return _is_committed(directory) or _num_of_manager(directory) == len(_OF_MANAGER)
+
+
+def _is_step(directory: Path) -> bool:
+    """Return whether a directory of any name holds a step, which may be damaged."""
+    return _is_committed(directory) or is_of_manager(directory)
 
 
 def _is_committed(directory: Path) -> bool:

@@ -1,8 +1,9 @@
 """Read what an Orbax `CheckpointManager` recorded about its checkpoints.
 
-The first Roxxel saved with such a manager. A step has two items: `default`, the NNX
-state of the tuple `(model, optimizer)`, and `metrics`, which holds the loss. This
-package restores these checkpoints and never writes any. Their files have no digests.
+The first Roxxel, an older library of this name, saved its checkpoints with such a
+manager. A step has two items: `default`, the NNX state of the tuple
+`(model, optimizer)`, and `metrics`, which holds the loss. This package restores these
+checkpoints and never writes any. Their files have no digests.
 """
 
 from __future__ import annotations

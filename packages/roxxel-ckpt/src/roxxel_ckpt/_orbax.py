@@ -194,7 +194,10 @@ def versions() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _quiet() -> Generator[None, None, None]:
-    """Hide tracebacks and hints that Orbax logs; Orbax also raises its errors."""
+    """Hide what Orbax logs, such as tracebacks and hints.
+
+    No error is lost, because Orbax also raises its errors.
+    """
 
     def is_not_of_orbax(record: logging.LogRecord) -> bool:
         return "orbax" not in record.pathname

@@ -90,6 +90,7 @@ class Restorer:
         """
         if step is not None and step not in steps:
             raise not_found(self._folder, step)
+        skipped: list[tuple[Path, str]] = []
         for number in [step] if step is not None else reversed(steps):
             candidate, problem = self._verified(live, number, options)
             if problem is None:
@@ -97,16 +98,17 @@ class Restorer:
             directory = self._folder.step_path(number)
             if step is not None:
                 raise CheckpointDamagedError(
-                    f"{directory}: cannot be used, {problem}; restore() without a step "
-                    "uses the newest sound checkpoint"
+                    f"{directory}: cannot be used because {problem}; restore() without "
+                    "a step uses the newest sound checkpoint"
                 )
-            if process_index() == 0:
-                _logger.warning(
-                    "%s: cannot be used, %s; trying an older checkpoint",
-                    directory,
-                    problem,
-                )
+            skipped.append((directory, problem))
+            # After a successful `peek`, the `restore` that follows logs the damage. The
+            # trainer calls `peek` before it opens the log of the run.
+            if options is not None:
+                _log_damage(skipped[-1:])
         if steps:
+            if options is None:
+                _log_damage(skipped)
             raise CheckpointDamagedError(
                 f"{self._folder}: none of its {len(steps)} steps can be used; "
                 "give another folder to start anew, or repair this one"
@@ -238,6 +240,16 @@ class Restorer:
         if missing:
             return f"{missing[0]} has no digest"
         return self._verifier.find_damage(directory, {n: digests[n] for n in names})
+
+
+def _log_damage(skipped: list[tuple[Path, str]]) -> None:
+    if process_index() == 0:
+        for directory, problem in skipped:
+            _logger.warning(
+                "%s: cannot be used because %s; trying an older checkpoint",
+                directory,
+                problem,
+            )
 
 
 def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:

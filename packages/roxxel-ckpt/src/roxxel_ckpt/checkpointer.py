@@ -263,8 +263,9 @@ class Checkpointer:
             The restored step; 0 if the folder holds no checkpoint.
 
         Raises:
-            CheckpointNotFoundError: The requested step does not exist, or only the
-                subfolder `checkpoints` has steps.
+            CheckpointNotFoundError: The requested step does not exist; or the folder
+                has no steps, but is a step itself, or is a run whose subfolder
+                `checkpoints` has steps, or holds a step whose name is not a number.
             CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
             CheckpointMismatchError: The checkpoint does not fit the live objects.
             CheckpointStateLostError: Reading failed after the live arrays were
@@ -282,7 +283,6 @@ class Checkpointer:
             live, chosen = self._choose("restore", step, options)
             self._restorer.forget()
             if chosen is None:
-                self._folder.check_not_of_a_run()
                 return 0
             report = self._report = self._restorer.read(live, chosen, release=release)
             self._extra = chosen.description.extra
@@ -304,7 +304,8 @@ class Checkpointer:
         """Return step and `extra` of the checkpoint that `restore` would use.
 
         The live objects stay unchanged. The next `restore` skips the verification of
-        files that `peek` verified, unless the files have changed.
+        files that `peek` verified, unless the files have changed. `restore` also logs
+        the damaged checkpoints; `peek` logs them only if no checkpoint is sound.
 
         Args:
             step: The step; None for the newest sound checkpoint.
@@ -313,7 +314,7 @@ class Checkpointer:
             None if the folder holds no checkpoint.
 
         Raises:
-            CheckpointNotFoundError: The requested step does not exist.
+            CheckpointNotFoundError: As for `restore`.
             CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
             CheckpointWriteError: The previous save failed in the background.
             CheckpointTimeoutError: The previous save, or another process, needs more
@@ -470,4 +471,7 @@ class Checkpointer:
         steps = _channel.agree(call, self._wait, list_steps, self._timeout_s)
         live = LiveState(self._model, self._optimizer)
         wanted = None if step is None else checked_step(step)
-        return live, self._restorer.choose(live, steps, wanted, options)
+        chosen = self._restorer.choose(live, steps, wanted, options)
+        if chosen is None:
+            self._folder.check_has_no_misplaced_step()
+        return live, chosen

@@ -290,7 +290,7 @@ def _check_sound(directory: Path, done: str) -> None:
     damage = _damage(directory)
     if damage is not None:
         raise CheckpointDamagedError(
-            f"{directory}: cannot be {done}, {damage}; name another step"
+            f"{directory}: cannot be {done} because {damage}; name another step"
         )
 
 

@@ -62,9 +62,9 @@ class Curriculum:
     Raises:
         TypeError: An argument has the wrong type, or a source is not a token reader.
         CurriculumError: The sources cannot meet the schedule, or a source holds tokens
-            outside the range of int32. If only runs that began with a smaller `longest`
-            can meet the schedule, the constructor does not raise; `sampler` and `plan`
-            raise if called without a state.
+            outside the range of int32. A run that began with a smaller `longest` may be
+            able to meet a schedule that a new run cannot. Then the constructor does not
+            raise, but `sampler` and `plan` raise if called without a state.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader

@@ -29,10 +29,11 @@ class Phase:
         batch_size: Number of sequences in a step, over all processes.
         seq_len: Number of tokens in a sequence.
         weights: Share of the tokens by source name; non-negative, with any sum.
-            `"self"` is the primary. A source without a weight is not read. None reads
-            the primary alone.
+            `"self"` is the primary. A source without a weight is not read. With None,
+            the phase reads only the primary.
         epochs: Alternative to `steps`: the phase has the whole steps that fit into this
-            many epochs of the primary. May be a fraction. Skips shorten no phase.
+            many epochs of the primary. May be a fraction. The skips of a `Curriculum`
+            do not reduce the number of steps.
         tokens: Alternative to `steps`: the whole steps that fit into this many tokens.
 
     Raises:

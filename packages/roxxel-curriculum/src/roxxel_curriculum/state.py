@@ -107,7 +107,7 @@ def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
 
 
 def _digest(state: Mapping[str, Any]) -> str:
-    """Return the hash of the entries of `_STATE`."""
+    """Return the hash of the state's values under the keys of `_STATE`."""
     parts = {name: state[name] for name in _STATE}
     text = json.dumps(parts, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

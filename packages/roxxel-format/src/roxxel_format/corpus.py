@@ -46,10 +46,10 @@ class Roxxel:
     Args:
         filepath: A shard, a folder, a glob pattern, or a list of these: paths, or with
             the extra `bucket` URLs (`s3://`, `gs://`, `az://`, `https://`). `t` and
-            `t.rox` mean `t_*.rox` if no file has exactly this name. With a manifest, a
-            folder or a pattern means the shards in the manifest. Without a manifest, it
-            means the matching `*.rox` files in natural order of their names; opening
-            raises if a write of these files was interrupted.
+            `t.rox` mean the numbered shards `t_*.rox` if no file has exactly this name.
+            With a manifest, a folder or a pattern means the shards in the manifest.
+            Without a manifest, it means the matching `*.rox` files in natural order of
+            their names; opening raises if a write of these files was interrupted.
         check: With `"blocks"`, every read verifies the checksums of its blocks and
             returns copies. With `"headers"`, reads verify only heads, feet and indexes;
             `verify()` checks the tokens.
@@ -232,8 +232,8 @@ class Roxxel:
         """Return the windows of `length` tokens that begin at `starts`.
 
         Args:
-            starts: First token of each window; integers, shape `(n,)`. Windows may
-                overlap, and may cross the ends of shards.
+            starts: Index of the first token of each window; integers, shape `(n,)`.
+                Windows may overlap, and may cross the ends of shards.
             length: Tokens of each window, at least 0.
             dtype: Type of the result. Default: the dtype of `out`, or else the stored
                 dtype.
@@ -359,8 +359,9 @@ class Roxxel:
                 end-of-text token; no separator if the tokenizer appends this token
                 itself, or without a tokenizer.
             block_size: Bytes that one checksum covers: a power of two in [512, 2**24].
-            max_shard_bytes: Maximum size of a shard. With this limit, the path `t.rox`
-                means `t_*.rox`. Only a document that is larger than a shard is split.
+            max_shard_bytes: Maximum size of a shard. Only a document that is larger
+                than a shard is split. With this limit, the new path `t` or `t.rox`
+                means `t_*.rox`; else it means the file `t.rox`. `t/` is a folder.
             dtype: Item type. Default: uint16 or uint32, whichever holds `vocab_size` or
                 the tokenizer's vocabulary; without these, the dtype of the first array,
                 uint32 for lists of ints, uint8 for bytes and for `str` (UTF-8).

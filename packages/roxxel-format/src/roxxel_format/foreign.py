@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from functools import cached_property
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import index as as_index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,8 +36,8 @@ from roxxel_format._read.line import (
 from roxxel_format._read.maps import with_room
 from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
-from roxxel_format._store.corpus_name import absolute, matching_files
-from roxxel_format._store.plain_name import resolved
+from roxxel_format._store.corpus_name import absolute
+from roxxel_format._store.plain_name import old_shards
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -180,9 +180,10 @@ class MappedTokens:
             return self._line.read(begins, length, wanted, out)
 
         def check(rows: Tokens) -> None:
-            values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
-            is_integer = self.dtype.kind in "biu"
-            dtypes.check_readable_as(name, values if is_integer else None, wanted)
+            values = None
+            if self.dtype.kind in "biu":
+                values = (int(rows.min()), int(rows.max())) if rows.size else (0, 0)
+            dtypes.check_readable_as(name, values, wanted)
 
         return self._line.read(begins, length, wanted, out, check)
 
@@ -303,7 +304,8 @@ class Roxxel02Tokens(MappedTokens):
             (`">u2"`).
         separator: The token or the bytes that the writer appended to each document. A
             document ends after each separator or row of separators, because padding
-            looks like documents without tokens. The first use of the documents searches
+            looks like documents without tokens; the last separator of the padding may
+            be incomplete. The first use of the documents searches
             all tokens. Default: the line is one document.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
@@ -333,7 +335,7 @@ class Roxxel02Tokens(MappedTokens):
     ) -> None:
         filepath = absolute(filepath)
         named = (filepath,) if isinstance(filepath, str) else filepath
-        paths = [path for each in named for path in matching_files(resolved(each))]
+        paths = [path for each in named for path in old_shards(each)]
         if not paths:
             raise FileNotFoundError("the list of shards is empty; pass at least one")
 
@@ -366,7 +368,7 @@ class Roxxel02Tokens(MappedTokens):
         def documents() -> DocumentEnds:
             if end is None:
                 return DocumentEnds(np.array([len(line)], np.int64))
-            return _separated(line, end)
+            return _separated(line, bounds, end)
 
         super().__init__(
             line, documents, b"" if end is None else end.tobytes(), tokenizer
@@ -416,37 +418,69 @@ def _items_of(separator: float | bytes, dtype: np.dtype[Any]) -> Tokens:
     )
 
 
-def _separated(line: Line[Any], separator: Tokens) -> DocumentEnds:
-    """Find the documents of a line by their separators.
+def _separated(line: Line[BlockFile], bounds: list[int], end: Tokens) -> DocumentEnds:
+    """Find the documents of a line by their separator, `end`.
 
-    An incomplete separator at the end of the line is padding.
+    `bounds` are the bounds of the shards in the line.
     """
-    size, stop = separator.size, len(line)
-    begins: list[int] = []  # Where separators, or rows of separators, begin.
-    stops: list[int] = []
+    size, stop = end.size, len(line)
+    found_begins: list[int] = []  # Where separators, or rows of separators, begin.
+    found_stops: list[int] = []
     for start in range(0, stop, _SEARCHED_ITEMS):
         items = line.range(start, min(start + _SEARCHED_ITEMS + size - 1, stop))
         is_found = np.ones(max(0, items.size - size + 1), np.bool_)
-        for at, item in enumerate(separator):
+        for at, item in enumerate(end):
             is_found &= items[at : at + is_found.size] == item
         for begin in (np.flatnonzero(is_found) + start).tolist():
-            if stops and begin < stops[-1]:  # It overlaps the separator before.
+            if found_stops and begin < found_stops[-1]:  # It overlaps the one before.
                 continue
-            if stops and begin == stops[-1]:
-                stops[-1] += size
+            if found_stops and begin == found_stops[-1]:
+                found_stops[-1] += size
             else:
-                begins.append(begin)
-                stops.append(begin + size)
-    rest = stop - (stops[-1] if stops else 0)
-    if rest:
-        tail = line.range(stop - rest, stop)
-        if stops and rest < size and np.array_equal(tail, separator[:rest]):
-            stops[-1] = stop
-        else:
-            begins.append(stop)
-            stops.append(stop)
-    ends = np.array(stops, np.int64)
-    return DocumentEnds(ends, ends - np.array(begins, np.int64))
+                found_begins.append(begin)
+                found_stops.append(begin + size)
+    begins, stops = np.array(found_begins, np.int64), np.array(found_stops, np.int64)
+    begins, stops = _with_padding(line, bounds, end, begins, stops)
+    if (stops[-1] if stops.size else 0) < stop:  # A document without a separator.
+        begins, stops = np.append(begins, stop), np.append(stops, stop)
+    return DocumentEnds(stops, stops - begins)
+
+
+def _with_padding(
+    line: Line[BlockFile],
+    bounds: list[int],
+    end: Tokens,
+    begins: npt.NDArray[np.int64],
+    stops: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Extend rows of separators over the incomplete separators that pad blocks.
+
+    The first Roxxel filled the last block of each write with separators, of which the
+    last may be incomplete. The next write begins with the next block, of the same shard
+    or of another. A document may begin like a separator just before the end of a block.
+    So within a shard, padding follows at least two separators: the document's, and the
+    first of the padding.
+    """
+    if end.size == 1 or not stops.size:
+        return begins, stops
+    for number, (first, last) in enumerate(pairwise(bounds)):
+        low, high = np.searchsorted(stops, (first, last)).tolist()
+        if low == high:
+            continue
+        ends = line.file(number).block_ends + first
+        next_ends = ends[np.searchsorted(ends, stops[low:high], "right")]
+        is_near = next_ends - stops[low:high] < end.size
+        for row in (np.flatnonzero(is_near) + low).tolist():
+            start, stop = int(stops[row]), int(next_ends[row - low])
+            if row + 1 < stops.size and begins[row + 1] < stop:
+                continue
+            if stop < last and start - begins[row] < 2 * end.size:
+                continue
+            if np.array_equal(line.range(start, stop), end[: stop - start]):
+                stops[row] = stop
+    # If a document without tokens follows the padding, two rows touch.
+    is_apart = begins[1:] != stops[:-1]
+    return begins[np.append(1, is_apart) > 0], stops[np.append(is_apart, 1) > 0]
 
 
 def _opened_again(

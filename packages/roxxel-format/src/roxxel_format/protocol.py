@@ -90,7 +90,7 @@ class TokenReader(Protocol):
         """Return the windows of `length` tokens that begin at `starts`.
 
         Args:
-            starts: First token of each window; integers, shape `(n,)`.
+            starts: Index of the first token of each window; integers, shape `(n,)`.
             length: Tokens of each window.
             dtype: Type of the result. Default: the dtype of `out`, or else the stored
                 dtype.

@@ -122,8 +122,9 @@ class Dataloader(Generic[B]):
     Raises:
         ValueError: The items do not fill one batch, the dataset is empty although
             `epochs` is None, or a number is out of range.
-        TypeError: `dataset` is not a dataset, `shuffle` or an executor of processes is
-            given for a stream, or an argument is not an integer or not a function.
+        TypeError: `dataset` is neither a `Dataset` nor a `StreamingDataset`; `shuffle`
+            or an executor of processes is given for a stream; a number is not an
+            integer; or `collate` or `progress` is not a function.
 
     Example:
         >>> loader = Dataloader([10, 11, 12, 13, 14], 2, shuffle=True, epochs=None)
@@ -235,7 +236,7 @@ class Dataloader(Generic[B]):
         check_at_least(0, prefetch=prefetch, start_step=start_step)
         check_integers(seed=seed)
         check_at_least(0, workers=workers)
-        # Numpy integers of few bits, such as np.int8, overflow in arithmetic.
+        # Narrow NumPy integers, such as np.int8, overflow in arithmetic.
         workers, prefetch = operator.index(workers), operator.index(prefetch)
         if epochs is not None:
             check_at_least(0, epochs=epochs)
@@ -321,7 +322,9 @@ class Dataloader(Generic[B]):
         """
         check_integers(step=step)
         step = operator.index(step)
-        if step < 0 or (self._stop is not None and step >= self._stop):
+        if self._stop is None and step < 0:
+            raise IndexError(f"step is {step}; give 0 or more")
+        if self._stop is not None and not 0 <= step < self._stop:
             raise IndexError(f"step {step} is outside [0, {self._stop})")
         try:
             made = guarded(self._make(self._items(step)), step)

@@ -61,8 +61,10 @@ class RowSource(Protocol):
             columns: Slice of columns, in the same form; None means all columns.
 
         Returns:
-            An array of the requested rows and columns, or a pytree of such arrays. The
-            loader copies the values before the same thread reads another step.
+            An array of the requested rows and columns, or a pytree of such arrays. Each
+            thread copies the arrays of a step before it calls `rows` for its next step.
+            A source may reuse their memory then, but not within a step or across
+            threads.
         """
         ...
 
@@ -82,7 +84,8 @@ def device_stream(
         source: A `RowSource`, such as a curriculum's sampler; or a function from step
             to the whole global batch, a pytree of numpy arrays. Every process calls the
             function, so every process builds the whole batch. The loader copies the
-            values, so a source may reuse its memory.
+            values of a step before the same thread makes its next batch, so a function
+            may reuse its memory, but not across threads.
         start: First step.
         stop: One past the last step.
         sharding: Sharding of the batches, or a function from global shape to sharding;
@@ -215,7 +218,10 @@ def _takes_rows(hint: Callable[..., Any]) -> bool:
 
 
 def _arguments(read: Box, shape: Shape) -> tuple[slice, slice | None]:
-    """Return the slices of a read that `RowSource.rows` expects."""
+    """Return a box that this process reads as arguments of `RowSource.rows`.
+
+    The result is `(rows, columns)`; `columns` is None if the box has all columns.
+    """
     rows = slice(*read[0])
     for columns in read[1:2]:
         if columns != (0, shape[1]):

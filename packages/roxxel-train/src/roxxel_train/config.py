@@ -7,6 +7,7 @@ import functools
 import inspect
 import math
 import operator
+import os
 import sys
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
@@ -18,7 +19,6 @@ from roxxel_curriculum import Curriculum
 from roxxel_train._log.logger import Logger
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterable, Sequence
 
     from flax import nnx
@@ -102,9 +102,10 @@ class TrainConfig:
         model_sharding: Sharding of the arrays of the model and the optimizer.
             `"annotated"` uses the annotation of each Variable, or the sharding that its
             array already has on the mesh, and replicates all other arrays. `"fsdp"`
-            also splits large arrays without an annotation over the axes that split the
-            rows of a batch, except `"replica"`. A list of axis names splits large
-            arrays without an annotation over these axes.
+            does the same, but splits large arrays that have no annotation instead of
+            replicating them. It uses the mesh axes that split the rows of a batch, but
+            not the axis `"replica"`. A list of axis names splits the same arrays over
+            the listed axes.
         eval_curriculum: Held-out data. Every evaluation computes the mean of `loss_fn`
             over all held-out batches, with the model in evaluation mode, and logs
             `eval_loss`.
@@ -171,7 +172,7 @@ class TrainConfig:
             if value is None and name not in _NEVER_NONE:
                 continue
             if name in _COUNTS:
-                # A NumPy integer of few bits may overflow when it counts steps.
+                # A narrow NumPy integer, such as int8, may overflow in arithmetic.
                 object.__setattr__(self, name, _count(name, value))
             elif name in _AMOUNTS:
                 _check_amount(name, value)
@@ -181,9 +182,11 @@ class TrainConfig:
                     "give a function"
                 )
             elif name in _TYPES and not isinstance(value, _TYPES[name]):
+                is_folder = isinstance(value, str | os.PathLike)
                 raise TypeError(
                     f"{name} is a {type(value).__name__}; "
                     f"give a {_TYPES[name].__name__}"
+                    + (f", or save_path={str(value)!r}" if is_folder else "")
                 )
 
     def pacing(self) -> dict[str, object]:
@@ -245,11 +248,13 @@ def _closest(given: Iterable[str], known: Iterable[str]) -> str:
 
 
 def _count(name: str, value: Any) -> int:
-    """Return an integer of 1 or more, or raise."""
+    """Return an integer of 1 or more, or raise; a bool is not an integer."""
     try:
         count = operator.index(value)
     except TypeError as error:
         raise TypeError(f"{name} must be an integer, got {value!r}") from error
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
     if count < 1:
         raise ValueError(f"{name} must be 1 or more, got {value}")
     return count
@@ -257,7 +262,8 @@ def _count(name: str, value: Any) -> int:
 
 def _check_amount(name: str, value: Any) -> None:
     """Check that a value is a number above 0; infinity passes."""
-    if not isinstance(value, int | float | np.integer | np.floating):
+    is_number = isinstance(value, int | float | np.integer | np.floating)
+    if not is_number or isinstance(value, bool):
         raise TypeError(f"{name} must be a number, got {value!r}")
     if not value > 0:
         raise ValueError(f"{name} must be above 0, got {value}")

@@ -32,8 +32,8 @@ def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Sol
 
     `longest` and the versions of the sources are those in the state. If the phase that
     contains the state's step has new weights, `resume` splits the phase at this step.
-    If the state records a split, one declared phase covers both parts. The caller must
-    call `check_form` first.
+    If the state records that a phase was split, `resume` compares the one declared
+    phase with all its recorded parts. The caller must call `check_form` first.
     """
     fingerprints = {
         source["name"]: source["fingerprint"] for source in state["sources"]
@@ -188,7 +188,11 @@ def _policy_differences(
 def _past_legs(
     declaration: Declaration, policies: Mapping[str, Policy], state: Mapping[str, Any]
 ) -> list[list[tuple[int, tuple[str, ...]]]] | None:
-    """Return start and sources of each past leg; None if the past has no solution."""
+    """Solve the recorded phases with `policies`.
+
+    Returns start and sources of each `Leg`, in one list per phase; None if the sources
+    run out too early under these policies.
+    """
     past = replace(
         declaration,
         sources=tuple(
@@ -316,7 +320,11 @@ class _Past:
     def _split(
         self, entry: ResolvedPhase, index: int, rest: Phase, *, is_edited: bool
     ) -> Phase | None:
-        """Add the recorded part of `rest`; return the remaining part, if any."""
+        """Add the steps of `entry`, the first steps of `rest`; return the other steps.
+
+        Returns None if no steps remain, or if the sources do not last for the steps of
+        `entry`.
+        """
         solved = self._solver.add(_declared(entry), index, is_edited=is_edited)
         if solved is None or solved.steps != entry.steps:
             return None

@@ -118,7 +118,8 @@ def _at_version(source: Source, fingerprints: Mapping[str, str]) -> Source:
         return source
     try:
         return replace(source, reader=with_version(wanted))
-    except ShardError:  # version not found: the comparison with the state reports it
+    except ShardError:
+        # The version is missing; `_run_differences` reports the other fingerprint.
         return source
 
 

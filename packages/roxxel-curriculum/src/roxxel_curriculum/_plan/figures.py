@@ -81,7 +81,8 @@ class PhasePlan:
     """What one phase reads.
 
     Attributes:
-        index: Index of the declared phase. An edited phase has several entries.
+        index: Index of the declared phase. If the weights of a phase changed during the
+            run, several entries of `Plan.phases` have its index.
         start: First training step.
         steps: Number of training steps.
         batch_size: Number of sequences in a step, over all processes.
@@ -127,7 +128,8 @@ class CorpusPlan:
         policy: What happens when the source runs out, such as `stop after 2`.
         tokens: Number of tokens delivered in the run.
         epochs: Number of passes over the source in the run.
-        waste_tokens: Sum of the phases' `unfinished_tokens` and `tail_tokens`.
+        waste_tokens: Sum of `unfinished_tokens` and `tail_tokens` of this source over
+            all phases.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader

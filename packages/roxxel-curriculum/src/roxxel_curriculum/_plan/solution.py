@@ -75,13 +75,15 @@ class ResolvedPhase:
     """A phase with known steps and samples: an entry of `Curriculum.phases`.
 
     Attributes:
-        index: Index of the declared phase. An edited phase has several entries.
+        index: Index of the declared phase. If the weights of a phase changed during the
+            run, several entries have its index.
         start: First training step.
         steps: Number of training steps.
         batch_size: Number of sequences in a step, over all processes.
         seq_len: Number of tokens in a sequence.
         weights: Weights by source name, as the smallest integers in their ratio.
-        is_edited: Whether the entry continues a phase that was edited in the middle.
+        is_edited: Whether the entry continues a phase whose weights changed during the
+            run.
         skips: Skips in the phase; their steps count from the start of the phase.
         legs: The legs of the phase, in order. A leg ends where a source runs out.
         cursors: How far the run had read each source when the phase started.
@@ -227,7 +229,7 @@ class Solution:
     declaration: Declaration
     longest: int  # the declared, recorded or default value
     spans: Mapping[str, Spans]  # by source name
-    phases: tuple[ResolvedPhase, ...]  # an edited phase has several entries
+    phases: tuple[ResolvedPhase, ...]  # several for a phase whose weights changed
     early_stop: EarlyStop | None  # None if the run trains every declared step
 
     @property

@@ -210,7 +210,7 @@ def _notes_on_phase(phase: PhasePlan) -> Iterator[str]:
 def notes_on_longest(plan: PlanFigures) -> tuple[str, ...]:
     """Return a sentence for each phase with sequences longer than `longest`."""
     long = (phase for phase in plan.phases if phase.seq_len > plan.longest)
-    # The entries of a phase that was edited in the middle repeat the same sentence.
+    # An edited phase has several entries, which often give the same sentence; keep one.
     return tuple(dict.fromkeys(_note_on_longest(plan, phase) for phase in long))
 
 

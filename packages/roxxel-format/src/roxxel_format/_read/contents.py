@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.shard import (
     LOCAL,
+    Shard,
     ShardMap,
     check_same_type,
     layouts_of,
@@ -31,7 +32,13 @@ from roxxel_format._read.shard import open_shard as open_local_shard
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
-from roxxel_format._spec.tables import ColumnTable, ShardTable, are_complete, as_table
+from roxxel_format._spec.tables import (
+    ColumnTable,
+    ShardTable,
+    are_complete,
+    as_table,
+    is_of_one_file,
+)
 from roxxel_format._store.corpus_name import (
     SUFFIX,
     CorpusName,
@@ -43,7 +50,7 @@ from roxxel_format._store.corpus_name import (
 )
 from roxxel_format._store.plain_name import resolved
 from roxxel_format._store.reading import read_file
-from roxxel_format.errors import ShardError
+from roxxel_format.errors import OldShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -193,8 +200,29 @@ def checked_version(contents: Contents, version: str | None) -> Contents:
     return contents
 
 
+def resolved_to_read(filepath: str) -> str:
+    """Return the path or pattern that a reader of `filepath` opens.
+
+    Raises:
+        ShardError: A plain name may mean a file or numbered shards.
+    """
+    return resolved(filepath, _may_be_shard)
+
+
+def _may_be_shard(path: Path, several: CorpusName) -> bool:
+    """Return whether a file may be a numbered shard; a damaged one may be."""
+    number = several.number(path.name)
+    try:
+        metadata = Shard(path).read_metadata()
+    except OldShardError:
+        return True
+    except (OSError, ShardError):
+        return number is not None
+    return number is not None and not is_of_one_file(metadata, number)
+
+
 def _open_one(filepath: str, version: str | None) -> Contents:
-    filepath = resolved(filepath)
+    filepath = resolved_to_read(filepath)
     found = _read_manifest(filepath)
     if found is None:
         contents = _open_files(filepath)

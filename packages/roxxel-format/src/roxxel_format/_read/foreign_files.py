@@ -12,7 +12,7 @@ import numpy as np
 
 from roxxel_format._read.maps import MappedFile
 from roxxel_format._spec import dtypes
-from roxxel_format._spec.layout import ROXXEL02_MAGICS
+from roxxel_format._spec.layout import ROXXEL02_MAGICS, is_shard_head
 from roxxel_format._store.reading import open_file
 from roxxel_format.errors import ShardError
 
@@ -122,19 +122,24 @@ def is_roxxel02(foot: bytes, num_bytes: int) -> bool:
 
 def parse_roxxel02(
     path: str, data: memoryview, dtype: npt.DTypeLike | None = None
-) -> Tokens:
-    """Return the items of a shard of `ROXXEL02` or `ROXXEL01`: a view of `data`.
+) -> tuple[Tokens, npt.NDArray[np.int64]]:
+    """Parse a shard of `ROXXEL02` or `ROXXEL01`; return its items and its block ends.
 
-    The shard holds blocks of any sizes, the end of each block in bytes (int64), and a
-    foot: the number of blocks, their bytes, the name of the item type (`ROXXEL02`
-    only), and the magic. All numbers are little-endian. `data` is the whole file;
-    `dtype` replaces the item type in the foot.
+    The items are a view of `data`. The shard holds blocks of any sizes, the end of each
+    block in bytes (int64), and a foot: the number of blocks, their bytes, the name of
+    the item type (`ROXXEL02` only), and the magic. All numbers are little-endian.
+    `data` is the whole file; `dtype` replaces the item type in the foot.
 
     Raises:
         ShardError: The file has another format, is damaged, or names no item type.
     """
     size, magic = len(data), bytes(data[-8:])
     layout = _roxxel02_layout(magic)
+    if layout is None and is_shard_head(bytes(data[:8])):
+        raise ShardError(
+            f"{path}: is a shard of the present format already; read it with "
+            "roxxel_format.Roxxel"
+        )
     if layout is None or size < layout.size:
         raise ShardError(
             f"{path}: not a shard of ROXXEL02 or ROXXEL01, its {size} bytes end with "
@@ -166,7 +171,13 @@ def parse_roxxel02(
             f"{path}: its blocks hold {num_bytes} bytes, which is not a whole number "
             f"of {items} items; check the dtype"
         )
-    return np.frombuffer(data, items, count)
+    return np.frombuffer(data, items, count), ends
+
+
+def is_untyped(path: str) -> bool:
+    """Return whether a file is a shard of `ROXXEL01`, which records no item type."""
+    file = _map_file(Path(path))
+    return file.read(max(0, file.num_bytes - 8), file.num_bytes) == b"ROXXEL01"
 
 
 def _roxxel02_layout(magic: bytes) -> struct.Struct | None:
@@ -186,7 +197,8 @@ def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
     text = name.rstrip(b"\0").decode("latin-1")
     if not text:
         raise ShardError(
-            f'{path}: records no item type; pass dtype, which is "uint8" for text'
+            f"{path}: records no item type; pass the type as dtype (--dtype on the "
+            'command line), "uint8" for text'
         )
     if text in dtypes.NAMES and text != dtypes.BFLOAT16:
         return text
@@ -194,8 +206,8 @@ def _roxxel02_dtype(path: str, name: bytes = b"") -> str:
         with contextlib.suppress(TypeError):
             return np.dtype(text).str
     raise ShardError(
-        f"{path}: its items have the unknown type {text!r}; pass dtype to read them as "
-        "another type"
+        f"{path}: its items have the unknown type {text!r}; pass dtype to "
+        "Roxxel02Tokens to read them as another type"
     )
 
 
@@ -214,13 +226,20 @@ class BlockFile:
     def __init__(self, path: str, dtype: npt.DTypeLike | None) -> None:
         self._file = _map_file(Path(path))
         view = self._file.view(0, self._file.num_bytes)
-        self.items = parse_roxxel02(path, view, dtype)
+        self.items, self._ends = parse_roxxel02(path, view, dtype)
 
     @property
     def identity(self) -> Identity:
         """Identity of the file when it was opened."""
         status, items = self._file.status, self.items
         return Identity(items.dtype, items.size, status.st_ino, status.st_mtime_ns)
+
+    @property
+    def block_ends(self) -> npt.NDArray[np.int64]:
+        """The ends of the blocks that end with a whole item, in items; ascending."""
+        self._file.check_size()
+        ends, rest = np.divmod(self._ends, self.items.itemsize)
+        return ends[rest == 0]
 
     def piece(self) -> BlockFile:
         """Check the size of the file, and return this object."""
@@ -230,16 +249,21 @@ class BlockFile:
     def __getitem__(self, items: slice[int, int, None], /) -> Tokens:
         """Return items; raise ShardError for a negative integer."""
         found = self.items[items]
-        if found.dtype.kind == "i" and found.size and int(found.min()) < 0:
-            at = items.start + int(np.argmax(found < 0))
-            raise ShardError(
-                f"{self._file.path}: holds the token {self.items[at]} (byte "
-                f"{at * found.itemsize} on), and tokens cannot be negative; check the "
-                "dtype, or copy the file again; if the old separator was not whole "
-                f"tokens (such as one byte after tokens of {found.dtype}), it shifted "
-                "all later tokens, so write this corpus again from its texts"
-            )
+        check_not_negative(self._file.path, found, items.start)
         return found
+
+
+def check_not_negative(path: str, items: Tokens, start: int = 0) -> None:
+    """Raise ShardError if an item is negative; `start` is the index of the first."""
+    if items.dtype.kind == "i" and items.size and int(items.min()) < 0:
+        at = int(np.argmax(items < 0))
+        raise ShardError(
+            f"{path}: holds the token {items[at]} (byte "
+            f"{(start + at) * items.itemsize} on), and tokens cannot be negative; "
+            "check the dtype, or copy the file again; if the old separator was not "
+            f"whole tokens (such as one byte after tokens of {items.dtype}), it "
+            "shifted all later tokens, so write this corpus again from its texts"
+        )
 
 
 def little_endian(dtype: npt.DTypeLike) -> np.dtype[Any]:

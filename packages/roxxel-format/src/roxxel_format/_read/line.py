@@ -128,9 +128,9 @@ class Line(Generic[_T]):
         return items
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield `(piece, start, stop)` for each piece of a range, without empty pieces.
+        """Yield `(number, start, stop)` for each file that holds items of the range.
 
-        `start` and `stop` count items from the first item of the piece.
+        `start` and `stop` count items from the first item of the file.
         """
         number = bisect_right(self._bounds, start) - 1
         while start < stop:
@@ -140,7 +140,7 @@ class Line(Generic[_T]):
             start, number = until, number + 1
 
     def file(self, number: int) -> _T:
-        """Return file `number`; open it if it is closed."""
+        """Return file `number`; open the file if it is closed."""
         return self._files[number]
 
     def is_open(self, number: int) -> bool:
@@ -194,7 +194,8 @@ def parse_windows(
     array = np.asarray(starts)
     if array.ndim != 1:
         raise ValueError(
-            f"starts has shape {array.shape}; pass a flat array of first tokens"
+            f"starts has shape {array.shape}; pass a flat array: the index of the "
+            "first token of each window"
         )
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"starts has dtype {array.dtype}; pass integers")

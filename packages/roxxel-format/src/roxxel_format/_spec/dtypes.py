@@ -40,7 +40,7 @@ def stored_dtype(name: str) -> np.dtype[Any]:
     """Return the little-endian dtype of an item type, by its name.
 
     `bfloat16` is `ml_dtypes.bfloat16` if ml_dtypes is installed, else `uint16` with the
-    bits.
+    same bits.
     """
     if name == BFLOAT16:
         try:

@@ -52,7 +52,7 @@ _first_process: int | None = None
 class Answer(NamedTuple):
     """Bytes of an object, with the size and the tag of the whole object.
 
-    A store gives each version of an object another tag. None if it gives no tags.
+    Each version of an object has its own tag; None if the store has no tags.
     """
 
     data: bytes
@@ -65,8 +65,8 @@ def read_object(
 ) -> Answer:
     """Read the bytes `[start, stop)` of an object; the whole object if `span` is None.
 
-    The client repeats requests that fail in a way that may pass, such as status 503,
-    with growing pauses. It gives up after about `timeout_s` seconds.
+    The client retries after transient failures, such as status 503, with growing
+    pauses. It gives up after about `timeout_s` seconds.
 
     Raises:
         FileNotFoundError: There is no such object.

@@ -3,7 +3,8 @@
 `dir/wiki_*.rox` is the corpus whose manifest is `dir/wiki_manifest.json`. A new shard
 has a number in place of the star. The path of a folder names the corpus of the one
 manifest in the folder. A new corpus in a folder has the manifest `manifest.json` and
-the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest.
+the shards `shard_00000.rox` and so on. `dir/corpus.rox` is one file without a manifest,
+and so is `dir/corpus` if nothing has this name; `dir/corpus/` is a folder.
 """
 
 from __future__ import annotations
@@ -149,9 +150,15 @@ def corpus_name(filepath: str) -> CorpusName:
                 'pattern such as "wiki_*.rox"'
             )
         return _numbered(path.parent, match[1], match[2] or SUFFIX)
-    if path.suffix == SUFFIX and not path.is_dir():
+    is_new = not os.path.lexists(path)
+    if not is_folder(filepath) and (path.suffix == SUFFIX or is_new):
         return CorpusName(path.parent, path.name.removesuffix(SUFFIX), SUFFIX, None)
     return _of_folder(path)
+
+
+def is_folder(filepath: str) -> bool:
+    """Return whether a path is a folder that exists, or ends with a slash."""
+    return filepath.endswith("/") or Path(filepath).is_dir()
 
 
 def _numbered(folder: Path, prefix: str, suffix: str) -> CorpusName:
@@ -186,7 +193,8 @@ def manifest_urls(url: str) -> list[str]:
     Objects are not listed, so a folder and the pattern of its shards are both tried.
 
     Raises:
-        ValueError: The URL is a pattern with more than one star, or of other files.
+        ValueError: The URL has a star, but not the form of a pattern: one star in the
+            last part, no other wildcard, and the ending `.rox`.
     """
     at, _, last = url.rpartition("/")
     match = _PATTERN.fullmatch(last)
@@ -313,6 +321,7 @@ def matching_files(filepath: str) -> list[str]:
 
     Raises:
         FileNotFoundError: There is no such file.
+        ValueError: The pattern has `**` within a name.
     """
     path = Path(filepath)
     if path.is_dir():
@@ -328,6 +337,11 @@ def matching_files(filepath: str) -> list[str]:
     if not glob.has_magic(filepath):
         raise FileNotFoundError(
             f"{path}: no such file or folder; write the corpus first, or check the path"
+        )
+    if any("**" in part and part != "**" for part in path.parts):
+        raise ValueError(
+            f'{path}: "**" stands for whole folders, such as in "wiki/**/a_*.rox"; use '
+            'one "*" within a name'
         )
     # Brackets in the name of an existing folder are not a pattern.
     base = path.parent
@@ -377,4 +391,6 @@ def _absolute_path(path: OnePath) -> str:
         raise ValueError(
             f"{text}: pathlib removes a slash of a URL; pass the URL as a string"
         )
-    return str(Path(text).absolute())
+    # `Path` removes the slash, by which `t/` names a folder that need not exist.
+    path = str(Path(text).absolute())
+    return path + "/" if text.endswith("/") and not path.endswith("/") else path

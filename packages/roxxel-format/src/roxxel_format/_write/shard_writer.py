@@ -2,8 +2,9 @@
 
 The writer collects documents in a buffer of 4 MiB, the stage. It checks, casts and
 writes a full stage at once: with a stage of 2 KiB, the speed in
-`tests-integration/benchmarks/format_write.py` falls from 1.1 to 0.33 of a plain
-`file.write`. The file has a hidden name until it is complete and flushed to the disk.
+`tests-integration/benchmarks/format_write.py` falls from 1.1 times to 0.33 times the
+speed of a plain `file.write`. The file has a hidden name until it is complete and
+flushed to the disk.
 """
 
 from __future__ import annotations

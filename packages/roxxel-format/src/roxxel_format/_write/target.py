@@ -6,8 +6,10 @@ they have a manifest, or if their own metadata say that they were written as suc
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_format._read.contents import resolved_to_read
 from roxxel_format._read.shard import Shard
 from roxxel_format._spec.tables import says_number
 from roxxel_format._store.corpus_name import corpus_name
@@ -16,8 +18,6 @@ from roxxel_format._store.urls import is_url
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from roxxel_format._store.corpus_name import CorpusName
 
 
@@ -38,8 +38,15 @@ def name_to_write(
             f"{filepath}: this release does not write documents to buckets; write to a "
             "disk, then copy the corpus (`Roxxel.copy_to`, or `roxxel-format copy`)"
         )
-    resolved(filepath)  # Raises if readers do not know which corpus the path means.
+    read = resolved_to_read(filepath)  # Raises if the path may mean two corpora.
     name = corpus_name(resolved(filepath, _says_number, sharded=sharded))
+    is_other_name = name.manifest is None and name.single != Path(filepath)
+    if is_other_name and read not in {filepath, str(name.single)}:
+        # After a write of the file `t.rox`, the path `t` would mean two corpora.
+        raise ShardError(
+            f'{filepath}: may mean the file "{name.single.name}" or the shards '
+            f'"{Path(read).name}"; pass one of these names'
+        )
     try:
         (name.prefix + name.suffix).encode()
     except UnicodeEncodeError as error:

@@ -143,7 +143,10 @@ def _add_split(commands: Any) -> None:
 
 def _add_write(commands: Any) -> None:
     write = commands.add_parser("write", help="write documents into shards")
-    write.add_argument("corpus", help='a file, a folder, or a pattern ("wiki_*.rox")')
+    write.add_argument(
+        "corpus",
+        help='a file ("wiki.rox"), a pattern ("wiki_*.rox"), or a folder ("wiki/")',
+    )
     write.add_argument("inputs", nargs="+", help="files; - is the standard input")
     write.add_argument(
         "--format", choices=FORMATS, help="default: inferred from the file name"

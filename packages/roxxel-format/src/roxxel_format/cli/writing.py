@@ -7,6 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from roxxel_format._read.contents import resolved_to_read
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import (
     CorpusName,
@@ -14,7 +15,6 @@ from roxxel_format._store.corpus_name import (
     corpus_name,
     share_files,
 )
-from roxxel_format._store.plain_name import resolved
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.input_record import Inputs
 from roxxel_format._write.options import WriteOptions
@@ -146,7 +146,7 @@ def _check_apart(
     read = [CorpusName(shard.parent, shard.name, "", None) for shard in shards]
     for path in paths:
         with contextlib.suppress(ValueError):  # No corpus can be written to this path.
-            read.append(corpus_name(resolved(path)))
+            read.append(corpus_name(resolved_to_read(path)))
     source = f"{', '.join(paths)}, the source of the split"
     pairs = [
         (output, name, other, source)

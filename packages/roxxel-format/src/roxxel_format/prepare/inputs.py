@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
-from roxxel_format._read.foreign_files import is_roxxel02, parse_roxxel02
+from roxxel_format._read.foreign_files import (
+    check_not_negative,
+    is_roxxel02,
+    parse_roxxel02,
+)
 from roxxel_format._spec.layout import is_shard_head
 from roxxel_format.errors import ShardError
 from roxxel_format.prepare.input_file import (
@@ -23,6 +27,8 @@ from roxxel_format.prepare.input_file import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+
+    from roxxel_format._spec.dtypes import Tokens
 
 _BY_SUFFIX = {
     ".jsonl": "jsonl",
@@ -44,7 +50,17 @@ def is_old_shard(path: str, form: str | None) -> bool:
     return (form or format_of(path)) == "roxxel02"
 
 
-def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
+def is_present_shard(path: str) -> bool:
+    """Return whether a plain file is a shard of this Roxxel, not of the first."""
+    if not Path(path).is_file():  # `-`, a pipe, or no file.
+        return False
+    with Path(path).open("rb") as file:
+        return is_shard_head(file.read(8))
+
+
+def documents_in(
+    path: str, form: str | None, field: str, old_dtype: str | None = None
+) -> Iterator[object]:
     """Yield the documents of one file.
 
     Errors name the file and, if known, the line, row or byte. A truncated file raises
@@ -60,6 +76,7 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
             a text or a list of tokens, is a document. `roxxel02`: a shard of the first
             Roxxel is one document. None: inferred from the name.
         field: Key of the document in JSON objects, or name of the Parquet column.
+        old_dtype: Item type of shards of the first Roxxel that do not record one.
 
     Raises:
         InputError: The file is truncated, damaged, or not in the expected format.
@@ -67,7 +84,10 @@ def documents_in(path: str, form: str | None, field: str) -> Iterator[object]:
         OSError: The file cannot be opened or read.
     """
     with opened(path) as file:
-        yield from _READERS[form or format_of(path)](path, file, field)
+        if is_old_shard(path, form):
+            yield _old_items(path, file.read(), old_dtype)
+        else:
+            yield from _READERS[form or format_of(path)](path, file, field)
 
 
 def _whole_text(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
@@ -238,13 +258,14 @@ def _array_rows(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
     yield from (array,) if array.ndim == 1 else array
 
 
-def _blocks(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
-    data = file.read()
+def _old_items(path: str, data: bytes, dtype: str | None) -> Tokens:
+    is_typed = data[-8:] != b"ROXXEL01"
     try:
-        items = parse_roxxel02(path, memoryview(data))
+        items, _ = parse_roxxel02(path, memoryview(data), None if is_typed else dtype)
+        check_not_negative(path, items)
     except ShardError as error:
         raise InputError(str(error)) from error
-    yield items
+    return items
 
 
 def _npy_header(
@@ -306,6 +327,5 @@ _READERS: dict[str, Callable[[str, BinaryIO, str], Iterator[object]]] = {
     "jsonl": _json_lines,
     "npy": _array_rows,
     "parquet": _parquet_rows,
-    "roxxel02": _blocks,
 }
-FORMATS = tuple(_READERS)
+FORMATS = (*_READERS, "roxxel02")

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from roxxel_format._read.foreign_files import is_untyped
 from roxxel_format._read.shard import Shard, layouts_of
 from roxxel_format._spec.dtypes import stored_dtype, stored_name
 from roxxel_format._spec.layout import shard_table
@@ -44,7 +45,7 @@ from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError
 from roxxel_format.foreign import Roxxel02Tokens
 from roxxel_format.prepare.input_file import InputError
-from roxxel_format.prepare.inputs import documents_in, is_old_shard
+from roxxel_format.prepare.inputs import documents_in, is_old_shard, is_present_shard
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -114,7 +115,7 @@ def prepare(
     old = [path for path in inputs.paths if is_old_shard(path, inputs.form)]
     if old:
         options, separator = _with_old_separator(options, old[0])
-        documents = replace(documents, separator=separator)
+        documents = replace(documents, separator=separator, old_dtype=options.dtype)
     data: _Documents | _Units = documents
     is_in_units = documents.separator is None and "-" not in inputs.paths
     if name.manifest is not None and is_in_units:
@@ -151,16 +152,18 @@ def _groups(paths: Sequence[str]) -> list[tuple[str, ...]]:
 def _with_old_separator(
     options: WriteOptions, path: str
 ) -> tuple[WriteOptions, int | bytes | None]:
-    """Return how documents of shards of the first Roxxel end, in both corpora.
+    """Return options for the new corpus, and the separator that cuts the old shards.
 
-    The options have the separator of the new corpus, and the second result is the one
-    at which `Roxxel02Tokens` cuts documents. They differ if bytes are items of another
-    dtype. `path` is the first of the shards.
+    The options have the separator of the new corpus. `Roxxel02Tokens` cuts documents at
+    the other separator; if it is None, each shard is one document. The two separators
+    differ if the separator is bytes: these are items in the dtype of the old shards,
+    and the options have the same items in the dtype of the new corpus. `path` is the
+    first of the old shards.
     """
     is_default = options.separator is Separator.OF_TOKENIZER
     found, intake = load_intake(options)
     separator = cast("int | bytes | None", found.separator)
-    if separator is None and is_default:
+    if separator is None and is_default and not is_present_shard(path):
         sys.stderr.write(
             f"{path}: a shard of the first Roxxel does not record its documents, so "
             "each shard becomes one document; to cut documents at a separator, pass "
@@ -168,7 +171,7 @@ def _with_old_separator(
         )
     if not isinstance(separator, bytes):
         return options, separator
-    stored = _opened_old_shards([path], separator).dtype
+    stored = _opened_old_shards([path], separator, options.dtype).dtype
     items = np.frombuffer(separator, stored)
     if items.size == 1:
         return replace(options, separator=items[0].item()), separator
@@ -182,8 +185,12 @@ def _with_old_separator(
     return replace(options, separator=new.tobytes()), separator
 
 
-def _opened_old_shards(paths: Sequence[str], separator: int | bytes) -> Roxxel02Tokens:
+def _opened_old_shards(
+    paths: Sequence[str], separator: int | bytes, dtype: str | None
+) -> Roxxel02Tokens:
     """Open shards of the first Roxxel, whose documents end with a separator.
+
+    `dtype` is their item type if they do not record one.
 
     Raises:
         InputError: A file is compressed or the standard input, damaged, or not a shard.
@@ -193,11 +200,12 @@ def _opened_old_shards(paths: Sequence[str], separator: int | bytes) -> Roxxel02
         if path == "-" or path.endswith((".gz", ".zst")):
             what = "the standard input" if path == "-" else "compressed"
             raise InputError(
-                f"{path}: is {what}, and documents can only be cut in plain shards; "
-                "pass plain files, or --separator none"
+                f"{path}: is {what}, but only shards in uncompressed files can be cut "
+                "into documents; pass uncompressed files, or --separator none"
             )
     try:
-        return Roxxel02Tokens(paths, separator=separator)
+        is_needed = all(map(is_untyped, paths))
+        return Roxxel02Tokens(paths, dtype if is_needed else None, separator=separator)
     except ShardError as error:
         raise InputError(str(error)) from error
 
@@ -207,13 +215,15 @@ class _Documents:
     """The documents of some files, in order; can be iterated once.
 
     With `separator`, consecutive shards of the first Roxxel are one line of tokens, and
-    a document ends after each separator.
+    a document ends after each separator. `old_dtype` is the item type of those shards
+    that do not record one.
     """
 
     paths: Sequence[str]
     form: str | None
     field: str
     separator: int | bytes | None = None
+    old_dtype: str | None = None
     _firsts: list[int] = dataclasses.field(default_factory=list[int], init=False)
     _names: list[str] = dataclasses.field(default_factory=list[str], init=False)
 
@@ -240,8 +250,8 @@ class _Documents:
 
     def _documents_in(self, paths: list[str]) -> Iterable[object]:
         if self.separator is not None and self._is_cut(paths[0]):
-            return _opened_old_shards(paths, self.separator).documents
-        return documents_in(paths[0], self.form, self.field)
+            return _opened_old_shards(paths, self.separator, self.old_dtype).documents
+        return documents_in(paths[0], self.form, self.field, self.old_dtype)
 
     @contextmanager
     def naming_files(self) -> Generator[None]:

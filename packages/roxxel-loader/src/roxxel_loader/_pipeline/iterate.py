@@ -161,7 +161,8 @@ class BatchIterator(Generic[B]):
     the iterator is garbage-collected.
 
     Attributes:
-        step: The step of the next batch. To resume, pass `step` as the first step.
+        step: The step of the next batch. To resume, pass this number as `start_step=`
+            of `Dataloader`, or as `start` of `device_stream`.
         stop: One past the last step; None if unknown, or if the iteration never ends.
 
     Example:

@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 import numpy as np
 from roxxel_curriculum import make_key, permute
 
-from roxxel_loader._arguments import check_at_least, check_callable, check_integers
+from roxxel_loader._arguments import (
+    check_at_least,
+    check_callable,
+    check_integers,
+    seed_number,
+)
 from roxxel_loader._guard import Guard
 
 from ._dataset import add_item_note, check_index, fetch, load_parts
@@ -24,6 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
+
+    from roxxel_loader._arguments import Seed
 
     from ._dataset import Dataset
 
@@ -67,7 +74,7 @@ class LazyDataset(ABC, Generic[T]):
         """Return the items for which `predicate` is true; see `FilteredDataset`."""
         return FilteredDataset(self, predicate)
 
-    def shuffle(self, seed: int = 0) -> ShuffledDataset[T]:
+    def shuffle(self, seed: Seed = 0) -> ShuffledDataset[T]:
         """Return the items in a random order that depends on `seed`."""
         return ShuffledDataset(self, seed)
 
@@ -104,7 +111,7 @@ class LazyDataset(ABC, Generic[T]):
         start = operator.index(rank) * size + min(operator.index(rank), longer)
         return self.slice(start, start + size + (rank < longer))
 
-    def sample(self, num_items: int, seed: int = 0) -> SampledDataset[T]:
+    def sample(self, num_items: int, seed: Seed = 0) -> SampledDataset[T]:
         """Return `num_items` distinct items, chosen by `seed`."""
         return SampledDataset(self, num_items, seed)
 
@@ -273,16 +280,17 @@ class ShuffledDataset(BulkDataset[T]):
 
     Args:
         dataset: Dataset of the items.
-        seed: Any integer. The same seed gives the same order on every machine.
+        seed: Any integer, or a key of `jax.random`, which stands for the integer of its
+            bits. The same seed gives the same order on every machine.
 
     Example:
         >>> sorted(ShuffledDataset(["a", "b", "c"], seed=1))
         ['a', 'b', 'c']
     """
 
-    def __init__(self, dataset: Dataset[T], seed: int = 0) -> None:
+    def __init__(self, dataset: Dataset[T], seed: Seed = 0) -> None:
         self._dataset = dataset
-        self._key = make_key("shuffle", seed)
+        self._key = make_key("shuffle", seed_number(seed))
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -298,7 +306,8 @@ class SampledDataset(BulkDataset[T]):
     Args:
         dataset: Dataset of the items.
         num_items: Number of items to draw.
-        seed: Any integer. With the same seed, a larger `num_items` appends items.
+        seed: Any integer, or a key of `jax.random`, which stands for the integer of its
+            bits. With the same seed, a larger `num_items` appends items.
 
     Raises:
         ValueError: `num_items` is negative or larger than the dataset.
@@ -308,7 +317,7 @@ class SampledDataset(BulkDataset[T]):
         10
     """
 
-    def __init__(self, dataset: Dataset[T], num_items: int, seed: int = 0) -> None:
+    def __init__(self, dataset: Dataset[T], num_items: int, seed: Seed = 0) -> None:
         check_integers(num_items=num_items)
         if not 0 <= num_items <= len(dataset):
             raise ValueError(
@@ -317,7 +326,7 @@ class SampledDataset(BulkDataset[T]):
             )
         self._dataset = dataset
         self._num_items = operator.index(num_items)
-        self._key = make_key("sample", seed)
+        self._key = make_key("sample", seed_number(seed))
 
     def __len__(self) -> int:
         return self._num_items

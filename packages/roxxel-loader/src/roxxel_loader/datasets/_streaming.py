@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import numpy as np
 from roxxel_curriculum import make_key, permute
 
-from roxxel_loader._arguments import check_at_least, check_callable
+from roxxel_loader._arguments import check_at_least, check_callable, seed_number
 
 from ._dataset import add_item_note
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from roxxel_loader._arguments import Seed
 
     Opener = Callable[[int, int], Iterator[Any]]
 
@@ -104,19 +106,21 @@ class StreamingDataset(Generic[T]):
 
         return self._with(open_at, None)
 
-    def shuffle(self, buffer_size: int, seed: int = 0) -> StreamingDataset[T]:
+    def shuffle(self, buffer_size: int, seed: Seed = 0) -> StreamingDataset[T]:
         """Return the items, shuffled within blocks of `buffer_size` items.
 
-        Each epoch has another order. Resuming re-reads at most one block; a sliding
-        buffer would have to be refilled from the start of the epoch.
+        Each epoch has another order. `seed` is an integer or a key of `jax.random`,
+        which stands for the integer of its bits. Resuming re-reads at most one block; a
+        sliding buffer would have to be refilled from the start of the epoch.
 
         Raises:
             ValueError: `buffer_size` is less than 1.
-            TypeError: `buffer_size` is not an integer.
+            TypeError: `buffer_size` is not an integer, or `seed` is neither an integer
+                nor a key.
         """
         check_at_least(1, buffer_size=buffer_size)
-        # Numpy integers of few bits, such as np.int8, overflow in arithmetic.
-        block_size = operator.index(buffer_size)
+        # Narrow NumPy integers, such as np.int8, overflow in arithmetic.
+        block_size, number = operator.index(buffer_size), seed_number(seed)
 
         def open_at(start: int, epoch: int) -> Iterator[Any]:
             first, skipped = divmod(start, block_size)
@@ -125,7 +129,7 @@ class StreamingDataset(Generic[T]):
                 items = list(islice(inner, block_size))
                 if not items:
                     return
-                key = make_key("stream", seed, epoch, block)
+                key = make_key("stream", number, epoch, block)
                 order = permute(np.arange(len(items)), len(items), key)
                 for position in order[skipped:].tolist():
                     yield items[position]

@@ -165,7 +165,8 @@ class _Holder:
     """A thread's connection, closed when the thread ends or the dataset is freed."""
 
     def __init__(self, path: Path) -> None:
-        # `check_same_thread=False` lets the garbage collector close on any thread.
+        # With `check_same_thread=False`, the garbage collector may close the connection
+        # on any thread.
         self.connection = sqlite3.connect(
             f"{path.as_uri()}?mode=ro", uri=True, check_same_thread=False
         )

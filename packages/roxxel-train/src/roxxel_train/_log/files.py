@@ -142,10 +142,15 @@ class LogFiles:
             stack.callback(self._text.close)
 
 
+def is_url(text: str) -> bool:
+    """Return whether a path is a URL, or a URL that `Path` made from one (`gs:/x`)."""
+    return _URL.match(text) is not None
+
+
 def check_writable(path: str | os.PathLike[str], name: str) -> None:
     """Check that a folder, given as argument `name`, can be written or created."""
     text = os.fspath(path)
-    if _URL.match(text):
+    if is_url(text):
         raise ValueError(
             f"{name}={text!r}: is a URL, and runs are written to local folders only; "
             "give a local folder"
@@ -308,7 +313,10 @@ def _plain(value: Any, *, for_json: bool = False) -> Any:
 
 
 def _position(line: bytes) -> tuple[int, bool]:
-    """Return the step of a row and if it is an evaluation; other lines have step 0."""
+    """Return the step of a line, and whether the line is an evaluation row.
+
+    The step is 0 if the line has no integer step.
+    """
     try:
         parsed = json.loads(line)
     except ValueError:

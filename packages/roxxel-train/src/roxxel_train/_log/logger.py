@@ -74,8 +74,9 @@ class Logger:
         terminal: bool = True,
         timeout_s: float = 10.0,
     ) -> None:
-        if callable(sinks):
-            raise TypeError("sinks is one function; give a list of functions")
+        if callable(sinks) or isinstance(sinks, str):
+            kind = "a str" if isinstance(sinks, str) else "one function"
+            raise TypeError(f"sinks is {kind}; give a list of functions")
         self._given_sinks = tuple(sinks)
         for sink in self._given_sinks:
             if not callable(sink):

@@ -102,12 +102,14 @@ class Processes:
         self._stop: signal.Signals | None = None
         self._is_save_requested = False
         self._previous_handlers: dict[int, object] = {}
-        # The loop and the thread share the fields below, under this condition.
+        # Every write of `_begun`, `_hold` and `_agreed` holds this condition. It also
+        # keeps the thread from setting the timer after a pause has begun.
         self._change = threading.Condition()
-        self._due_s: float | None = None
         self._begun: int | None = None
         self._hold: int | None = None
         self._agreed: tuple[int, Request] | None = None
+        # Deadline of the current step. Not every write holds the condition.
+        self._due_s: float | None = None
 
     def __enter__(self) -> Self:
         """Install the signal handlers, in the main thread only; start the thread."""
@@ -364,8 +366,8 @@ def check_same(what: str, settings: Mapping[str, object], timeout_s: float) -> N
     """Wait until all processes call this function, and compare their settings.
 
     Processes with different settings would wait for each other forever, or crash in a
-    collective. `what` names the point of the program in a TimeoutError. `settings` has
-    JSON values by name.
+    collective. `what` says when the processes compare, such as `"start of the run"`;
+    the message of a TimeoutError contains it. `settings` has JSON values by name.
 
     Raises:
         SettingsDifferError: A setting differs; every process raises this error.

@@ -5,6 +5,7 @@ The trainer owns one `RunState`. Only this object reads or writes the run's chec
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_curriculum import StateMismatch
 
+from roxxel_train._log.files import is_url
 from roxxel_train._log.logger import collected_warnings
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.events import failed_save
@@ -22,7 +24,6 @@ from roxxel_train._step.step import is_finite, is_sound, put, signature, take
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
-    import os
     from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
 
@@ -123,6 +124,12 @@ class RunState:
         """
         if not self._is_new:
             return
+        text = os.fspath(init_from)
+        if is_url(text):
+            raise ValueError(
+                f"init_from={text!r}: is a URL, and checkpoints cannot be read from "
+                "URLs yet; copy the checkpoints to a local folder"
+            )
         path = Path(init_from)
         inner = path / CHECKPOINTS
         with (

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum import ResolvedPhase, Sampler
 
+_MOST_PARTS = 1 << 16
+_SHOWN_PARTS = 4
 _UNITS = ("KiB", "MiB", "GiB", "TiB")
 
 
@@ -171,26 +173,38 @@ def accumulation_notes(
         for phase in phases
     ]
     most = math.gcd(*(phase.batch_size // num_devices for phase, num_devices in ways))
-    fitting = [str(parts) for parts in range(1, most + 1) if most % parts == 0]
-    remedy = f"use grad_accum_steps={' or '.join(fitting)}, or another batch_size"
     notes: list[str] = []
     for phase, num_devices in ways:
         rows, left_over = divmod(phase.batch_size, grad_accum_steps)
         if left_over:
             raise ValueError(
                 f"phase {phase.index} has batch_size={phase.batch_size}, which does "
-                f"not divide by grad_accum_steps={grad_accum_steps}; {remedy}"
+                f"not divide by grad_accum_steps={grad_accum_steps}; "
+                f"{_accumulation_remedy(most, grad_accum_steps)}"
             )
         if rows % num_devices:
             idle = num_devices - rows / -(-rows // num_devices)
             notes.append(
                 f"grad_accum_steps={grad_accum_steps} cuts batch_size="
                 f"{phase.batch_size} of phase {phase.index} into parts of {rows}, so "
-                f"{idle:.3g} of {num_devices} devices idle; {remedy}"
+                f"{idle:.3g} of {num_devices} devices idle; "
+                f"{_accumulation_remedy(most, grad_accum_steps)}"
             )
     if notes and placement.strict:
         raise ValueError(notes[0])
     return notes
+
+
+def _accumulation_remedy(most: int, grad_accum_steps: int) -> str:
+    """Name the divisors of `most` that are nearest to `grad_accum_steps`."""
+    # The bound keeps the search short for a huge batch. The divisors that the search
+    # then misses are far above any useful number of parts.
+    tried = range(1, min(math.isqrt(most), _MOST_PARTS) + 1)
+    small = [parts for parts in tried if most % parts == 0]
+    divisors = {*small, *(most // parts for parts in small)}
+    nearest = sorted(divisors, key=lambda parts: (abs(parts - grad_accum_steps), parts))
+    shown = " or ".join(map(str, sorted(nearest[:_SHOWN_PARTS])))
+    return f"use grad_accum_steps={shown}, or another batch_size"
 
 
 def _check_memory(shape: tuple[int, int], value_bytes: int) -> None:

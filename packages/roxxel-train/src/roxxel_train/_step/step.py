@@ -134,9 +134,10 @@ def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> TrainStep:
     """Return a step that updates the model by the gradient of a loss function.
 
     A scan averages the gradients of the `grad_accum_steps` parts of a batch, so only
-    the activations of one part are alive at a time. If the loss is a mean over unmasked
-    tokens and the scalar `"loss_weight"` is the number of these tokens, the result is
-    the mean over all unmasked tokens of the batch.
+    the activations of one part are alive at a time. Without the scalar `"loss_weight"`,
+    every part counts equally. If the loss is a mean over unmasked tokens, `loss_fn`
+    should return their number as `"loss_weight"`: loss and gradients are then means
+    over all unmasked tokens of the batch.
     """
 
     def train_step(model: Any, optimizer: Any, batch: Any) -> tuple[Any, Scalars]:
@@ -154,7 +155,8 @@ def _gradients(
 ) -> tuple[jax.Array, Scalars, Any]:
     """Return loss, further scalars and gradients, each the mean over the parts.
 
-    The weight of a part is its `"loss_weight"`, or 1 without this scalar.
+    The weight of a part is its `"loss_weight"`, or 1 without this scalar. The scalar
+    `"loss_weight"` itself is the sum over the parts.
     """
 
     def loss_and_aux(model: Any, batch: Any) -> tuple[jax.Array, Scalars]:
@@ -192,7 +194,8 @@ def _gradients(
         return (rest, jax.tree.map(jnp.add, sums, terms)), None
 
     # Part k holds the rows k, k + parts, ..., so every part has rows on all devices.
-    # Parts of consecutive rows would move rows between devices.
+    # If each part held consecutive rows, cutting the batch would move rows between
+    # devices.
     cut = jax.tree.map(
         lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch
     )

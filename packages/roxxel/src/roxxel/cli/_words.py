@@ -14,7 +14,11 @@ def shown_command(*arguments: str) -> str:
 
 
 def say(line: str) -> None:
-    """Print and flush a line, so that the line precedes later lines of the log."""
+    """Print a line and flush standard output.
+
+    Otherwise later log lines, which go to standard error, could appear before this
+    line.
+    """
     print(line, flush=True)
 
 

@@ -31,7 +31,10 @@ Kind = Callable[[Any], Any]
 
 
 class _Expected(Exception):
-    """A value has the wrong kind; the message is a phrase for the right kind."""
+    """A value has the wrong kind.
+
+    The message is what follows "must be" in the error, such as "an integer".
+    """
 
 
 def _unchanged(value: Any) -> Any:
@@ -296,8 +299,8 @@ def _read(
 ) -> dict[str, Any]:
     """Check the values of a table, and return the values to store.
 
-    Errors name the table `where`; `""` is the top of the file. `elsewhere` maps keys of
-    other tables to remedies.
+    `where` is the name of the table in error messages, such as `"[trainer]"`; it is
+    empty for the top of the file. `elsewhere` maps keys of other tables to remedies.
     """
     values: dict[str, Any] = {}
     for key, value in table.items():

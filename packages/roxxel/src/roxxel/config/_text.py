@@ -166,7 +166,11 @@ def _kept(run: Path, step: float = math.inf) -> Path | None:
 
 
 def _moved(content: str, config: RunConfig, folder: Path) -> str:
-    """Return the text of a copy in `folder`: `content` with another `relative_to`."""
+    """Return the text for a copy of the config in `folder`.
+
+    The text is `content` with `relative_to` set so that relative paths still name the
+    same files.
+    """
     relative_to = os.path.relpath(config.folder.resolve(), folder.resolve())
     head, bracket, rest = content.partition("\n[")
     if not head.startswith("["):

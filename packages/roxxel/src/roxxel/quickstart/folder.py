@@ -1,9 +1,9 @@
 """The folder of a quickstart run, and the run's config.
 
-`quickstart.lock` marks the folder of a quickstart. The quickstart refuses any other
-folder that is not empty, and leaves this folder unchanged. A new run writes
-`config.toml` last. If this file is missing, the earlier start was incomplete, and the
-quickstart starts again.
+`quickstart.lock` marks the folder of a quickstart. If a folder is not empty and has no
+`quickstart.lock`, the quickstart refuses the folder and changes nothing in it. A new
+run writes `config.toml` last. If this file is missing, the earlier start was
+incomplete, and the quickstart starts again.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfi
 
     Args:
         path: Folder of the run.
-        steps: Steps of the whole run; intervals and the learning rate follow from them.
+        steps: Steps of the whole run. The intervals of logging, evaluation and
+            checkpoints and the horizon of the learning rate are computed from this
+            number.
         seed: Seed of the model and of the data order.
         data: Folder of the corpora below `path`.
     """

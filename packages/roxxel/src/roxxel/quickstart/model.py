@@ -142,7 +142,7 @@ def rotate(x: jax.Array, base: float = 10_000.0) -> jax.Array:
 
     Returns:
         An array of the same shape and dtype. The dot product of a rotated query and a
-        rotated key depends on their positions only by the distance.
+        rotated key depends on their positions only through the distance between them.
     """
     seq_len, channels = x.shape[1], x.shape[-1]
     speeds = base ** (-jnp.arange(0, channels, 2) / channels)

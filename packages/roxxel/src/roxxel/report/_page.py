@@ -299,7 +299,10 @@ def _duration(seconds: float) -> str:
 
 
 def _when(time: str) -> str:
-    """Return an ISO 8601 time in UTC without its milliseconds."""
+    """Return an ISO 8601 time in UTC as `YYYY-MM-DD HH:MM:SS UTC`.
+
+    A text that cannot be parsed is returned unchanged.
+    """
     try:
         return f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M:%S} UTC"
     except ValueError:
