@@ -3,7 +3,7 @@
     python bucket_server.py FOLDER
 
 serves FOLDER/BUCKET/KEY as http://127.0.0.1:PORT/BUCKET/KEY, and prints PORT. It serves
-ranges, conditional and unconditional puts, deletions and listings.
+ranges, conditional and unconditional puts, puts in parts, deletions and listings.
 
 `PUT /__faults__` with a JSON object sets what goes wrong from then on:
 
@@ -11,8 +11,10 @@ ranges, conditional and unconditional puts, deletions and listings.
 - `rate`: share of the requests that fail, by one of `kinds` in turn at random;
 - `kinds`: any of `503`, `403`, `cut` (a body that ends early), `reset`, `hang`, `wrong`
   (other bytes), `longer` (a body longer than the range), `whole` (the range is
-  ignored), `other` (the tag and size of another object);
+  ignored), `other` (the tag and size of another object), `lost` (a put, post or
+  deletion takes effect, but the connection ends before the answer);
 - `keys`: a regular expression; only matching keys fail;
+- `methods`: only these methods fail, such as `["PUT"]`;
 - `seed`: of the random choices.
 
 `GET /__stats__` returns the number of requests and the bytes of objects that were sent
@@ -31,8 +33,9 @@ from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
-from xml.sax.saxutils import escape
+from xml.sax.saxutils import escape, unescape
 
+_Answer = tuple[int, bytes, dict[str, str]]
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _REASONS = {
     200: "OK",
@@ -55,6 +58,7 @@ class Server:
         self.faults: dict[str, Any] = {}
         self.random = random.Random(0)
         self.num_requests = self.num_bytes = 0
+        self.parts: dict[str, dict[int, bytes]] = {}
 
     async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -93,7 +97,7 @@ class Server:
             return await self._send(writer, 200, self._control(key, body))
         self.num_requests += 1
         await asyncio.sleep(self.faults.get("latency_s", 0))
-        fault = self._fault(key)
+        fault = self._fault(method, key)
         if fault == "reset":
             writer.transport.abort()
         elif fault == "hang":
@@ -106,13 +110,13 @@ class Server:
             await self._send(writer, 200, self._listed(key, parse_qs(url.query)))
         elif method in {"GET", "HEAD"}:
             return await self._get(writer, method, key, headers, fault)
-        elif method == "PUT":
-            await self._put(writer, key, headers, body)
         else:
-            assert method == "DELETE", method
-            (self.root / key).unlink(missing_ok=True)
-            await self._send(writer, 204, b"")
-        return fault != "reset"
+            answer = self._change(method, key, parse_qs(url.query, True), headers, body)
+            if fault == "lost":
+                writer.transport.abort()
+            else:
+                await self._send(writer, *answer)
+        return fault not in {"reset", "lost"}
 
     def _control(self, key: str, body: bytes) -> bytes:
         if key == "__faults__":
@@ -122,9 +126,11 @@ class Server:
         stats = {"requests": self.num_requests, "bytes": self.num_bytes}
         return json.dumps(stats).encode()
 
-    def _fault(self, key: str) -> str | None:
+    def _fault(self, method: str, key: str) -> str | None:
         kinds: list[str] = self.faults.get("kinds", [])
         if not kinds or not re.search(self.faults.get("keys", ""), key):
+            return None
+        if method not in self.faults.get("methods", [method]):
             return None
         rate = float(self.faults.get("rate", 1))
         return self.random.choice(kinds) if self.random.random() < rate else None
@@ -176,24 +182,61 @@ class Server:
             return data + b"\7" * 16
         return data[: len(data) // 2] if fault == "cut" else data
 
-    async def _put(
+    def _change(  # noqa: PLR0911 - one return for each kind of request
         self,
-        writer: asyncio.StreamWriter,
+        method: str,
         key: str,
+        query: dict[str, list[str]],
         headers: dict[str, str],
         body: bytes,
-    ) -> bool:
+    ) -> _Answer:
+        """Put or delete objects; return status, body and fields of the answer."""
+        upload = query.get("uploadId", [""])[0]
+        if method == "DELETE":
+            self.parts.pop(upload, None)
+            if not upload:
+                (self.root / key).unlink(missing_ok=True)
+            return 204, b"", {}
+        if method == "POST" and "delete" in query:
+            return self._delete(key, body)
+        if method == "POST" and "uploads" in query:
+            upload = f"{len(self.parts)}-{self.random.getrandbits(64):x}"
+            self.parts[upload] = {}
+            text = f"<UploadId>{upload}</UploadId>"
+            return 200, _xml("InitiateMultipartUploadResult", text), {}
+        if method == "PUT" and upload:
+            number = int(query["partNumber"][0])
+            self.parts[upload][number] = body
+            return 200, b"", {"ETag": f'"{number}-{len(body)}"'}
+        if method == "POST":
+            parts = self.parts.pop(upload)
+            tag = self._put(key, b"".join(parts[number] for number in sorted(parts)))
+            return 200, _xml("CompleteMultipartUploadResult", f"<ETag>{tag}</ETag>"), {}
         path = self.root / key
         have = _tag(path.stat()) if path.exists() else None
         if headers.get("if-none-match") == "*" and have is not None:
-            return await self._send(writer, 412, b"")
+            return 412, b"", {}
         if headers.get("if-match") not in {None, have}:
-            return await self._send(writer, 412, b"")
+            return 412, b"", {}
+        return 200, b"", {"ETag": self._put(key, body)}
+
+    def _put(self, key: str, body: bytes) -> str:
+        path = self.root / key
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_name(f".{path.name}.{self.random.getrandbits(64):x}")
         draft.write_bytes(body)
         draft.rename(path)
-        return await self._send(writer, 200, b"", {"ETag": _tag(path.stat())})
+        return _tag(path.stat())
+
+    def _delete(self, bucket: str, body: bytes) -> _Answer:
+        keys = [
+            unescape(found, {"&quot;": '"', "&apos;": "'"})
+            for found in re.findall("<Key>(.*?)</Key>", body.decode())
+        ]
+        for key in keys:
+            (self.root / bucket / key).unlink(missing_ok=True)
+        done = "".join(f"<Deleted><Key>{escape(k)}</Key></Deleted>" for k in keys)
+        return 200, _xml("DeleteResult", done), {}
 
     def _listed(self, bucket: str, query: dict[str, list[str]]) -> bytes:
         prefix = query.get("prefix", [""])[0]
@@ -239,6 +282,10 @@ class Server:
         writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         await writer.drain()
         return True
+
+
+def _xml(root: str, text: str) -> bytes:
+    return f"<{root}>{text}</{root}>".encode()
 
 
 def _tag(status: os.stat_result) -> str:

@@ -174,7 +174,7 @@ def list_folder(url: str, timeout_s: float) -> list[Listed]:
     def names(client: Any, store: ObjectStore, key: str) -> list[Listed]:
         now = datetime.now(UTC)
         found = client.list_with_delimiter(store, key or None)["objects"]
-        base = url.removesuffix(key)
+        base = url.removesuffix(key).rstrip("/") + "/"
         return [
             Listed(
                 base + each["path"],
@@ -267,11 +267,16 @@ def _store_of(url: str, timeout_s: float) -> tuple[ObjectStore, str]:
     """Return the store of a URL, and the key of the object in it."""
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
-    return _store(scheme, host, timeout_s, os.getpid()), key
+    names = _ENDPOINTS.get(scheme, ())
+    endpoint = next(filter(None, map(os.environ.get, names)), "")
+    return _store(scheme, host, timeout_s, endpoint, os.getpid()), key
 
 
 @lru_cache(maxsize=64)
-def _store(scheme: str, host: str, timeout_s: float, process: int) -> ObjectStore:
+def _store(
+    scheme: str, host: str, timeout_s: float, endpoint: str, process: int
+) -> ObjectStore:
+    """Make a store; the client takes `endpoint` from the environment by itself."""
     from obstore import store as stores
 
     del process  # Only part of the key of the cache.
@@ -290,7 +295,6 @@ def _store(scheme: str, host: str, timeout_s: float, process: int) -> ObjectStor
             "base": 2.0,
         },
     }
-    endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS.get(scheme, ()))), "")
     if scheme == "http" or endpoint.startswith("http://"):
         options["allow_http"] = True
     kwargs: dict[str, Any] = {"client_options": options, "retry_config": retries}

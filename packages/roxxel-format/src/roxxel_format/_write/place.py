@@ -26,7 +26,6 @@ from roxxel_format._store.corpus_name import name_in_bucket
 from roxxel_format._store.local import names_in
 from roxxel_format._store.locks import writing
 from roxxel_format._store.output import Output
-from roxxel_format._store.urls import is_url
 from roxxel_format._write.commit import (
     BEGUN,
     Committed,
@@ -35,7 +34,6 @@ from roxxel_format._write.commit import (
     find_committed,
     read_committed,
 )
-from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ManifestError
 
 if TYPE_CHECKING:
@@ -61,12 +59,12 @@ class Place(ABC):
     @property
     def manifest(self) -> str:
         """Path or URL of the manifest."""
-        assert self.name.manifest is not None  # noqa: S101 - checked by `place_of`
+        assert self.name.manifest is not None  # noqa: S101 - checked before
         return self.folder + self.name.manifest.name
 
     @abstractmethod
     def begin(self, *, replaces: bool) -> Committed:
-        """Return the manifest that a transfer begins from."""
+        """Return the manifest to begin from."""
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
@@ -78,7 +76,7 @@ class Place(ABC):
 
     @abstractmethod
     def commit(self, manifest: Manifest) -> bool:
-        """Replace the manifest; return False if another write committed since `begin`."""
+        """Replace the manifest; False if another write committed since `begin`."""
 
     @abstractmethod
     def discard(self, names: Iterable[str]) -> None:
@@ -96,7 +94,7 @@ class FolderPlace(Place):
         self._found = Committed(Manifest(), None)
 
     def begin(self, *, replaces: bool) -> Committed:
-        """Return the manifest that a transfer begins from; commit one if none exists."""
+        """Return the manifest to begin from; commits one if there is none."""
         self._found = find_committed(self.name, replaces=replaces)
         if self._found.data is None:
             # Readers treat shards without a manifest as a corpus.
@@ -118,7 +116,7 @@ class FolderPlace(Place):
             output.publish()
 
     def commit(self, manifest: Manifest) -> bool:
-        """Replace the manifest; return False if another write committed since `begin`."""
+        """Replace the manifest; False if another write committed since `begin`."""
         return commit(self.name, self._found, manifest)
 
     def discard(self, names: Iterable[str]) -> None:
@@ -135,7 +133,7 @@ class BucketPlace(Place):
         self._tag: str | None = None
 
     def begin(self, *, replaces: bool) -> Committed:
-        """Return the manifest that a transfer begins from."""
+        """Return the manifest to begin from."""
         try:
             data, _, self._tag = read_object(
                 self.manifest, None, MAX_MANIFEST_SIZE, self._timeout_s
@@ -179,23 +177,6 @@ class BucketPlace(Place):
         for each in names:
             with contextlib.suppress(OSError):
                 delete_object(self.folder + each, self._timeout_s)
-
-
-def place_of(filepath: str, timeout_s: float, resources: contextlib.ExitStack) -> Place:
-    """Return the place of a corpus; `resources` keeps its lock.
-
-    Raises:
-        ValueError: The path or URL names one file.
-    """
-    if is_url(filepath):
-        return BucketPlace(filepath, timeout_s)
-    name = name_to_write(filepath)
-    if name.manifest is None:
-        raise ValueError(
-            f"{filepath}: a copy has a manifest, so it cannot be a single file; use a "
-            f'pattern such as "{name.prefix}_*{name.suffix}"'
-        )
-    return FolderPlace(name, resources)
 
 
 def copy_into(output: Output, file: OpenFile) -> None:

@@ -9,13 +9,15 @@ from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Literal
 
+from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.shard import LOCAL, ShardMap
-from roxxel_format._read.verify import damage_of_shard
 from roxxel_format._spec.manifest import Manifest, Version
 from roxxel_format._spec.tables import as_table
+from roxxel_format._store.urls import is_url
 from roxxel_format._write.options import WriteSummary
-from roxxel_format._write.place import place_of
+from roxxel_format._write.place import BucketPlace, FolderPlace
+from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -58,7 +60,7 @@ def copy_corpus(
     contents = open_corpus(source, None, timeout_s)
     manifest = contents.manifest or _new_manifest(contents)
     with ExitStack() as resources:
-        place = place_of(target, timeout_s, resources)
+        place = _place_of(target, timeout_s, resources)
         found = place.begin(replaces=exist == "replace")
         there = found.manifest
         if contents.paths[0] in {place.folder + each for each in there.file_names()}:
@@ -88,6 +90,19 @@ def copy_corpus(
         duration_s=time.perf_counter() - started,
         sync_s=0.0,
     )
+
+
+def _place_of(filepath: str, timeout_s: float, resources: ExitStack) -> Place:
+    """Return the place of a corpus; `resources` keeps its lock."""
+    if is_url(filepath):
+        return BucketPlace(filepath, timeout_s)
+    name = name_to_write(filepath)
+    if name.manifest is None:
+        raise ValueError(
+            f"{filepath}: a copy has a manifest, so it cannot be a single file; use a "
+            f'pattern such as "{name.prefix}_*{name.suffix}"'
+        )
+    return FolderPlace(name, resources)
 
 
 class _Files:
