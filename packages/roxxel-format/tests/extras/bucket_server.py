@@ -29,6 +29,7 @@ import os
 import random
 import re
 import sys
+import time
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -256,7 +257,7 @@ class Server:
             rows.append(
                 f"<Contents><Key>{escape(key)}</Key><Size>{status.st_size}</Size>"
                 f"<ETag>{escape(_tag(status))}</ETag>"
-                "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+                f"<LastModified>{_time(status)}</LastModified></Contents>"
             )
         common = "".join(
             f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>"
@@ -290,6 +291,10 @@ def _xml(root: str, text: str) -> bytes:
 
 def _tag(status: os.stat_result) -> str:
     return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+
+
+def _time(status: os.stat_result) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(status.st_mtime))
 
 
 def _span(found: re.Match[str], size: int) -> tuple[int, int]:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from roxxel_format._store.corpus_name import CorpusName
 
 _CHUNK_BYTES = 32 << 20
+_LEFTOVER_AGE_S = 7 * 86400.0
 
 
 class Place(ABC):
@@ -128,12 +129,14 @@ class BucketPlace(Place):
     """A folder in a bucket. Files of another bucket pass through a temporary folder."""
 
     def __init__(self, url: str, timeout_s: float) -> None:
+        self.url = url
         self.folder, self.name = name_in_bucket(url)
         self._timeout_s = timeout_s
         self._tag: str | None = None
 
     def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from."""
+        self._tag = None
         try:
             data, _, self._tag = read_object(
                 self.manifest, None, MAX_MANIFEST_SIZE, self._timeout_s
@@ -156,7 +159,7 @@ class BucketPlace(Place):
         """Upload a copy of a file; `check` gets its path on a disk."""
         if file.is_mapped:
             check(Path(file.path))
-            write_object(self.folder + name, Path(file.path), self._timeout_s)
+            self.upload(name, Path(file.path))
             return
         with TemporaryDirectory(prefix="roxxel-") as folder:
             path = Path(folder, name)
@@ -164,13 +167,32 @@ class BucketPlace(Place):
                 copy_into(output, file)
                 output.publish()
             check(path)
-            write_object(self.folder + name, path, self._timeout_s)
+            self.upload(name, path)
+
+    def upload(self, name: str, path: Path) -> None:
+        """Put a file of the disk."""
+        write_object(self.folder + name, path, self._timeout_s)
 
     def commit(self, manifest: Manifest) -> bool:
         """Put the manifest, unless another write committed since `begin`."""
         return replace_object(
             self.manifest, manifest.pack(), self._tag, self._timeout_s
         )
+
+    def leftovers(self) -> list[str]:
+        """Return the URLs of shards and columns that were left a week ago or earlier.
+
+        The manifest does not list them. Younger ones may belong to a write or a copy in
+        progress, because a bucket has no locks.
+        """
+        listed = self.begin(replaces=False).manifest.file_names()
+        found: list[str] = []
+        for each in list_folder(self.folder.rstrip("/"), self._timeout_s):
+            name = each.url.rpartition("/")[2]
+            is_ours = self.name.is_own(name) and self.name.number(name) is None
+            if is_ours and name not in listed and each.age_s > _LEFTOVER_AGE_S:
+                found.append(each.url)
+        return sorted(found)
 
     def discard(self, names: Iterable[str]) -> None:
         """Delete objects; objects that cannot be deleted now stay."""
