@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from http.client import HTTPConnection
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -87,11 +88,11 @@ def sampler_of(corpus: Roxxel) -> Sampler:
 @pytest.fixture(scope="module")
 def moto(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a moto server whose public bucket `data` holds a corpus."""
-    from moto.server import ThreadedMotoServer
+    server_of: Any = import_module("moto.server").ThreadedMotoServer
 
     folder = tmp_path_factory.mktemp("moto")
     write_corpus(folder)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = server_of(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     put(port, "/data", b"")

@@ -230,6 +230,10 @@ def outcome(folder: Path, sample: Sample, content: bytes, kind: str) -> str:
     path = folder / sample.name
     path.write_bytes(content)
     code, error = written(corpus, path, sample)
+    if sample.form == "roxxel02":
+        notice = f"{path}: a shard of the first Roxxel does not record its documents"
+        lines = error.splitlines(keepends=True)
+        error = "".join(line for line in lines if not line.startswith(notice))
     with Roxxel(corpus) as written_corpus:
         given = [each.tobytes() for each in written_corpus.documents]
     if code == 1:

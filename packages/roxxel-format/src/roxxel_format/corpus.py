@@ -13,14 +13,18 @@ from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, Lengths, TokenLine
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import Filepath, absolute
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.target import name_to_write
+from roxxel_format._write.transfer import copy_corpus
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
@@ -406,6 +410,9 @@ class Roxxel:
             metadata=dict(metadata or {}),
         )
         try:
+            place = self._bucket_place()
+            if place is not None:
+                return write_to_bucket(place, data, options, exist)
             return write_corpus(self._lazy.filepath, data, options, exist)
         finally:
             self._use_current_version()
@@ -452,11 +459,51 @@ class Roxxel:
         write_column(corpus, name, values, per, dtype, exist)
         self._use_current_version()
 
+    def copy_to(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        exist: Literal["error", "replace"] = "error",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> WriteSummary:
+        """Copy the current version, with all earlier versions and columns.
+
+        Source and target may each be on a disk or in a bucket. Every block is verified
+        before it is added, and the manifest is committed last, so a copy that fails or
+        is killed changes no corpus; the same call continues with the files that were
+        copied. If the target is an earlier state of this corpus, only the files that it
+        lacks are copied.
+
+        Args:
+            target: A folder or a pattern such as `wiki_*.rox`, as a path or a URL.
+            exist: What to do if another corpus exists: raise FileExistsError, or
+                replace the corpus and delete its files after the commit.
+            progress: Called with the copied bytes and the bytes to copy.
+
+        Returns:
+            A summary of the copy; `kept` if the target had everything already.
+
+        Raises:
+            FileExistsError: `target` is another corpus, or another write to it was
+                committed during the copy.
+            ShardError: A file of this corpus is damaged or was replaced.
+            ValueError: `target` names one file, or this corpus.
+            OSError: A file cannot be read or written.
+        """
+        lazy = self._lazy
+        path = absolute(target)
+        assert isinstance(path, str)  # noqa: S101 - one path gives one path
+        return copy_corpus(lazy.filepath, path, exist, lazy.timeout_s, progress)
+
     def leftovers(self) -> list[str]:
         """Return the uncommitted files of interrupted writes of this corpus.
 
-        The list also has the files of writes in progress.
+        The list also has the files of writes in progress. In a bucket, it has only
+        files that are older than a week.
         """
+        place = self._bucket_place()
+        if place is not None:
+            return place.leftovers()
         return [str(path) for path in leftovers(name_to_write(self.filepath))]
 
     def remove_leftovers(self) -> list[str]:
@@ -470,6 +517,11 @@ class Roxxel:
             BlockingIOError: A write is in progress.
             FileNotFoundError: The corpus has no files.
         """
+        place = self._bucket_place()
+        if place is not None:
+            found = place.leftovers()
+            place.discard(url.rpartition("/")[2] for url in found)
+            return found
         name = name_to_write(self.filepath)
         if not has_files(name):
             raise FileNotFoundError(f"{self.filepath}: no such corpus; check the path")
@@ -490,6 +542,13 @@ class Roxxel:
 
     def _open(self) -> CorpusReader:
         return self._lazy.open()
+
+    def _bucket_place(self) -> BucketPlace | None:
+        """Return the place of a corpus in a bucket; None on a disk."""
+        path = self._lazy.filepath
+        if isinstance(path, str) and is_url(path):
+            return BucketPlace(path, self._lazy.timeout_s)
+        return None
 
     def _copy(self, **changed: Any) -> Self:
         """Return a copy whose reader has other arguments."""

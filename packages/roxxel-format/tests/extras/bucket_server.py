@@ -29,6 +29,7 @@ import os
 import random
 import re
 import sys
+import time
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -182,7 +183,7 @@ class Server:
             return data + b"\7" * 16
         return data[: len(data) // 2] if fault == "cut" else data
 
-    def _change(
+    def _change(  # noqa: PLR0911 - one return for each kind of request
         self,
         method: str,
         key: str,
@@ -192,44 +193,33 @@ class Server:
     ) -> _Answer:
         """Put or delete objects; return status, body and fields of the answer."""
         upload = query.get("uploadId", [""])[0]
-        if upload or "uploads" in query:
-            return self._change_parts(method, key, query, upload, body)
-        path = self.root / key
         if method == "DELETE":
-            path.unlink(missing_ok=True)
+            self.parts.pop(upload, None)
+            if not upload:
+                (self.root / key).unlink(missing_ok=True)
             return 204, b"", {}
-        if method == "POST":
+        if method == "POST" and "delete" in query:
             return self._delete(key, body)
-        have = _tag(path.stat()) if path.exists() else None
-        is_refused = headers.get("if-none-match") == "*" and have is not None
-        if is_refused or headers.get("if-match") not in {None, have}:
-            return 412, b"", {}
-        return 200, b"", {"ETag": self._put(key, body)}
-
-    def _change_parts(
-        self,
-        method: str,
-        key: str,
-        query: dict[str, list[str]],
-        upload: str,
-        body: bytes,
-    ) -> _Answer:
-        """Begin, continue, complete or abort a put in parts."""
-        if method == "DELETE":
-            del self.parts[upload]
-            return 204, b"", {}
-        if method == "PUT":
-            number = int(query["partNumber"][0])
-            self.parts[upload][number] = body
-            return 200, b"", {"ETag": f'"{number}-{len(body)}"'}
-        if not upload:
+        if method == "POST" and "uploads" in query:
             upload = f"{len(self.parts)}-{self.random.getrandbits(64):x}"
             self.parts[upload] = {}
             text = f"<UploadId>{upload}</UploadId>"
             return 200, _xml("InitiateMultipartUploadResult", text), {}
-        parts = self.parts.pop(upload)
-        tag = self._put(key, b"".join(parts[number] for number in sorted(parts)))
-        return 200, _xml("CompleteMultipartUploadResult", f"<ETag>{tag}</ETag>"), {}
+        if method == "PUT" and upload:
+            number = int(query["partNumber"][0])
+            self.parts[upload][number] = body
+            return 200, b"", {"ETag": f'"{number}-{len(body)}"'}
+        if method == "POST":
+            parts = self.parts.pop(upload)
+            tag = self._put(key, b"".join(parts[number] for number in sorted(parts)))
+            return 200, _xml("CompleteMultipartUploadResult", f"<ETag>{tag}</ETag>"), {}
+        path = self.root / key
+        have = _tag(path.stat()) if path.exists() else None
+        if headers.get("if-none-match") == "*" and have is not None:
+            return 412, b"", {}
+        if headers.get("if-match") not in {None, have}:
+            return 412, b"", {}
+        return 200, b"", {"ETag": self._put(key, body)}
 
     def _put(self, key: str, body: bytes) -> str:
         path = self.root / key
@@ -267,7 +257,7 @@ class Server:
             rows.append(
                 f"<Contents><Key>{escape(key)}</Key><Size>{status.st_size}</Size>"
                 f"<ETag>{escape(_tag(status))}</ETag>"
-                "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+                f"<LastModified>{_time(status)}</LastModified></Contents>"
             )
         common = "".join(
             f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>"
@@ -301,6 +291,10 @@ def _xml(root: str, text: str) -> bytes:
 
 def _tag(status: os.stat_result) -> str:
     return f'"{status.st_mtime_ns:x}-{status.st_size:x}"'
+
+
+def _time(status: os.stat_result) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(status.st_mtime))
 
 
 def _span(found: re.Match[str], size: int) -> tuple[int, int]:

@@ -26,6 +26,7 @@ from roxxel_format._read.line import (
 )
 from roxxel_format._read.maps import with_room
 from roxxel_format._read.opening import open_corpus
+from roxxel_format._read.remote import run_later
 from roxxel_format._read.views import span_rows
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
@@ -47,6 +48,9 @@ _GAP_BYTES = 32 << 10
 _CALL_BYTES = (128 << 10) - mmap.PAGESIZE
 """Bytes of one prefetch call: one page less than Linux reads ahead, because a call can
 begin inside a page."""
+
+
+_WINDOWS_AT_ONCE = 128
 
 
 @dataclass
@@ -220,26 +224,32 @@ class CorpusReader:
         """Prefetch windows; see `Roxxel.will_need`."""
         begins, length = parse_windows(starts, length, len(self._line))
         if self.contents.files.is_remote:
-            self._request(begins, length, is_urgent=False)
+            run_later(lambda: self._request(begins, length, is_urgent=False))
             return
         for span in _stretches(begins, length, self._line.dtype.itemsize):
             for number, start, stop in self._line.parts(*span):
                 self._line.file(number).will_need(start, stop)
 
     def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
-        """Request windows from a bucket; first open their shards, all at once.
+        """Request windows from a bucket, the first windows first.
 
-        Each window is a request of its own, because a read takes whole requests.
+        Each window is a request of its own, because a read takes whole requests. The
+        shards of `_WINDOWS_AT_ONCE` windows are opened at once.
         """
         line = self._line
-        parts = [part for at in starts for part in line.parts(at, at + length)]
-        for number in dict.fromkeys(number for number, _, _ in parts):
-            if not line.is_open(number):
-                self.contents.will_open(number)
-        for number, start, stop in parts:
-            line.file(number).will_need(
-                start, stop, checked=self._checked, is_urgent=is_urgent
-            )
+        for first in range(0, len(starts), _WINDOWS_AT_ONCE):
+            parts = [
+                part
+                for start in starts[first : first + _WINDOWS_AT_ONCE]
+                for part in line.parts(start, start + length)
+            ]
+            for number in dict.fromkeys(number for number, _, _ in parts):
+                if not line.is_open(number):
+                    self.contents.will_open(number)
+            for number, start, stop in parts:
+                line.file(number).will_need(
+                    start, stop, checked=self._checked, is_urgent=is_urgent
+                )
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""

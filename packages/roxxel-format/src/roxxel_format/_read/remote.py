@@ -12,6 +12,7 @@ there are none, the hint is dropped, and the read requests the range itself.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -24,7 +25,7 @@ from roxxel_format._store.bucket import Answer, read_object
 from roxxel_format.errors import BucketError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import numpy.typing as npt
 
@@ -118,6 +119,14 @@ class RemoteFiles:
             file.will_need(start, stop, is_urgent=True)
 
 
+def run_later(task: Callable[[], object]) -> None:
+    """Run a task that requests ranges in a background thread, after earlier tasks.
+
+    An error of the task is dropped, because the read of the same bytes raises it.
+    """
+    _fetcher.run_later(task)
+
+
 def fetch(url: str, most_bytes: int, timeout_s: float) -> bytes:
     """Return the content of a whole object of at most `most_bytes` bytes."""
     return _fetcher.answer_of(_Request(url, None, timeout_s, most_bytes)).data
@@ -188,6 +197,8 @@ class _Fetcher:
         # Requested ahead and not yet read, the oldest first.
         self._ahead: OrderedDict[tuple[str, tuple[int, int]], _Request] = OrderedDict()
         self._bytes_ahead = 0
+        self._tasks: deque[Callable[[], object]] = deque()
+        self._runs_tasks = False
         self._threads: set[threading.Thread] = set()
         self._num_idle = 0
         self._is_ending = False
@@ -227,12 +238,21 @@ class _Fetcher:
             self._add(request, is_urgent=True)
         return _outcome(request)
 
+    def run_later(self, task: Callable[[], object]) -> None:
+        """Run a task in one background thread; see the function `run_later`."""
+        with self._changed:
+            self._tasks.append(task)
+            if not self._runs_tasks:
+                self._runs_tasks = True
+                self._start(self._run_tasks)
+
     def end(self) -> None:
         """Drop the waiting requests, and wait for the threads, for a short time."""
         with self._changed:
             self._is_ending = True
             self._urgent.clear()
             self._later.clear()
+            self._tasks.clear()
             self._changed.notify_all()
         stop = time.monotonic() + _END_S
         for thread in list(self._threads):
@@ -243,12 +263,24 @@ class _Fetcher:
         (self._urgent if is_urgent else self._later).append(request)
         waiting = len(self._urgent) + len(self._later)
         if self._num_idle < waiting and len(self._threads) < _MOST_THREADS:
-            thread = threading.Thread(
-                target=self._work, name="roxxel-bucket", daemon=True
-            )
-            self._threads.add(thread)
-            thread.start()
+            self._start(self._work)
         self._changed.notify()
+
+    def _start(self, function: Callable[[], None]) -> None:
+        thread = threading.Thread(target=function, name="roxxel-bucket", daemon=True)
+        self._threads.add(thread)
+        thread.start()
+
+    def _run_tasks(self) -> None:
+        while True:
+            with self._changed:
+                if not self._tasks:
+                    self._runs_tasks = False
+                    self._threads.discard(threading.current_thread())
+                    return
+                task = self._tasks.popleft()
+            with contextlib.suppress(Exception):
+                task()
 
     def _work(self) -> None:
         while (request := self._next()) is not None:

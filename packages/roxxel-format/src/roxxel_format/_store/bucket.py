@@ -1,4 +1,4 @@
-"""Objects in buckets and on web servers, read by the client `obstore`.
+"""Objects in buckets and on web servers, by the client `obstore`.
 
 Only this module imports `obstore`, which the extra `bucket` installs. A URL names one
 object. The client takes endpoint, region and credentials from the environment, for
@@ -10,18 +10,26 @@ process gets a BucketError instead of a request that never ends.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from datetime import timedelta
+import threading
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from roxxel_format.errors import BucketError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
     from types import ModuleType
 
     from obstore.store import ObjectStore
+
+_LARGE_BYTES = 64 << 20
+_PART_BYTES = 16 << 20
+_T = TypeVar("_T")
 
 _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
@@ -92,6 +100,123 @@ def read_object(
     return Answer(data, size, tag)
 
 
+class Listed(NamedTuple):
+    """An object of a listing: its URL, its size, and seconds since its last change."""
+
+    url: str
+    size: int
+    age_s: float
+
+
+def write_object(url: str, source: Path | bytes, timeout_s: float) -> None:
+    """Write an object as a whole; replaces an object of this URL.
+
+    A large file is uploaded in parts, so memory stays below 256 MiB.
+    """
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
+    in_parts = size > _LARGE_BYTES
+    # S3 accepts at most 10 000 parts.
+    part_bytes = max(_PART_BYTES, -(-size // 9000))
+    _call(
+        url,
+        timeout_s,
+        lambda client, store, key: client.put(
+            store,
+            key,
+            source,
+            use_multipart=in_parts,
+            chunk_size=part_bytes,
+            max_concurrency=8,
+        ),
+    )
+
+
+def replace_object(url: str, data: bytes, tag: str | None, timeout_s: float) -> bool:
+    """Write an object if its tag is still `tag`; None: if there is no such object.
+
+    Returns:
+        False if the object is another one.
+    """
+    mode = "create" if tag is None else {"e_tag": tag}
+
+    def put(client: Any, store: ObjectStore, key: str) -> bool:
+        try:
+            client.put(store, key, data, mode=mode)
+        except (
+            client.exceptions.AlreadyExistsError,
+            client.exceptions.PreconditionError,
+        ):
+            return False
+        return True
+
+    if _call(url, timeout_s, put):
+        return True
+    # The client may have repeated a request whose answer was lost.
+    try:
+        return read_object(url, None, len(data), timeout_s).data == data
+    except (BucketError, FileNotFoundError):
+        return False
+
+
+def delete_object(url: str, timeout_s: float) -> None:
+    """Delete an object; an object that does not exist is no error."""
+
+    def delete(client: Any, store: ObjectStore, key: str) -> None:
+        with contextlib.suppress(client.exceptions.NotFoundError):
+            client.delete(store, key)
+
+    _call(url, timeout_s, delete)
+
+
+def list_folder(url: str, timeout_s: float) -> list[Listed]:
+    """Return the objects whose URLs are `url`, a slash, and a name without a slash."""
+
+    def names(client: Any, store: ObjectStore, key: str) -> list[Listed]:
+        now = datetime.now(UTC)
+        found = client.list_with_delimiter(store, key or None)["objects"]
+        base = url.removesuffix(key).rstrip("/") + "/"
+        return [
+            Listed(
+                base + each["path"],
+                each["size"],
+                (now - each["last_modified"]).total_seconds(),
+            )
+            for each in found
+        ]
+
+    return _call(url, timeout_s, names)
+
+
+def _call(
+    url: str,
+    timeout_s: float,
+    operation: Callable[[Any, ObjectStore, str], _T],
+) -> _T:
+    """Run an operation in a thread, so that an interrupt ends the wait for it."""
+    # Imported here because it loads logging, which reading does not need.
+    from concurrent.futures import Future
+
+    client = _client()
+    store, key = _store_of(url, timeout_s)
+    outcome: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(operation(client, store, key))
+        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="roxxel-upload", daemon=True).start()
+    try:
+        return outcome.result()
+    except client.exceptions.NotFoundError:
+        raise FileNotFoundError(
+            f"{url}: there is no such bucket; create it, or check the URL"
+        ) from None
+    except client.exceptions.BaseError as error:
+        raise BucketError(f"{url}: {_reason(error)}") from None
+
+
 def _what(url: str, span: tuple[int, int] | None) -> str:
     return url if span is None else f"{url}: bytes {span[0]} to {span[1] - 1}"
 
@@ -142,11 +267,16 @@ def _store_of(url: str, timeout_s: float) -> tuple[ObjectStore, str]:
     """Return the store of a URL, and the key of the object in it."""
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
-    return _store(scheme, host, timeout_s, os.getpid()), key
+    names = _ENDPOINTS.get(scheme, ())
+    endpoint = next(filter(None, map(os.environ.get, names)), "")
+    return _store(scheme, host, timeout_s, endpoint, os.getpid()), key
 
 
 @lru_cache(maxsize=64)
-def _store(scheme: str, host: str, timeout_s: float, process: int) -> ObjectStore:
+def _store(
+    scheme: str, host: str, timeout_s: float, endpoint: str, process: int
+) -> ObjectStore:
+    """Make a store; the client takes `endpoint` from the environment by itself."""
     from obstore import store as stores
 
     del process  # Only part of the key of the cache.
@@ -165,7 +295,6 @@ def _store(scheme: str, host: str, timeout_s: float, process: int) -> ObjectStor
             "base": 2.0,
         },
     }
-    endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS.get(scheme, ()))), "")
     if scheme == "http" or endpoint.startswith("http://"):
         options["allow_http"] = True
     kwargs: dict[str, Any] = {"client_options": options, "retry_config": retries}

@@ -211,6 +211,27 @@ def manifest_urls(url: str) -> list[str]:
     return [several] if last.endswith(SUFFIX) else [f"{url}/{name}", several]
 
 
+def name_in_bucket(url: str) -> tuple[str, CorpusName]:
+    """Return the folder of a corpus in a bucket, and the names of its files in it.
+
+    The folder's URL ends with a slash. `CorpusName.folder` is not used.
+
+    Raises:
+        ValueError: The URL names one file, or is not a pattern that can be written to.
+    """
+    if url.endswith(SUFFIX) and "*" not in url:
+        several = f"{url.removesuffix(SUFFIX)}_*{SUFFIX}"
+        raise ValueError(
+            f"{url}: a corpus in a bucket has a manifest, so a single file cannot be "
+            f"written there; use a pattern such as {several}"
+        )
+    manifest = manifest_urls(url)[0]
+    folder, _, _ = manifest.rpartition("/")
+    match = _PATTERN.fullmatch(url.rpartition("/")[2])
+    prefix, suffix = (match[1], match[2]) if match else (_FOLDER_PREFIX, SUFFIX)
+    return f"{folder}/", _numbered(Path(), prefix, suffix)
+
+
 def share_files(one: CorpusName, other: CorpusName) -> bool:
     """Return whether a write of one corpus could replace or delete files of the other.
 

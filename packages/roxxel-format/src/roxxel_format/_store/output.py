@@ -36,8 +36,8 @@ class Output:
         self._is_named = False
         self.sync_s = 0.0
         try:
-            self._draft = _new_draft(path) if draft is None else draft
-            self._file = self._draft.open("wb", buffering=0)
+            self.draft = _new_draft(path) if draft is None else draft
+            self._file = self.draft.open("wb", buffering=0)
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -62,7 +62,7 @@ class Output:
             return
         self.finish()
         with self.unless_broken(), self._named():
-            self._draft.replace(self._path)
+            self.draft.replace(self._path)
             self._is_named = True
 
     def publish(self) -> None:
@@ -78,7 +78,7 @@ class Output:
             self._file.close()
         if not self._is_named:  # Another writer may already use a renamed draft's name.
             with contextlib.suppress(OSError):
-                self._draft.unlink(missing_ok=True)
+                self.draft.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
         return self

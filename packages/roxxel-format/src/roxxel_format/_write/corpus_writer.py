@@ -7,16 +7,12 @@ leaves the old corpus unchanged.
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from roxxel_format._spec.layout import check_block_size
-from roxxel_format._spec.manifest import Manifest, Version
+from roxxel_format._spec.manifest import Manifest
 from roxxel_format._store.local import claim, draft_path, names_in
 from roxxel_format._store.locks import alone, writing
 from roxxel_format._write.commit import (
@@ -32,25 +28,28 @@ from roxxel_format._write.commit import (
     remove_leftovers,
     withdraw,
 )
-from roxxel_format._write.intake import load_intake, separator_items
-from roxxel_format._write.options import (
-    Separator,
-    WriteSummary,
-    difference,
+from roxxel_format._write.extension import (
+    Extension,
+    check_arguments,
+    check_free,
+    check_kept,
+    print_notice,
+    summary_of,
 )
+from roxxel_format._write.intake import load_intake
+from roxxel_format._write.options import Separator
 from roxxel_format._write.series import ShardSeries
-from roxxel_format._write.shard_writer import shard_size_bound
 from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import NotAShardError, OldShardError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from roxxel_format._spec.tables import ShardTable
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.intake import Intake
-    from roxxel_format._write.options import Exist, WriteOptions
+    from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
 
 
 class Units(ABC):
@@ -89,11 +88,11 @@ def write_corpus(
     """
     started = time.perf_counter()
     name = name_to_write(filepath, sharded=options.may_make_several(exist))
-    _check_arguments(options, name, exist, data)
+    check_arguments(options, name, exist, data)
     is_default = options.separator is Separator.OF_TOKENIZER
     options, intake = load_intake(options)
     if is_default and says_ending and intake.tokenizer is not None:
-        _print_notice(intake.tokenizer.ending())
+        print_notice(intake.tokenizer.ending())
     arguments = options.recorded(intake.tokenizer_identity)
     name.folder.mkdir(parents=True, exist_ok=True)
     if exist == "keep":
@@ -106,7 +105,9 @@ def write_corpus(
         table, sync_s = _write_file(name, data, options, intake, arguments, exist)
     else:
         table, sync_s = _Write(name, options, intake, arguments, exist).run(data)
-    return _summary(name, table, str(intake.dtype), started, sync_s=sync_s)
+    return summary_of(
+        f"{name.folder}/", table, str(intake.dtype), started, sync_s=sync_s
+    )
 
 
 @contextlib.contextmanager
@@ -130,36 +131,6 @@ def _or_replace(name: CorpusName) -> Generator[None]:
         ) from error
 
 
-def _check_arguments(
-    options: WriteOptions, name: CorpusName, exist: str, data: object
-) -> None:
-    """Check the arguments of a write before any file changes."""
-    if exist not in ("keep", "replace", "append", "error"):
-        raise ValueError(
-            f'exist must be "keep", "replace", "append" or "error", got {exist!r}'
-        )
-    if isinstance(data, (str, bytes, bytearray, Mapping)):
-        kind = type(cast("object", data)).__name__
-        raise TypeError(
-            f"data is one {kind}; pass an iterable of documents, such as [data]"
-        )
-    check_block_size(options.block_size)
-    limit = options.max_shard_bytes
-    if limit is not None:
-        least = shard_size_bound(8, options.block_size) + 2 * options.block_size
-        if limit < least:
-            raise ValueError(
-                f"max_shard_bytes={limit} is too small for one document; use at "
-                f"least {least}"
-            )
-    if name.manifest is None and options.may_make_several(exist):
-        raise ValueError(
-            f'{name.single}: is one file, but max_shard_bytes or exist="append" makes '
-            f'shards such as "{name.prefix}_00000.rox"; delete the file first, or use '
-            f'a pattern such as "{name.prefix}_*.rox"'
-        )
-
-
 def _kept(
     name: CorpusName, options: WriteOptions, arguments: dict[str, Any], started: float
 ) -> WriteSummary | None:
@@ -171,26 +142,7 @@ def _kept(
     manifest = existing_manifest(name)
     if manifest is None or not manifest.versions:
         return None
-    inputs = None if isinstance(options.inputs, str) else options.inputs
-    if inputs is not None and inputs.stream is not None:
-        raise FileExistsError(
-            f"{name.pattern}: the corpus exists already, and {inputs.stream} cannot "
-            'be compared with its inputs; use exist="append" or exist="replace", or '
-            "write elsewhere"
-        )
-    recorded = manifest.versions[-1].arguments
-    limits = ""
-    if inputs is not None and recorded.get("inputs") == inputs.older:
-        arguments = arguments | {"inputs": inputs.older}
-        limits = (
-            "; its inputs were compared only by name, size and time, because the "
-            "corpus does not record more"
-        )
-    if recorded != arguments:
-        raise FileExistsError(
-            f"{name.pattern}: {difference(recorded, arguments, inputs)}; use "
-            'exist="replace" or exist="append", or write elsewhere'
-        )
+    limits = check_kept(manifest, options, arguments, name.pattern)
     missing = set(manifest.shards.names) - set(names_in(name.folder))
     if missing:
         raise FileExistsError(
@@ -198,32 +150,9 @@ def _kept(
             'it, or use exist="replace"'
         )
     dtype = str(manifest.dtype_name)
-    summary = _summary(name, manifest.shards, dtype, started, kept=True)
-    _print_notice(f"{name.folder}: {summary}{limits}")
+    summary = summary_of(f"{name.folder}/", manifest.shards, dtype, started, kept=True)
+    print_notice(f"{name.folder}: {summary}{limits}")
     return summary
-
-
-def _summary(
-    name: CorpusName,
-    shards: ShardTable,
-    dtype: str,
-    started: float,
-    *,
-    kept: bool = False,
-    sync_s: float = 0.0,
-) -> WriteSummary:
-    (fingerprint,) = shards.fingerprints([len(shards)])
-    return WriteSummary(
-        paths=tuple(str(name.folder / each) for each in shards.names),
-        num_documents=sum(shards.own_documents()),
-        num_tokens=sum(shards.num_tokens),
-        num_bytes=sum(shards.num_bytes),
-        dtype=dtype,
-        fingerprint=fingerprint,
-        kept=kept,
-        duration_s=time.perf_counter() - started,
-        sync_s=sync_s,
-    )
 
 
 def _write_file(
@@ -242,7 +171,7 @@ def _write_file(
             name.pattern, lambda: (path, draft), options, intake, metadata
         )
         try:
-            _check_free(name, is_taken=exist == "error" and path.exists())
+            check_free(name.pattern, is_taken=exist == "error" and path.exists())
             series.write_all(data)
         except BaseException:
             series.abort()
@@ -268,6 +197,14 @@ class _Write:
         self._intake = intake
         self._arguments = arguments
         self._exist: Exist = exist
+        self._extension = Extension(
+            name.pattern,
+            f"{name.folder}/",
+            options,
+            intake,
+            arguments,
+            appends=exist == "append",
+        )
         self._found = Committed(Manifest(), None)
         self._numbers: Iterator[int] | None = None
         self._began = False
@@ -305,15 +242,15 @@ class _Write:
         with _or_replace(self._name):
             self._found = find_committed(self._name, replaces=replaces, appends=appends)
         if is_repeated:
-            _print_notice(
+            print_notice(
                 f"{self._name.folder}: an earlier write was interrupted; repeating or "
                 "continuing it"
             )
         if appends:
-            self._check_appendable(self._found.manifest)
+            self._extension.check_appendable(self._found.manifest)
         else:
             is_taken = not replaces and bool(self._found.manifest.versions)
-            _check_free(self._name, is_taken=is_taken)
+            check_free(self._name.pattern, is_taken=is_taken)
 
     def _shards(self, data: Iterable[object] | Units) -> ShardTable:
         if not isinstance(data, Units):
@@ -359,7 +296,7 @@ class _Write:
 
     def _commit(self, shards: ShardTable) -> None:
         while True:
-            manifest = self._extended(self._found.manifest, shards)
+            manifest = self._extension.extended(self._found.manifest, shards)
             if commit(self._name, self._found, manifest):
                 break
             if self._exist != "append":
@@ -368,72 +305,6 @@ class _Write:
         if self._exist == "replace":
             old = self._found.manifest.file_names()
             discard(self._name, old - manifest.file_names())
-
-    def _extended(self, manifest: Manifest, shards: ShardTable) -> Manifest:
-        """Return the manifest with the new shards."""
-        if self._exist == "append":
-            self._check_appendable(manifest)
-        else:
-            manifest = Manifest()
-        if not manifest.versions:
-            assert self._intake.dtype is not None  # noqa: S101 - it has seen a document
-            manifest = Manifest(
-                dtype_name=self._intake.dtype,
-                block_size=self._options.block_size,
-                separator=separator_items(self._options.separator, self._intake.dtype),
-                tokenizer=self._intake.recorded_tokenizer,
-                kind=self._intake.kind,
-            )
-        twice = set(manifest.shards.names) & set(shards.names)
-        if twice:
-            raise FileExistsError(
-                f"{self._name.folder / min(twice)}: another process committed the same "
-                "units during this write; to append them twice, write again"
-            )
-        everything = manifest.shards + shards
-        (fingerprint,) = everything.fingerprints([len(everything)])
-        version = Version(len(everything), fingerprint, self._arguments)
-        return replace(
-            manifest,
-            shards=everything,
-            columns={
-                name: column.followed_by(len(shards))
-                for name, column in manifest.columns.items()
-            },
-            versions=(*manifest.versions, version),
-        )
-
-    def _check_appendable(self, manifest: Manifest) -> None:
-        """Check that the documents fit the corpus; set the intake's dtype and kind."""
-        intake, what = self._intake, self._name.pattern
-        stored, kind = manifest.dtype_name, manifest.kind
-        if stored is None:  # No version is committed yet.
-            return
-        if intake.dtype not in {None, stored}:
-            raise ValueError(
-                f"{what}: holds {stored}, so {intake.dtype} cannot be appended; "
-                "leave dtype and vocab_size out, or write another corpus"
-            )
-        intake.dtype = stored
-        if kind is not None:
-            if intake.kind not in {None, kind}:
-                raise ValueError(
-                    f"{what}: holds {kind}, so {intake.kind} cannot be "
-                    "appended; write text and ready-made tokens into different corpora"
-                )
-            intake.kind = kind
-        if manifest.tokenizer != intake.recorded_tokenizer:
-            raise ValueError(
-                f"{what}: was written with another tokenizer; append with the same "
-                "tokenizer, or write another corpus"
-            )
-        separator = separator_items(self._options.separator, stored)
-        if separator != tuple(manifest.separator):
-            raise ValueError(
-                f"{what}: its documents end with {_ending(manifest.separator)}, "
-                f"the new ones with {_ending(separator)}; append with the same "
-                "separator, or write another corpus"
-            )
 
     def _lost(self) -> FileExistsError:
         return FileExistsError(
@@ -454,19 +325,3 @@ class _Write:
             # Shards of units stay, so that the same command can continue with them.
             if self._began and {*leftovers(self._name)} <= {self._name.manifest}:
                 withdraw(self._name)
-
-
-def _ending(separator: Sequence[int | float]) -> str:
-    return f"the separator {list(separator)}" if separator else "no separator"
-
-
-def _check_free(name: CorpusName, *, is_taken: bool) -> None:
-    if is_taken:
-        raise FileExistsError(
-            f'{name.pattern}: the corpus exists already; use exist="keep", '
-            'exist="replace" or exist="append"'
-        )
-
-
-def _print_notice(line: str) -> None:
-    sys.stderr.write(line + "\n")

@@ -24,7 +24,8 @@ class ShardSeries:
     """The shards of one write; each complete shard is renamed from its draft.
 
     `new_path()` returns the next shard's path and its draft; `ShardWriter` creates the
-    draft if it is None. `paths` includes the shard that is being renamed.
+    draft if it is None. `paths` includes the shard that is being renamed. `on_closed`
+    gets the path of each finished shard.
     `num_documents` counts a document in two shards once.
     """
 
@@ -37,6 +38,7 @@ class ShardSeries:
         metadata: dict[str, Any],
         *,
         last_metadata: dict[str, Any] | None = None,
+        on_closed: Callable[[Path], object] = lambda _: None,
     ) -> None:
         self._corpus = corpus
         self._new_path = new_path
@@ -44,6 +46,7 @@ class ShardSeries:
         self._intake = intake
         self._metadata = metadata
         self._last_metadata = last_metadata or {}
+        self._on_closed = on_closed
         self._layouts: list[Layout] = []
         self._writer: ShardWriter | None = None
         self.paths: list[Path] = []
@@ -148,6 +151,7 @@ class ShardSeries:
         self._layouts.append(writer.close())
         self.sync_s += writer.sync_s
         self._writer = None
+        self._on_closed(writer.path)
 
 
 class NoDocumentsError(ValueError):

@@ -35,8 +35,8 @@ def name_to_write(
         )
     if is_url(filepath):
         raise ValueError(
-            f"{filepath}: this release reads buckets and does not write to them; write "
-            "to a disk, then upload the shards, and the manifest last"
+            f"{filepath}: this is not done in a bucket; do it on a disk, then copy the "
+            "corpus (`Roxxel.copy_to`, or `roxxel-format copy`)"
         )
     read = resolved_to_read(filepath)  # Raises if the path may mean two corpora.
     name = corpus_name(resolved(filepath, _says_number, sharded=sharded))

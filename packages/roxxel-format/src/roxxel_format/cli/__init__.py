@@ -75,6 +75,17 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     _add_write(commands)
     _add_readers(commands)
     _add_split(commands)
+    copy = commands.add_parser(
+        "copy",
+        help="copy a corpus between folders and buckets",
+        description="Copy a corpus with its versions and columns. Verifies every "
+        "block, and commits last. Run the same command again to continue an "
+        "interrupted copy, or to bring a copy up to date.",
+    )
+    copy.add_argument("source", help="a file, a folder, a pattern, or a URL of these")
+    copy.add_argument("target", help="a folder or a pattern, or a URL of one")
+    copy.add_argument("--exist", choices=("error", "replace"), default="error")
+    copy.set_defaults(run=writing.copy)
     clean = commands.add_parser(
         "clean",
         help="remove files of interrupted writes",

@@ -1,4 +1,4 @@
-"""Commands that write: write, split and clean."""
+"""Commands that write: write, copy, split and clean."""
 
 from __future__ import annotations
 
@@ -62,6 +62,15 @@ def write(options: argparse.Namespace) -> int:
     )
     if not summary.kept:
         print(summary)
+    return 0
+
+
+def copy(options: argparse.Namespace) -> int:
+    """Copy a corpus to another folder or bucket."""
+    corpus, target = Roxxel(options.source), options.target
+    show = progress("bytes")
+    summary = corpus.copy_to(target, exist=options.exist, progress=show)
+    print(str(summary).replace("wrote", "copied"))
     return 0
 
 

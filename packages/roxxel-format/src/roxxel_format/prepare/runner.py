@@ -36,10 +36,13 @@ from roxxel_format._read.shard import Shard, layouts_of
 from roxxel_format._spec.dtypes import stored_dtype, stored_name
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._store.corpus_name import absolute
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.corpus_writer import Units, write_corpus
 from roxxel_format._write.intake import Intake, load_intake, load_tokenizer
 from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
 from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError
@@ -100,13 +103,21 @@ def prepare(
             neither can be compared with the inputs of the corpus.
         OSError: A file cannot be read or written, or a worker process ended early.
         ValueError: A document is invalid (the message names its file), or `workers`
-            is more than 1 for a corpus of one file.
+            is more than 1 for a corpus of one file or in a bucket.
     """
     metadata = {"source": inputs.source} | options.metadata
     options = replace(options, inputs=inputs, metadata=metadata)
     target = absolute(filepath)
-    name = name_to_write(target, sharded=options.may_make_several(exist))
-    if name.manifest is None and workers > 1:
+    assert isinstance(target, str)  # noqa: S101 - one path gives one path
+    name = None
+    if not is_url(target):
+        name = name_to_write(target, sharded=options.may_make_several(exist))
+    elif workers > 1:
+        raise ValueError(
+            f"{target}: one process writes to a bucket; leave --workers out, or write "
+            "to a disk with --workers, and copy the corpus (`roxxel-format copy`)"
+        )
+    if name is not None and name.manifest is None and workers > 1:
         raise ValueError(
             f"{name.single}: one process writes one file; leave --workers out, or "
             f'write to a pattern such as "{name.prefix}_*.rox"'
@@ -118,12 +129,17 @@ def prepare(
         documents = replace(documents, separator=separator, old_dtype=options.dtype)
     data: _Documents | _Units = documents
     is_in_units = documents.separator is None and "-" not in inputs.paths
-    if name.manifest is not None and is_in_units:
+    if name is not None and name.manifest is not None and is_in_units:
         units = [replace(documents, paths=each) for each in _groups(inputs.paths)]
         if len(units) > 1:
             data = _Units(documents, units, workers, progress)
     try:
         with documents.naming_files():
+            if name is None:
+                place = BucketPlace(target, DEFAULT_TIMEOUT_S)
+                return write_to_bucket(
+                    place, documents, options, exist, says_ending=True
+                )
             return write_corpus(target, data, options, exist, says_ending=True)
     except NoDocumentsError as error:
         others = len(inputs.paths) - 1

@@ -1,0 +1,131 @@
+"""Write documents into a corpus in a bucket.
+
+Each shard is written in a temporary folder, uploaded when it is complete, and deleted
+there. The commit is one conditional put of the manifest. The names of the shards begin
+with a number that no other write has, so writes never overwrite each other's shards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from roxxel_format._write.extension import (
+    Extension,
+    check_arguments,
+    check_free,
+    check_kept,
+    print_notice,
+    summary_of,
+)
+from roxxel_format._write.intake import load_intake
+from roxxel_format._write.options import Separator
+from roxxel_format._write.series import ShardSeries
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from roxxel_format._spec.manifest import Manifest
+    from roxxel_format._spec.tables import ShardTable
+    from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
+    from roxxel_format._write.place import BucketPlace
+
+
+def write_to_bucket(
+    place: BucketPlace,
+    data: Iterable[object],
+    options: WriteOptions,
+    exist: Exist,
+    *,
+    says_ending: bool = False,
+) -> WriteSummary:
+    """Write documents as a corpus in a bucket; see `Roxxel.write`.
+
+    With `says_ending`, print how documents end if the tokenizer determines the
+    separator.
+    """
+    started, url = time.perf_counter(), place.url
+    check_arguments(options, place.name, exist, data)
+    is_default = options.separator is Separator.OF_TOKENIZER
+    options, intake = load_intake(options)
+    if is_default and says_ending and intake.tokenizer is not None:
+        print_notice(intake.tokenizer.ending())
+    arguments = options.recorded(intake.tokenizer_identity)
+    extension = Extension(
+        url, place.folder, options, intake, arguments, appends=exist == "append"
+    )
+    found = place.begin(replaces=exist == "replace").manifest
+    if exist == "keep" and found.versions:
+        limits = check_kept(found, options, arguments, url)
+        dtype = str(found.dtype_name)
+        kept = summary_of(place.folder, found.shards, dtype, started, kept=True)
+        print_notice(f"{url}: {kept}{limits}")
+        return kept
+    if exist == "append":
+        extension.check_appendable(found)
+    else:
+        is_taken = exist != "replace" and bool(found.versions)
+        check_free(url, is_taken=is_taken)
+    with TemporaryDirectory(prefix="roxxel-") as folder:
+        uploads = _Uploads(place, Path(folder))
+        series = ShardSeries(
+            url, uploads.new_path, options, intake, {}, on_closed=uploads.add
+        )
+        try:
+            series.write_all(data)
+            _commit(place, extension, found, series.table, exist)
+        except BaseException:
+            series.abort()
+            uploads.undo()
+            raise
+    return summary_of(place.folder, series.table, str(intake.dtype), started)
+
+
+class _Uploads:
+    """Uploads complete shards, and deletes them again if the write fails."""
+
+    def __init__(self, place: BucketPlace, folder: Path) -> None:
+        self._place = place
+        self._folder = folder
+        self._job = secrets.token_hex(6)
+        self._names: list[str] = []
+
+    def new_path(self) -> tuple[Path, None]:
+        """Return the path of the next shard in the temporary folder."""
+        name = self._place.name.unit_shard(self._job, len(self._names), 0).name
+        self._names.append(name)
+        return self._folder / name, None
+
+    def add(self, path: Path) -> None:
+        """Upload a shard, and delete the file."""
+        self._place.upload(path.name, path)
+        path.unlink()
+
+    def undo(self) -> None:
+        """Delete the uploaded shards, unless the corpus lists them."""
+        with contextlib.suppress(OSError, ValueError):
+            committed = self._place.begin(replaces=False).manifest.file_names()
+            self._place.discard(set(self._names) - committed)
+
+
+def _commit(
+    place: BucketPlace,
+    extension: Extension,
+    manifest: Manifest,
+    shards: ShardTable,
+    exist: Exist,
+) -> None:
+    """Put the manifest with the new shards; `manifest` is the one before."""
+    while not place.commit(new := extension.extended(manifest, shards)):
+        if exist != "append":
+            raise FileExistsError(
+                f"{place.manifest}: another write was committed first, so this write "
+                'was discarded; to replace the other, write again with exist="replace"'
+            )
+        manifest = place.begin(replaces=False).manifest
+    if exist == "replace":
+        place.discard(manifest.file_names() - new.file_names())

@@ -1,0 +1,212 @@
+"""What every write checks and computes, wherever the corpus is.
+
+The arguments; whether an existing corpus is kept, appended to or in the way; and the
+manifest with the new shards. This module touches no file.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_format._spec.layout import check_block_size
+from roxxel_format._spec.manifest import Manifest, Version
+from roxxel_format._write.intake import separator_items
+from roxxel_format._write.options import WriteSummary, difference
+from roxxel_format._write.shard_writer import shard_size_bound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roxxel_format._spec.tables import ShardTable
+    from roxxel_format._store.corpus_name import CorpusName
+    from roxxel_format._write.intake import Intake
+    from roxxel_format._write.options import WriteOptions
+
+
+def check_arguments(
+    options: WriteOptions, name: CorpusName, exist: str, data: object
+) -> None:
+    """Check the arguments of a write before any file changes."""
+    if exist not in ("keep", "replace", "append", "error"):
+        raise ValueError(
+            f'exist must be "keep", "replace", "append" or "error", got {exist!r}'
+        )
+    if isinstance(data, (str, bytes, bytearray, Mapping)):
+        kind = type(cast("object", data)).__name__
+        raise TypeError(
+            f"data is one {kind}; pass an iterable of documents, such as [data]"
+        )
+    check_block_size(options.block_size)
+    limit = options.max_shard_bytes
+    if limit is not None:
+        least = shard_size_bound(8, options.block_size) + 2 * options.block_size
+        if limit < least:
+            raise ValueError(
+                f"max_shard_bytes={limit} is too small for one document; use at "
+                f"least {least}"
+            )
+    if name.manifest is None and options.may_make_several(exist):
+        raise ValueError(
+            f'{name.single}: is one file, but max_shard_bytes or exist="append" makes '
+            f'shards such as "{name.prefix}_00000.rox"; delete the file first, or use '
+            f'a pattern such as "{name.prefix}_*.rox"'
+        )
+
+
+def check_kept(
+    manifest: Manifest,
+    options: WriteOptions,
+    arguments: dict[str, Any],
+    what: str,
+) -> str:
+    """Check that a corpus may be kept; return what limits the check, for a notice.
+
+    Raises FileExistsError if the corpus was made with other arguments.
+    """
+    inputs = None if isinstance(options.inputs, str) else options.inputs
+    if inputs is not None and inputs.stream is not None:
+        raise FileExistsError(
+            f"{what}: the corpus exists already, and {inputs.stream} cannot "
+            'be compared with its inputs; use exist="append" or exist="replace", or '
+            "write elsewhere"
+        )
+    recorded = manifest.versions[-1].arguments
+    limits = ""
+    if inputs is not None and recorded.get("inputs") == inputs.older:
+        arguments = arguments | {"inputs": inputs.older}
+        limits = (
+            "; its inputs were compared only by name, size and time, because the "
+            "corpus does not record more"
+        )
+    if recorded != arguments:
+        raise FileExistsError(
+            f"{what}: {difference(recorded, arguments, inputs)}; use "
+            'exist="replace" or exist="append", or write elsewhere'
+        )
+    return limits
+
+
+def check_free(what: str, *, is_taken: bool) -> None:
+    if is_taken:
+        raise FileExistsError(
+            f'{what}: the corpus exists already; use exist="keep", '
+            'exist="replace" or exist="append"'
+        )
+
+
+@dataclass(frozen=True)
+class Extension:
+    """What a write adds to a manifest.
+
+    If it `appends`, the new shards follow those of the manifest; otherwise they are the
+    whole corpus. `what` and `folder` name the corpus and its folder, with a separator
+    at the end, in messages.
+    """
+
+    what: str
+    folder: str
+    options: WriteOptions
+    intake: Intake
+    arguments: Mapping[str, Any]
+    appends: bool
+
+    def extended(self, manifest: Manifest, shards: ShardTable) -> Manifest:
+        """Return the manifest with the new shards."""
+        if self.appends:
+            self.check_appendable(manifest)
+        else:
+            manifest = Manifest()
+        if not manifest.versions:
+            assert self.intake.dtype is not None  # noqa: S101 - it has seen a document
+            manifest = Manifest(
+                dtype_name=self.intake.dtype,
+                block_size=self.options.block_size,
+                separator=separator_items(self.options.separator, self.intake.dtype),
+                tokenizer=self.intake.recorded_tokenizer,
+                kind=self.intake.kind,
+            )
+        twice = set(manifest.shards.names) & set(shards.names)
+        if twice:
+            raise FileExistsError(
+                f"{self.folder}{min(twice)}: another process committed the same "
+                "units during this write; to append them twice, write again"
+            )
+        everything = manifest.shards + shards
+        (fingerprint,) = everything.fingerprints([len(everything)])
+        version = Version(len(everything), fingerprint, self.arguments)
+        return replace(
+            manifest,
+            shards=everything,
+            columns={
+                name: column.followed_by(len(shards))
+                for name, column in manifest.columns.items()
+            },
+            versions=(*manifest.versions, version),
+        )
+
+    def check_appendable(self, manifest: Manifest) -> None:
+        """Check that the documents fit the corpus; set the intake's dtype and kind."""
+        intake, what = self.intake, self.what
+        stored, kind = manifest.dtype_name, manifest.kind
+        if stored is None:  # No version is committed yet.
+            return
+        if intake.dtype not in {None, stored}:
+            raise ValueError(
+                f"{what}: holds {stored}, so {intake.dtype} cannot be appended; "
+                "leave dtype and vocab_size out, or write another corpus"
+            )
+        intake.dtype = stored
+        if kind is not None:
+            if intake.kind not in {None, kind}:
+                raise ValueError(
+                    f"{what}: holds {kind}, so {intake.kind} cannot be "
+                    "appended; write text and ready-made tokens into different corpora"
+                )
+            intake.kind = kind
+        if manifest.tokenizer != intake.recorded_tokenizer:
+            raise ValueError(
+                f"{what}: was written with another tokenizer; append with the same "
+                "tokenizer, or write another corpus"
+            )
+        separator = separator_items(self.options.separator, stored)
+        if separator != tuple(manifest.separator):
+            raise ValueError(
+                f"{what}: its documents end with {_ending(manifest.separator)}, "
+                f"the new ones with {_ending(separator)}; append with the same "
+                "separator, or write another corpus"
+            )
+
+
+def _ending(separator: Sequence[int | float]) -> str:
+    return f"the separator {list(separator)}" if separator else "no separator"
+
+
+def summary_of(
+    folder: str,
+    shards: ShardTable,
+    dtype: str,
+    started: float,
+    *,
+    kept: bool = False,
+    sync_s: float = 0.0,
+) -> WriteSummary:
+    (fingerprint,) = shards.fingerprints([len(shards)])
+    return WriteSummary(
+        paths=tuple(folder + each for each in shards.names),
+        num_documents=sum(shards.own_documents()),
+        num_tokens=sum(shards.num_tokens),
+        num_bytes=sum(shards.num_bytes),
+        dtype=dtype,
+        fingerprint=fingerprint,
+        kept=kept,
+        duration_s=time.perf_counter() - started,
+        sync_s=sync_s,
+    )
+
+
+def print_notice(line: str) -> None:
+    sys.stderr.write(line + "\n")

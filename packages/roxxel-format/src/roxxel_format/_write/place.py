@@ -1,0 +1,211 @@
+"""Where a transfer puts shards and manifest: a folder on a disk, or a bucket.
+
+Files are added complete and under names that depend on their content. A commit then
+compares and replaces the manifest: on a disk under a lock, in a bucket by one
+conditional put. So a transfer that fails or is killed changes no corpus, and the same
+transfer continues with the files that are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
+from roxxel_format._store.bucket import (
+    delete_object,
+    list_folder,
+    read_object,
+    replace_object,
+    write_object,
+)
+from roxxel_format._store.corpus_name import name_in_bucket
+from roxxel_format._store.local import names_in
+from roxxel_format._store.locks import writing
+from roxxel_format._store.output import Output
+from roxxel_format._write.commit import (
+    BEGUN,
+    Committed,
+    commit,
+    discard,
+    find_committed,
+    read_committed,
+)
+from roxxel_format.errors import ManifestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from roxxel_format._read.files import OpenFile
+    from roxxel_format._store.corpus_name import CorpusName
+
+_CHUNK_BYTES = 32 << 20
+_LEFTOVER_AGE_S = 7 * 86400.0
+
+
+class Place(ABC):
+    """The files of one corpus with a manifest.
+
+    Attributes:
+        name: The names of the files.
+        folder: The folder's path or URL, with a slash at the end.
+    """
+
+    name: CorpusName
+    folder: str
+
+    @property
+    def manifest(self) -> str:
+        """Path or URL of the manifest."""
+        assert self.name.manifest is not None  # noqa: S101 - checked before
+        return self.folder + self.name.manifest.name
+
+    @abstractmethod
+    def begin(self, *, replaces: bool) -> Committed:
+        """Return the manifest to begin from."""
+
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every file in the folder, by name."""
+
+    @abstractmethod
+    def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
+        """Add a copy of a file; `check` gets its path on a disk before it is added."""
+
+    @abstractmethod
+    def commit(self, manifest: Manifest) -> bool:
+        """Replace the manifest; False if another write committed since `begin`."""
+
+    @abstractmethod
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete files; files that cannot be deleted now stay."""
+
+
+class FolderPlace(Place):
+    """A folder on a disk."""
+
+    def __init__(self, name: CorpusName, resources: contextlib.ExitStack) -> None:
+        self.name = name
+        self.folder = f"{name.folder}/"
+        name.folder.mkdir(parents=True, exist_ok=True)
+        resources.enter_context(writing(name))
+        self._found = Committed(Manifest(), None)
+
+    def begin(self, *, replaces: bool) -> Committed:
+        """Return the manifest to begin from; commits one if there is none."""
+        self._found = find_committed(self.name, replaces=replaces)
+        if self._found.data is None:
+            # Readers treat shards without a manifest as a corpus.
+            began = commit(self.name, self._found, Manifest())
+            self._found = BEGUN if began else read_committed(self.name)
+        return self._found
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every file in the folder, by name."""
+        folder = self.name.folder
+        return {each: (folder / each).stat().st_size for each in names_in(folder)}
+
+    def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
+        """Add a copy of a file; `check` gets the path of its draft."""
+        with Output(self.name.folder / name) as output:
+            copy_into(output, file)
+            output.finish()
+            check(output.draft)
+            output.publish()
+
+    def commit(self, manifest: Manifest) -> bool:
+        """Replace the manifest; False if another write committed since `begin`."""
+        return commit(self.name, self._found, manifest)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete files; files that cannot be deleted now stay."""
+        discard(self.name, names)
+
+
+class BucketPlace(Place):
+    """A folder in a bucket. Files of another bucket pass through a temporary folder."""
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self.url = url
+        self.folder, self.name = name_in_bucket(url)
+        self._timeout_s = timeout_s
+        self._tag: str | None = None
+
+    def begin(self, *, replaces: bool) -> Committed:
+        """Return the manifest to begin from."""
+        self._tag = None
+        try:
+            data, _, self._tag = read_object(
+                self.manifest, None, MAX_MANIFEST_SIZE, self._timeout_s
+            )
+        except FileNotFoundError:
+            return Committed(Manifest(), None)
+        try:
+            return Committed(parse_manifest(data, self.manifest), data)
+        except ManifestError:
+            if replaces and b'"format"' in data and b'"crc32"' in data:
+                return Committed(Manifest(), data)
+            raise
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of every object in the folder, by name."""
+        found = list_folder(self.folder.rstrip("/"), self._timeout_s)
+        return {each.url.rpartition("/")[2]: each.size for each in found}
+
+    def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
+        """Upload a copy of a file; `check` gets its path on a disk."""
+        if file.is_mapped:
+            check(Path(file.path))
+            self.upload(name, Path(file.path))
+            return
+        with TemporaryDirectory(prefix="roxxel-") as folder:
+            path = Path(folder, name)
+            with Output(path) as output:
+                copy_into(output, file)
+                output.publish()
+            check(path)
+            self.upload(name, path)
+
+    def upload(self, name: str, path: Path) -> None:
+        """Put a file of the disk."""
+        write_object(self.folder + name, path, self._timeout_s)
+
+    def commit(self, manifest: Manifest) -> bool:
+        """Put the manifest, unless another write committed since `begin`."""
+        return replace_object(
+            self.manifest, manifest.pack(), self._tag, self._timeout_s
+        )
+
+    def leftovers(self) -> list[str]:
+        """Return the URLs of shards and columns that were left a week ago or earlier.
+
+        The manifest does not list them. Younger ones may belong to a write or a copy in
+        progress, because a bucket has no locks.
+        """
+        listed = self.begin(replaces=False).manifest.file_names()
+        found: list[str] = []
+        for each in list_folder(self.folder.rstrip("/"), self._timeout_s):
+            name = each.url.rpartition("/")[2]
+            is_ours = self.name.is_own(name) and self.name.number(name) is None
+            if is_ours and name not in listed and each.age_s > _LEFTOVER_AGE_S:
+                found.append(each.url)
+        return sorted(found)
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Delete objects; objects that cannot be deleted now stay."""
+        for each in names:
+            with contextlib.suppress(OSError):
+                delete_object(self.folder + each, self._timeout_s)
+
+
+def copy_into(output: Output, file: OpenFile) -> None:
+    """Append all bytes of a file; requests the next part while one is written."""
+    size = file.num_bytes
+    for start in range(0, size, _CHUNK_BYTES):
+        stop = min(start + _CHUNK_BYTES, size)
+        data = file.read(start, stop)
+        file.will_need(stop, min(stop + _CHUNK_BYTES, size))
+        output.write(data)

@@ -1,0 +1,261 @@
+"""Copy a corpus, with its versions and columns, between disks and buckets."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Literal
+
+from roxxel_format._read.blocks import damage_of_shard
+from roxxel_format._read.opening import open_corpus
+from roxxel_format._read.shard import LOCAL, ShardMap
+from roxxel_format._spec.manifest import Manifest, Version
+from roxxel_format._spec.tables import as_table
+from roxxel_format._store.urls import is_url
+from roxxel_format._write.options import WriteSummary
+from roxxel_format._write.place import BucketPlace, FolderPlace
+from roxxel_format._write.target import name_to_write
+from roxxel_format.errors import ShardError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import ThreadPoolExecutor
+    from pathlib import Path
+
+    from roxxel_format._read.contents import Contents
+    from roxxel_format._spec.tables import ColumnTable
+    from roxxel_format._write.place import Place
+
+_CHUNK_BYTES = 1 << 22
+_THREADS = 4
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file to copy: its path or URL, its name in the copy, its size and its check."""
+
+    path: str
+    name: str
+    num_bytes: int
+    check: Callable[[Path], None]
+
+
+def copy_corpus(
+    source: str | tuple[str, ...],
+    target: str,
+    exist: Literal["error", "replace"],
+    timeout_s: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> WriteSummary:
+    """Copy a corpus; see `Roxxel.copy_to`."""
+    # Imported here because it loads logging, which only a copy needs.
+    from concurrent.futures import ThreadPoolExecutor
+
+    started = time.perf_counter()
+    if exist not in ("error", "replace"):
+        raise ValueError(f'exist must be "error" or "replace", got {exist!r}')
+    contents = open_corpus(source, None, timeout_s)
+    manifest = contents.manifest or _new_manifest(contents)
+    with ExitStack() as resources:
+        place = _place_of(target, timeout_s, resources)
+        found = place.begin(replaces=exist == "replace")
+        there = found.manifest
+        if contents.paths[0] in {place.folder + each for each in there.file_names()}:
+            raise ValueError(f"{target}: is the source of this copy; copy elsewhere")
+        if exist == "error":
+            _check_continues(there, manifest, place)
+        pool = resources.enter_context(ThreadPoolExecutor(_THREADS, "roxxel-verify"))
+        files = _Files(contents, manifest, there, place, pool)
+        copied = files.manifest
+        is_kept = copied.pack() == found.data
+        if not is_kept:
+            _add_missing(files.missing(place.sizes()), contents, place, progress)
+            if not place.commit(copied):
+                raise FileExistsError(
+                    f"{place.manifest}: another write was committed during this copy; "
+                    "copy again"
+                )
+            place.discard(there.file_names() - copied.file_names())
+    return WriteSummary(
+        paths=tuple(place.folder + each for each in copied.shards.names),
+        num_documents=contents.num_documents,
+        num_tokens=contents.num_tokens,
+        num_bytes=sum(copied.shards.num_bytes),
+        dtype=contents.dtype_name,
+        fingerprint=contents.fingerprint,
+        kept=is_kept,
+        duration_s=time.perf_counter() - started,
+        sync_s=0.0,
+    )
+
+
+def _place_of(filepath: str, timeout_s: float, resources: ExitStack) -> Place:
+    """Return the place of a corpus; `resources` keeps its lock."""
+    if is_url(filepath):
+        return BucketPlace(filepath, timeout_s)
+    name = name_to_write(filepath)
+    if name.manifest is None:
+        raise ValueError(
+            f"{filepath}: a copy has a manifest, so it cannot be a single file; use a "
+            f'pattern such as "{name.prefix}_*{name.suffix}"'
+        )
+    return FolderPlace(name, resources)
+
+
+class _Files:
+    """The files of a copy. A file that the target's manifest lists keeps its name.
+
+    Other files get a name that begins with their digest. So if a copy is repeated,
+    it finds the files that an interrupted copy has added.
+    """
+
+    def __init__(
+        self,
+        contents: Contents,
+        manifest: Manifest,
+        there: Manifest,
+        place: Place,
+        pool: ThreadPoolExecutor,
+    ) -> None:
+        shards, name = manifest.shards, place.name
+        self._there = _names_by_content(there)
+        self._files: list[_File] = []
+        names: list[str] = []
+        for number, digest in enumerate(shards.digests):
+            new = name.unit_shard(digest[:12], number, 0).name
+            names.append(self._there.get(("", number, digest), new))
+            check = partial(_check_shard, contents, number, pool)
+            path, size = contents.paths[number], shards.num_bytes[number]
+            self._files.append(_File(path, names[-1], size, check))
+        self._shard_names = names
+        self._place = place
+        self._folder = contents.paths[0].removesuffix(shards.names[0])
+        self.manifest = replace(
+            manifest,
+            shards=replace(shards, names=names),
+            columns={
+                key: self._column(key, table) for key, table in manifest.columns.items()
+            },
+            earlier_columns=tuple(
+                replace(each, table=self._column(each.name, each.table))
+                for each in manifest.earlier_columns
+            ),
+        )
+        self._listed = there.file_names()
+
+    def missing(self, sizes: Mapping[str, int]) -> list[_File]:
+        """Return the files that the target lacks."""
+        files = {file.name: file for file in self._files}
+        return [
+            file
+            for file in files.values()
+            if file.name not in self._listed and sizes.get(file.name) != file.num_bytes
+        ]
+
+    def _column(self, key: str, table: ColumnTable) -> ColumnTable:
+        names: list[str | None] = []
+        for number, old in enumerate(table.names):
+            if old is None:
+                names.append(None)
+                continue
+            digest = table.digests[number]
+            shard = self._shard_names[number]
+            new = self._place.name.column(shard, key, digest[:8]).name
+            names.append(self._there.get((key, number, digest), new))
+            path = self._folder + old
+            check = partial(_check_column, path, digest)
+            size = table.num_bytes[number]
+            self._files.append(_File(path, str(names[-1]), size, check))
+        return replace(table, names=names)
+
+
+def _names_by_content(manifest: Manifest) -> dict[tuple[str, int, str], str]:
+    """Return the files of a manifest by column, shard number and digest.
+
+    The column of a shard is "".
+    """
+    shards = manifest.shards
+    names = {
+        ("", number, digest): name
+        for number, (digest, name) in enumerate(
+            zip(shards.digests, shards.names, strict=True)
+        )
+    }
+    tables = [*manifest.columns.items()]
+    tables += [(each.name, each.table) for each in manifest.earlier_columns]
+    for key, table in tables:
+        for number, name in enumerate(table.names):
+            if name is not None:
+                names[key, number, table.digests[number]] = name
+    return names
+
+
+def _add_missing(
+    files: Iterable[_File],
+    contents: Contents,
+    place: Place,
+    progress: Callable[[int, int], None] | None,
+) -> None:
+    missing = list(files)
+    done, total = 0, sum(file.num_bytes for file in missing)
+    for file in missing:
+        place.add(file.name, contents.files.open(file.path, file.num_bytes), file.check)
+        done += file.num_bytes
+        if progress is not None:
+            progress(done, total)
+
+
+def _new_manifest(contents: Contents) -> Manifest:
+    """Make a manifest for files without one."""
+    metadata = contents.open_shard(0).metadata()
+    version = Version(len(contents.paths), contents.fingerprint)
+    return Manifest(
+        dtype_name=contents.dtype_name,
+        block_size=contents.block_size,
+        separator=tuple(metadata.get("separator") or ()),
+        tokenizer=as_table(metadata.get("tokenizer")) or None,
+        shards=contents.shards,
+        versions=(version,),
+    )
+
+
+def _check_continues(there: Manifest, source: Manifest, place: Place) -> None:
+    """Check that a target is empty, or an earlier state of the source."""
+    mine = [version.fingerprint for version in source.versions]
+    theirs = [version.fingerprint for version in there.versions]
+    is_earlier = theirs == mine[: len(theirs)]
+    if not is_earlier or not set(there.columns) <= set(source.columns):
+        raise FileExistsError(
+            f"{place.manifest}: another corpus exists there, or the copy was changed; "
+            'use exist="replace", or copy elsewhere'
+        )
+
+
+def _check_shard(
+    contents: Contents, number: int, pool: ThreadPoolExecutor, path: Path
+) -> None:
+    """Raise ShardError unless a file is an undamaged copy of a shard."""
+    shard = ShardMap(LOCAL.open(str(path)))
+    source = contents.paths[number]
+    if shard.layout.row(contents.shards.names[number]) != contents.shards.row(number):
+        raise ShardError(
+            f"{source}: is not the shard that the corpus lists; open the corpus again"
+        )
+    for error in damage_of_shard(shard, pool):
+        raise ShardError(f"{source}: is damaged and was not copied ({error})")
+
+
+def _check_column(source: str, expected: str, path: Path) -> None:
+    """Raise ShardError unless a file is an undamaged copy of a column's file."""
+    digest = blake2b(digest_size=32)
+    with path.open("rb") as file:
+        while data := file.read(_CHUNK_BYTES):
+            digest.update(data)
+    if digest.hexdigest() != expected:
+        raise ShardError(
+            f"{source}: does not match its digest in the manifest and was not copied; "
+            "restore the file, or write the column again"
+        )

@@ -1,0 +1,284 @@
+"""Copies of corpora between disks and buckets: whole and verified, or not visible."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import numpy as np
+import pytest
+from roxxel_format import BucketError, Roxxel, ShardError
+from roxxel_format.cli import main
+
+from .buckets import Bucket, running_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    with running_bucket(tmp_path_factory.mktemp("bucket")) as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def bucket(server: Bucket) -> Bucket:
+    server.set_faults()
+    shutil.rmtree(server.folder)
+    server.folder.mkdir()
+    return server
+
+
+def documents(seed: int, number: int = 300) -> list[Any]:
+    chosen = np.random.default_rng(seed)
+    sizes: list[int] = chosen.integers(1, 500, number).tolist()
+    return [chosen.integers(1, 90, size, dtype=np.uint16) for size in sizes]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Roxxel:
+    corpus = Roxxel(tmp_path / "wiki_*.rox")
+    corpus.write(documents(0), separator=0, max_shard_bytes=40_000)
+    corpus.write_column("id", np.arange(300), per="document")
+    corpus.write_column("loss_mask", np.ones(corpus.num_tokens, np.uint8))
+    return corpus
+
+
+def same(one: Roxxel, other: Roxxel) -> bool:
+    """Whether two corpora are equal: tokens, versions, columns; both undamaged."""
+    assert one.verify().ok
+    assert other.verify().ok
+    assert one.columns == other.columns
+    for name in one.columns:
+        assert one.column(name).digest == other.column(name).digest
+        assert np.array_equal(one.column(name)[:], other.column(name)[:])
+    assert one.versions == other.versions
+    assert one.metadata == other.metadata
+    return np.array_equal(one.tokens[:], other.tokens[:])
+
+
+@pytest.mark.usefixtures("bucket")
+def test_a_copy_and_its_copy_equal_the_source(corpus: Roxxel, tmp_path: Path) -> None:
+    summary = corpus.copy_to("s3://data/texts/web_*.rox")
+    remote = Roxxel("s3://data/texts/web_*.rox")
+    remote.copy_to("s3://data/folder")
+    Roxxel("s3://data/folder").copy_to(tmp_path / "back_*.rox")
+
+    assert summary.num_tokens == corpus.num_tokens
+    assert list(summary.paths) == remote.paths
+    assert not summary.kept
+    assert same(remote, corpus)
+    assert same(Roxxel("s3://data/folder"), corpus)
+    assert same(Roxxel(tmp_path / "back_*.rox"), corpus)
+    assert not Roxxel(tmp_path / "back_*.rox").leftovers()
+
+
+def test_copies_on_one_disk(corpus: Roxxel, tmp_path: Path) -> None:
+    corpus.copy_to(tmp_path / "other_*.rox")
+    Roxxel(tmp_path / "single.rox").write([[1, 2]], vocab_size=90)
+    single = Roxxel(tmp_path / "single.rox")
+    single.copy_to(tmp_path / "several_*.rox")
+    both = Roxxel([corpus.filepath, single.filepath])  # pyright: ignore[reportArgumentType] - both are one path
+    both.copy_to(tmp_path / "both_*.rox")
+
+    assert same(Roxxel(tmp_path / "other_*.rox"), corpus)
+    assert Roxxel(tmp_path / "several_*.rox").tokens[:].tolist() == [1, 2]
+    copied = Roxxel(tmp_path / "both_*.rox")
+    assert np.array_equal(copied.tokens[:], both.tokens[:])
+    assert copied.fingerprint == both.fingerprint
+
+
+def test_a_repeated_copy_adds_only_what_is_new(bucket: Bucket, corpus: Roxxel) -> None:
+    corpus.copy_to("s3://data/web_*.rox")
+    before = {path.name: path.stat().st_mtime_ns for path in bucket.folder.iterdir()}
+    version = corpus.fingerprint
+
+    again = corpus.copy_to("s3://data/web_*.rox")
+    corpus.write(documents(1, 5), separator=0, exist="append")
+    corpus.copy_to("s3://data/web_*.rox")
+
+    assert again.kept
+    after = {path.name: path.stat().st_mtime_ns for path in bucket.folder.iterdir()}
+    changed = [name for name in before if before[name] != after[name]]
+    assert changed == ["web_manifest.json"]
+    assert len(after) == len(before) + 1
+    assert same(Roxxel("s3://data/web_*.rox"), corpus)
+    earlier = Roxxel("s3://data/web_*.rox", version=version)
+    assert np.array_equal(earlier.tokens[:], corpus.with_version(version).tokens[:])
+
+
+def test_files_that_were_copied_by_hand_stay(bucket: Bucket, corpus: Roxxel) -> None:
+    for path in (corpus_folder(corpus)).iterdir():
+        if not path.name.startswith("."):
+            shutil.copy(path, bucket.folder)
+
+    assert corpus.copy_to("s3://data/wiki_*.rox").kept
+
+
+def corpus_folder(corpus: Roxxel) -> Path:
+    from pathlib import Path
+
+    return Path(corpus.paths[0]).parent
+
+
+def test_another_corpus_is_replaced_only_if_asked(
+    bucket: Bucket, corpus: Roxxel, tmp_path: Path
+) -> None:
+    other = Roxxel(tmp_path / "other_*.rox")
+    other.write([[7] * 9], vocab_size=90)
+    for target in ("s3://data/web_*.rox", str(tmp_path / "copy_*.rox")):
+        other.copy_to(target)
+
+        with pytest.raises(FileExistsError, match="another corpus exists there"):
+            corpus.copy_to(target)
+        assert Roxxel(target).tokens[:].tolist() == [7] * 9
+        corpus.copy_to(target, exist="replace")
+
+        assert same(Roxxel(target), corpus)
+    names = {path.name for path in bucket.folder.iterdir()}
+    assert len(names) == 1 + 3 * corpus.num_shards
+
+
+@pytest.mark.usefixtures("bucket")
+def test_the_source_is_no_target(corpus: Roxxel) -> None:
+    corpus.copy_to("s3://data/web_*.rox", exist="replace")
+    remote = Roxxel("s3://data/web_*.rox")
+
+    for each in (corpus, remote):
+        with pytest.raises(ValueError, match="is the source of this copy"):
+            each.copy_to(str(each.filepath), exist="replace")
+
+
+@pytest.mark.parametrize("target", ["s3://data/one.rox", "one.rox"])
+def test_one_file_is_no_target(corpus: Roxxel, tmp_path: Path, target: str) -> None:
+    if "://" not in target:
+        target = str(tmp_path / target)
+    with pytest.raises(ValueError, match=r"one_\*\.rox"):
+        corpus.copy_to(target)
+
+
+def test_a_damaged_source_is_not_copied(bucket: Bucket, corpus: Roxxel) -> None:
+    from pathlib import Path
+
+    shard = Path(corpus.paths[1])
+    data = bytearray(shard.read_bytes())
+    data[5000] ^= 1
+    shard.write_bytes(data)
+
+    with pytest.raises(ShardError, match="is damaged and was not copied"):
+        corpus.copy_to("s3://data/web_*.rox")
+
+    assert not (bucket.folder / "web_manifest.json").exists()
+
+
+def test_wrong_bytes_on_their_way_are_not_copied(
+    bucket: Bucket, corpus: Roxxel, tmp_path: Path
+) -> None:
+    corpus.copy_to("s3://data/web_*.rox")
+    remote = Roxxel("s3://data/web_*.rox")
+    assert remote.num_tokens
+    bucket.set_faults(kinds=["wrong"], keys=r"\.rox$")
+
+    with pytest.raises((ShardError, BucketError)):
+        remote.copy_to(tmp_path / "back_*.rox")
+
+    with pytest.raises(ShardError, match="no version is committed"):
+        _ = Roxxel(tmp_path / "back_*.rox").num_tokens
+    bucket.set_faults()
+    remote.copy_to(tmp_path / "back_*.rox")
+    assert same(Roxxel(tmp_path / "back_*.rox"), corpus)
+
+
+@pytest.mark.parametrize("kind", ["503", "reset", "lost"])
+def test_failures_that_pass_are_repeated(
+    bucket: Bucket, corpus: Roxxel, kind: str
+) -> None:
+    bucket.set_faults(kinds=[kind], rate=0.3, seed=2)
+
+    corpus.copy_to("s3://data/web_*.rox")
+
+    bucket.set_faults()
+    assert same(Roxxel("s3://data/web_*.rox"), corpus)
+
+
+@pytest.mark.usefixtures("bucket")
+def test_large_files_are_uploaded_in_parts(corpus: Roxxel) -> None:
+    with mock.patch.multiple(
+        "roxxel_format._store.bucket", _LARGE_BYTES=1, _PART_BYTES=10_000
+    ):
+        corpus.copy_to("s3://data/web_*.rox")
+
+    assert same(Roxxel("s3://data/web_*.rox"), corpus)
+
+
+def test_a_commit_of_another_copy_is_not_overwritten(
+    bucket: Bucket, corpus: Roxxel, tmp_path: Path
+) -> None:
+    other = Roxxel(tmp_path / "other_*.rox")
+    other.write([[7] * 9], vocab_size=90)
+    bucket.set_faults(latency_s=0.1)
+    failed: list[FileExistsError] = []
+
+    def copy() -> None:
+        try:
+            corpus.copy_to("s3://data/web_*.rox")
+        except FileExistsError as error:
+            failed.append(error)
+
+    slow = threading.Thread(target=copy)
+    slow.start()
+    time.sleep(0.3)  # It has read that there is no manifest.
+    other.copy_to("s3://data/web_*.rox")
+    slow.join()
+
+    assert "another write was committed" in str(failed[0])
+    assert Roxxel("s3://data/web_*.rox").tokens[:].tolist() == [7] * 9
+
+
+def test_a_killed_copy_is_not_visible_and_continues(
+    bucket: Bucket, corpus: Roxxel
+) -> None:
+    program = (
+        "import sys; from roxxel_format import Roxxel\n"
+        "Roxxel(sys.argv[1]).copy_to('s3://data/web_*.rox')\n"
+    )
+    bucket.set_faults(latency_s=0.1)
+    for _ in range(3):
+        with subprocess.Popen(
+            [sys.executable, "-c", program, str(corpus.filepath)]
+        ) as child:
+            before = len(list(bucket.folder.iterdir()))
+            deadline = time.monotonic() + 30
+            while len(list(bucket.folder.iterdir())) < before + 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            child.kill()
+        with pytest.raises(FileNotFoundError):
+            _ = Roxxel("s3://data/web_*.rox").num_tokens
+    bucket.set_faults()
+    time.sleep(0.5)  # until the server has dealt with the last request of the child
+    there = {path.name: path.stat().st_mtime_ns for path in bucket.folder.iterdir()}
+
+    corpus.copy_to("s3://data/web_*.rox")
+
+    assert same(Roxxel("s3://data/web_*.rox"), corpus)
+    for name, changed in there.items():
+        if not name.startswith("."):
+            assert (bucket.folder / name).stat().st_mtime_ns == changed
+
+
+@pytest.mark.usefixtures("bucket")
+def test_the_command_copies(corpus: Roxxel, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["copy", str(corpus.filepath), "s3://data/web_*.rox"]) == 0
+    assert capsys.readouterr().out.startswith(f"copied {corpus.num_tokens} tokens")
+    assert main(["copy", str(corpus.filepath), "s3://data/web_*.rox"]) == 0
+    assert capsys.readouterr().out.startswith("kept")
+    assert main(["copy", "s3://data/web_*.rox", "s3://data/one.rox"]) == 1
+    assert "use a pattern such as s3://data/one_*.rox" in capsys.readouterr().err
