@@ -164,7 +164,7 @@ def test_a_damaged_step_is_passed_over(
 def test_bytes_that_arrive_damaged_are_fetched_again(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roxxel_ckpt._bucket import Bucket  # where every first answer can be damaged
+    from roxxel_ckpt.buckets import Bucket  # where every first answer can be damaged
 
     with run.checkpointer(1) as saving:
         save(saving, 1)
@@ -348,7 +348,7 @@ def take_over(run: Run, generation: int = 2) -> None:
 def test_a_commit_of_the_moment_of_a_takeover_is_taken_back(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from roxxel_ckpt._bucket import Bucket  # where the moment can be chosen
+    from roxxel_ckpt.buckets import Bucket  # where the moment can be chosen
 
     create = Bucket.create
 

@@ -19,6 +19,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from roxxel_ckpt._bucket_folder import fetch_descriptions
     from roxxel_ckpt._compare import RestoreReport
     from roxxel_ckpt._description import BestRule, LeafSpec, read_description
     from roxxel_ckpt._retention import best_rule
@@ -50,6 +51,7 @@ __all__ = [
     "RestoreReport",
     "SaveRecord",
     "best_rule",
+    "fetch_descriptions",
     "read_description",
 ]
 
@@ -60,6 +62,7 @@ _HOMES = {
     "RestoreReport": "_compare",
     "SaveRecord": "_save",
     "best_rule": "_retention",
+    "fetch_descriptions": "_bucket_folder",
     "read_description": "_description",
 }
 

@@ -35,13 +35,13 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_ckpt._bucket import Bucket, checked_client, checked_url, for_each, is_url
 from roxxel_ckpt._integrity import damaged_block, wrong_size
 from roxxel_ckpt._local_folder import LocalFolder, absolute
 from roxxel_ckpt._names import (
     ABANDONED,
     COMMIT_FILE,
 )
+from roxxel_ckpt.buckets import Bucket, checked_client, checked_url, for_each, is_url
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
     CheckpointNotFoundError,
@@ -59,6 +59,7 @@ _NAME = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)-([0-9]+)-([0-9a-f]+)")
 _WRITER = re.compile(r"writer-([0-9]+)\.json")
 # After a failed save, its files are removed only if the bucket answers soon.
 _DISCARD_TIMEOUT_S = 30.0
+_READ_TIMEOUT_S = 60.0
 # The generation of this program in each folder, and the number of its saves there.
 _generations: dict[tuple[str, int], int] = {}
 _num_attempts: dict[str, int] = {}
@@ -279,12 +280,16 @@ class BucketFolder:
     @contextlib.contextmanager
     def lock(self) -> Generator[bool]:
         """Become the writer, or raise CheckpointWriteError if a later one exists."""
+        self.take_over()
+        yield True
+
+    def take_over(self) -> None:
+        """Become the writer, or raise CheckpointWriteError if a later one exists."""
         key = self._url, os.getpid()
         if key in _generations:
             self._check_writer(self._contents())
         else:
             _generations[key] = self._new_generation()
-        yield True
 
     def mark(self) -> str:
         """Return the name of the object that the writer created."""
@@ -480,7 +485,7 @@ class BucketFolder:
 def open_folder(
     location: str | os.PathLike[str],
     local: str | os.PathLike[str] | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = _READ_TIMEOUT_S,
 ) -> Folder:
     """Return the folder of checkpoints that a path or a URL names.
 
@@ -497,6 +502,35 @@ def open_folder(
             f"give checkpoint_path a URL instead of {text}"
         )
     return LocalFolder(text)
+
+
+def fetch_descriptions(url: str, directory: str | os.PathLike[str]) -> list[int]:
+    """Copy the description of every step of a bucket to `<directory>/<step>/`.
+
+    `read_description` reads the copies. Copies of other steps in the directory are
+    removed.
+
+    Args:
+        url: URL of a folder of checkpoints.
+        directory: Local directory, which is created if there is a step.
+
+    Returns:
+        The steps, oldest first.
+
+    Raises:
+        ValueError: The URL cannot be used.
+        CheckpointBucketError: The bucket cannot be read.
+    """
+    # The temporary directory exists as long as its folder.
+    folder = BucketFolder(checked_url(url), None, _READ_TIMEOUT_S)
+    described = folder.described()
+    target = Path(directory)
+    for other in target.iterdir() if target.is_dir() else ():
+        if other.name.isdecimal() and int(other.name) not in described:
+            shutil.rmtree(other)
+    for step, source in described.items():
+        _write(target / str(step) / COMMIT_FILE, (source / COMMIT_FILE).read_bytes())
+    return list(described)
 
 
 def _parsed(name: str) -> _Attempt:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Folder(Protocol):
     """The checkpoints of one run, and what a save or a restore does with them.
 
-    Process 0 decides which steps exist: only process 0 calls `lock`, `clean`, `commit`,
-    `delete`, `abandon` and `sweep`. A `staging` is the local directory in which one
-    process writes its files of one save.
+    Process 0 decides which steps exist: only process 0 calls `take_over`, `lock`,
+    `clean`, `commit`, `delete`, `abandon` and `sweep`. A `staging` is the local
+    directory in which one process writes its files of one save.
     """
 
     # What to do if the processes do not see the same folder.
@@ -96,6 +96,10 @@ class Folder(Protocol):
 
     def tidy(self) -> None:
         """Remove what killed processes left, unless another program saves here."""
+        ...
+
+    def take_over(self) -> None:
+        """Let no earlier program save here, as far as this is possible."""
         ...
 
     def lock(self) -> AbstractContextManager[bool]:

@@ -291,6 +291,9 @@ class LocalFolder:
                 if held:
                     self.clean()
 
+    def take_over(self) -> None:
+        """Do nothing: the lock is held during saves only."""
+
     @contextlib.contextmanager
     def lock(self) -> Generator[bool]:
         """Create the folder and lock it against saves of other processes."""

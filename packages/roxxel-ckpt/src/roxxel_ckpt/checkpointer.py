@@ -229,16 +229,22 @@ class Checkpointer:
 
         If each process wrote to its own disk, no disk would hold a complete step. The
         first `save` calls `check_shared` unless the program did. With several
-        processes, this method creates the folder; with one, it does nothing.
+        processes, this method creates the folder. In a bucket, this method takes over
+        from an earlier program, which then saves no more.
 
         Raises:
             CheckpointWriteError: A process does not see a file that process 0 wrote, or
-                process 0 cannot write; raised on every process.
+                process 0 cannot write; raised on every process. Or a later program has
+                taken over in a bucket.
             CheckpointTimeoutError: Another process needs more than `timeout` seconds.
         """
         with self._lock, contextlib.ExitStack() as held:
-            if process_count() > 1 and not self._is_shared:
+            if self._is_shared:
+                return
+            if process_count() > 1:
                 check_shared(self._folder, _channel, held, self._timeout_s)
+            else:
+                self._folder.take_over()
             self._is_shared = True
 
     def restore(

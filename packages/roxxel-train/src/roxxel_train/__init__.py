@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from roxxel_train._log.logger import Logger
     from roxxel_train._run.events import RunSummary
     from roxxel_train._run.folder import data_state
+    from roxxel_train._run.mirror import fetch_run
     from roxxel_train._step.loss import TIMING_FIELDS
     from roxxel_train._step.step import ModelState
     from roxxel_train.errors import (
@@ -42,6 +43,7 @@ __all__ = [
     "SettingsDifferError",
     "Trainer",
     "data_state",
+    "fetch_run",
 ]
 
 _HOMES = {
@@ -51,6 +53,7 @@ _HOMES = {
     "RunSummary": "_run.events",
     "Trainer": "trainer",
     "data_state": "_run.folder",
+    "fetch_run": "_run.mirror",
 }
 
 

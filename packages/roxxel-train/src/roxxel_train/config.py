@@ -71,7 +71,9 @@ class TrainConfig:
             return the number of unmasked tokens as the scalar `"loss_weight"`: means
             over parts of a batch and over held-out batches use this weight.
         save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
-            `run.json`. If None, the run writes no files.
+            `run.json`. May be a URL such as `s3://bucket/run` (also `gs://` and `az://`;
+            the extra `bucket` installs the client): then the files are also in a local
+            folder, which the log names. If None, the run writes no files.
         eval_fn: A function of a `ModelState` that every process calls. It returns text,
             a number, a dict of texts and numbers, or None. Process 0 logs the result.
         eval_every: Updates between evaluations. None evaluates only after the last

@@ -6,6 +6,7 @@ The next update reads batch k.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -96,8 +97,11 @@ class Trainer:
         step = choose_step(config.loss_fn, config.train_step, config.grad_accum_steps)
 
         # The folder, the log, and the arrays on the mesh.
-        folder = None if config.save_path is None else RunFolder(config.save_path)
-        log = config.logger or Logger(config.save_path)
+        path = config.save_path
+        # A wrong URL should fail soon, however long a save may take.
+        timeout_s = min(config.timeout, 180.0)
+        folder = None if path is None else RunFolder(path, timeout_s)
+        log = config.logger or Logger(None if folder is None else folder.path)
         sharding = batch_sharding(config.mesh, config.data_sharding)
         placement = BatchPlacement(sharding, strict=config.strict_sharding)
         layout = ModelLayout.of(config.model_sharding, sharding)
@@ -211,10 +215,11 @@ class Trainer:
             # The newest checkpoints, the best one, and one that is being written.
             num_checkpoints = min(num_checkpoints, config.max_to_keep + 2)
         folder = state.folder if config.checkpointer is None else None
+        checkpoints = None if folder is None else folder.checkpoints
         return find_problems(
             updates.shapes(),
             state.arrays,
-            None if folder is None else folder.checkpoints,
+            checkpoints if isinstance(checkpoints, Path) else None,
             num_checkpoints,
             missing_rows(self.sampler, updates.lookups),
         )

@@ -139,6 +139,8 @@ __all__ = [
     "data_state",
     "describe_rows",
     "device_stream",
+    "fetch_descriptions",
+    "fetch_run",
     "global_to_host_array",
     "host_to_global_device_array",
     "huggingface_stream",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_ckpt import read_description
-from roxxel_train import data_state
+from roxxel_train import data_state, fetch_run
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -90,6 +90,16 @@ class LogEntry:
     text: str
 
 
+def local_folder(run: Path | str) -> Path:
+    """Return the folder of a run; for a URL, a local copy of its files.
+
+    Raises:
+        CheckpointBucketError: The bucket cannot be read.
+        ValueError: The URL cannot be used.
+    """
+    return fetch_run(run) if isinstance(run, str) else run
+
+
 def check_run(folder: Path) -> None:
     """Check that a folder holds a run.
 
@@ -127,7 +137,7 @@ def read_checkpoints(folder: Path) -> tuple[list[Checkpoint], list[int]]:
     return whole, [step for step in steps if found[step] is None]
 
 
-def newest_state(folder: Path) -> dict[str, Any] | None:
+def newest_state(folder: Path | str) -> dict[str, Any] | None:
     """Return `roxxel_train.data_state` of a folder; None if the folder holds no run.
 
     Raises:

@@ -152,8 +152,8 @@ def check_writable(path: str | os.PathLike[str], name: str) -> None:
     text = os.fspath(path)
     if is_url(text):
         raise ValueError(
-            f"{name}={text!r}: is a URL, and runs are written to local folders only; "
-            "give a local folder"
+            f"{name}={text!r}: is a URL, which cannot be used here; give a folder, or "
+            "save_path= a URL as text"
         )
     if "\0" in text:
         raise ValueError(f"{name}={text!r}: contains a NUL; give another folder")

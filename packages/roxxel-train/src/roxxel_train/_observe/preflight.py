@@ -27,7 +27,7 @@ class Preflight:
             report it, as on a CPU.
         checkpoint_bytes: Size of the arrays of one checkpoint.
         disk_needed_bytes: Disk space that further checkpoints of the run need; None if
-            the trainer does not write checkpoints under `save_path`.
+            the trainer does not write checkpoints to a disk under `save_path`.
         disk_free_bytes: Free space on the disk of the folder; None if
             `disk_needed_bytes` is None.
         problems: One sentence for each problem.
@@ -70,7 +70,7 @@ def find_problems(
 ) -> Preflight:
     """Compare what a run needs with what the machine has.
 
-    `folder` is the folder of the checkpoints; None if the user gave a checkpointer. At
+    `folder` is the folder of the checkpoints on a disk; None if there is none. At
     most `num_checkpoints` checkpoints are on the disk at one time. `vocabulary` has a
     sentence for each parameter that lacks a row for some token.
     """

@@ -59,7 +59,8 @@ class RunSummary:
         tokens: Tokens delivered by this call.
         seconds: Duration of this call.
         waited_s: Seconds of this call in which the loop waited for data.
-        save_path: Folder of the run; None if the run writes no files.
+        save_path: Folder of the run, as text if it is a URL; None if the run writes no
+            files.
 
     Example:
         >>> print(RunSummary(0, 9, 10, 2.5, None, None, 0, 4.0, 0.1, None))
@@ -75,7 +76,7 @@ class RunSummary:
     tokens: int
     seconds: float
     waited_s: float
-    save_path: Path | None
+    save_path: Path | str | None
 
     @property
     def complete(self) -> bool:
@@ -120,6 +121,11 @@ def opening(
     if not step and weights_from is not None:
         at, path = weights_from["step"], weights_from["path"]
         yield f"begins with the weights of step {at} of {path}"
+
+
+def uploads(folder: Path, url: Path | str) -> str:
+    """Return the line about the local files of a run in a bucket."""
+    return f"writes to {folder} and uploads to {url} at every checkpoint and at the end"
 
 
 def planned(sampler: Sampler, plan: Plan, start: int, every: int) -> Iterator[Planned]:

@@ -1,16 +1,16 @@
 """The folder of a run: the lock, `run.json`, and the recorded state of the data.
 
 `run.json` records the data and the model with which the run started. The folder also
-holds `checkpoints/`, `metrics.jsonl` and `system.log`. This module does not import JAX,
-so programs without an accelerator can read the data state.
+holds `checkpoints/`, `metrics.jsonl` and `system.log`. If the folder is in a bucket, a
+local folder has these files too, except the checkpoints. This module does not import
+JAX, so programs without an accelerator can read the data state.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,14 +18,12 @@ from typing import TYPE_CHECKING, Any
 from roxxel_ckpt import CheckpointDamagedError, read_description
 
 from roxxel_train._log.files import METRICS_FILE, check_writable
+from roxxel_train._run.mirror import CHECKPOINTS, RECORD, Mirror, fetch_run, locked
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
-CHECKPOINTS = "checkpoints"
-RECORD = "run.json"
-_LOCK = "run.lock"
 _VERSION = 1
 _RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -33,41 +31,87 @@ _RECORDED_VERSIONS = ("jax", "flax", "optax", "orbax-checkpoint", "numpy")
 class RunFolder:
     """The folder of a run; `run_lock` creates the folder.
 
-    `record` is the content of `run.json`; None if the file did not exist.
+    Attributes:
+        path: The folder; for a URL, the local folder with the files of the run.
+        location: The path, or the URL as text.
+        checkpoints: The folder of the checkpoints.
+        record: Content of `run.json`; None if the file did not exist.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        check_writable(path, "save_path")
-        self.path = Path(path)
-        self.checkpoints = self.path / CHECKPOINTS
-        self.record: dict[str, Any] | None = self._read()
+    def __init__(self, path: str | os.PathLike[str], timeout_s: float = 60.0) -> None:
+        self._mirror: Mirror | None = None
+        self.record: dict[str, Any] | None
+        self.checkpoints: Path | str
+        if _is_url(path):
+            self._mirror = mirror = Mirror(os.fspath(path), timeout_s)
+            self.path, self.location = mirror.folder, mirror.url
+            self.checkpoints = f"{mirror.url}/{CHECKPOINTS}"
+            content = mirror.record()
+            self.record = None
+            if content is not None:
+                self.record = _parsed_record(content, f"{self}/{RECORD}")
+        else:
+            check_writable(path, "save_path")
+            self.path = self.location = Path(path)
+            self.checkpoints = self.path / CHECKPOINTS
+            self.record = self._read()
 
     def __str__(self) -> str:
-        return str(self.path)
+        return str(self.location)
+
+    @property
+    def is_in_bucket(self) -> bool:
+        """Whether the files of the run are uploaded."""
+        return self._mirror is not None
 
     @contextmanager
     def run_lock(self, **record: Any) -> Generator[None]:
         """Hold `run.lock`, and write `record` to `run.json` at the first start.
 
         An existing `run.json` stays as it is, even if another program wrote the file
-        after this object was made.
+        after this object was made. In a bucket, the files of the run are fetched first,
+        and uploaded at the start and at the end.
 
         Raises:
             RunMismatchError: Another process holds the lock.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / _LOCK).open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+        with locked(self.path) as is_free:
+            if not is_free:
                 raise RunMismatchError(
                     f"{self.path}: another process is running in this folder; "
                     "wait until it ends, or give another save_path"
-                ) from error
+                )
+            if self._mirror is not None:
+                self._mirror.fetch()
             if self._read() is None:
                 # Without `run.json` the folder is not a run, so this file comes first.
                 self._write(record)
-            yield
+            if self._mirror is None:
+                yield
+                return
+            self._mirror.take_over()
+            try:
+                yield
+            except BaseException:
+                # The error of the run is the one to raise.
+                with suppress(OSError):
+                    self._mirror.end()
+                raise
+            self._mirror.end()
+
+    def upload_soon(self, report: Callable[[str], object]) -> None:
+        """In a bucket, upload the files on a thread; `report` gets an error's text."""
+        if self._mirror is not None:
+            self._mirror.upload_soon(report)
+
+    def fetch_folder(self, name: str) -> None:
+        """In a bucket, copy a subfolder here, on a process that does not hold the lock.
+
+        The first process fetches all files in `run_lock`.
+        """
+        if self._mirror is not None:
+            self._mirror.fetch_folder(name)
 
     def _write(self, record: Mapping[str, Any]) -> None:
         versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
@@ -103,7 +147,8 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         sampler = curriculum.sampler(state=data_state("run"))
 
     Args:
-        path: Folder of the run, its `save_path`, or the folder of its checkpoints.
+        path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
+            a run in a bucket, the URL of the run.
 
     Returns:
         The result of `Sampler.state` at the newest whole checkpoint, or at step 0 if
@@ -115,7 +160,7 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
             was not written by a trainer.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
     """
-    folder = Path(path)
+    folder = fetch_run(os.fspath(path)) if _is_url(path) else Path(path)
     inner = folder / CHECKPOINTS
     state = _of_newest_checkpoint(inner if inner.is_dir() else folder)
     if state is not None:
@@ -123,7 +168,7 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     record = _read_record(folder / RECORD)
     if record is None:
         raise FileNotFoundError(
-            f"{folder}: holds no run (neither {RECORD} nor a checkpoint); "
+            f"{path}: holds no run (neither {RECORD} nor a checkpoint); "
             "give the save_path of a run"
         )
     return record["data"]
@@ -159,8 +204,12 @@ def _read_record(path: Path) -> dict[str, Any] | None:
             f"{path}: is not a regular file, so it is not the record of a run; "
             "restore the file or give another save_path"
         )
+    return _parsed_record(path.read_bytes(), str(path))
+
+
+def _parsed_record(text: bytes, path: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(text)
         version = content["version"]
         if version == _VERSION:
             _ = content["data"], content["model"]
@@ -175,6 +224,10 @@ def _read_record(path: Path) -> dict[str, Any] | None:
             "resume with the version of roxxel-train that began the run"
         )
     return content
+
+
+def _is_url(path: str | os.PathLike[str]) -> bool:
+    return isinstance(path, str) and "://" in path
 
 
 def _has_content(path: Path) -> bool:

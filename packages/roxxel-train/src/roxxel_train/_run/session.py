@@ -204,7 +204,7 @@ class Session:
             tokens=recorder.new_tokens,
             seconds=time.perf_counter() - self._began_s,
             waited_s=recorder.waited_s,
-            save_path=state.path,
+            save_path=state.save_path,
         )
 
     def compile_ahead(self, compiler: Executor) -> None:
@@ -253,6 +253,8 @@ class Session:
         dropped = log.cut_metrics(start, evaluated=not state.is_evaluation_due)
         for line in events.opening(sampler, plan, start, state.weights_from):
             log.info(line)
+        if state.folder is not None and state.folder.is_in_bucket:
+            log.info(events.uploads(state.folder.path, state.folder.location))
         if not start:
             for text in state.weights_warnings:
                 # The constructor has shown this warning before the log was open.

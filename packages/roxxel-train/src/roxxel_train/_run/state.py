@@ -19,7 +19,7 @@ from roxxel_train._log.files import is_url
 from roxxel_train._log.logger import collected_warnings
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.events import failed_save
-from roxxel_train._run.folder import CHECKPOINTS
+from roxxel_train._run.mirror import CHECKPOINTS
 from roxxel_train._step.step import is_finite, is_sound, put, signature, take
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
@@ -112,6 +112,11 @@ class RunState:
         """Folder of the run; None if the run writes no files."""
         return None if self.folder is None else self.folder.path
 
+    @property
+    def save_path(self) -> Path | str | None:
+        """Path or URL of the run; None if the run writes no files."""
+        return None if self.folder is None else self.folder.location
+
     def plan(self) -> Plan:
         """Return the plan of the curriculum, with the data that trained steps read."""
         return self.curriculum.plan(self.sampler.seed, self._past)
@@ -124,21 +129,14 @@ class RunState:
         """
         if not self._is_new:
             return
-        text = os.fspath(init_from)
-        if is_url(text):
-            raise ValueError(
-                f"init_from={text!r}: is a URL, and checkpoints cannot be read from "
-                "URLs yet; copy the checkpoints to a local folder"
-            )
-        path = Path(init_from)
-        inner = path / CHECKPOINTS
+        path = self._checkpoints_of(os.fspath(init_from))
         with (
             collected_warnings("roxxel_ckpt") as self.weights_warnings,
-            Checkpointer(inner if inner.is_dir() else path, self.model) as other,
+            Checkpointer(path, self.model) as other,
         ):
             if other.peek() is None:
                 raise FileNotFoundError(
-                    f"init_from={str(path)!r}: holds no checkpoint; "
+                    f"init_from={str(init_from)!r}: holds no checkpoint; "
                     "give the folder of a run that has saved a checkpoint"
                 )
             streams = nnx.to_pure_dict(nnx.state(self.model, nnx.RngState))
@@ -149,7 +147,11 @@ class RunState:
 
     def run_lock(self) -> AbstractContextManager[None]:
         """Return a context in which process 0 holds `RunFolder.run_lock`."""
-        if self.folder is None or jax.process_index() != 0:
+        if self.folder is None:
+            return nullcontext()
+        if jax.process_index() != 0:
+            # The compiler of every process reads this folder, on GPUs.
+            self.folder.fetch_folder("autotune")
             return nullcontext()
         return self.folder.run_lock(
             seed=self.sampler.seed,
@@ -244,6 +246,8 @@ class RunState:
                 self.checkpointer.save(self.step, metrics, extra)
             if is_due:
                 self.losses.checkpoint.close()
+            if self.folder is not None and jax.process_index() == 0:
+                self.folder.upload_soon(lambda text: log.warning(text, terminal=False))
         self._saved_step = self.step
 
     def check_finite(self, recorder: Recorder) -> None:
@@ -301,6 +305,18 @@ class RunState:
             f"{self.folder or 'the checkpoints'}: the run there does not fit this "
             f"curriculum: {error}; or give another save_path"
         )
+
+    def _checkpoints_of(self, run: str) -> Path | str:
+        """Return the folder of the checkpoints of a run or of such a folder."""
+        if "://" in run:
+            inner = f"{run.rstrip('/')}/{CHECKPOINTS}"
+            return inner if Checkpointer(inner, self.model).steps() else run
+        if is_url(run):
+            raise ValueError(
+                f"init_from={run!r}: is a URL that became a path; give the URL as text"
+            )
+        path = Path(run)
+        return path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
 
     def _trained(self) -> Tree:
         return nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))

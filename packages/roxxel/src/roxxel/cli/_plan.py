@@ -60,10 +60,10 @@ def run(options: argparse.Namespace) -> None:
     # A config without save_path counts as an edit of the other config's run.
     folder = folder or other_folder
     other_folder = other_folder or folder
-    if folder and other_folder and folder.resolve() == other_folder.resolve():
+    if folder and other_folder and _resolved(folder) == _resolved(other_folder):
         folder = other_folder
     folders = dict.fromkeys([folder, other_folder])
-    states = {each: each and newest_state(each) for each in folders}
+    states = {each: newest_state(each) if each else None for each in folders}
     plan = planned(config, states[folder])
     if is_diff:
         diff = planned(other, states[other_folder]).diff(plan)
@@ -88,7 +88,11 @@ def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
         raise ConfigError(f"{config.file}: {error}") from error
 
 
-def _other(path: Path) -> tuple[RunConfig, Path | None]:
+def _resolved(folder: Path | str) -> Path | str:
+    return folder.resolve() if isinstance(folder, Path) else folder
+
+
+def _other(path: Path) -> tuple[RunConfig, Path | str | None]:
     """Return the config to compare with, and the folder of its run."""
     if not path.is_dir():
         config = load_config(path)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roxxel.cli._words import say
 from roxxel.report import write_report
+from roxxel.run_files import local_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -21,19 +22,24 @@ in the folder of the run except the page.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", type=Path, metavar="RUN", help="folder of a run: the save_path"
+        "run", metavar="RUN", help="folder of a run, or its URL: the save_path"
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="FILE",
-        help="file of the page (default: report.html in the folder of the run)",
+        help=(
+            "file of the page (default: report.html in the folder of the run, or here "
+            "for a URL)"
+        ),
     )
 
 
 def run(options: argparse.Namespace) -> None:
     """Write the page and print its path."""
-    out: Path = options.out or options.run / "report.html"
-    report = write_report(options.run, out)
-    say(f"{options.run}: {report.headline}")
+    is_url = "://" in options.run
+    run = options.run if is_url else Path(options.run)
+    out: Path = options.out or Path("" if is_url else run) / "report.html"
+    report = write_report(local_folder(run), out)
+    say(f"{run}: {report.headline}")
     say(f"wrote {out}; open it in a browser")

@@ -15,7 +15,7 @@ from roxxel.config import (
     load_config,
     make_trainer,
 )
-from roxxel.run_files import claimed, newest_state
+from roxxel.run_files import claimed, local_folder, newest_state
 
 if TYPE_CHECKING:
     import argparse
@@ -56,20 +56,21 @@ def run(options: argparse.Namespace) -> None:
         return
     import jax
 
-    folder = config.run_folder
-    assert folder is not None  # noqa: S101 - make_trainer requires save_path
+    run_folder = config.run_folder
+    assert run_folder is not None  # noqa: S101 - make_trainer requires save_path
     is_first = jax.process_index() == 0
     if is_first:
+        folder = local_folder(run_folder)
         with claimed(folder):
             state = newest_state(folder)
             keep_config(config, folder, 0 if state is None else state["step"])
         say(f"{planned(config, state)}\n")
     summary = trainer.run()
     if is_first:
-        _say_ending(config, folder, summary)
+        _say_ending(config, run_folder, summary)
 
 
-def _say_ending(config: RunConfig, folder: Path, summary: RunSummary) -> None:
+def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> None:
     say("")
     if summary.start_step == summary.total_steps:
         say(f"This run is already complete: {summary.total_steps} steps are done.")

@@ -146,9 +146,9 @@ class RunConfig:
         return _without_detours(self.file.parent / self.relative_to)
 
     @property
-    def run_folder(self) -> Path | None:
-        """The folder of the run; None without `save_path`."""
-        return None if self.save_path is None else self.path(self.save_path)
+    def run_folder(self) -> Path | str | None:
+        """The folder of the run, a URL as text; None without `save_path`."""
+        return None if self.save_path is None else self.corpus(self.save_path)
 
     def corpus(self, text: str) -> Path | str:
         """Resolve the path of a corpus; a URL such as `s3://bucket/name` stays."""

@@ -49,7 +49,7 @@ def make_trainer(config: RunConfig) -> Trainer:
 
     given = config.trainer.given()
     if "init_from" in given:
-        given["init_from"] = config.path(given["init_from"])
+        given["init_from"] = config.corpus(given["init_from"])
     if given.get("hang_after_s") == 0:
         given["hang_after_s"] = None  # TOML has no null, so 0 means None
     with _importable(config.folder), _as_config_error(config):

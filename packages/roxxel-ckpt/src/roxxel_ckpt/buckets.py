@@ -7,6 +7,8 @@ secrets.
 
 The client does not work in a process that was forked after its first request. Such a
 process gets a CheckpointBucketError instead of a request that never ends.
+
+`roxxel_train` uses this module too; user programs need not.
 """
 
 from __future__ import annotations
@@ -61,7 +63,12 @@ _first_process: int | None = None
 
 
 class Listing(NamedTuple):
-    """Names directly below a prefix: objects, and prefixes of further objects."""
+    """Names directly below a prefix: objects, and prefixes of further objects.
+
+    Example:
+        >>> Listing(["run.json"], ["checkpoints"]).objects
+        ['run.json']
+    """
 
     objects: list[str]
     prefixes: list[str]
@@ -73,6 +80,10 @@ class Bucket:
     A request that fails in a way that may pass, such as status 503, is repeated with
     growing pauses for about a third of `timeout_s`. Every method raises a
     CheckpointBucketError if the store refuses, fails, or does not answer in time.
+
+    Example:
+        >>> Bucket("s3://bucket/run", timeout_s=60).url_of("run.json")
+        's3://bucket/run/run.json'
     """
 
     def __init__(self, url: str, timeout_s: float) -> None:

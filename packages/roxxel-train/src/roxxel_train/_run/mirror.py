@@ -1,0 +1,332 @@
+"""The files of a run in a bucket, and their copies in a local folder.
+
+A run whose `save_path` is a URL writes its files to a local folder and uploads them: at
+the start, with every checkpoint and at the end. (Checkpoints are uploaded by
+`roxxel_ckpt`.) In the bucket are
+
+    files/<generation>-<token>          a piece of a file, of at most 16 MiB
+    log-<generation>-<number>.json      names the pieces of every file
+
+Objects are created and never changed. The list with the highest generation and number
+counts. A program takes the next generation when it starts, so what an earlier program
+still uploads does not count. An upload sends only pieces that have changed: of a log
+that grows, the last piece.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import shutil
+import zlib
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from roxxel_ckpt import CheckpointBucketError, fetch_descriptions
+from roxxel_ckpt.buckets import Bucket, checked_url, for_each
+
+from roxxel_train._log.files import Worker
+from roxxel_train.errors import RunMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+
+CHECKPOINTS = "checkpoints"
+RECORD = "run.json"
+LOCK = "run.lock"
+_PIECE_BYTES = 1 << 24
+_MANIFEST = re.compile(r"log-([0-9]+)-([0-9]+)\.json")
+# Which list the local folder is a copy of.
+_SYNCED = ".synced"
+_ATTEMPTS = 5
+
+_Result = TypeVar("_Result")
+_Pieces = dict[str, list[tuple[str, int, int]]]
+"""Name, bytes and CRC-32 of the objects of every file, by path in the folder."""
+
+
+class _Manifest(NamedTuple):
+    """A list of files; generation 0 if the bucket has none."""
+
+    generation: int
+    number: int
+    files: _Pieces
+
+    @property
+    def name(self) -> str:
+        return f"log-{self.generation}-{self.number}.json"
+
+
+class Mirror:
+    """The files of a run in a bucket.
+
+    `folder` is the local folder of the run: `roxxel/runs/` in `$XDG_CACHE_HOME`, or in
+    `~/.cache`, and the URL as a path.
+    """
+
+    def __init__(self, url: str, timeout_s: float) -> None:
+        self.url = checked_url(url)
+        scheme, _, path = self.url.partition("://")
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self.folder = Path(base, "roxxel", "runs", scheme, *path.split("/"))
+        self._bucket = Bucket(self.url, timeout_s)
+        self._mine = _Manifest(0, 0, {})
+        self._worker: Worker | None = None
+
+    def record(self) -> bytes | None:
+        """Return the content of `run.json`; None if the bucket holds no run.
+
+        Raises:
+            RunMismatchError: The bucket holds checkpoints and no run.
+        """
+        record = self._of_newest(
+            lambda newest: (
+                b"".join(self._contents(newest, RECORD))
+                if RECORD in newest.files
+                else None
+            )
+        )
+        if record is None and CHECKPOINTS in self._bucket.names().prefixes:
+            raise RunMismatchError(
+                f"{self.url}: holds {CHECKPOINTS} but no {RECORD}, so it is not a run "
+                "of this trainer; give another save_path, and "
+                f"init_from={self.url!r} to start with its weights"
+            )
+        return record
+
+    def fetch(self) -> None:
+        """Make the local folder a copy of the bucket.
+
+        A folder that was a copy already stays as it is: it may hold lines that an
+        earlier program has not uploaded.
+        """
+        self._of_newest(self._fetch)
+
+    def fetch_folder(self, name: str) -> None:
+        """Copy the files below a folder of the run that are not here."""
+        self._of_newest(lambda newest: self._fetch_files(newest, f"{name}/"))
+
+    def take_over(self) -> None:
+        """Take the next generation, and upload all files under it."""
+        generation = max(self._manifests(), default=(0, 0))[0]
+        while True:
+            generation += 1
+            self._mine = _Manifest(generation, -1, {})
+            try:
+                self._upload()
+            except FileExistsError:  # another program has just taken it
+                continue
+            break
+        self._sweep()
+
+    def upload_soon(self, report: Callable[[str], object]) -> None:
+        """Upload what has changed, on a thread; `report` gets the text of an error."""
+        if self._worker is None:
+            self._worker = Worker("roxxel-upload")
+
+        def upload() -> None:
+            try:
+                self._upload()
+            except OSError as error:
+                report(f"log files were not uploaded: {error}")
+
+        self._worker.put(upload)
+
+    def end(self) -> None:
+        """Wait for the uploads, and upload what has changed."""
+        if self._worker is not None:
+            self._worker.finish()
+            self._worker.join()
+            self._worker = None
+        self._upload()
+
+    def _upload(self) -> None:
+        generation = self._mine.generation
+        newest = max(self._manifests(), default=(0, 0))[0]
+        if newest > generation:
+            raise CheckpointBucketError(
+                f"{self.url}: another program has begun to run here; give every run a "
+                "folder of its own"
+            )
+        files = {name: list(self._pieces(name)) for name in self._names()}
+        if files == self._mine.files and self._mine.number >= 0:
+            return
+        before, self._mine = (
+            self._mine,
+            _Manifest(generation, self._mine.number + 1, files),
+        )
+        try:
+            self._bucket.create(self._mine.name, json.dumps(files).encode())
+        except BaseException:
+            self._mine = before
+            raise
+        (self.folder / _SYNCED).write_text(self._mine.name)
+        if before.number >= 0:
+            # What stays is removed by the next program.
+            with suppress(CheckpointBucketError):
+                unused = _objects(before.files) - _objects(files)
+                self._bucket.delete([before.name, *sorted(unused)])
+
+    def _pieces(self, name: str) -> Iterator[tuple[str, int, int]]:
+        """Upload the pieces of a file that have changed; yield all pieces."""
+        before = self._mine.files.get(name, [])
+        with (self.folder / name).open("rb") as file:
+            while data := file.read(_PIECE_BYTES):
+                crc = zlib.crc32(data)
+                if before and before[0][1:] == (len(data), crc):
+                    yield before[0]
+                else:
+                    token = secrets.token_hex(8)
+                    piece = f"files/{self._mine.generation}-{token}"
+                    self._bucket.create(piece, data)
+                    yield piece, len(data), crc
+                before = before[1:]
+
+    def _names(self) -> list[str]:
+        """Return the files to upload, by path in the folder."""
+        paths = (path.relative_to(self.folder) for path in self.folder.rglob("*"))
+        return sorted(
+            path.as_posix()
+            for path in paths
+            if path.parts[0] not in {CHECKPOINTS, LOCK, _SYNCED}
+            and not path.name.endswith(".tmp")
+            and (self.folder / path).is_file()
+        )
+
+    def _sweep(self) -> None:
+        """Remove the lists of earlier programs, and pieces that no list names."""
+        with suppress(CheckpointBucketError):
+            earlier = [m for m in self._manifests() if m[0] < self._mine.generation]
+            self._bucket.delete(_Manifest(*m, {}).name for m in earlier)
+            used = _objects(self._mine.files)
+            pieces = [f"files/{name}" for name in self._bucket.names("files/").objects]
+            self._bucket.delete(
+                piece
+                for piece in pieces
+                if piece not in used and _generation(piece) <= self._mine.generation
+            )
+
+    def _manifests(self) -> list[tuple[int, int]]:
+        found = map(_MANIFEST.fullmatch, self._bucket.names().objects)
+        return sorted((int(match[1]), int(match[2])) for match in found if match)
+
+    def _of_newest(self, act: Callable[[_Manifest], _Result]) -> _Result:
+        """Call a function with the newest list, and return the result.
+
+        A program that is running deletes the objects that its next list replaces, so
+        the function is called again, with a newer list, if an object is missing.
+        """
+        left = _ATTEMPTS
+        while True:
+            left -= 1
+            try:
+                return act(self._newest())
+            except FileNotFoundError:
+                if not left:
+                    raise
+
+    def _newest(self) -> _Manifest:
+        found = max(self._manifests(), default=None)
+        if found is None:
+            return _Manifest(0, 0, {})
+        name = _Manifest(*found, {}).name
+        try:
+            body: dict[str, Any] = json.loads(self._bucket.read(name))
+            files = {
+                file: [(str(o), int(size), int(crc)) for o, size, crc in pieces]
+                for file, pieces in body.items()
+            }
+        except (ValueError, TypeError, AttributeError) as error:
+            raise RunMismatchError(
+                f"{self.url}/{name}: is damaged ({error}); restore the object, or "
+                "give another save_path"
+            ) from error
+        return _Manifest(*found, files)
+
+    def _fetch(self, manifest: _Manifest) -> None:
+        synced = self.folder / _SYNCED
+        if synced.is_file() and synced.read_text() == manifest.name:
+            return
+        for entry in self.folder.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != LOCK:
+                entry.unlink()
+        self._fetch_files(manifest, "")
+        synced.write_text(manifest.name)
+
+    def _fetch_files(self, manifest: _Manifest, prefix: str) -> None:
+        """Copy the files whose paths begin with `prefix` and that are not here."""
+
+        def fetch(name: str) -> None:
+            path = self.folder / name
+            if path.exists() or ".." in path.parts or Path(name).is_absolute():
+                return
+            path.parent.mkdir(parents=True, exist_ok=True)
+            draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+            with draft.open("wb") as file:
+                file.writelines(self._contents(manifest, name))
+            draft.replace(path)
+
+        for_each(fetch, [name for name in manifest.files if name.startswith(prefix)])
+
+    def _contents(self, manifest: _Manifest, name: str) -> Iterator[bytes]:
+        for piece, size, crc in manifest.files[name]:
+            data = self._bucket.read(piece)
+            if (len(data), zlib.crc32(data)) != (size, crc):
+                raise RunMismatchError(
+                    f"{self.url}/{piece}: is damaged, so {name} of this run cannot be "
+                    "read; restore the object, or give another save_path"
+                )
+            yield data
+
+
+def fetch_run(url: str, timeout_s: float = 60.0) -> Path:
+    """Copy the files of a run in a bucket to this machine, without arrays.
+
+    The copy has `run.json`, the logs, the configs and the descriptions of the
+    checkpoints. If the run is training on this machine, its own files stay as they are.
+
+    Args:
+        url: URL of the run, its `save_path`.
+        timeout_s: About three times as long as failing requests are repeated.
+
+    Returns:
+        The local folder of the run. It holds no `run.json` if the bucket has no run.
+
+    Raises:
+        RunMismatchError: The files of the run are damaged.
+        CheckpointBucketError: The bucket cannot be read.
+    """
+    mirror = Mirror(url, timeout_s)
+    mirror.folder.mkdir(parents=True, exist_ok=True)
+    with locked(mirror.folder) as is_free:
+        if is_free:
+            mirror.fetch()
+        fetch_descriptions(f"{mirror.url}/{CHECKPOINTS}", mirror.folder / CHECKPOINTS)
+    return mirror.folder
+
+
+@contextmanager
+def locked(folder: Path) -> Generator[bool]:
+    """Hold `run.lock` of a folder; yield whether no other process holds the lock."""
+    with (folder / LOCK).open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _objects(files: _Pieces) -> set[str]:
+    return {piece for pieces in files.values() for piece, _, _ in pieces}
+
+
+def _generation(piece: str) -> int:
+    number = piece.removeprefix("files/").partition("-")[0]
+    return int(number) if number.isdecimal() else 0

@@ -1,0 +1,296 @@
+"""A run whose folder is in a bucket: logs, kills, other machines and the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from roxxel import Roxxel, data_state, fetch_run
+
+from .buckets import running_bucket, set_faults
+from .conftest import SEVERAL_PROCESSES, environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+CONFIG = """\
+model = "tiny:make"
+save_path = "{save_path}"
+sources = {{ self = "web.rox" }}
+seed = 7
+
+[[phases]]
+steps = 40
+batch_size = 4
+seq_len = 33
+
+[trainer]
+checkpoint_every = 5
+log_every = 1
+"""
+
+MODEL = """
+import time
+import jax
+import optax
+from flax import nnx
+
+
+def make(vocab_size=90, wait_s=0.0):
+    model = nnx.Sequential(
+        nnx.Embed(vocab_size, 16, rngs=nnx.Rngs(0)),
+        nnx.Linear(16, vocab_size, rngs=nnx.Rngs(1)),
+    )
+
+    def loss_fn(model, batch):
+        logits = model(batch[:, :-1])
+        jax.debug.callback(lambda: time.sleep(wait_s))
+        losses = optax.softmax_cross_entropy_with_integer_labels(
+            logits, batch[:, 1:]
+        )
+        return {"loss": losses.mean()}
+
+    return model, nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param), loss_fn
+"""
+
+
+PAIR = """
+import sys
+
+from roxxel import Curriculum, Phase, Roxxel, Trainer
+from roxxel_train.distributed import initialize
+from tiny import make
+
+if __name__ == "__main__":
+    initialize()
+    curriculum = Curriculum(Roxxel("web.rox"), [Phase(int(sys.argv[2]), 4, 33)])
+    model, optimizer, loss_fn = make()
+    Trainer(
+        model, optimizer, curriculum, loss_fn, sys.argv[1],
+        checkpoint_every=5, log_every=1, seed=7, timeout=60,
+    ).run()
+"""
+
+
+class Runs:
+    """Runs of one config, on machines that share nothing but a bucket."""
+
+    def __init__(self, port: int, folder: Path, cache: Path) -> None:
+        self.port, self.folder = port, folder
+        self._environment = environment(1, cache)
+        chosen = np.random.default_rng(0)
+        corpus = Roxxel(folder / "web.rox")
+        documents = [chosen.integers(1, 90, 200, dtype=np.uint16) for _ in range(40)]
+        corpus.write(documents, separator=0, vocab_size=90)
+        (folder / "tiny.py").write_text(MODEL)
+
+    def on(self, machine: str) -> Mapping[str, str]:
+        """Return the environment of a machine, with a cache of its own."""
+        own = {"XDG_CACHE_HOME": str(self.folder / machine)}
+        return {**self._environment, **own, "NO_COLOR": "1"}
+
+    def config(self, name: str, save_path: str, extra: str = "") -> str:
+        text = CONFIG.format(save_path=save_path) + extra
+        (self.folder / f"{name}.toml").write_text(text)
+        return f"{name}.toml"
+
+    def start(self, config: str, machine: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "roxxel", "train", config],
+            cwd=self.folder,
+            env=self.on(machine),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def train(self, config: str, machine: str) -> str:
+        with self.start(config, machine) as program:
+            output, errors = program.communicate(timeout=200)
+        assert program.returncode == 0, errors
+        return output
+
+    def local(self, machine: str, name: str) -> Path:
+        return self.folder / machine / "roxxel/runs/s3/data" / name
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    return [(row["step"], row["loss"]) for row in rows if row["kind"] == "train"]
+
+
+@pytest.fixture(scope="module")
+def runs(
+    tmp_path_factory: pytest.TempPathFactory, compilation_cache: Path
+) -> Iterator[Runs]:
+    folder = tmp_path_factory.mktemp("runs")
+    with running_bucket(folder / "bucket") as port:
+        yield Runs(port, folder, compilation_cache)
+
+
+@pytest.fixture
+def fetched(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this process be a machine of its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(runs.folder / "reader"))
+
+
+@pytest.mark.usefixtures("fetched")
+def test_a_run_in_a_bucket_equals_one_on_a_disk(
+    runs: Runs, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_faults(runs.port, rate=0.05, kinds=["503", "cut", "reset"])
+    url = "s3://data/whole"
+    said = runs.train(runs.config("bucket", url), "a")
+    runs.train(runs.config("disk", "runs/whole"), "a")
+    set_faults(runs.port)
+
+    assert f"In {url}:" in said
+    folder = fetch_run(url)
+    assert losses(folder) == losses(runs.folder / "runs/whole")
+    log = (folder / "system.log").read_text()
+    assert f"writes to {runs.local('a', 'whole')} and uploads to {url}" in log
+    assert "complete" in log.splitlines()[-1]
+    assert (folder / "config.toml").is_file()
+    assert data_state(url)["step"] == 40
+    assert "already complete" in runs.train("bucket.toml", "b")
+
+    from roxxel.cli import main
+
+    monkeypatch.chdir(runs.folder)
+    assert main(["report", url]) == 0
+    assert f"{url}: complete, 40 of 40 steps, loss" in capsys.readouterr().out
+    assert (runs.folder / "report.html").stat().st_size > 1000
+    assert main(["report", "s3://data/nothing"]) == 1
+    assert "holds no run" in capsys.readouterr().err
+    objects = runs.folder / "bucket/data/whole"
+    assert len(list(objects.glob("log-*.json"))) == 1
+    assert len(list((objects / "files").iterdir())) == len(
+        json.loads(next(objects.glob("log-*.json")).read_text())
+    )
+
+
+@pytest.mark.usefixtures("fetched")
+def test_a_killed_run_goes_on_at_another_machine(runs: Runs) -> None:
+    slow = "\n[model_args]\nwait_s = 0.05\n"
+    config = runs.config("killed", "s3://data/killed", slow)
+    reference = runs.config("reference", "runs/reference", slow)
+    runs.train(reference, "a")
+    for machine in ("a", "b", "a"):
+        with runs.start(config, machine) as program:
+            newest = newest_step(runs, "killed")
+            wait_for(lambda least=newest + 5: newest_step(runs, "killed") >= least)
+            time.sleep(0.1)
+            program.kill()
+    runs.train(config, "c")
+
+    folder = fetch_run("s3://data/killed")
+    assert losses(folder) == losses(runs.folder / "runs/reference")
+    log = (folder / "system.log").read_text()
+    assert len(re.findall("resumed from step", log)) == 3
+
+
+@SEVERAL_PROCESSES
+@pytest.mark.usefixtures("fetched")
+def test_processes_of_a_run_share_nothing_but_the_bucket(runs: Runs) -> None:
+    (runs.folder / "pair.py").write_text(PAIR)
+    url = "s3://data/pair"
+    for machines, steps in (("pq", 10), ("rp", 20)):
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{listener.getsockname()[1]}"
+        programs = [
+            subprocess.Popen(
+                [sys.executable, "pair.py", url, str(steps)],
+                cwd=runs.folder,
+                env={
+                    **runs.on(machine),
+                    "JAX_NUM_PROCESSES": "2",
+                    "JAX_COORDINATOR_ADDRESS": address,
+                    "JAX_PROCESS_ID": str(index),
+                },
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for index, machine in enumerate(machines)
+        ]
+        try:
+            said = [program.communicate(timeout=200) for program in programs]
+        finally:
+            for program in programs:
+                program.kill()
+        assert [program.returncode for program in programs] == [0, 0], said
+
+    folder = fetch_run(url)
+    assert [step for step, _ in losses(folder)] == list(range(1, 21))
+    assert "resumed from step 10 of 20" in (folder / "system.log").read_text()
+    runs.train(runs.config("alone", "runs/alone"), "a")
+    alone = losses(runs.folder / "runs/alone")[:20]
+    assert np.allclose([b for _, b in losses(folder)], [b for _, b in alone], rtol=1e-5)
+
+
+def newest_step(runs: Runs, name: str) -> int:
+    commits = (runs.folder / "bucket/data" / name / "checkpoints").glob("[0-9]*.json")
+    return max((int(path.name.partition(".")[0]) for path in commits), default=0)
+
+
+def wait_for(is_so: Any) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.mark.usefixtures("fetched")
+def test_the_later_of_two_runs_wins(runs: Runs) -> None:
+    slow = "\n[model_args]\nwait_s = 0.2\n"
+    config = runs.config("both", "s3://data/both", slow)
+    with runs.start(config, "a") as earlier:
+        wait_for(lambda: newest_step(runs, "both") >= 5)
+        with runs.start(config, "b") as later:
+            _, errors = later.communicate(timeout=200)
+            assert later.returncode == 0, errors
+        _, errors = earlier.communicate(timeout=200)
+        assert earlier.returncode != 0
+    assert "has begun to save checkpoints here, so this program saves no more" in errors
+
+    folder = fetch_run("s3://data/both")
+    assert [step for step, _ in losses(folder)] == list(range(1, 41))
+    assert "complete" in (folder / "system.log").read_text().splitlines()[-1]
+
+
+@pytest.mark.usefixtures("fetched")
+def test_a_stopped_run_uploads_its_last_lines(runs: Runs) -> None:
+    slow = "\n[model_args]\nwait_s = 0.1\n"
+    with runs.start(runs.config("stop", "s3://data/stop", slow), "a") as program:
+        wait_for(lambda: newest_step(runs, "stop") >= 5)
+        program.send_signal(signal.SIGTERM)
+        program.communicate(timeout=100)
+    assert program.returncode == 75
+    folder = fetch_run("s3://data/stop")
+    last = (folder / "system.log").read_text().splitlines()[-1]
+    assert "SIGTERM ended the run after step" in last
+    with runs.start("stop.toml", "a") as program:
+        wait_for(lambda: is_locked(runs.local("a", "stop")))
+        with runs.start("stop.toml", "a") as second:
+            _, errors = second.communicate(timeout=100)
+        assert second.returncode == 1
+        assert "another process is" in errors
+        os.kill(program.pid, signal.SIGKILL)
+
+
+def is_locked(folder: Path) -> bool:
+    from roxxel.run_files import is_running
+
+    return is_running(folder)
