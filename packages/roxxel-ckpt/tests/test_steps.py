@@ -280,9 +280,9 @@ def test_arguments_out_of_range_are_refused(tmp_path: Path) -> None:
     for options, message in cases:
         with pytest.raises(ValueError, match=message):
             checkpointer(tmp_path, **options)
-    for url in ("gs://bucket/run", "s3://bucket/run", "file:///tmp/run"):
+    for url in ("https://host/run", "file:///tmp/run"):
         with pytest.raises(
-            ValueError, match=f"{url}: checkpoints cannot be written to a"
+            ValueError, match=f"{url}: checkpoints cannot be written to this kind of"
         ):
             Checkpointer(url, make()[0])
     with pytest.raises(TypeError, match="step must be an integer, got '3'"):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from roxxel_ckpt._save import SaveRecord
     from roxxel_ckpt.checkpointer import Checkpointer
     from roxxel_ckpt.errors import (
+        CheckpointBucketError,
         CheckpointDamagedError,
         CheckpointError,
         CheckpointMismatchError,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BestRule",
+    "CheckpointBucketError",
     "CheckpointDamagedError",
     "CheckpointError",
     "CheckpointMismatchError",

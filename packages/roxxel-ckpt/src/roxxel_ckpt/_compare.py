@@ -9,7 +9,6 @@ from roxxel_ckpt.errors import CheckpointMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from roxxel_ckpt._description import LeafSpec
 
@@ -158,11 +157,11 @@ def _bare(name: str) -> str:
     return name.strip("/").removeprefix("model/")
 
 
-def check_restorable(report: RestoreReport, directory: Path, options: Options) -> None:
+def check_restorable(report: RestoreReport, location: str, options: Options) -> None:
     """Raise a CheckpointMismatchError if the options forbid the restore."""
     if options.strict and not report.is_exact:
         raise CheckpointMismatchError(
-            f"{directory}: the checkpoint does not match this model exactly "
+            f"{location}: the checkpoint does not match this model exactly "
             f"({_summary(report)}); omit strict=True to restore the leaves that match"
         )
     if report.mismatched and options.on_mismatch == "error":
@@ -172,13 +171,13 @@ def check_restorable(report: RestoreReport, directory: Path, options: Options) -
         )
         more = len(report.mismatched) - _LINES_IN_TABLE
         raise CheckpointMismatchError(
-            f"{directory}: {len(report.mismatched)} leaves have another shape or dtype "
+            f"{location}: {len(report.mismatched)} leaves have another shape or dtype "
             f"({differences}{f'; and {more} more' if more > 0 else ''}); "
             'Checkpointer.restore(on_mismatch="keep") keeps their live values'
         )
     if not report.restored:
         raise CheckpointMismatchError(
-            f"{directory}: no leaf of the checkpoint fits this model "
+            f"{location}: no leaf of the checkpoint fits this model "
             f"({_summary(report)}); restore a checkpoint of this model"
         )
 

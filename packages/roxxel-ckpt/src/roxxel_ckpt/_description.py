@@ -17,14 +17,6 @@ from collections.abc import Mapping
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from roxxel_ckpt._folder import (
-    COMMIT_FILE,
-    V1_DIGESTS_FILE,
-    V1_META_FILE,
-    V1_TREE_FILE,
-    digests_file,
-    is_of_manager,
-)
 from roxxel_ckpt._integrity import (
     FileDigest,
     crc_of,
@@ -34,6 +26,14 @@ from roxxel_ckpt._integrity import (
     unsealed,
 )
 from roxxel_ckpt._manager import FORMAT_OF_MANAGER, read_manager_description
+from roxxel_ckpt._names import (
+    COMMIT_FILE,
+    V1_DIGESTS_FILE,
+    V1_META_FILE,
+    V1_TREE_FILE,
+    digests_file,
+    is_of_manager,
+)
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
@@ -289,10 +289,10 @@ def descriptions(folder: Folder) -> dict[int, Description]:
     whose `saved_at` is minus infinity.
     """
     found: dict[int, Description] = {}
-    for step in folder.steps():
+    for step, directory in folder.described().items():
         found[step] = Description(step, {}, None, {}, -math.inf)
         with contextlib.suppress(CheckpointDamagedError):
-            found[step] = read_description(folder.step_path(step))
+            found[step] = read_description(directory)
     return found
 
 

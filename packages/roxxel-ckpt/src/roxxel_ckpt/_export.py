@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from roxxel_ckpt._folder import sync_directory
+from roxxel_ckpt._integrity import sync_directory
 from roxxel_ckpt._orbax import read_arrays
 
 if TYPE_CHECKING:

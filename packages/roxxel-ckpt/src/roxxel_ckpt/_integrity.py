@@ -9,6 +9,7 @@ blocks with other damage.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
@@ -31,6 +32,14 @@ class FileDigest(NamedTuple):
     num_bytes: int
     block_bytes: int
     blocks: tuple[int, ...]
+
+    def spans(self) -> list[tuple[int, int, int]]:
+        """Return start, stop and CRC-32 of every block."""
+        starts = range(0, self.num_bytes, self.block_bytes)
+        return [
+            (start, min(start + self.block_bytes, self.num_bytes), crc)
+            for start, crc in zip(starts, self.blocks, strict=True)
+        ]
 
 
 def digest_files(directory: Path) -> dict[str, Any]:
@@ -90,18 +99,32 @@ def unsealed(path: Path, name: str) -> Any:
 
 def find_missing(directory: Path, digests: Mapping[str, FileDigest]) -> str | None:
     """Describe the first file that is missing or has a wrong size; None if none."""
-    for name, digest in digests.items():
-        try:
-            status = (directory / name).stat()
-        except (FileNotFoundError, NotADirectoryError):
-            return f"{name} is missing"
-        except OSError as error:
-            return f"{name} cannot be read ({error.strerror})"
-        if not stat.S_ISREG(status.st_mode):
-            return f"{name} is not a regular file"
-        if status.st_size != digest.num_bytes:
-            return f"{name} has {status.st_size} bytes instead of {digest.num_bytes}"
-    return None
+    problems = (_absence(directory / n, n, digest) for n, digest in digests.items())
+    return next(filter(None, problems), None)
+
+
+def wrong_size(name: str, num_bytes: int, digest: FileDigest) -> str | None:
+    """Describe a wrong size of a file; None if the size is right."""
+    if num_bytes == digest.num_bytes:
+        return None
+    return f"{name} has {num_bytes} bytes instead of {digest.num_bytes}"
+
+
+def damaged_block(name: str, start: int, stop: int) -> str:
+    """Describe a block whose CRC-32 is wrong."""
+    return f"{name} is damaged between its bytes {start} and {stop}"
+
+
+def _absence(path: Path, name: str, digest: FileDigest) -> str | None:
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return f"{name} is missing"
+    except OSError as error:
+        return f"{name} cannot be read ({error.strerror})"
+    if not stat.S_ISREG(status.st_mode):
+        return f"{name} is not a regular file"
+    return wrong_size(name, status.st_size, digest)
 
 
 class Verifier:
@@ -117,25 +140,40 @@ class Verifier:
         self, directory: Path, digests: Mapping[str, FileDigest]
     ) -> str | None:
         """Describe the first damage by file and byte offset; None if all are sound."""
-        missing = find_missing(directory, digests)
-        if missing is not None:
-            return missing
-        identities = {name: _identity(directory / name) for name in digests}
+        return next(iter(self.damages(directory, digests).values()), None)
+
+    def damages(
+        self, directory: Path, digests: Mapping[str, FileDigest]
+    ) -> dict[str, str]:
+        """Describe the damage of every file that is not sound, by name.
+
+        Files that are missing or have a wrong size come first.
+        """
+        found: dict[str, str] = {}
+        for name, digest in digests.items():
+            absence = _absence(directory / name, name, digest)
+            if absence is not None:
+                found[name] = absence
+        present = [name for name in digests if name not in found]
+        identities = {name: _identity(directory / name) for name in present}
         unknown = [
             name
-            for name in digests
+            for name in present
             if self._sound.get(directory / name) != identities[name]
         ]
         checksums = _checksums(directory, {n: digests[n].block_bytes for n in unknown})
         for name in unknown:
-            num_bytes, block_bytes, blocks = digests[name]
-            for index, wanted in enumerate(blocks):
-                if checksums[name][index : index + 1] != [wanted]:
-                    start = index * block_bytes
-                    stop = min(start + block_bytes, num_bytes)
-                    return f"{name} is damaged between its bytes {start} and {stop}"
-            self._sound[directory / name] = identities[name]
-        return None
+            wrong = (
+                damaged_block(name, start, stop)
+                for index, (start, stop, crc) in enumerate(digests[name].spans())
+                if checksums[name][index : index + 1] != [crc]
+            )
+            damage = next(wrong, None)
+            if damage is None:
+                self._sound[directory / name] = identities[name]
+            else:
+                found[name] = damage
+        return found
 
     def forget(self) -> None:
         """Forget which files are sound."""
@@ -176,3 +214,21 @@ def _checksums(directory: Path, block_bytes: Mapping[str, int]) -> dict[str, lis
 def crc_of(body: Any) -> int:
     """Return the CRC-32 of a JSON value."""
     return zlib.crc32(json.dumps(body, sort_keys=True).encode())
+
+
+def write_synced(path: Path, text: str) -> None:
+    """Write a file and flush it to the disk."""
+    with path.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Flush the entries of a directory to the disk, if the system supports it."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -16,7 +16,9 @@ import numpy as np
 from flax import nnx
 
 from roxxel_ckpt._description import LeafSpec
-from roxxel_ckpt._folder import escaped
+from roxxel_ckpt._names import (
+    escaped,
+)
 from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -23,15 +23,20 @@ from roxxel_ckpt._description import (
     read_digests,
     read_leaves,
 )
-from roxxel_ckpt._folder import METADATA_FILE, STATE, Folder, listed
 from roxxel_ckpt._integrity import FileDigest, Verifier
 from roxxel_ckpt._leaves import LiveState, from_stored, target_of
+from roxxel_ckpt._names import (
+    METADATA_FILE,
+    STATE,
+    listed,
+)
 from roxxel_ckpt.coordination import (
     Channel,
     process_count,
     process_index,
 )
 from roxxel_ckpt.errors import (
+    CheckpointBucketError,
     CheckpointDamagedError,
     CheckpointError,
     CheckpointMismatchError,
@@ -46,6 +51,7 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt._compare import Options, RestoreReport
     from roxxel_ckpt._description import Description
+    from roxxel_ckpt._folder import Folder
 
 _logger = logging.getLogger("roxxel_ckpt")
 _Targets = dict[str, jax.ShapeDtypeStruct | None]
@@ -58,9 +64,11 @@ class Candidate:
     `source` and `targets` have an entry for each leaf that the restore reads. `source`
     maps the live name of a leaf to its name in the checkpoint. `targets` maps the name
     in the checkpoint to shape, dtype and sharding, or to None to read as numpy.
+    `location` names the step in messages.
     """
 
     directory: Path
+    location: str
     description: Description
     report: RestoreReport
     source: Mapping[str, str]
@@ -90,18 +98,18 @@ class Restorer:
         """
         if step is not None and step not in steps:
             raise not_found(self._folder, step)
-        skipped: list[tuple[Path, str]] = []
+        skipped: list[tuple[str, str]] = []
         for number in [step] if step is not None else reversed(steps):
             candidate, problem = self._verified(live, number, options)
             if problem is None:
                 return candidate
-            directory = self._folder.step_path(number)
+            location = self._folder.location(number)
             if step is not None:
                 raise CheckpointDamagedError(
-                    f"{directory}: cannot be used because {problem}; restore() without "
+                    f"{location}: cannot be used because {problem}; restore() without "
                     "a step uses the newest sound checkpoint"
                 )
-            skipped.append((directory, problem))
+            skipped.append((location, problem))
             # After a successful `peek`, the `restore` that follows logs the damage. The
             # trainer calls `peek` before it opens the log of the run.
             if options is not None:
@@ -148,15 +156,16 @@ class Restorer:
         except Exception as error:
             if release:
                 raise CheckpointStateLostError(
-                    f"{candidate.directory}: the arrays cannot be read "
+                    f"{candidate.location}: the arrays cannot be read "
                     f"({brief(error)}) after the live arrays were deleted; make a new "
                     "model and optimizer and restore again"
                 ) from error
             raise CheckpointError(
-                f"{candidate.directory}: the arrays cannot be read ({brief(error)}); "
+                f"{candidate.location}: the arrays cannot be read ({brief(error)}); "
                 "restore another step"
             ) from error
         live.update(values)
+        self._folder.drop(candidate.directory, keep=True)
         return candidate.report
 
     def _verified(
@@ -164,26 +173,37 @@ class Restorer:
     ) -> tuple[Candidate | None, str | None]:
         """Plan and verify a step; return the candidate or a description of damage."""
         found: list[Candidate] = []
+        directories: list[Path] = []
 
         def verify() -> str | None:
             try:
-                found.append(self._plan(live, step, options))
+                directories.append(self._folder.step_path(step))
+                found.append(self._plan(directories[0], live, step, options))
                 return self._damage(found[0])
-            except CheckpointMismatchError:
+            except (CheckpointBucketError, CheckpointMismatchError):
+                # A bucket that does not answer says nothing about the checkpoint.
                 raise
             except CheckpointDamagedError as error:
-                text = str(error).removeprefix(f"{self._folder.step_path(step)}: ")
+                text = str(error).removeprefix(f"{directories[0]}: ")
                 return text.removesuffix("; restore another step")
             except Exception as error:  # noqa: BLE001 - every reason counts as damage
                 return f"it cannot be read ({brief(error)})"
 
         problem: str | None = self._channel.agree(
-            f"verify step {step}", verify, _first_problem, self._timeout_s
+            f"verify step {step}",
+            lambda: (verify(), _identity(found)),
+            _first_problem,
+            self._timeout_s,
         )
-        return (found[0] if problem is None else None), problem
+        if problem is None:
+            return found[0], None
+        for directory in directories:
+            self._folder.drop(directory, keep=False)
+        return None, problem
 
-    def _plan(self, live: LiveState, step: int, options: Options | None) -> Candidate:
-        directory = self._folder.step_path(step)
+    def _plan(
+        self, directory: Path, live: LiveState, step: int, options: Options | None
+    ) -> Candidate:
         if not self._folder.is_checkpoint(step):
             raise CheckpointDamagedError(
                 f"{directory}: it is not a complete checkpoint of roxxel-ckpt or Orbax"
@@ -197,7 +217,7 @@ class Restorer:
         rename = options and options.rename
         report = plan_restore(step, read_leaves(directory), live.specs, rename)
         if options is not None:
-            check_restorable(report, directory, options)
+            check_restorable(report, self._folder.location(step), options)
         old_name = {new: old for old, new in report.renamed.items()}
         source = {
             name: old_name.get(name, name)
@@ -207,7 +227,14 @@ class Restorer:
         targets: _Targets = {
             stored: target_of(live.leaves[name]) for name, stored in source.items()
         }
-        return Candidate(directory, description, report, source, targets)
+        return Candidate(
+            directory,
+            self._folder.location(step),
+            description,
+            report,
+            source,
+            targets,
+        )
 
     def _damage(self, candidate: Candidate) -> str | None:
         """Describe the first damage in the files that this process reads."""
@@ -239,15 +266,20 @@ class Restorer:
         missing = [name for name in names if name not in digests]
         if missing:
             return f"{missing[0]} has no digest"
-        return self._verifier.find_damage(directory, {n: digests[n] for n in names})
+        wanted = {name: digests[name] for name in names}
+        damages = self._verifier.damages(directory, wanted)
+        absent = {name: digests[name] for name in damages}
+        if absent and self._folder.fetch(directory, absent):
+            damages = self._verifier.damages(directory, absent)
+        return next(iter(damages.values()), None)
 
 
-def _log_damage(skipped: list[tuple[Path, str]]) -> None:
+def _log_damage(skipped: list[tuple[str, str]]) -> None:
     if process_index() == 0:
-        for directory, problem in skipped:
+        for location, problem in skipped:
             _logger.warning(
                 "%s: cannot be used because %s; trying an older checkpoint",
-                directory,
+                location,
                 problem,
             )
 
@@ -259,10 +291,21 @@ def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
     )
 
 
-def _first_problem(problems: list[str | None]) -> str | None:
-    found = ((p, text) for p, text in enumerate(problems) if text is not None)
+def _identity(found: list[Candidate]) -> list[float]:
+    """Return numbers that differ between two saves of one step."""
+    return [
+        number
+        for candidate in found
+        for number in (candidate.description.saved_at, *candidate.description.digests)
+    ]
+
+
+def _first_problem(reports: list[tuple[str | None, list[float]]]) -> str | None:
+    found = ((p, text) for p, (text, _) in enumerate(reports) if text is not None)
     process, text = next(found, (0, None))
-    if text is None or len(problems) == 1:
+    if text is None and any(save != reports[0][1] for _, save in reports):
+        return "it was replaced while the processes verified it"
+    if text is None or len(reports) == 1:
         return text
     return f"{text} (found by process {process})"
 

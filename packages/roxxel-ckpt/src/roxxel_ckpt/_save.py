@@ -1,10 +1,9 @@
 """One save: prepare the folder, then write, digest and commit on a thread.
 
-`prepare_folder` runs on process 0 before a save. A `Save` runs on every process. The
-staged directory of a save is `<step>.<attempt>.roxxel-staged`. The thread of process
-`k` copies arrays to the host, writes and digests files in the staged subdirectory
-`process-<k>/`, then moves the files up. After all processes have moved their files,
-process 0 commits: it writes `checkpoint.json` and renames the staged directory.
+`prepare_folder` runs on process 0 before a save. A `Save` runs on every process. Its
+thread copies arrays to the host, writes and digests files in the staging of this
+process, then delivers the files to the folder: by renames on a shared disk, by uploads
+in a bucket. After all processes have delivered their files, process 0 commits the step.
 """
 
 from __future__ import annotations
@@ -13,8 +12,6 @@ import atexit
 import contextlib
 import dataclasses
 import logging
-import secrets
-import shutil
 import threading
 import time
 from concurrent.futures import Future
@@ -23,20 +20,13 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import _orbax
 from roxxel_ckpt._description import descriptions
-from roxxel_ckpt._folder import (
+from roxxel_ckpt._integrity import crc_of, digest_files, sealed, unsealed, write_synced
+from roxxel_ckpt._names import (
     ABANDONED,
-    COMMIT_FILE,
-    NOT_SHARED_REMEDY,
-    STAGED,
     STATE,
-    Folder,
-    cannot_hold_checkpoints,
     digests_file,
     listed,
-    sync_directory,
-    write_synced,
 )
-from roxxel_ckpt._integrity import crc_of, digest_files, sealed, unsealed
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -48,19 +38,15 @@ from roxxel_ckpt.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from roxxel_ckpt._description import Description, LeafSpec
+    from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._retention import Retention
 
 _logger = logging.getLogger("roxxel_ckpt")
 _in_flight: set[Save] = set()
 _exit_hook_lock = threading.Lock()
 _has_exit_hook = False
-
-# Longest wait until a network file system shows a new file to other hosts.
-_VISIBILITY_TIMEOUT_S = 5.0
-_POLL_INTERVAL_S = 0.05
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +91,7 @@ def prepare_folder(
         ours = [number for number in numbered if folder.is_checkpoint(number)]
         if step in numbered and step not in ours:
             raise CheckpointWriteError(
-                f"{folder.step_path(step)}: exists and is not a checkpoint of "
+                f"{folder.location(step)}: exists and is not a checkpoint of "
                 "roxxel-ckpt; give checkpoint_path a folder of its own"
             )
         if step in ours and step <= base and not force:
@@ -123,7 +109,7 @@ def prepare_folder(
             folder,
             base,
             listed(abandoned),
-            folder.path / ABANDONED,
+            f"{folder}/{ABANDONED}",
         )
     return True
 
@@ -137,43 +123,34 @@ def check_shared(
     raise a CheckpointWriteError. On process 0, closing `held` releases the folder's
     lock.
     """
-    # Each check uses a new name, because a network file system caches the absence of a
-    # name. If this process is killed, the next save or restore removes the file.
-    token = folder.path / f"0.{secrets.token_hex(8)}{STAGED}"
 
     def write(_: list[None]) -> str:
         _lock(folder, held)
-        try:
-            token.write_text("")
-        except OSError as error:
-            raise cannot_hold_checkpoints(folder, error) from error
-        return token.name
+        return folder.mark()
 
-    name = channel.agree("write to the folder", lambda: None, write, timeout_s)
+    mark = channel.agree("write to the folder", lambda: None, write, timeout_s)
     try:
         blind: Sequence[int] = channel.agree(
             "read the folder",
-            lambda: _is_visible(folder.path / name),
+            lambda: folder.sees(mark),
             lambda sees: [index for index, ok in enumerate(sees) if not ok],
             timeout_s,
         )
     finally:
         if process_index() == 0:
-            with contextlib.suppress(OSError):
-                token.unlink()
+            folder.unmark(mark)
     if blind:
         raise CheckpointWriteError(
             f"{folder}: process {blind[0]} does not see the file that process 0 wrote "
-            f"here, so no checkpoint could be restored; {NOT_SHARED_REMEDY}"
+            f"here, so no checkpoint could be restored; {folder.not_shared_remedy}"
         )
 
 
 def _lock(folder: Folder, held: contextlib.ExitStack) -> None:
     """Wait for this process's saves into the folder, then create and lock it."""
     for save in list(_in_flight):
-        if save.folder.path == folder.path:
+        if str(save.folder) == str(folder):
             save.wait()
-    folder.create()
     if not held.enter_context(folder.lock()):
         raise CheckpointWriteError(
             f"{folder}: another process is saving a checkpoint here; "
@@ -181,20 +158,11 @@ def _lock(folder: Folder, held: contextlib.ExitStack) -> None:
         )
 
 
-def _is_visible(path: Path) -> bool:
-    deadline_s = time.monotonic() + _VISIBILITY_TIMEOUT_S
-    while not path.exists():
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(_POLL_INTERVAL_S)
-    return True
-
-
 class Save:
     """A save of one step, on its own thread.
 
-    `attempt` is a hexadecimal string, unique to this save: a process that is late for
-    one save must not write into the next. No other save uses `channel`. When the save
+    `attempt` is a name unique to this save: a process that is late for one save must
+    not write into the next. No other save uses `channel`. When the save
     ends, it closes `held`, which releases the folder's lock. `was_raised` is True once
     the error of this save was raised.
     """
@@ -213,7 +181,7 @@ class Save:
         self.channel = Channel(f"save/{attempt}")
         self.was_raised = False
         self._description, self._specs = description, specs
-        self._directory = folder.path / f"{self.step}.{attempt}{STAGED}"
+        self._staging = folder.staging(self.step, attempt, process_index())
         self._retention, self._timeout_s, self._held = retention, timeout_s, held
         self._started_at = self._blocking_s = 0.0
         self._total_s: float | None = None
@@ -289,11 +257,11 @@ class Save:
                 self._commit,
                 self._timeout_s,
             )
+            self.folder.settle(self._staging)
             self._total_s = time.perf_counter() - self._started_at
         except BaseException as error:  # noqa: BLE001 - raised by wait()
             failure = error
-            if process_index() == 0:
-                shutil.rmtree(self._directory, ignore_errors=True)
+            self.folder.discard(self._staging, is_first=process_index() == 0)
         self._held.close()
         _in_flight.discard(self)
         if failure is None:
@@ -303,8 +271,7 @@ class Save:
 
     def _write(self, box: list[dict[str, Any]]) -> int:
         """Write and digest the files of this process; return the digests' CRC-32."""
-        staging = self._directory / f"process-{process_index()}"
-        state = staging / STATE
+        state = self._staging / STATE
         try:
             state.mkdir(parents=True)
             wait_for_files = _orbax.start_writing(state, box.pop())
@@ -313,27 +280,24 @@ class Save:
             raise
         self._copied.set_result(None)
         wait_for_files()
-        digests = digest_files(staging)
-        path = staging / digests_file(process_index())
+        digests = digest_files(self._staging)
+        path = self._staging / digests_file(process_index())
         path.parent.mkdir()
         write_synced(path, sealed(digests))
-        for entry in list(staging.iterdir()):
-            _merge(entry, self._directory / entry.name)
-        sync_directory(self._directory)
-        shutil.rmtree(staging)
+        self.folder.deliver(self._staging)
         return crc_of(digests)
 
     def _commit(self, digests: list[int]) -> None:
         """Commit the step on process 0, then delete the steps that retention drops.
 
         `digests` has the CRC-32 of each process's digests. Raises CheckpointWriteError
-        if the staged directory does not hold the same digests.
+        if the folder does not hold the same digests.
         """
         for process, crc in enumerate(digests):
             if not self._has_digests(process, crc):
                 raise CheckpointWriteError(
                     f"the files of process {process} are not in {self.folder}, so the "
-                    f"step could not be restored; {NOT_SHARED_REMEDY}"
+                    f"step could not be restored; {self.folder.not_shared_remedy}"
                 )
         found = descriptions(self.folder)
         found[self.step] = description = dataclasses.replace(
@@ -342,23 +306,26 @@ class Save:
             saved_at=time.time(),
             best=self._retention.best_rule(found),
         )
-        text = description.to_json(self._specs)
-        write_synced(self._directory / COMMIT_FILE, text)
-        sync_directory(self._directory)
-        self.folder.publish(self._directory, self.step)
+        self.folder.commit(self._staging, self.step, description.to_json(self._specs))
         for old in sorted(found.keys() - self._retention.kept(found)):
-            try:
-                self.folder.delete(old)
-            except OSError as error:
-                _logger.warning(
-                    "%s: cannot be deleted (%s)",
-                    self.folder.step_path(old),
-                    brief(error),
-                )
+            self._try_to_delete(
+                self.folder.location(old), partial(self.folder.delete, old)
+            )
+        self._try_to_delete(
+            f"{self.folder}: what earlier saves left", self.folder.sweep
+        )
+
+    def _try_to_delete(self, name: str, delete: Callable[[], None]) -> None:
+        """Log a failure: the step is committed, and the next save deletes again."""
+        try:
+            delete()
+        except OSError as error:
+            _logger.warning("%s: cannot be deleted (%s)", name, brief(error))
 
     def _has_digests(self, process: int, crc: int) -> bool:
+        directory = self.folder.delivered(self._staging, process)
         with contextlib.suppress(CheckpointDamagedError):
-            return crc_of(unsealed(self._directory, digests_file(process))) == crc
+            return crc_of(unsealed(directory, digests_file(process))) == crc
         return False
 
     def _too_slow(self, reason: str) -> CheckpointTimeoutError:
@@ -367,18 +334,6 @@ class Save:
             f"{self._timeout_s:g} seconds ({reason}) and earlier checkpoints are "
             "unchanged; repair the storage or give a larger timeout"
         )
-
-
-def _merge(source: Path, target: Path) -> None:
-    """Rename a file or directory; merge a directory into an existing one."""
-    try:
-        source.rename(target)
-    except OSError:
-        if not (source.is_dir() and target.is_dir()):
-            raise
-        for entry in list(source.iterdir()):
-            _merge(entry, target / entry.name)
-        sync_directory(target)
 
 
 def _cannot_begin(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import secrets
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex
 
+from roxxel_ckpt._bucket_folder import open_folder
 from roxxel_ckpt._compare import Options
 from roxxel_ckpt._description import (
     Description,
@@ -18,7 +19,6 @@ from roxxel_ckpt._description import (
     descriptions,
     read_description,
 )
-from roxxel_ckpt._folder import Folder
 from roxxel_ckpt._leaves import LiveState
 from roxxel_ckpt._orbax import versions
 from roxxel_ckpt._restore import Restorer, not_found
@@ -45,28 +45,32 @@ _channel = Channel("calls")
 class Checkpointer:
     """Saves a model and its optimizer in the background and restores both bit for bit.
 
-    The directory `<checkpoint_path>/<k>/` holds step `k`. A checkpoint holds everything
-    that the NNX objects hold: parameters, optimizer state, RNG keys and counts, batch
-    statistics and every other Variable. A checkpoint appears only when it is complete,
-    with digests of its files. Each process writes and digests its own arrays, and
-    verifies every file before it uses the file. A checkpoint is sound if its files
-    match their digests.
+    On a disk, the directory `<checkpoint_path>/<k>/` holds step `k`. In a bucket, the
+    object `<k>.<attempt>.json` makes the objects below `<k>.<attempt>/` step `k`. A
+    checkpoint holds everything that the NNX objects hold: parameters, optimizer state,
+    RNG keys and counts, batch statistics and every other Variable. A checkpoint appears
+    only when it is complete, with digests of its files. Each process writes and digests
+    its own arrays, and verifies every file before it uses the file. A checkpoint is
+    sound if its files match their digests.
 
     With several processes, every process must make the same calls in the same order,
-    and `checkpoint_path` must be a folder that all processes share. The processes
-    agree through the coordination service of `jax.distributed`, which runs no
+    and `checkpoint_path` must be a folder that all processes share, or a URL. The
+    processes agree through the coordination service of `jax.distributed`, which runs no
     collective on the devices.
 
     Args:
-        checkpoint_path: Folder of the checkpoints. The trainer uses the subfolder
-            `checkpoints` of its run. The constructor writes no file. The first `save`
-            creates the folder and removes half-written files of killed processes.
+        checkpoint_path: Folder of the checkpoints, as a path or as a URL such as
+            `s3://bucket/run/checkpoints` (also `gs://` and `az://`; the extra `bucket`
+            installs the client). The trainer uses the subfolder `checkpoints` of its
+            run. The constructor writes no file. The first `save` creates the folder
+            and removes half-written files of killed processes.
         model: Flax NNX object. `save` reads its live arrays. `restore` replaces them,
             in their shardings.
         optimizer: Flax NNX object. With None, `save` writes and `restore` reads the
             model alone.
         max_to_keep: Number of newest checkpoints to keep; None keeps all.
-        timeout: Longest wait for a background write or another process, in seconds.
+        timeout: Longest wait for a background write or another process, in seconds. A
+            request to a bucket is repeated for about a third of this time.
         best_metric: Key of `metrics_dict` that ranks checkpoints. None uses the metric
             that was recorded last. If no metric is recorded, the metric is
             `"eval_loss"` (the held-out loss) if any checkpoint has it, else
@@ -80,10 +84,18 @@ class Checkpointer:
             h, d): a checkpoint saved at least `"6h"` after the last permanent one.
         on_busy: What `save` does while an earlier save is in flight: `"wait"` for the
             earlier save, or `"skip"` this save and return False.
+        local: Directory of this machine for the files on their way to or from a bucket.
+            The files of the newest checkpoint stay in this directory, so that a restart
+            on this machine downloads less. None uses a temporary directory (of
+            `tempfile`), in which nothing stays. Either needs room for the arrays of
+            this process.
 
     Raises:
-        ValueError: An argument is out of range, or `checkpoint_path` is a URL.
+        ValueError: An argument is out of range, the URL cannot be used, or `local` is
+            given with a path.
         NotADirectoryError: `checkpoint_path` is a file.
+        ModuleNotFoundError: `checkpoint_path` is a URL, and the extra `bucket` is not
+            installed.
 
     Example:
         >>> from flax import nnx
@@ -108,6 +120,7 @@ class Checkpointer:
         keep_best: int = 1,
         keep_every: int | str | None = None,
         on_busy: Literal["wait", "skip"] = "wait",
+        local: str | os.PathLike[str] | None = None,
     ) -> None:
         if not 0 < timeout <= threading.TIMEOUT_MAX:
             raise ValueError(
@@ -118,11 +131,11 @@ class Checkpointer:
         self._retention = Retention(
             max_to_keep, keep_best, keep_every, best_metric, best_mode
         )
-        self._folder = Folder(checkpoint_path)
-        if self._folder.path.exists() and not self._folder.path.is_dir():
-            raise NotADirectoryError(
-                f"{self._folder}: checkpoint_path is a file; give a folder"
-            )
+        if local is not None:
+            # Several processes of one host may have the same argument.
+            local = Path(local) / f"process-{process_index()}"
+        self._folder = open_folder(checkpoint_path, local, timeout)
+        self._folder.check_usable()
         self._model, self._optimizer = model, optimizer
         self._timeout_s, self._on_busy = timeout, on_busy
         self._restorer = Restorer(self._folder, _channel, timeout)
@@ -184,7 +197,7 @@ class Checkpointer:
                 if all(ready) and prepare_folder(
                     self._folder, number, self._position, held, force=force
                 ):
-                    return secrets.token_hex(4)
+                    return self._folder.new_attempt()
                 return None
 
             attempt: str | None = _channel.agree(
@@ -346,7 +359,7 @@ class Checkpointer:
 
     @property
     def checkpoint_path(self) -> str:
-        """The folder of the checkpoints, as an absolute path."""
+        """The folder of the checkpoints, as an absolute path or a URL."""
         return str(self._folder)
 
     @property
@@ -391,9 +404,10 @@ class Checkpointer:
             CheckpointDamagedError: The step's description cannot be read.
         """
         number = checked_step(step)
-        if number not in self._folder.numbered():
+        directory = self._folder.described().get(number)
+        if directory is None:
             raise not_found(self._folder, number)
-        return dict(read_description(self._folder.step_path(number)).metrics)
+        return dict(read_description(directory).metrics)
 
     def wait(self) -> None:
         """Wait until the save in flight is complete.
@@ -462,10 +476,7 @@ class Checkpointer:
 
         def list_steps(_: list[None]) -> list[int]:
             if options is not None:
-                # `clean` without the lock would delete another process's staged files.
-                with contextlib.suppress(OSError), self._folder.lock() as held:
-                    if held:
-                        self._folder.clean()
+                self._folder.tidy()
             return self._folder.numbered()
 
         steps = _channel.agree(call, self._wait, list_steps, self._timeout_s)

@@ -14,8 +14,9 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roxxel_ckpt._bucket_folder import open_folder
 from roxxel_ckpt._compare import plan_restore
 from roxxel_ckpt._description import (
     Description,
@@ -25,8 +26,8 @@ from roxxel_ckpt._description import (
     read_digests,
     read_leaves,
 )
-from roxxel_ckpt._folder import Folder
-from roxxel_ckpt._integrity import Verifier, find_missing
+from roxxel_ckpt._integrity import Verifier
+from roxxel_ckpt._local_folder import LocalFolder
 from roxxel_ckpt._retention import Retention
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -35,9 +36,45 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Generator, Iterable, Sequence
+
+    from roxxel_ckpt._folder import Folder
 
 _NAME_A_FOLDER = "name a folder of checkpoints or of a run"
+
+
+class _Step(NamedTuple):
+    """A step of a folder."""
+
+    folder: Folder
+    number: int
+
+    @property
+    def location(self) -> str:
+        return self.folder.location(self.number)
+
+    @property
+    def directory(self) -> Path:
+        """A local directory with the description and the digests of the step."""
+        return self.folder.step_path(self.number)
+
+    def description(self) -> Description:
+        with self._renamed() as directory:
+            return read_description(directory)
+
+    def leaves(self) -> dict[str, LeafSpec]:
+        with self._renamed() as directory:
+            return read_leaves(directory)
+
+    @contextlib.contextmanager
+    def _renamed(self) -> Generator[Path]:
+        """Name the step in errors, not the local directory of its description."""
+        directory = self.directory
+        try:
+            yield directory
+        except CheckpointDamagedError as error:
+            text = str(error).replace(str(directory), self.location)
+            raise CheckpointDamagedError(text) from error
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -> int:
@@ -131,7 +168,7 @@ def _ls(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = [
         {
             "step": step,
-            "num_bytes": _num_bytes(folder.step_path(step)),
+            "num_bytes": folder.num_bytes(step),
             "saved_at": _local_time(description),
             "metrics": dict(description.metrics),
             "marks": [
@@ -139,7 +176,7 @@ def _ls(options: argparse.Namespace) -> int:
                 for mark, holds in (
                     ("newest", step == max(found)),
                     ("best", step in ranked[:1]),
-                    ("damaged", not _is_whole(folder.step_path(step))),
+                    ("damaged", not _is_whole(folder, step)),
                     ("no digests", not description.has_digests),
                 )
                 if holds
@@ -166,18 +203,19 @@ def _ls(options: argparse.Namespace) -> int:
     return 0
 
 
-def _is_whole(directory: Path) -> bool:
+def _is_whole(folder: Folder, step: int) -> bool:
     """Return whether all files of a step exist and have the recorded sizes."""
+    directory = folder.step_path(step)
     with contextlib.suppress(CheckpointDamagedError):
         digests = read_digests(directory, read_description(directory))
-        return find_missing(directory, digests) is None
+        return folder.find_missing(directory, digests) is None
     return False
 
 
 def _show(options: argparse.Namespace) -> int:
-    directory = _step(options.step)
-    description, leaves = read_description(directory), read_leaves(directory)
-    print(f"{directory}")
+    step = _step(options.step)
+    description, leaves = step.description(), step.leaves()
+    print(step.location)
     for name, value in description.metrics.items():
         print(f"  {name} = {value:g}")
     if description.extra is not None:
@@ -202,9 +240,9 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    directories = _step(options.a), _step(options.b)
-    leaves = read_leaves(directories[0]), read_leaves(directories[1])
-    both = read_description(directories[0]), read_description(directories[1])
+    steps = _step(options.a), _step(options.b)
+    leaves = steps[0].leaves(), steps[1].leaves()
+    both = steps[0].description(), steps[1].description()
     report = plan_restore(both[0].step, *leaves, whole=True)
     lines = [f"- {name}: {leaves[0][name]}" for name in report.dropped]
     lines += [f"+ {name}: {leaves[1][name]}" for name in report.new]
@@ -215,8 +253,10 @@ def _diff(options: argparse.Namespace) -> int:
             lines.append(f"! {part}: {a} -> {b}")
     same = len(report.restored)
     if options.values:
-        for directory in directories:
-            _check_sound(directory, "compared")
+        directories = (
+            _sound_directory(steps[0], "compared"),
+            _sound_directory(steps[1], "compared"),
+        )
         for name, line in _different_values(directories, report.restored, leaves[0]):
             lines.append(f"! {name}: {line}")
             same -= 1
@@ -260,18 +300,22 @@ def _different_values(
 def _verify(options: argparse.Namespace) -> int:
     num_damaged = 0
     for text in options.paths:
-        for directory in _steps(text):
-            damage = _damage(directory)
+        for step in _steps(text):
+            damage = _damage(step)
             state = "sound" if damage is None else f"DAMAGED, {damage}"
-            if damage is None and not read_description(directory).has_digests:
+            if damage is None and not step.description().has_digests:
                 state = "can be read, but Orbax wrote it without digests"
-            print(f"{directory}: {state}")
+            print(f"{step.location}: {state}")
             num_damaged += damage is not None
     return 1 if num_damaged else 0
 
 
-def _damage(directory: Path) -> str | None:
-    """Describe the first damage in any file of a step; None if the step is sound."""
+def _damage(step: _Step, *, fetch: bool = False) -> str | None:
+    """Describe the first damage in any file of a step; None if the step is sound.
+
+    With `fetch`, all files of the step are in its directory afterwards.
+    """
+    directory = step.directory
     try:
         description = read_description(directory)
         if not description.has_digests:
@@ -282,21 +326,24 @@ def _damage(directory: Path) -> str | None:
     except CheckpointDamagedError as error:
         problem, _, _ = str(error).removeprefix(f"{directory}: ").rpartition("; ")
         return problem
-    return Verifier().find_damage(directory, digests)
+    if fetch and step.folder.fetch(directory, digests):
+        return Verifier().find_damage(directory, digests)
+    return step.folder.find_damage(directory, digests)
 
 
-def _check_sound(directory: Path, done: str) -> None:
-    """Raise a CheckpointDamagedError if any file of a step is damaged."""
-    damage = _damage(directory)
+def _sound_directory(step: _Step, done: str) -> Path:
+    """Return a directory with all files of a step; raise if any file is damaged."""
+    damage = _damage(step, fetch=True)
     if damage is not None:
         raise CheckpointDamagedError(
-            f"{directory}: cannot be {done} because {damage}; name another step"
+            f"{step.location}: cannot be {done} because {damage}; name another step"
         )
+    return step.directory
 
 
 def _export(options: argparse.Namespace) -> int:
-    directory = _step(options.step)
-    _check_sound(directory, "exported")
+    step = _step(options.step)
+    directory = _sound_directory(step, "exported")
     target = Path(options.safetensors)
     if target.is_dir():
         raise CheckpointNotFoundError(f"{target}: is a folder; name a file")
@@ -307,7 +354,7 @@ def _export(options: argparse.Namespace) -> int:
         )
     from roxxel_ckpt._export import export_safetensors
 
-    leaves = read_leaves(directory)
+    leaves = step.leaves()
     names = {
         name: name if options.all else name.removeprefix("model/").replace("/", ".")
         for name in leaves
@@ -320,11 +367,14 @@ def _export(options: argparse.Namespace) -> int:
 
 def _folder(text: str) -> Folder:
     """Return a folder of checkpoints; `text` may name the folder or its run."""
-    folder = Folder(text)
+    folder = open_folder(text)
+    if not isinstance(folder, LocalFolder):
+        inner = open_folder(f"{folder}/checkpoints")
+        return folder if folder.numbered() or not inner.numbered() else inner
     if not folder.path.is_dir():
         problem = "is a file" if folder.path.exists() else "does not exist"
         raise CheckpointNotFoundError(f"{text}: {problem}; {_NAME_A_FOLDER}")
-    inner = Folder(folder.path / "checkpoints")
+    inner = LocalFolder(folder.path / "checkpoints")
     return inner if inner.path.is_dir() and not folder.numbered() else folder
 
 
@@ -334,28 +384,26 @@ def _holds_none(folder: Folder) -> CheckpointNotFoundError:
     )
 
 
-def _steps(text: str) -> list[Path]:
-    """Return a step's directory, or all step directories of a folder or run."""
+def _steps(text: str) -> list[_Step]:
+    """Return the step that a text names, or all steps of a folder or run."""
     folder = _folder(text)
-    own = [folder.step_path(n) for n in folder.numbered() if folder.is_checkpoint(n)]
+    own = [_Step(folder, n) for n in folder.numbered() if folder.is_checkpoint(n)]
     if own:
         return own
-    name = folder.path.name
-    if name.isdigit() and Folder(folder.path.parent).is_checkpoint(int(name)):
-        return [folder.path]
+    parent, _, name = str(folder).rpartition("/")
+    if name.isdigit():
+        above = open_folder(parent)
+        if int(name) in above.numbered() and above.is_checkpoint(int(name)):
+            return [_Step(above, int(name))]
     raise _holds_none(folder)
 
 
-def _step(text: str) -> Path:
+def _step(text: str) -> _Step:
     return _steps(text)[-1]
 
 
 def _known(spec: LeafSpec) -> int:
     return spec.num_bytes or 0
-
-
-def _num_bytes(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def _local_time(description: Description) -> str:

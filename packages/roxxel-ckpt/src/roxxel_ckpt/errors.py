@@ -18,6 +18,10 @@ class CheckpointError(Exception):
     """
 
 
+class CheckpointBucketError(CheckpointError, OSError):
+    """A bucket refused a request, failed, or did not answer in time."""
+
+
 class CheckpointDamagedError(CheckpointError, ValueError):
     """A file of a checkpoint differs from the file that was written."""
 

@@ -63,6 +63,7 @@ __all__ = [
     "BestRule",
     "BucketError",
     "CachedDataset",
+    "CheckpointBucketError",
     "CheckpointDamagedError",
     "CheckpointError",
     "CheckpointMismatchError",

@@ -1,0 +1,526 @@
+"""The folder of one run's checkpoints in a bucket: names, commits, who may write.
+
+    writer-<generation>.json                       made by each program that saves here
+    <step>.<attempt>/state/..., digests/...        the files of a save
+    <step>.<attempt>.json                          commits it: the description of a step
+    abandoned/<step>.<attempt>.json                the same, of a step that was left
+
+A step exists while its commit exists. A commit is created once and never overwritten,
+and it is created last and deleted first, so a kill leaves no half of a step. An
+attempt is `<generation>-<number>-<token>`. Of two commits of one step, the later
+attempt counts.
+
+Processes need not share a disk. Each process writes its files to a local directory and
+uploads them from there. For a restore, each process downloads the files that its
+devices need.
+
+A program that saves becomes the writer by creating the next generation. The writer with
+the highest generation wins: an earlier one finds it before and after its next commit,
+takes back that commit, and fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+import weakref
+import zlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from roxxel_ckpt._bucket import Bucket, checked_client, checked_url, for_each, is_url
+from roxxel_ckpt._integrity import damaged_block, wrong_size
+from roxxel_ckpt._local_folder import LocalFolder, absolute
+from roxxel_ckpt._names import (
+    ABANDONED,
+    COMMIT_FILE,
+)
+from roxxel_ckpt.errors import (
+    CheckpointBucketError,
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Generator, Iterable, Mapping
+
+    from roxxel_ckpt._folder import Folder
+    from roxxel_ckpt._integrity import FileDigest
+
+_DIGESTS = "digests/"
+_NAME = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)-([0-9]+)-([0-9a-f]+)")
+_WRITER = re.compile(r"writer-([0-9]+)\.json")
+# After a failed save, its files are removed only if the bucket answers soon.
+_DISCARD_TIMEOUT_S = 30.0
+# The generation of this program in each folder, and the number of its saves there.
+_generations: dict[tuple[str, int], int] = {}
+_num_attempts: dict[str, int] = {}
+
+
+class _Attempt(NamedTuple):
+    """A save of a step; attempts are ordered by step, then by time."""
+
+    step: int
+    generation: int
+    number: int
+    token: str
+
+    def __str__(self) -> str:
+        return f"{self.step}.{self.generation}-{self.number}-{self.token}"
+
+
+class _Contents(NamedTuple):
+    """What is in the folder.
+
+    Attributes:
+        committed: The attempts with a commit, in order.
+        uploaded: The attempts with files.
+        writers: The generations of all writers.
+    """
+
+    committed: list[_Attempt]
+    uploaded: list[_Attempt]
+    writers: list[int]
+
+    def newest(self) -> dict[int, _Attempt]:
+        """Return the attempt that counts of every step, oldest step first."""
+        return {attempt.step: attempt for attempt in self.committed}
+
+
+class BucketFolder:
+    """The checkpoints of a run in a bucket.
+
+    Args:
+        url: A URL that `checked_url` returned.
+        local: Directory for local copies; the files of the newest checkpoint stay in
+            it. None uses a temporary directory, in which nothing stays.
+        timeout_s: About the longest time that a request is repeated, in seconds.
+    """
+
+    not_shared_remedy = "check that all processes use the same store and credentials"
+
+    def __init__(self, url: str, local: Path | None, timeout_s: float) -> None:
+        self._url, self._local, self._timeout_s = url, local, timeout_s
+        self._bucket = Bucket(url, timeout_s)
+        # Commits in `abandoned/` are of files beside `abandoned/`.
+        self._files = Bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
+        self._temporary: Path | None = None
+        self._opened: set[Path] = set()
+
+    def __str__(self) -> str:
+        return self._url
+
+    def check_usable(self) -> None:
+        """Raise ModuleNotFoundError if the client is not installed."""
+        checked_client()
+
+    def check_has_no_misplaced_step(self) -> None:
+        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+
+        The folder may be a run, whose subfolder `checkpoints` has steps, or a step.
+        """
+        inner = BucketFolder(f"{self._url}/checkpoints", self._local, self._timeout_s)
+        if inner.steps():
+            raise CheckpointNotFoundError(
+                f"{self}: holds no step, but {inner} does; give that folder"
+            )
+        parent, _, name = self._url.rpartition("/")
+        step = re.fullmatch(r"([0-9]+)(\..*)?", name)
+        above = BucketFolder(parent, self._local, self._timeout_s)
+        if step and "/" in parent.partition("://")[2] and int(step[1]) in above.steps():
+            raise CheckpointNotFoundError(
+                f"{self}: is a checkpoint and not a folder of checkpoints; give {above}"
+            )
+
+    def location(self, step: int) -> str:
+        """Return the URL that names a step in messages and on the command line."""
+        return f"{self._url}/{step}"
+
+    def numbered(self) -> list[int]:
+        """Return every step with a commit, oldest first."""
+        return list(self._contents().newest())
+
+    def steps(self) -> list[int]:
+        """Return every step with a commit, oldest first."""
+        return self.numbered()
+
+    def is_checkpoint(self, step: int) -> bool:
+        """Return True: other programs make no commits here."""
+        del step
+        return True
+
+    def described(self) -> dict[int, Path]:
+        """Return, for every step, a local directory with its description."""
+        newest = self._contents().newest()
+        parent = self._temporary_directory() / "descriptions"
+        directories = {step: parent / str(a) for step, a in newest.items()}
+        unknown = [d for d in directories.values() if not (d / COMMIT_FILE).exists()]
+        # A step without a description, deleted meanwhile, does not exist.
+        for_each(self._read_commit, unknown)
+        return {s: d for s, d in directories.items() if (d / COMMIT_FILE).exists()}
+
+    def step_path(self, step: int) -> Path:
+        """Return a local directory with the description and the digests of a step.
+
+        The directory may have other files from an earlier save or restore.
+        """
+        attempt = self._contents().newest().get(step)
+        if attempt is None:
+            return self._copies() / str(step)
+        directory = self._copies() / str(attempt)
+        if directory not in self._opened:
+            # Copies of an earlier program are not trusted.
+            (directory / COMMIT_FILE).unlink(missing_ok=True)
+            self._read_commit(directory)
+            prefix = f"{attempt}/{_DIGESTS}"
+            names = self._files.sizes(prefix)
+            for_each(lambda n: self._copy(directory, f"{_DIGESTS}{n}"), names)
+            self._opened.add(directory)
+        return directory
+
+    def fetch(self, directory: Path, digests: Mapping[str, FileDigest]) -> bool:
+        """Download files into the directory that `step_path` returned.
+
+        A block that arrives damaged is downloaded once more. The digests decide later
+        whether the files are sound. A name that leads out of the directory stays
+        missing.
+        """
+        inner = {n: d for n, d in digests.items() if ".." not in Path(n).parts}
+        digests = {n: d for n, d in inner.items() if not Path(n).is_absolute()}
+
+        def prepare(name: str) -> None:
+            path = directory / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("wb") as file:
+                file.truncate(digests[name].num_bytes)
+
+        def download(block: tuple[str, int, int, int]) -> None:
+            name, start, stop, crc = block
+            data = self._block(directory, name, (start, stop), crc)
+            if data is None:
+                (directory / name).unlink(missing_ok=True)
+                return
+            with (
+                contextlib.suppress(FileNotFoundError),
+                (directory / name).open("r+b") as file,
+            ):
+                file.seek(start)
+                file.write(data)
+
+        for_each(prepare, digests)
+        for_each(download, _blocks(digests))
+        return True
+
+    def find_missing(
+        self, directory: Path, digests: Mapping[str, FileDigest]
+    ) -> str | None:
+        """Describe the first object that is missing or has a wrong size."""
+        sizes = self._files.sizes(f"{directory.name}/")
+        for name, digest in digests.items():
+            problem = (
+                wrong_size(name, sizes[name], digest)
+                if name in sizes
+                else f"{name} is missing"
+            )
+            if problem is not None:
+                return problem
+        return None
+
+    def find_damage(
+        self, directory: Path, digests: Mapping[str, FileDigest]
+    ) -> str | None:
+        """Describe the first damaged object; downloads all and stores none."""
+        missing = self.find_missing(directory, digests)
+        if missing is not None:
+            return missing
+        damaged: list[str] = []
+
+        def verify(block: tuple[str, int, int, int]) -> None:
+            name, start, stop, crc = block
+            data = self._block(directory, name, (start, stop), crc)
+            if data is None:
+                damaged.append(f"{name} is missing")
+            elif zlib.crc32(data) != crc:
+                damaged.append(damaged_block(name, start, stop))
+
+        for_each(verify, _blocks(digests))
+        return min(damaged, default=None)
+
+    def num_bytes(self, step: int) -> int:
+        """Return the number of bytes of all objects of a step."""
+        attempt = self._contents().newest().get(step)
+        return sum(self._files.sizes(f"{attempt}/").values()) if attempt else 0
+
+    def drop(self, directory: Path, *, keep: bool) -> None:
+        """Remove the local copies of a step.
+
+        With `keep` and a directory `local=`, the copies of this step stay, and those of
+        all other steps are removed.
+        """
+        if not keep or self._local is None:
+            shutil.rmtree(directory, ignore_errors=True)
+            self._opened.discard(directory)
+            return
+        for other in directory.parent.iterdir():
+            if other != directory and _NAME.fullmatch(other.name):
+                shutil.rmtree(other, ignore_errors=True)
+                self._opened.discard(other)
+
+    def tidy(self) -> None:
+        """Do nothing: only a writer may remove objects."""
+
+    @contextlib.contextmanager
+    def lock(self) -> Generator[bool]:
+        """Become the writer, or raise CheckpointWriteError if a later one exists."""
+        key = self._url, os.getpid()
+        if key in _generations:
+            self._check_writer(self._contents())
+        else:
+            _generations[key] = self._new_generation()
+        yield True
+
+    def mark(self) -> str:
+        """Return the name of the object that the writer created."""
+        return f"writer-{self._generation()}.json"
+
+    def sees(self, mark: str) -> bool:
+        """Return whether this process sees a mark."""
+        return mark in self._bucket.names().objects
+
+    def unmark(self, mark: str) -> None:
+        """Do nothing: the object of the writer stays."""
+        del mark
+
+    def clean(self) -> None:
+        """Do nothing: `sweep` removes leftovers in the background, after the commit."""
+
+    def abandon(self, step: int) -> None:
+        """Move the commits of a step into `abandoned/`; its files stay."""
+        for attempt in self._contents().committed:
+            if attempt.step == step:
+                text = self._bucket.read(f"{attempt}.json")
+                with contextlib.suppress(FileExistsError):
+                    self._bucket.create(f"{ABANDONED}/{attempt}.json", text)
+                self._bucket.delete([f"{attempt}.json"])
+
+    def new_attempt(self) -> str:
+        """Return a unique name for a save, later than all earlier ones."""
+        number = _num_attempts[self._url] = _num_attempts.get(self._url, 0) + 1
+        return f"{self._generation()}-{number}-{secrets.token_hex(4)}"
+
+    def staging(self, step: int, attempt: str, process: int) -> Path:
+        """Return a local directory for the files of this process."""
+        del process
+        return self._copies() / f"{step}.{attempt}"
+
+    def deliver(self, staging: Path) -> None:
+        """Upload the files of this process, several at a time."""
+        names = [
+            path.relative_to(staging).as_posix()
+            for path in staging.rglob("*")
+            if path.is_file()
+        ]
+        for_each(
+            lambda n: self._files.write_file(f"{staging.name}/{n}", staging / n), names
+        )
+
+    def delivered(self, staging: Path, process: int) -> Path:
+        """Download the file of digests of a process, and return its directory."""
+        with contextlib.suppress(FileNotFoundError):
+            self._copy(staging, f"{_DIGESTS}{process}.json")
+        return staging
+
+    def commit(self, staging: Path, step: int, text: str) -> None:
+        """Create the commit of a step; `sweep` deletes earlier commits of the step.
+
+        Raises:
+            CheckpointWriteError: Another program has become the writer.
+        """
+        del step
+        commit = f"{staging.name}.json"
+        self._check_writer(self._contents())
+        self._bucket.create(commit, text.encode())
+        now = self._contents()
+        try:
+            self._check_writer(now)
+        except CheckpointWriteError:
+            self._bucket.delete([commit])
+            raise
+
+    def delete(self, step: int) -> None:
+        """Delete the commits of a step, and then its files."""
+        contents = self._contents()
+        self._check_writer(contents)
+        self._remove([a for a in contents.committed if a.step == step])
+
+    def sweep(self) -> None:
+        """Delete replaced saves, and files of killed saves and deletions."""
+        contents = self._contents()
+        self._check_writer(contents)
+        self._remove(set(contents.committed) - set(contents.newest().values()))
+        lost = set(contents.uploaded) - set(contents.committed)
+        if lost:
+            abandoned = self._bucket.names(f"{ABANDONED}/").objects
+            lost -= set(_commits(abandoned))
+        self._remove_files(a for a in lost if a.generation <= self._generation())
+        earlier = [g for g in contents.writers if g < self._generation()]
+        self._bucket.delete(f"writer-{generation}.json" for generation in earlier)
+
+    def settle(self, staging: Path) -> None:
+        """Remove the local files of a save; with `local=`, those of other saves."""
+        self.drop(staging, keep=True)
+
+    def discard(self, staging: Path, *, is_first: bool) -> None:
+        """Remove the files of a failed save, as far as the bucket answers soon."""
+        self.drop(staging, keep=False)
+        if is_first:
+            timeout_s = min(self._timeout_s / 8, _DISCARD_TIMEOUT_S)
+            hasty = BucketFolder(self._url, None, timeout_s)
+            with contextlib.suppress(CheckpointBucketError):
+                attempt = _parsed(staging.name)
+                if attempt not in hasty._contents().committed:
+                    hasty._remove_files([attempt])
+
+    def _contents(self) -> _Contents:
+        found = self._bucket.names()
+        prefixes = (
+            self._files.names().prefixes
+            if self._files.url != self._url
+            else (found.prefixes)
+        )
+        return _Contents(
+            sorted(_commits(found.objects)),
+            [_parsed(name) for name in prefixes if _NAME.fullmatch(name)],
+            sorted(
+                int(match[1])
+                for match in map(_WRITER.fullmatch, found.objects)
+                if match
+            ),
+        )
+
+    def _generation(self) -> int:
+        return _generations[self._url, os.getpid()]
+
+    def _new_generation(self) -> int:
+        about = {"host": socket.gethostname(), "started_at": time.time()}
+        while True:
+            generation = max(self._contents().writers, default=0) + 1
+            about["token"] = secrets.token_hex(8)
+            name = f"writer-{generation}.json"
+            with contextlib.suppress(FileExistsError):
+                self._bucket.create(name, json.dumps(about).encode())
+                if max(self._contents().writers, default=0) == generation:
+                    return generation
+
+    def _check_writer(self, contents: _Contents) -> None:
+        newest = max(contents.writers, default=0)
+        if newest > self._generation():
+            raise CheckpointWriteError(
+                f"{self}: another program{self._name_of(newest)} has begun to save "
+                "checkpoints here, so this program saves no more; give every run a "
+                "folder of its own"
+            )
+
+    def _name_of(self, generation: int) -> str:
+        try:
+            about = json.loads(self._bucket.read(f"writer-{generation}.json"))
+            return f" on {about['host']}"
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    def _remove(self, attempts: Collection[_Attempt]) -> None:
+        self._bucket.delete(f"{attempt}.json" for attempt in attempts)
+        self._remove_files(attempts)
+
+    def _remove_files(self, attempts: Iterable[_Attempt]) -> None:
+        for attempt in attempts:
+            names = self._files.sizes(f"{attempt}/")
+            self._files.delete(f"{attempt}/{name}" for name in names)
+
+    def _read_commit(self, directory: Path) -> None:
+        """Download the commit of a step as the description; do nothing without one."""
+        with contextlib.suppress(FileNotFoundError):
+            text = self._bucket.read(f"{directory.name}.json")
+            _write(directory / COMMIT_FILE, text)
+
+    def _copy(self, directory: Path, name: str) -> None:
+        _write(directory / name, self._files.read(f"{directory.name}/{name}"))
+
+    def _block(
+        self, directory: Path, name: str, span: tuple[int, int], crc: int
+    ) -> bytes | None:
+        """Download a block, twice if it arrives damaged; None if there is no object."""
+        data = b""
+        for _ in range(2):
+            try:
+                data = self._files.read(f"{directory.name}/{name}", span)
+            except FileNotFoundError:
+                return None
+            if zlib.crc32(data) == crc:
+                break
+        return data
+
+    def _copies(self) -> Path:
+        return self._local or self._temporary_directory()
+
+    def _temporary_directory(self) -> Path:
+        if self._temporary is None:
+            self._temporary = Path(tempfile.mkdtemp(prefix="roxxel-ckpt-"))
+            weakref.finalize(self, _remove_tree, self._temporary, os.getpid())
+        return self._temporary
+
+
+def open_folder(
+    location: str | os.PathLike[str],
+    local: str | os.PathLike[str] | None = None,
+    timeout_s: float = 60.0,
+) -> Folder:
+    """Return the folder of checkpoints that a path or a URL names.
+
+    Raises:
+        ValueError: The URL cannot be used, or `local` is given with a path.
+    """
+    text = os.fspath(location)
+    if is_url(text):
+        directory = None if local is None else absolute(Path(local))
+        return BucketFolder(checked_url(text), directory, timeout_s)
+    if local is not None:
+        raise ValueError(
+            f"local={os.fspath(local)!r} is for checkpoints in a bucket; omit it, or "
+            f"give checkpoint_path a URL instead of {text}"
+        )
+    return LocalFolder(text)
+
+
+def _parsed(name: str) -> _Attempt:
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise AssertionError(f"{name} is not the name of a save")
+    return _Attempt(int(match[1]), int(match[2]), int(match[3]), match[4])
+
+
+def _commits(names: Iterable[str]) -> list[_Attempt]:
+    bare = (name.removesuffix(".json") for name in names if name.endswith(".json"))
+    return [_parsed(name) for name in bare if _NAME.fullmatch(name)]
+
+
+def _blocks(digests: Mapping[str, FileDigest]) -> list[tuple[str, int, int, int]]:
+    return [(name, *span) for name, d in digests.items() for span in d.spans()]
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def _remove_tree(path: Path, process: int) -> None:
+    """Remove a temporary directory, but not in a fork of the process that made it."""
+    if process == os.getpid():
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,379 @@
+"""A folder of checkpoints on a disk: names, deletion, leftovers, the lock.
+
+Step `k` is the directory `<folder>/<k>/`. A save writes to the directory
+`<k>.<attempt>.roxxel-staged`, each process to the subdirectory `process-<p>/`, and
+renames this directory at the end, so a directory with a number as its name is complete.
+A deletion first renames the directory, so a killed process leaves no half-deleted step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roxxel_ckpt._integrity import Verifier, find_missing, sync_directory, write_synced
+from roxxel_ckpt._names import (
+    ABANDONED,
+    COMMIT_FILE,
+    STATE,
+    V1_DIGESTS_FILE,
+    V1_META_FILE,
+    V1_TREE_FILE,
+    is_finished,
+    is_of_manager,
+    is_step,
+)
+from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from roxxel_ckpt._integrity import FileDigest
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows has no `fcntl`
+    fcntl = None
+
+_OURS = (COMMIT_FILE, STATE, V1_META_FILE, V1_TREE_FILE, V1_DIGESTS_FILE)
+_REPLACED = ".roxxel-replaced"
+_DELETED = ".roxxel-deleted"
+_STAGED = ".roxxel-staged"
+_LEFTOVER = re.compile(
+    r"[0-9]+(\.[0-9a-f]+)?\.roxxel-(staged|deleted)(\.orbax-checkpoint-tmp.*)?"
+)
+# Names that Orbax can give to steps, with a prefix or leading zeros.
+_OTHER_NAME = re.compile(r"(?:.*_)?([0-9]+)")
+_STEP = re.compile(r"(0|[1-9][0-9]*)(\.roxxel-replaced)?")
+# Longest wait until a network file system shows a new file to other hosts.
+_VISIBILITY_TIMEOUT_S = 5.0
+_POLL_INTERVAL_S = 0.05
+
+
+class LocalFolder:
+    """A folder on a disk that all processes share; it need not exist yet."""
+
+    not_shared_remedy = (
+        "give checkpoint_path a folder on a disk that all processes share"
+    )
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = absolute(Path(path))
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def check_usable(self) -> None:
+        """Raise NotADirectoryError if the path is a file."""
+        if self.path.exists() and not self.path.is_dir():
+            raise NotADirectoryError(
+                f"{self}: checkpoint_path is a file; give a folder"
+            )
+
+    def check_has_no_misplaced_step(self) -> None:
+        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+
+        The folder may be a run, whose subfolder `checkpoints` has steps, or a step. Or
+        the folder may have steps under names that are not numbers, such as `step_3`.
+        """
+        inner = LocalFolder(self.path / "checkpoints")
+        if inner.steps():
+            raise CheckpointNotFoundError(
+                f"{self}: holds no step, but {inner} does; give that folder"
+            )
+        if is_step(self.path):
+            raise CheckpointNotFoundError(
+                f"{self}: is a checkpoint and not a folder of checkpoints; "
+                f"{self._remedy_for(self.path)}"
+            )
+        entries = self.path.iterdir() if self.path.is_dir() else ()
+        for entry in sorted(entries):
+            if _OTHER_NAME.fullmatch(entry.name) and is_step(entry):
+                raise CheckpointNotFoundError(
+                    f"{entry}: is a checkpoint, but its name is not the number of a "
+                    f"step; {self._remedy_for(entry)}"
+                )
+
+    def _remedy_for(self, directory: Path) -> str:
+        found = _OTHER_NAME.fullmatch(directory.name)
+        remedy = f"give {directory.parent}"
+        if _STEP.fullmatch(directory.name) or not found:
+            return remedy
+        return f"rename it to {int(found[1])} and {remedy}"
+
+    def location(self, step: int) -> str:
+        """Return the path of a step."""
+        return str(self.step_path(step))
+
+    def step_path(self, step: int) -> Path:
+        """Return the directory of a finished step, whether or not it exists.
+
+        `commit` renames the old directory of a step before it puts the new directory
+        in place. If the process is killed in between, this method returns the renamed
+        directory, until the next save or restore renames it back.
+        """
+        numbered, aside = self._numbered_path(step), self._aside(step)
+        return aside if not numbered.exists() and aside.exists() else numbered
+
+    def numbered(self) -> list[int]:
+        """Return every step that has a directory, of any program, oldest first."""
+        if not self.path.is_dir():
+            return []
+        found = ((_STEP.fullmatch(e.name), e) for e in self.path.iterdir())
+        return sorted({int(match[1]) for match, e in found if match and e.is_dir()})
+
+    def steps(self) -> list[int]:
+        """Return the finished steps that this package can read, oldest first."""
+        return [step for step in self.numbered() if is_finished(self.step_path(step))]
+
+    def is_checkpoint(self, step: int) -> bool:
+        """Return whether this package or an Orbax manager wrote a step's directory.
+
+        The step may be damaged.
+        """
+        directory = self.step_path(step)
+        return is_of_manager(directory) or any(
+            (directory / part).exists() for part in _OURS
+        )
+
+    def described(self) -> dict[int, Path]:
+        """Return the directory of every finished step."""
+        return {step: self.step_path(step) for step in self.steps()}
+
+    def fetch(self, directory: Path, digests: Mapping[str, FileDigest]) -> bool:
+        """Return False: all files of a step are in its directory."""
+        del directory, digests
+        return False
+
+    def find_missing(
+        self, directory: Path, digests: Mapping[str, FileDigest]
+    ) -> str | None:
+        """Describe the first file of a step that is missing or has a wrong size."""
+        return find_missing(directory, digests)
+
+    def find_damage(
+        self, directory: Path, digests: Mapping[str, FileDigest]
+    ) -> str | None:
+        """Describe the first damaged file of a step; None if all are sound."""
+        return Verifier().find_damage(directory, digests)
+
+    def num_bytes(self, step: int) -> int:
+        """Return the number of bytes of all files of a step."""
+        files = (path for path in self.step_path(step).rglob("*") if path.is_file())
+        return sum(path.stat().st_size for path in files)
+
+    def drop(self, directory: Path, *, keep: bool) -> None:
+        """Do nothing: there are no copies."""
+        del directory, keep
+
+    def mark(self) -> str:
+        """Write a mark under a new name, and return the name.
+
+        A network file system caches the absence of a name. If this process is killed,
+        the next save or restore removes the file.
+        """
+        name = f"0.{secrets.token_hex(8)}{_STAGED}"
+        try:
+            (self.path / name).write_text("")
+        except OSError as error:
+            raise self._cannot_hold(error) from error
+        return name
+
+    def sees(self, mark: str) -> bool:
+        """Return whether this process sees a mark, after a short wait."""
+        deadline_s = time.monotonic() + _VISIBILITY_TIMEOUT_S
+        while not (self.path / mark).exists():
+            if time.monotonic() > deadline_s:
+                return False
+            time.sleep(_POLL_INTERVAL_S)
+        return True
+
+    def unmark(self, mark: str) -> None:
+        """Remove a mark."""
+        with contextlib.suppress(OSError):
+            (self.path / mark).unlink()
+
+    def new_attempt(self) -> str:
+        """Return a unique hexadecimal name for a save."""
+        return secrets.token_hex(4)
+
+    def staging(self, step: int, attempt: str, process: int) -> Path:
+        """Return the subdirectory of a process in the staged directory of a save."""
+        return self.path / f"{step}.{attempt}{_STAGED}" / f"process-{process}"
+
+    def deliver(self, staging: Path) -> None:
+        """Move the files of a process up, into the staged directory of the save."""
+        staged = staging.parent
+        for entry in list(staging.iterdir()):
+            _merge(entry, staged / entry.name)
+        sync_directory(staged)
+        shutil.rmtree(staging)
+
+    def delivered(self, staging: Path, process: int) -> Path:
+        """Return the staged directory, which has the digests of all processes."""
+        del process
+        return staging.parent
+
+    def commit(self, staging: Path, step: int, text: str) -> None:
+        """Rename the complete, staged directory to the number of its step.
+
+        An older directory of the step is renamed first and removed last, so a complete
+        directory of the step exists at any time, even after a kill.
+        """
+        staged = staging.parent
+        write_synced(staged / COMMIT_FILE, text)
+        sync_directory(staged)
+        numbered, aside = self._numbered_path(step), self._aside(step)
+        if numbered.exists():
+            numbered.rename(aside)
+        staged.rename(numbered)
+        sync_directory(self.path)
+        if aside.exists():
+            self._remove(aside, step)
+
+    def delete(self, step: int) -> None:
+        """Remove a finished step."""
+        self._remove(self._numbered_path(step), step)
+
+    def sweep(self) -> None:
+        """Do nothing: `clean` has removed all leftovers before the save."""
+
+    def settle(self, staging: Path) -> None:
+        """Do nothing: the commit renamed the staged directory."""
+        del staging
+
+    def discard(self, staging: Path, *, is_first: bool) -> None:
+        """Remove the staged directory, on process 0."""
+        if is_first:
+            shutil.rmtree(staging.parent, ignore_errors=True)
+
+    def abandon(self, step: int) -> None:
+        """Move a step into `abandoned/`, where this package deletes nothing."""
+        abandoned = self.path / ABANDONED
+        abandoned.mkdir(exist_ok=True)
+        target, copies = abandoned / str(step), 0
+        while target.exists():
+            copies += 1
+            target = abandoned / f"{step}.{copies}"
+        self._numbered_path(step).rename(target)
+
+    def clean(self) -> None:
+        """Remove directories that killed processes left half-written or half-removed.
+
+        Call this only under `lock()`: a save in flight uses the same names.
+        """
+        if not self.path.is_dir():
+            return
+        for step in self.numbered():
+            numbered, aside = self._numbered_path(step), self._aside(step)
+            if aside.exists():
+                if numbered.exists():
+                    self._remove(aside, step)
+                else:
+                    aside.rename(numbered)
+        for entry in list(self.path.iterdir()):
+            if _LEFTOVER.fullmatch(entry.name):
+                _remove_tree(entry)
+
+    def tidy(self) -> None:
+        """Call `clean`, unless another program saves here.
+
+        `clean` without the lock would delete the staged files of that program.
+        """
+        if self.path.is_dir():
+            with contextlib.suppress(OSError), self._locked() as held:
+                if held:
+                    self.clean()
+
+    @contextlib.contextmanager
+    def lock(self) -> Generator[bool]:
+        """Create the folder and lock it against saves of other processes."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise self._cannot_hold(error) from error
+        with self._locked() as held:
+            yield held
+
+    @contextlib.contextmanager
+    def _locked(self) -> Generator[bool]:
+        """Lock the folder against saves of other processes; yield True on success.
+
+        The operating system releases the lock when the process ends, even after a kill.
+        On a file system without locks, every process succeeds.
+        """
+        if fcntl is None:
+            yield True
+            return
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            held = True
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                held = False
+            except OSError:
+                pass  # a file system without locks
+            yield held
+            if held:
+                # Closing alone would not release a lock that a forked child shares.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
+        finally:
+            os.close(descriptor)
+
+    def _cannot_hold(self, error: OSError) -> CheckpointWriteError:
+        return CheckpointWriteError(
+            f"{self}: cannot hold checkpoints ({error.strerror or error}); "
+            "give checkpoint_path a folder that this process may write to"
+        )
+
+    def _numbered_path(self, step: int) -> Path:
+        return self.path / str(step)
+
+    def _aside(self, step: int) -> Path:
+        return self.path / f"{step}{_REPLACED}"
+
+    def _remove(self, directory: Path, step: int) -> None:
+        doomed = self.path / f"{step}{_DELETED}"
+        _remove_tree(doomed)
+        directory.rename(doomed)
+        _remove_tree(doomed)
+
+
+def absolute(path: Path) -> Path:
+    """Return an absolute path without `..`; links after the last `..` stay unresolved.
+
+    The operating system resolves `link/..` to the parent of the link's target, but
+    `os.path.abspath` to the folder that contains the link.
+    """
+    parts = path.absolute().parts
+    if ".." not in parts:
+        return Path(*parts)
+    first = len(parts) - parts[::-1].index("..")
+    return Path(*parts[:first]).resolve().joinpath(*parts[first:])
+
+
+def _merge(source: Path, target: Path) -> None:
+    """Rename a file or directory; merge a directory into an existing one."""
+    try:
+        source.rename(target)
+    except OSError:
+        if not (source.is_dir() and target.is_dir()):
+            raise
+        for entry in list(source.iterdir()):
+            _merge(entry, target / entry.name)
+        sync_directory(target)
+
+
+def _remove_tree(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,125 @@
+"""Programs that save checkpoints in a bucket, for `test_checkpoint_bucket.py`.
+
+checkpoint_bucket.py serve URL             saves the steps that it reads
+checkpoint_bucket.py fork URL              uses the bucket before and after a fork
+checkpoint_bucket.py train URL             saves one step after another
+checkpoint_bucket.py pair URL INDEX PORT   is one of two processes
+"""
+
+import os
+import sys
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from roxxel_ckpt import Checkpointer, CheckpointError
+
+
+def state(seed):
+    numbers = np.random.default_rng(seed).normal(size=(64, 8)).astype(np.float32)
+    return nnx.Dict(
+        weights=nnx.Param(jax.device_put(numbers)),
+        seed=nnx.Variable(np.int64(seed)),
+        rngs=nnx.Rngs(seed),
+    )
+
+
+def serve(url):
+    saving = Checkpointer(url, state(0), timeout=60)
+    for line in sys.stdin:
+        try:
+            saving.save(int(line))
+            saving.wait()
+            print("saved", flush=True)
+        except CheckpointError as error:
+            print(f"{type(error).__name__}: {error}", flush=True)
+
+
+def train(url):
+    model = state(0)
+    with Checkpointer(url, model, timeout=60, max_to_keep=2) as saving:
+        start = saving.restore()
+        print("restored", start, flush=True)
+        expected = start + np.arange(512.0, dtype=np.float32).reshape(64, 8)
+        assert start == 0 or (np.asarray(model.weights[...]) == expected).all()
+        for step in range(start + 1, start + 1000):
+            model.weights.set_value(
+                jax.numpy.asarray(
+                    step + np.arange(512.0, dtype=np.float32).reshape(64, 8)
+                )
+            )
+            saving.save(step)
+            saving.wait()
+            print("saved", step, flush=True)
+
+
+def pair(url, index, port):
+    index = int(index)
+    jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=2, process_id=index)
+    sharding = NamedSharding(Mesh(np.array(jax.devices()), ("data",)), P("data"))
+    rows = np.arange(32.0, dtype=np.float32).reshape(8, 4)
+
+    def sharded(offset):
+        return jax.make_array_from_callback(
+            (8, 4), sharding, lambda part: rows[part] + offset
+        )
+
+    def holds(offset):
+        return all(
+            (np.asarray(shard.data) == rows[shard.index] + offset).all()
+            for shard in model.weights[...].addressable_shards
+        )
+
+    model = nnx.Dict(weights=nnx.Param(sharded(0)))
+    with Checkpointer(url, model, max_to_keep=2, timeout=60) as saving:
+        assert saving.restore() == 0
+        saving.check_shared()
+        for step in (1, 2, 3):
+            model.weights.set_value(sharded(step))
+            assert saving.save(step, {"loss": 1.0 / step})
+        saving.wait()
+        assert saving.steps() == [2, 3]
+        for release in (False, True):
+            model.weights.set_value(sharded(9))
+            assert saving.restore(release=release) == 3
+            assert holds(3)
+        assert saving.restore(2) == 2
+        assert holds(2)
+    # One process cannot reach the bucket: both fail, and no step appears.
+    if index == 1:
+        os.environ["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9"
+    other = Checkpointer(url.replace("/checkpoints", "/other"), model, timeout=3)
+    try:
+        other.save(1)
+        other.wait()
+        text = "nothing"
+    except CheckpointError as error:
+        text = str(error)
+    assert "no connection" in text, text
+    jax.distributed.shutdown()
+    print("done", flush=True)
+
+
+def fork(url):
+    saving = Checkpointer(url, state(0), timeout=60)
+    saving.save(1)
+    saving.wait()
+    child = os.fork()
+    if child == 0:
+        try:
+            saving.steps()
+        except CheckpointError as error:
+            print(error, file=sys.stderr)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(saving.steps(), flush=True)
+
+
+def leave(url):
+    Checkpointer(url, state(0), timeout=60).save(1)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,666 @@
+"""Checkpoints in a bucket: saved, restored, and kept through faults and kills."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import re
+import socket
+import subprocess
+import sys
+import time
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from roxxel_ckpt import (
+    CheckpointBucketError,
+    CheckpointDamagedError,
+    Checkpointer,
+    CheckpointNotFoundError,
+    CheckpointWriteError,
+)
+from roxxel_ckpt.cli import main
+
+from .buckets import CREDENTIALS, running_bucket, set_faults, stats
+from .conftest import SEVERAL_PROCESSES, simulated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PROGRAM = Path(__file__).with_name("programs") / "checkpoint_bucket.py"
+
+
+class Run:
+    """A run's folder in a bucket, and the files that a server makes its objects."""
+
+    def __init__(self, port: int, root: Path, name: str) -> None:
+        self.port = port
+        self.url = f"s3://data/{name}/checkpoints"
+        self.folder = root / "data" / name / "checkpoints"
+
+    def checkpointer(self, seed: int = 0, **options: Any) -> Checkpointer:
+        options = {"timeout": 60, **options}
+        return Checkpointer(self.url, state(seed), **options)
+
+    def names(self) -> set[str]:
+        """Return commits and prefixes, without the attempts in their names."""
+        found = {path.name for path in self.folder.iterdir() if self.has_files(path)}
+        return {re.sub(r"\.\d+-\d+-\w+", "", name) for name in found}
+
+    def has_files(self, path: Path) -> bool:
+        return path.is_file() or any(p.is_file() for p in path.rglob("*"))
+
+    def chunk(self, step: int) -> Path:
+        """Return the largest file of a step."""
+        files = (p for p in self.folder.glob(f"{step}.*/**/*") if p.is_file())
+        return max(files, key=lambda path: path.stat().st_size)
+
+
+def state(seed: int = 0) -> nnx.Dict[Any]:
+    numbers = np.random.default_rng(seed).normal(size=(64, 8)).astype(np.float32)
+    return nnx.Dict(
+        weights=nnx.Param(jax.device_put(numbers)),
+        seed=nnx.Variable(np.int64(seed)),
+        rngs=nnx.Rngs(seed),
+    )
+
+
+def equal(a: nnx.Dict[Any], b: nnx.Dict[Any]) -> bool:
+    keys = [jax.random.key_data(s.rngs.default.key[...]) for s in (a, b)]
+    return (
+        bool((a.weights[...] == b.weights[...]).all())
+        and a.seed[...] == b.seed[...]
+        and bool((keys[0] == keys[1]).all())
+    )
+
+
+def save(saving: Checkpointer, *steps: int, **options: Any) -> None:
+    for step in steps:
+        assert saving.save(step, **options)
+        saving.wait()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[int, Path]]:
+    root = tmp_path_factory.mktemp("bucket")
+    with running_bucket(root) as port:
+        yield port, root
+
+
+@pytest.fixture
+def run(server: tuple[int, Path], request: pytest.FixtureRequest) -> Run:
+    port, root = server
+    set_faults(port)
+    return Run(port, root, re.sub(r"\W+", "-", request.node.name).strip("-"))
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_saves_and_restores_bit_for_bit(run: Run) -> None:
+    with run.checkpointer(1) as saving:
+        assert saving.restore() == 0
+        save(saving, 10, metrics_dict={"loss": 0.5}, extra={"seed": 1})
+        assert saving.checkpoint_path == run.url
+
+    fresh = state(2)
+    restoring = Checkpointer(f"{run.url}/", fresh)
+    assert restoring.peek() == (10, {"seed": 1})
+    assert restoring.steps() == [10]
+    assert restoring.metrics(10) == {"loss": 0.5}
+    assert restoring.restore(strict=True, release=True) == 10
+    assert restoring.extra == {"seed": 1}
+    assert equal(fresh, state(1))
+    assert run.names() == {"10", "10.json", "writer-1.json"}
+
+
+def test_retention_deletes_old_steps_and_keeps_the_best(run: Run) -> None:
+    losses = {1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5, 5: 2.4}
+    with run.checkpointer(max_to_keep=2) as saving:
+        for step, loss in losses.items():
+            save(saving, step, metrics_dict={"loss": loss})
+
+        assert saving.steps() == [2, 4, 5]
+        assert (saving.best_step, saving.latest_step) == (2, 5)
+    steps = {"2", "4", "5"}
+    assert run.names() == steps | {f"{s}.json" for s in steps} | {"writer-1.json"}
+
+
+def test_a_damaged_step_is_passed_over(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1, 2, 3)
+    flip(run.chunk(3))
+    run.chunk(2).unlink()
+
+    fresh = state(9)
+    restoring = Checkpointer(run.url, fresh)
+    with pytest.raises(
+        CheckpointDamagedError,
+        match=f"^{run.url}/3: cannot be used because state/model/weights/c/0/0 is "
+        "damaged between its bytes 0 and",
+    ):
+        restoring.restore(3)
+    with caplog.at_level(logging.WARNING):
+        assert restoring.restore() == 1
+    assert equal(fresh, state(0))
+    assert (
+        f"{run.url}/2: cannot be used because state/model/weights/c/0/0 is missing"
+        in (caplog.text)
+    )
+
+
+def test_bytes_that_arrive_damaged_are_fetched_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roxxel_ckpt._bucket import Bucket  # where every first answer can be damaged
+
+    with run.checkpointer(1) as saving:
+        save(saving, 1)
+    read, seen = Bucket.read, set[Any]()
+
+    def wrong(bucket: Bucket, name: str, span: tuple[int, int] | None = None) -> bytes:
+        data = read(bucket, name, span)
+        if span is None or (name, span) in seen:
+            return data
+        seen.add((name, span))
+        return data[:-1] + bytes([data[-1] ^ 1])
+
+    monkeypatch.setattr(Bucket, "read", wrong)
+    fresh = state(2)
+    assert Checkpointer(run.url, fresh).restore(1) == 1
+    assert len(seen) > 4
+    assert equal(fresh, state(1))
+
+
+def test_the_command_reads_buckets(
+    run: Run, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1, metrics_dict={"loss": 2.0})
+    with run.checkpointer(1) as saving:
+        save(saving, 2, metrics_dict={"loss": 1.0})
+
+    def said(*words: str) -> tuple[int, str]:
+        code = main(words)
+        output = capsys.readouterr()
+        return code, output.out + output.err
+
+    of_run = run.url.removesuffix("/checkpoints")
+    code, text = said("ls", of_run)
+    assert code == 0
+    assert re.search(r"1 .* loss=2\n.*2 .* newest, best  loss=1\n", text)
+    code, text = said("show", run.url)
+    assert text.startswith(f"{run.url}/2\n  loss = 1\n")
+    code, text = said("diff", "--values", f"{run.url}/1", f"{run.url}/2")
+    assert "! model/weights: 512 of 512 values differ, by up to" in text
+    code, text = said("verify", of_run)
+    assert (code, text) == (0, f"{run.url}/1: sound\n{run.url}/2: sound\n")
+    code, text = said(
+        "export", f"{run.url}/2", "--safetensors", str(tmp_path / "model.safetensors")
+    )
+    assert code == 0
+    assert (tmp_path / "model.safetensors").stat().st_size > 64 * 8 * 4
+    flip(run.chunk(1))
+    code, text = said("verify", of_run)
+    assert code == 1
+    assert f"{run.url}/1: DAMAGED, state/model/weights/c/0/0 is damaged" in text
+    run.chunk(1).unlink()
+    assert "damaged" in said("ls", run.url)[1]
+    nothing = f"{run.url}/nothing"
+    problem = "is not a checkpoint and holds none; name a folder of checkpoints or of a"
+    assert said("ls", nothing) == (1, f"roxxel-ckpt: {nothing}: {problem} run\n")
+
+
+@pytest.mark.parametrize("kinds", [["503"], ["cut", "reset", "lost"]])
+def test_requests_that_fail_for_a_while_are_repeated(run: Run, kinds: Any) -> None:
+    set_faults(run.port, rate=0.2, kinds=kinds)
+    fresh = state(9)
+
+    with run.checkpointer(max_to_keep=1) as saving:
+        save(saving, 1, 2, 3)
+    restoring = Checkpointer(run.url, fresh, timeout=60)
+
+    assert restoring.restore() == 3
+    assert equal(fresh, state(0))
+    set_faults(run.port)
+    assert run.names() == {"3", "3.json", "writer-1.json"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        (
+            "hang",
+            "no answer within the time limit; check the network, or raise timeout",
+        ),
+        ("403", "access was refused; check the credentials and the region in the env"),
+        ("503", r"the last answer was an error \(503 SlowDown\); try again later"),
+    ],
+)
+def test_a_bucket_that_fails_is_one_sentence(run: Run, kind: str, reason: str) -> None:
+    with run.checkpointer(timeout=4) as saving:
+        save(saving, 1)
+        set_faults(run.port, kinds=[kind], keys="/c/", methods=["PUT", "POST"])
+        assert saving.save(2)
+        with pytest.raises(CheckpointWriteError) as failed:
+            saving.wait()
+        text = str(failed.value)
+        assert re.match(
+            rf"{run.url}: the save of step 2 failed \({run.url}/2\.1-2-\w+/state/\S+: "
+            rf"{reason}.*\); earlier checkpoints are unchanged$",
+            text,
+        )
+        assert "secret" not in text
+        set_faults(run.port)
+        assert saving.steps() == [1]
+        assert run.names() == {"1", "1.json", "writer-1.json"}
+        save(saving, 2)
+
+    set_faults(run.port, kinds=[kind], keys="/c/", methods=["GET"])
+    fresh = state(9)
+    with pytest.raises(CheckpointBucketError, match=rf"^{run.url}/2\.\S+: {reason}"):
+        Checkpointer(run.url, fresh, timeout=4).restore()
+    assert equal(fresh, state(9))
+    set_faults(run.port, kinds=[kind])
+    with pytest.raises(CheckpointBucketError, match=rf"^{run.url}/: {reason}"):
+        Checkpointer(run.url, fresh, timeout=4).save(3)
+
+
+def test_a_commit_whose_answer_is_lost_is_a_commit(run: Run) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1)
+        set_faults(run.port, rate=0.8, kinds=["lost"], keys=r"2\.[^/]*\.json")
+        save(saving, 2)
+        assert saving.steps() == [1, 2]
+
+
+def test_the_later_of_two_programs_wins(run: Run) -> None:
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM), "serve", run.url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as earlier:
+        assert earlier.stdin is not None
+        assert earlier.stdout is not None
+
+        def ask(step: int) -> str:
+            assert earlier.stdin is not None
+            assert earlier.stdout is not None
+            earlier.stdin.write(f"{step}\n")
+            earlier.stdin.flush()
+            return earlier.stdout.readline().strip()
+
+        assert ask(1) == "saved"
+        with run.checkpointer(7) as later:
+            assert later.restore() == 1
+            save(later, 2)
+            before = {
+                path: path.read_bytes()
+                for path in run.folder.rglob("*")
+                if path.is_file()
+            }
+            text = ask(3)
+            assert re.match(
+                rf"CheckpointWriteError: {run.url}: another program on \S+ has begun "
+                "to save checkpoints here, so this program saves no more; give every "
+                "run a folder of its own$",
+                text,
+            )
+            assert later.steps() == [1, 2]
+            assert all(path.read_bytes() == data for path, data in before.items())
+            save(later, 3)
+        earlier.stdin.close()
+        assert earlier.wait(60) == 0
+
+
+def test_a_takeover_during_an_upload_ends_the_earlier_program(run: Run) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1)
+        set_faults(run.port, latency_s=0.2)
+        assert saving.save(2)
+        take_over(run)
+        with pytest.raises(
+            CheckpointWriteError, match=r"save of step 2 failed \(.*another program"
+        ):
+            saving.wait()
+    set_faults(run.port)
+    assert Checkpointer(run.url, state()).steps() == [1]
+
+
+def take_over(run: Run, generation: int = 2) -> None:
+    """Let another program become the writer."""
+    (run.folder / f"writer-{generation}.json").write_text('{"host": "other"}')
+
+
+def test_a_commit_of_the_moment_of_a_takeover_is_taken_back(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roxxel_ckpt._bucket import Bucket  # where the moment can be chosen
+
+    create = Bucket.create
+
+    def slow(bucket: Bucket, name: str, data: bytes) -> None:
+        if name.startswith("2."):
+            take_over(run)
+        create(bucket, name, data)
+
+    with run.checkpointer() as saving:
+        save(saving, 1)
+        monkeypatch.setattr(Bucket, "create", slow)
+        assert saving.save(2)
+        with pytest.raises(CheckpointWriteError, match="another program on other has"):
+            saving.wait()
+        assert saving.steps() == [1]
+
+
+def test_an_interrupted_deletion_is_finished_by_the_next_save(run: Run) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1, 2)
+    [commit] = run.folder.glob("1.*.json")
+    commit.unlink()
+    assert "1" in run.names()
+
+    with run.checkpointer() as saving:
+        assert saving.restore() == 2
+        save(saving, 3)
+
+    assert run.names() == {"2", "2.json", "3", "3.json", "writer-1.json"}
+
+
+def test_a_deletion_that_fails_leaves_the_save(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    with run.checkpointer(max_to_keep=1, timeout=6) as saving:
+        save(saving, 1)
+        set_faults(run.port, kinds=["503"], methods=["POST"])
+        with caplog.at_level(logging.WARNING):
+            save(saving, 2)
+        assert saving.steps() == [1, 2]
+        assert re.search(
+            rf"{run.url}/1: cannot be deleted \(.*503 SlowDown", caplog.text
+        )
+        set_faults(run.port)
+        save(saving, 3)
+    assert run.names() == {"3", "3.json", "writer-1.json"}
+
+
+def test_a_program_that_ends_finishes_its_save(run: Run) -> None:
+    set_faults(run.port, latency_s=0.05)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "leave", run.url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    set_faults(run.port)
+    assert Checkpointer(run.url, state()).steps() == [1]
+
+
+def test_steps_of_a_run_that_is_replaced_are_abandoned_whole(run: Run) -> None:
+    with run.checkpointer(1) as saving:
+        save(saving, 1)
+    with run.checkpointer(2) as saving:
+        save(saving, 2)
+    with run.checkpointer(3) as saving:
+        assert saving.restore(1) == 1
+        save(saving, 3)
+        save(saving, 4)
+        assert saving.steps() == [1, 3, 4]
+
+    fresh = state(9)
+    abandoned = Checkpointer(f"{run.url}/abandoned", fresh)
+    assert abandoned.restore() == 2
+    assert equal(fresh, state(2))
+
+
+def test_force_replaces_a_step(run: Run) -> None:
+    with run.checkpointer(1) as saving:
+        save(saving, 1)
+    with run.checkpointer(2) as saving:
+        assert saving.save(1) is False
+        save(saving, 1, force=True)
+    fresh = state(9)
+    assert Checkpointer(run.url, fresh).restore() == 1
+    assert equal(fresh, state(2))
+    assert len(list(run.folder.glob("1.*.json"))) == 1
+    assert run.names() == {"1", "1.json", "writer-1.json"}
+
+
+def test_a_local_folder_keeps_the_newest_step(run: Run, tmp_path: Path) -> None:
+    with run.checkpointer(1, local=tmp_path) as saving:
+        save(saving, 1, 2)
+    kept = [path.name[:2] for path in (tmp_path / "process-0").iterdir()]
+    assert kept == ["2."]
+    set_faults(run.port)
+    fresh = state(9)
+    Checkpointer(run.url, fresh).restore()
+    whole = stats(run.port)["bytes"]
+
+    set_faults(run.port)
+    fresh = state(9)
+    assert Checkpointer(run.url, fresh, local=tmp_path).restore() == 2
+    assert equal(fresh, state(1))
+    assert stats(run.port)["bytes"] < whole - 64 * 8 * 4 / 2
+
+    # A damaged copy is fetched again.
+    flip(next(tmp_path.glob("process-0/*/state/model/weights/c/0/0")))
+    fresh = state(9)
+    assert Checkpointer(run.url, fresh, local=tmp_path).restore() == 2
+    assert equal(fresh, state(1))
+
+
+def test_no_temporary_file_stays(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with run.checkpointer(1) as saving:
+        save(saving, 1, 2)
+        saving.restore()
+        big = [p for p in tmp_path.rglob("*") if p.is_file() and "state" in p.parts]
+        assert big == []
+    del saving
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_save_waits_for_no_upload(run: Run) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1)
+        set_faults(run.port, latency_s=0.3)
+        assert saving.save(2)
+        assert saving.steps() == [1]
+        saving.wait()
+        record = saving.last_save
+        assert record is not None
+        assert record.total_s is not None
+        assert record.blocking_s < record.total_s / 2
+    set_faults(run.port)
+
+
+def test_a_url_of_the_run_in_place_of_its_checkpoints_is_named(run: Run) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1)
+    of_run = run.url.removesuffix("/checkpoints")
+    with pytest.raises(
+        CheckpointNotFoundError, match=f"{of_run}: holds no step, but {run.url} does"
+    ):
+        Checkpointer(of_run, state()).restore()
+
+
+def test_a_forked_process_gets_an_error_and_no_hang(run: Run) -> None:
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "fork", run.url],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+    assert (done.returncode, done.stdout) == (0, "[1]\n"), done.stderr
+    assert "this process was forked from one that has used a bucket" in done.stderr
+
+
+def test_a_url_of_a_step_in_place_of_its_folder_is_named(run: Run) -> None:
+    with run.checkpointer() as saving:
+        save(saving, 1)
+    with pytest.raises(
+        CheckpointNotFoundError,
+        match=f"{run.url}/1: is a checkpoint and not a folder .*; give {run.url}$",
+    ):
+        Checkpointer(f"{run.url}/1", state()).restore()
+
+
+def test_urls_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+    cases = {
+        "s3://bucket": "names no folder in a bucket",
+        "s3://user:pw@bucket/run": "s3://bucket/run: the URL has a password",
+        "s3://bucket/run?key=hidden": "s3://bucket/run: the URL has a password",
+        "s3://bucket/run/../other": "names no folder in a bucket",
+        "https://host/run": "cannot be written to this kind of URL",
+    }
+    for url, text in cases.items():
+        with pytest.raises(ValueError, match=re.escape(text)) as refused:
+            Checkpointer(url, state())
+        assert "pw" not in str(refused.value)
+        assert "hidden" not in str(refused.value)
+    with pytest.raises(ValueError, match="is for checkpoints in a bucket; omit it"):
+        Checkpointer(tmp_path, state(), local=tmp_path)
+
+
+def test_the_extra_is_named_where_the_client_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "roxxel-ckpt\[bucket]'):
+        Checkpointer("s3://bucket/run", state())
+
+
+def test_kills_leave_no_half_of_a_step(run: Run) -> None:
+    set_faults(run.port, latency_s=0.01)
+    chosen = random.Random(0)
+    newest = 0
+    for _ in range(int(os.environ.get("ROXXEL_CKPT_KILLS", "5"))):
+        with subprocess.Popen(
+            [sys.executable, str(PROGRAM), "train", run.url],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as program:
+            assert program.stdout is not None
+            restored = int(program.stdout.readline().split()[1])
+            assert restored >= newest
+            program.stdout.readline()
+            time.sleep(chosen.random() * 0.5)  # the moment of the kill is the point
+            program.kill()
+            lines = program.stdout.read().splitlines()
+        newest = int(lines[-1].split()[1]) if lines else restored + 1
+        assert max(Checkpointer(run.url, state()).steps()) >= newest
+        assert main(["verify", run.url]) == 0
+    set_faults(run.port)
+    final = newest + 100
+    with Checkpointer(run.url, state(), timeout=60, max_to_keep=1) as saving:
+        save(saving, final)
+    assert run.names() - {"abandoned"} == {f"{final}", f"{final}.json", "writer-6.json"}
+
+
+@SEVERAL_PROCESSES
+def test_two_processes_share_no_disk(run: Run, tmp_path: Path) -> None:
+    """Each process has its own folder for temporary files."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    set_faults(run.port, rate=0.05, kinds=["503", "cut", "reset"])
+    programs: list[subprocess.Popen[str]] = []
+    for index in range(2):
+        own = tmp_path / f"disk-{index}"
+        own.mkdir()
+        programs.append(
+            subprocess.Popen(
+                [sys.executable, str(PROGRAM), "pair", run.url, str(index), str(port)],
+                env={**os.environ, **simulated(2), "TMPDIR": str(own)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    try:
+        said = [program.communicate(timeout=180) for program in programs]
+    finally:
+        for program in programs:
+            program.kill()
+    assert [program.returncode for program in programs] == [0, 0], said
+    assert [output for output, _ in said] == ["done\n", "done\n"]
+    assert [list((tmp_path / f"disk-{index}").iterdir()) for index in (0, 1)] == [
+        [],
+        [],
+    ]
+
+    set_faults(run.port)
+    fresh = nnx.Dict(weights=nnx.Param(jax.numpy.zeros((8, 4))))
+    assert Checkpointer(run.url, fresh).restore() == 3
+    assert (fresh.weights[...] == np.arange(32.0).reshape(8, 4) + 3).all()
+
+
+@pytest.fixture
+def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a moto server, which has the rules of S3, with a bucket `data`."""
+    from moto.server import ThreadedMotoServer
+
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    with contextlib.closing(HTTPConnection(host, port)) as connection:
+        connection.request("PUT", "/data")
+        assert connection.getresponse().status == 200
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+def test_the_rules_of_s3_are_kept(moto: str) -> None:
+    """With a file that is uploaded in parts, and with more than 16 MiB to verify."""
+    del moto
+    url = "s3://data/run/checkpoints"
+    numbers = np.random.default_rng(0).normal(size=(5, 1 << 20)).astype(np.float32)
+    model = nnx.Dict(big=nnx.Param(jax.device_put(numbers)), **{"a/b %": few()})
+    with Checkpointer(url, model, max_to_keep=2) as saving:
+        save(saving, 1, 2, 3)
+        assert saving.steps() == [2, 3]
+    model.big.set_value(jax.numpy.zeros_like(model.big[...]))
+    with Checkpointer(url, model) as restoring:
+        assert restoring.restore(2, strict=True) == 2
+        assert (np.asarray(model.big[...]) == numbers).all()
+        save(restoring, 2, force=True)  # abandons step 3
+        assert restoring.steps() == [2]
+    assert main(["verify", url]) == 0
+
+
+def few() -> nnx.Param[Any]:
+    return nnx.Param(jax.numpy.arange(3.0))
+
+
+def test_a_missing_bucket_is_named(moto: str) -> None:
+    del moto
+    saving = Checkpointer("s3://none/run", state(), timeout=4)
+    with pytest.raises(
+        CheckpointBucketError,
+        match=r"^s3://none/run/: there is no such bucket; check the URL$",
+    ):
+        saving.save(1)
