@@ -80,6 +80,7 @@ FUZZERS = (
     ("format_fuzz", ("--files", "100000")),
     ("manifest_fuzz", ("--files", "10000")),
     ("input_fuzz", ("--files", "2000")),
+    ("bucket_faults", ("--runs", "2000")),
 )
 CAMPAIGNS = (
     ("format_kill", ("--kills", "50")),

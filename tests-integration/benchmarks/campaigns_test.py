@@ -56,6 +56,15 @@ def test_damaged_inputs_give_the_right_documents_or_an_error() -> None:
     assert found["parquet plain truncate refused"]
 
 
+def test_a_failing_server_gives_the_right_tokens_or_an_error() -> None:
+    output = run("bucket_faults.py", "--runs", "60")
+
+    found = counts(output)
+    assert sum(found.values()) == 60
+    assert found["several refused"]
+    assert found["several right"]
+
+
 @pytest.mark.parametrize("kind", ["create", "append", "replace"])
 def test_killed_writer_leaves_the_old_corpus_or_the_new_one(kind: str) -> None:
     output = run("format_kill.py", "--kills", "2", "--kinds", kind)

@@ -46,9 +46,9 @@ def batches(job: Job) -> Iterator[Any]:
         done = job.start * job.rows
         dataset.load_state_dict(dataset.state_dict(done, 0, job.rows))
     rows = map(np.asarray, dataset)
-    while True:
-        made = [row.astype(np.int32) for row in islice(rows, job.rows)]
-        yield np.stack(made)
+    while made := [row.astype(np.int32) for row in islice(rows, job.rows)]:
+        if len(made) == job.rows:
+            yield np.stack(made)
 
 
 run(batches, write)

@@ -44,9 +44,9 @@ def batches(job: Job) -> Iterator[Any]:
         state = dataset.state_dict(job.start * job.rows, from_beginning=True)
         dataset.load_state_dict(state | {"epoch": 0})
     rows = iter(dataset)
-    while True:
-        made = [row["tokens"].astype(np.int32) for row in islice(rows, job.rows)]
-        yield np.stack(made)
+    while made := [row["tokens"].astype(np.int32) for row in islice(rows, job.rows)]:
+        if len(made) == job.rows:
+            yield np.stack(made)
 
 
 run(batches, write)

@@ -1,0 +1,27 @@
+"""The benchmark of buckets runs once, small."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_reading_from_a_bucket() -> None:
+    program = Path(__file__).with_name("bucket_read.py")
+    small = ("--mib", "4", "--steps", "30", "--shapes", "4x257", "--latency-ms", "5")
+    done = subprocess.run(
+        [sys.executable, str(program), *small, "--step-ms", "1"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+
+    lines = done.stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "4x257 roxxel from step 0",
+        "4x257 roxxel from step 1836",
+        "4x257 disk from step 0",
+        "4x257 disk from step 1836",
+    ]
