@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,8 +19,6 @@ from roxxel_train import RunMismatchError
 from .helpers import VOCABULARY, Tiny, pair, trainer, values
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from roxxel_train import Trainer
 
 PHASES = [Phase(6, 4, 9)]
@@ -34,7 +33,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
 
 def folder_of(one: Trainer) -> Path:
     folder = one.run().save_path
-    assert folder is not None
+    assert isinstance(folder, Path)
     return folder
 
 
