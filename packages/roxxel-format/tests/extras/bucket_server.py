@@ -11,7 +11,8 @@ ranges, conditional and unconditional puts, puts in parts, deletions and listing
 - `rate`: share of the requests that fail, by one of `kinds` in turn at random;
 - `kinds`: any of `503`, `403`, `cut` (a body that ends early), `reset`, `hang`, `wrong`
   (other bytes), `longer` (a body longer than the range), `whole` (the range is
-  ignored), `other` (the tag and size of another object), `lost` (a put, post or
+  ignored), `other` (the tag and size of another object), `untagged` (neither tag nor
+  time), `lost` (a put, post or
   deletion takes effect, but the connection ends before the answer);
 - `keys`: a regular expression; only matching keys fail;
 - `methods`: only these methods fail, such as `["PUT"]`;
@@ -157,6 +158,8 @@ class Server:
                 return await self._send(writer, 416, b"")
             data = os.pread(file.fileno(), stop - start, start)
         tag, length = _tag(status), stop - start
+        if fault == "untagged":
+            tag = ""
         if fault == "other":
             tag, size = '"other"', size + 4096
         fields = {
@@ -164,6 +167,8 @@ class Server:
             "Last-Modified": formatdate(status.st_mtime, usegmt=True),
             "Accept-Ranges": "bytes",
         }
+        if not tag:
+            del fields["ETag"], fields["Last-Modified"]
         if found:
             fields["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
         body = self._damaged(data, fault) if method == "GET" else b""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import numpy as np
@@ -163,10 +163,15 @@ def test_a_wrong_name_is_one_clear_error(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s4://data/a.rox", "s4://data/a.rox: unknown kind of URL"),
+        ("s4://data/a.rox", "s4://: unknown kind of URL"),
+        ("S3://data/a.rox", "S3://: unknown kind of URL"),
         ("s3://data", "s3://data: names no object"),
-        ("s3://user:secret@data/a.rox", "s3://data/a.rox: the URL has a password"),
-        ("https://host/a.rox?key=secret", "https://host/a.rox: the URL has a pass"),
+        ("s3://data/../a.rox", 'has an empty part, "." or ".."'),
+        ("s3://user:secret@data/a.rox", r"s3://\.\.\.: the URL has a password"),
+        ("s3://user:sec/secret@data/a.rox", r"s3://\.\.\.: the URL has a password"),
+        ("s3://user:sec?secret@data/a.rox", r"s3://\.\.\.: the URL has a password"),
+        ("https://host/a.rox?key=secret", r"https://\.\.\.: the URL has a password"),
+        ("http://host:secret/a.rox", r"http://\.\.\.: the URL has a password"),
     ],
 )
 def test_a_url_that_cannot_be_is_refused_without_its_secrets(
@@ -248,6 +253,71 @@ def test_a_replaced_object_is_an_error(bucket: Bucket) -> None:
 
     with pytest.raises(ShardError, match="the corpus was replaced"):
         remote.read([0], 3)
+
+
+def test_a_server_without_tags_is_refused(bucket: Bucket) -> None:
+    bucket.set_faults(kinds=["untagged"])
+
+    with pytest.raises(BucketError, match="neither an ETag nor a time"):
+        Roxxel("s3://data/wiki_*.rox").read([0], 5)
+
+
+def test_a_new_reader_gets_nothing_of_an_earlier_one(bucket: Bucket) -> None:
+    path = bucket.folder / "swapped.rox"
+    Roxxel(path).write([[1] * 5000], vocab_size=10)
+    first = Roxxel("s3://data/swapped.rox")
+    assert first.num_tokens == 5000
+    bucket.set_faults()
+    first.will_need([100], 50)
+    wait_for(lambda: bucket.stats()["bytes"] >= 100)
+    Roxxel(path).write([[2] * 5000], vocab_size=10, exist="replace")
+
+    assert set(Roxxel("s3://data/swapped.rox").read([100], 50)[0].tolist()) == {2}
+
+
+def test_closing_forgets_what_was_requested_ahead(bucket: Bucket) -> None:
+    with mock.patch("roxxel_format._read.remote._fetcher", _Fetcher()):
+        remote = Roxxel("s3://data/wiki_*.rox")
+        remote.read([0], 50)
+        bucket.set_faults()
+        remote.will_need([100], 50)
+        wait_for(lambda: bucket.stats()["bytes"] == 100)
+        remote.close()
+        remote.read([0], 1)
+        before = bucket.stats()["bytes"]
+        remote.read([100], 50)
+
+        assert bucket.stats()["bytes"] == before + 100
+
+
+def test_a_request_that_hangs_is_repeated(bucket: Bucket, local: Roxxel) -> None:
+    remote = Roxxel("s3://data/wiki_*.rox", timeout_s=4)
+    remote.read([0], 1)
+    bucket.set_faults(kinds=["hang"])
+    timer = threading.Timer(0.3, bucket.set_faults)
+    timer.start()
+
+    windows = remote.read([700], 50)
+
+    timer.join()
+    assert np.array_equal(windows, local.read([700], 50))
+
+
+def test_many_small_hints_are_bounded(bucket: Bucket) -> None:
+    fetcher: Any = _Fetcher()
+    with (
+        mock.patch("roxxel_format._read.remote._fetcher", fetcher),
+        mock.patch("roxxel_format._read.remote._MOST_AHEAD", 100),
+    ):
+        remote = Roxxel("s3://data/wiki_*.rox")
+        remote.read([5], 1)
+        bucket.set_faults()
+        remote.will_need(np.arange(3000), 1)
+        wait_for(lambda: bucket.stats()["requests"] == 100)
+        wait_for(lambda: not fetcher._runs_tasks)
+
+        assert len(fetcher._ahead) == 100
+        assert bucket.stats()["requests"] == 100
 
 
 def test_a_missing_shard_is_an_error(bucket: Bucket) -> None:

@@ -282,3 +282,104 @@ def test_the_command_copies(corpus: Roxxel, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("kept")
     assert main(["copy", "s3://data/web_*.rox", "s3://data/one.rox"]) == 1
     assert "use a pattern such as s3://data/one_*.rox" in capsys.readouterr().err
+
+
+def test_a_repeated_copy_repairs_missing_and_short_files(
+    bucket: Bucket, corpus: Roxxel, tmp_path: Path
+) -> None:
+    for target in ("s3://data/web_*.rox", str(tmp_path / "copy_*.rox")):
+        corpus.copy_to(target)
+        folder = bucket.folder if "://" in target else tmp_path
+        shards = [path.rpartition("/")[2] for path in Roxxel(target).paths]
+        (folder / shards[0]).unlink()
+        data = (folder / shards[1]).read_bytes()
+        (folder / shards[1]).write_bytes(data[:-1])
+
+        assert not corpus.copy_to(target).kept
+
+        assert same(Roxxel(target), corpus)
+
+
+def test_a_replacing_copy_repairs_flipped_bits(bucket: Bucket, corpus: Roxxel) -> None:
+    corpus.copy_to("s3://data/web_*.rox")
+    name = Roxxel("s3://data/web_*.rox").paths[0].rpartition("/")[2]
+    data = bytearray((bucket.folder / name).read_bytes())
+    data[5000] ^= 1
+    (bucket.folder / name).write_bytes(data)
+
+    corpus.copy_to("s3://data/web_*.rox", exist="replace")
+
+    assert same(Roxxel("s3://data/web_*.rox"), corpus)
+
+
+def test_two_replacing_copies_share_no_files(
+    bucket: Bucket, corpus: Roxxel, tmp_path: Path
+) -> None:
+    """A copy back begins before the first one has deleted the old files."""
+    other = Roxxel(tmp_path / "other_*.rox")
+    other.write([[7] * 9], vocab_size=90)
+    corpus.copy_to("s3://data/web_*.rox")
+    bucket.set_faults(latency_s=0.05)
+    first = threading.Thread(
+        target=lambda: other.copy_to("s3://data/web_*.rox", exist="replace")
+    )
+    first.start()
+    while Roxxel("s3://data/web_*.rox").num_documents != 1:
+        time.sleep(0.01)
+
+    corpus.copy_to("s3://data/web_*.rox", exist="replace")
+
+    first.join()
+    assert same(Roxxel("s3://data/web_*.rox"), corpus)
+
+
+def test_a_plain_name_is_the_corpus_that_readers_find(corpus: Roxxel) -> None:
+    corpus.copy_to("s3://data/web_*.rox", exist="replace")
+
+    assert corpus.copy_to("s3://data/web").kept
+    with pytest.raises(FileExistsError, match="the corpus exists already"):
+        Roxxel("s3://data/web").write([[1]], exist="error", vocab_size=90)
+
+
+def test_a_file_that_vanishes_before_the_commit_is_an_error(
+    bucket: Bucket, corpus: Roxxel
+) -> None:
+    from roxxel_format._write.place import BucketPlace
+
+    check = BucketPlace.check_present
+
+    def after_a_clean(place: BucketPlace, sizes: dict[str, int]) -> None:
+        next(bucket.folder.glob("*.rox")).unlink()
+        check(place, sizes)
+
+    with (
+        mock.patch.object(BucketPlace, "check_present", after_a_clean),
+        pytest.raises(FileNotFoundError, match="so nothing was committed"),
+    ):
+        corpus.copy_to("s3://data/web_*.rox")
+
+    assert not (bucket.folder / "web_manifest.json").exists()
+
+
+def test_a_link_to_nowhere_in_the_target_is_no_error(
+    corpus: Roxxel, tmp_path: Path
+) -> None:
+    (tmp_path / "to").mkdir()
+    (tmp_path / "to" / "link").symlink_to("nowhere")
+
+    corpus.copy_to(tmp_path / "to" / "copy_*.rox")
+
+    assert same(Roxxel(tmp_path / "to" / "copy_*.rox"), corpus)
+
+
+@pytest.mark.parametrize("left", [0, 10, 300])
+def test_a_truncated_manifest_is_replaced(
+    bucket: Bucket, corpus: Roxxel, left: int
+) -> None:
+    corpus.copy_to("s3://data/web_*.rox")
+    manifest = bucket.folder / "web_manifest.json"
+    manifest.write_bytes(manifest.read_bytes()[:left])
+
+    corpus.copy_to("s3://data/web_*.rox", exist="replace")
+
+    assert same(Roxxel("s3://data/web_*.rox"), corpus)

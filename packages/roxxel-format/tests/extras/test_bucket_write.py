@@ -222,3 +222,57 @@ def test_the_command_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert Roxxel(URL).documents[1].tobytes() == b"two"
     assert main([*arguments, "--workers", "2"]) == 1
     assert "one process writes to a bucket" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("exist", ["keep", "append"])
+def test_a_put_of_unknown_outcome_deletes_nothing(bucket: Bucket, exist: Any) -> None:
+    """The put takes effect, but its answer is lost, and so is every later answer."""
+    if exist == "append":
+        Roxxel(URL).write([[1]], vocab_size=90)
+    bucket.set_faults(kinds=["lost"], methods=["PUT"], keys="manifest")
+    timer = threading.Timer(0.2, lambda: bucket.set_faults(kinds=["503"]))
+    timer.start()
+
+    with pytest.raises(BucketError):
+        Roxxel(URL, timeout_s=1).write([[2]], vocab_size=90, exist=exist)
+
+    timer.join()
+    bucket.set_faults()
+    assert Roxxel(URL).verify().ok
+    assert Roxxel(URL).tokens[:].tolist()[-1] == 2
+
+
+def test_an_append_whose_answer_was_lost_is_a_success(bucket: Bucket) -> None:
+    Roxxel(URL).write([[1]], vocab_size=90)
+    bucket.set_faults(kinds=["lost"], rate=0.5, methods=["PUT"], seed=3)
+
+    def append(token: int) -> None:
+        for _ in range(4):
+            Roxxel(URL, timeout_s=20).write([[token]], vocab_size=90, exist="append")
+
+    threads = [threading.Thread(target=append, args=(token,)) for token in (7, 8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    bucket.set_faults()
+    assert sorted(Roxxel(URL).tokens[:].tolist()) == [1, 7, 7, 7, 7, 8, 8, 8, 8]
+
+
+def test_clean_without_a_manifest_removes_nothing(bucket: Bucket) -> None:
+    Roxxel(URL).write([[1]], vocab_size=90)
+    (bucket.folder / "texts" / "web_manifest.json").unlink()
+    old = time.time() - 8 * 86400
+    for path in (bucket.folder / "texts").iterdir():
+        os.utime(path, (old, old))
+
+    assert Roxxel(URL).remove_leftovers() == []
+    assert len(names(bucket)) == 1
+
+
+def test_a_bucket_that_does_not_exist_is_one_sentence() -> None:
+    with pytest.raises(OSError, match="s3://none") as caught:
+        _ = Roxxel("s3://none/web_*.rox", timeout_s=1).num_tokens
+
+    assert "<Error>" not in str(caught.value)

@@ -71,3 +71,7 @@ class Files(Protocol):
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Prefetch the ranges of a file that opening it reads."""
         ...
+
+    def release(self) -> None:
+        """Forget what was prefetched."""
+        ...

@@ -16,7 +16,7 @@ from roxxel_format._read.contents import (
     listed_contents,
     open_contents,
 )
-from roxxel_format._read.remote import RemoteFiles, fetch, request_sizes, size_of
+from roxxel_format._read.remote import RemoteFiles, fetch
 from roxxel_format._read.shard import ShardMap
 from roxxel_format._spec.layout import HEAD_SIZE
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
@@ -52,7 +52,8 @@ def open_corpus(
     files = RemoteFiles(timeout_s)
     if isinstance(filepath, str):
         return checked_version(_open_url(filepath, version, files), version)
-    request_sizes([*filter(_is_shard_url, paths)], HEAD_SIZE, timeout_s)
+    for url in filter(_is_shard_url, paths):
+        files.will_open(url, [(0, HEAD_SIZE)])
     contents = joined(filepath, [_open_url(url, None, files) for url in paths])
     return checked_version(contents, version)
 
@@ -83,7 +84,7 @@ def _open_url(url: str, version: str | None, files: RemoteFiles) -> Contents:
 def _open_shard_url(url: str, files: RemoteFiles) -> Contents | None:
     """Open one shard without a manifest; None if there is no such object."""
     try:
-        num_bytes = size_of(url, HEAD_SIZE, files.timeout_s)
+        num_bytes = files.size_of(url, HEAD_SIZE)
     except FileNotFoundError:
         return None
     layout = ShardMap(files.open(url, num_bytes)).layout

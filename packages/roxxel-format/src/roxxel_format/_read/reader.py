@@ -51,6 +51,7 @@ begin inside a page."""
 
 
 _WINDOWS_AT_ONCE = 128
+_MOST_REMOTE_FILES = 4096
 
 
 @dataclass
@@ -126,6 +127,8 @@ class CorpusReader:
         self, contents: Contents, *, checked: bool, max_maps: int | None
     ) -> None:
         self.contents = contents
+        if max_maps is None and contents.files.is_remote:
+            max_maps = _MOST_REMOTE_FILES  # They need no descriptors.
         self._line = Line(
             contents.bounds,
             contents.dtype,
@@ -142,6 +145,7 @@ class CorpusReader:
     def release(self) -> None:
         """Release all maps; the next read opens them again."""
         self._line.release()
+        self.contents.files.release()
         for column in list(self._columns.values()):
             column.release()
 

@@ -4,15 +4,17 @@ The order of a run is known, so `will_need` requests the ranges of later batches
 read takes the bytes that arrived. Worker threads send the requests: the requests of a
 waiting reader first. All corpora of a process share the workers, which end when idle.
 
-A process keeps at most `MOST_BYTES_AHEAD` bytes of ranges that were requested ahead. If
-a request finds no room, ranges that nobody read for `_STALE_S` seconds are evicted. If
-there are none, the hint is dropped, and the read requests the range itself.
+A process keeps at most `MOST_BYTES_AHEAD` bytes in `_MOST_AHEAD` ranges that were
+requested ahead. If a request finds no room, ranges that nobody read for `_STALE_S`
+seconds are evicted. If there are none, the hint is dropped, and the read requests the
+range itself.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import os
 import threading
 import time
@@ -30,11 +32,17 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 MOST_BYTES_AHEAD = 256 << 20
+_MOST_AHEAD = 1 << 16
 _MOST_THREADS = 128
 _MOST_BYTES_A_REQUEST = 8 << 20
 _STALE_S = 30.0
 _IDLE_S = 2.0
 _END_S = 2.0
+
+_Key = tuple[int, str, tuple[int, int]]
+"""The owner of a request, the URL, and the range."""
+
+_owners = itertools.count()
 
 
 class RemoteFile:
@@ -46,10 +54,11 @@ class RemoteFile:
 
     is_mapped = False
 
-    def __init__(self, path: str, num_bytes: int, timeout_s: float) -> None:
+    def __init__(self, path: str, num_bytes: int, timeout_s: float, owner: int) -> None:
         self.path = path
         self.num_bytes = num_bytes
         self._timeout_s = timeout_s
+        self._owner = owner
         self._tag: str | None = None
 
     def check_size(self) -> None:
@@ -66,7 +75,9 @@ class RemoteFile:
         """Return the bytes `[start, stop)`; waits until they arrive."""
         spans = _spans(start, stop)
         for span in spans[1:]:
-            _fetcher.request(self.path, span, self._timeout_s, is_urgent=True)
+            _fetcher.request(
+                self._owner, self.path, span, self._timeout_s, is_urgent=True
+            )
         return b"".join(self._read_span(span) for span in spans)
 
     def view(self, start: int, stop: int) -> memoryview:
@@ -83,13 +94,21 @@ class RemoteFile:
     def will_need(self, start: int, stop: int, *, is_urgent: bool = False) -> None:
         """Request the bytes `[start, stop)`, for a read of exactly these bytes."""
         for span in _spans(start, stop):
-            _fetcher.request(self.path, span, self._timeout_s, is_urgent=is_urgent)
+            _fetcher.request(
+                self._owner, self.path, span, self._timeout_s, is_urgent=is_urgent
+            )
 
     def read_at_random(self, start: int, stop: int) -> None:
         """Do nothing: nothing reads ahead of a range."""
 
     def _read_span(self, span: tuple[int, int]) -> bytes:
-        answer = _fetcher.take(self.path, span, self._timeout_s)
+        answer = _fetcher.take(self._owner, self.path, span, self._timeout_s)
+        if not answer.tag:
+            raise BucketError(
+                f"{self.path}: the server sends neither an ETag nor a time of the last "
+                "change, so a replaced object would not be noticed; copy the corpus to "
+                "a disk, or use another server"
+            )
         tag = self._tag
         if tag is None:
             tag = self._tag = answer.tag
@@ -99,24 +118,40 @@ class RemoteFile:
 
 
 class RemoteFiles:
-    """Opens files in buckets; a read waits up to about `timeout_s` seconds."""
+    """Opens files in buckets; a read waits up to about `timeout_s` seconds.
+
+    What one object requested ahead, only this object reads, so that no reader gets
+    bytes of an object that was replaced before this reader opened it.
+    """
 
     is_remote = True
 
     def __init__(self, timeout_s: float) -> None:
         self.timeout_s = timeout_s
+        self._owner = next(_owners)
 
     def open(self, path: str, num_bytes: int | None = None) -> RemoteFile:
         """Return the file; sends no request."""
         if num_bytes is None:
             raise ValueError(f"{path}: the size of a remote file must be known")
-        return RemoteFile(path, num_bytes, self.timeout_s)
+        return RemoteFile(path, num_bytes, self.timeout_s, self._owner)
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Request the ranges before all hints."""
-        file = RemoteFile(path, 0, self.timeout_s)
-        for start, stop in spans:
-            file.will_need(start, stop, is_urgent=True)
+        for span in spans:
+            _fetcher.request(self._owner, path, span, self.timeout_s, is_urgent=True)
+
+    def size_of(self, url: str, num_bytes: int) -> int:
+        """Return the size of an object, by reading its first `num_bytes` bytes.
+
+        `will_open` requests these bytes for many objects at once.
+        """
+        span = (0, num_bytes)
+        return _fetcher.take(self._owner, url, span, self.timeout_s).size
+
+    def release(self) -> None:
+        """Forget what was requested ahead."""
+        _fetcher.forget(self._owner)
 
 
 def run_later(task: Callable[[], object]) -> None:
@@ -130,20 +165,6 @@ def run_later(task: Callable[[], object]) -> None:
 def fetch(url: str, most_bytes: int, timeout_s: float) -> bytes:
     """Return the content of a whole object of at most `most_bytes` bytes."""
     return _fetcher.answer_of(_Request(url, None, timeout_s, most_bytes)).data
-
-
-def size_of(url: str, num_bytes: int, timeout_s: float) -> int:
-    """Return the size of an object, by reading its first `num_bytes` bytes.
-
-    `request_sizes` requests these bytes for many objects at once.
-    """
-    return _fetcher.take(url, (0, num_bytes), timeout_s).size
-
-
-def request_sizes(urls: list[str], num_bytes: int, timeout_s: float) -> None:
-    """Request the first `num_bytes` bytes of objects, for calls of `size_of`."""
-    for url in urls:
-        _fetcher.request(url, (0, num_bytes), timeout_s, is_urgent=True)
 
 
 def _spans(start: int, stop: int) -> list[tuple[int, int]]:
@@ -195,7 +216,7 @@ class _Fetcher:
         self._urgent: deque[_Request] = deque()
         self._later: deque[_Request] = deque()
         # Requested ahead and not yet read, the oldest first.
-        self._ahead: OrderedDict[tuple[str, tuple[int, int]], _Request] = OrderedDict()
+        self._ahead: OrderedDict[_Key, _Request] = OrderedDict()
         self._bytes_ahead = 0
         self._tasks: deque[Callable[[], object]] = deque()
         self._runs_tasks = False
@@ -204,24 +225,35 @@ class _Fetcher:
         self._is_ending = False
 
     def request(
-        self, url: str, span: tuple[int, int], timeout_s: float, *, is_urgent: bool
+        self,
+        owner: int,
+        url: str,
+        span: tuple[int, int],
+        timeout_s: float,
+        *,
+        is_urgent: bool,
     ) -> None:
         """Request a range that `take` will read; drop the hint if there is no room."""
+        key = owner, url, span
         with self._changed:
-            found = self._ahead.get((url, span))
+            if self._is_ending:
+                return
+            found = self._ahead.get(key)
             if found is None:
                 request = _Request(url, span, timeout_s)
                 if self._make_room(request.num_bytes):
-                    self._ahead[url, span] = request
+                    self._ahead[key] = request
                     self._bytes_ahead += request.num_bytes
                     self._add(request, is_urgent=is_urgent)
             elif is_urgent and found.is_waiting:
                 self._urgent.append(found)
 
-    def take(self, url: str, span: tuple[int, int], timeout_s: float) -> Answer:
+    def take(
+        self, owner: int, url: str, span: tuple[int, int], timeout_s: float
+    ) -> Answer:
         """Return a range, and forget it; request it first unless that was done."""
         with self._changed:
-            request = self._ahead.pop((url, span), None)
+            request = self._ahead.pop((owner, url, span), None)
             if request is not None:
                 self._bytes_ahead -= request.num_bytes
                 if request.is_waiting:
@@ -235,8 +267,18 @@ class _Fetcher:
     def answer_of(self, request: _Request) -> Answer:
         """Send a request before all hints, and return its answer."""
         with self._changed:
+            if self._is_ending:
+                raise BucketError(
+                    f"{request.url}: cannot be read, the program is ending"
+                )
             self._add(request, is_urgent=True)
         return _outcome(request)
+
+    def forget(self, owner: int) -> None:
+        """Drop what an owner requested ahead."""
+        with self._changed:
+            for key in [key for key in self._ahead if key[0] == owner]:
+                self._drop(key)
 
     def run_later(self, task: Callable[[], object]) -> None:
         """Run a task in one background thread; see the function `run_later`."""
@@ -307,14 +349,21 @@ class _Fetcher:
     def _make_room(self, num_bytes: int) -> bool:
         """Evict stale ranges until so many bytes fit; return whether they fit."""
         now = time.monotonic()
-        while self._bytes_ahead + num_bytes > MOST_BYTES_AHEAD and self._ahead:
+        while not self._has_room(num_bytes) and self._ahead:
             key, oldest = next(iter(self._ahead.items()))
             if now - oldest.made < _STALE_S:
                 return False
-            del self._ahead[key]
-            oldest.is_waiting = False
-            self._bytes_ahead -= oldest.num_bytes
-        return self._bytes_ahead + num_bytes <= MOST_BYTES_AHEAD
+            self._drop(key)
+        return self._has_room(num_bytes)
+
+    def _has_room(self, num_bytes: int) -> bool:
+        is_small = self._bytes_ahead + num_bytes <= MOST_BYTES_AHEAD
+        return is_small and len(self._ahead) < _MOST_AHEAD
+
+    def _drop(self, key: _Key) -> None:
+        request = self._ahead.pop(key)
+        request.is_waiting = False
+        self._bytes_ahead -= request.num_bytes
 
 
 def _outcome(request: _Request) -> Answer:

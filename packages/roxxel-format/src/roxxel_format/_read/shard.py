@@ -404,6 +404,9 @@ class LocalFiles:
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Do nothing: opening a local file is quick."""
 
+    def release(self) -> None:
+        """Do nothing: the system keeps what was prefetched."""
+
 
 LOCAL = LocalFiles()
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _LARGE_BYTES = 64 << 20
-_PART_BYTES = 16 << 20
+_PART_BYTES = 8 << 20
+_UPLOAD_S = 120.0
 _T = TypeVar("_T")
 
 _ENDPOINTS = {
@@ -52,12 +53,13 @@ _first_process: int | None = None
 class Answer(NamedTuple):
     """Bytes of an object, with the size and the tag of the whole object.
 
-    Each version of an object has its own tag; None if the store has no tags.
+    Each version of an object has its own tag: its ETag, or else the time of its last
+    change. Empty if the server sends neither.
     """
 
     data: bytes
     size: int
-    tag: str | None
+    tag: str
 
 
 def read_object(
@@ -77,7 +79,7 @@ def read_object(
     store, key = _store_of(url, timeout_s)
     try:
         found = client.get(store, key, options={"range": span} if span else {})
-        size, tag = found.meta["size"], found.meta["e_tag"]
+        size, tag = found.meta["size"], _tag_of(found.meta)
         expected = size if span is None else span[1] - span[0]
         if expected > most_bytes:
             raise BucketError(
@@ -85,7 +87,7 @@ def read_object(
                 f"{most_bytes}; check the URL"
             )
         data = bytes(found.bytes())
-    except client.exceptions.NotFoundError:
+    except (FileNotFoundError, client.exceptions.NotFoundError):
         raise FileNotFoundError(
             f"{url}: there is no such object; check the URL, or write the corpus first"
         ) from None
@@ -111,7 +113,7 @@ class Listed(NamedTuple):
 def write_object(url: str, source: Path | bytes, timeout_s: float) -> None:
     """Write an object as a whole; replaces an object of this URL.
 
-    A large file is uploaded in parts, so memory stays below 256 MiB.
+    A large file is uploaded in parts, so memory stays below 128 MiB.
     """
     size = len(source) if isinstance(source, bytes) else source.stat().st_size
     in_parts = size > _LARGE_BYTES
@@ -126,8 +128,9 @@ def write_object(url: str, source: Path | bytes, timeout_s: float) -> None:
             source,
             use_multipart=in_parts,
             chunk_size=part_bytes,
-            max_concurrency=8,
+            max_concurrency=4,
         ),
+        is_upload=True,
     )
 
 
@@ -162,7 +165,7 @@ def delete_object(url: str, timeout_s: float) -> None:
     """Delete an object; an object that does not exist is no error."""
 
     def delete(client: Any, store: ObjectStore, key: str) -> None:
-        with contextlib.suppress(client.exceptions.NotFoundError):
+        with contextlib.suppress(FileNotFoundError, client.exceptions.NotFoundError):
             client.delete(store, key)
 
     _call(url, timeout_s, delete)
@@ -191,13 +194,15 @@ def _call(
     url: str,
     timeout_s: float,
     operation: Callable[[Any, ObjectStore, str], _T],
+    *,
+    is_upload: bool = False,
 ) -> _T:
     """Run an operation in a thread, so that an interrupt ends the wait for it."""
     # Imported here because it loads logging, which reading does not need.
     from concurrent.futures import Future
 
     client = _client()
-    store, key = _store_of(url, timeout_s)
+    store, key = _store_of(url, timeout_s, is_upload=is_upload)
     outcome: Future[_T] = Future()
 
     def run() -> None:
@@ -209,7 +214,7 @@ def _call(
     threading.Thread(target=run, name="roxxel-upload", daemon=True).start()
     try:
         return outcome.result()
-    except client.exceptions.NotFoundError:
+    except (FileNotFoundError, client.exceptions.NotFoundError):
         raise FileNotFoundError(
             f"{url}: there is no such bucket; create it, or check the URL"
         ) from None
@@ -263,32 +268,48 @@ def _client() -> ModuleType:
     return obstore
 
 
-def _store_of(url: str, timeout_s: float) -> tuple[ObjectStore, str]:
+def _tag_of(meta: Any) -> str:
+    """Return what tells versions of an object apart: its ETag, or its last change."""
+    changed: datetime | None = meta["last_modified"]
+    # The client gives the epoch for a change that the server does not tell.
+    is_known = changed is not None and changed.timestamp() > 0
+    return meta["e_tag"] or (changed.isoformat() if changed and is_known else "")
+
+
+def _store_of(
+    url: str, timeout_s: float, *, is_upload: bool = False
+) -> tuple[ObjectStore, str]:
     """Return the store of a URL, and the key of the object in it."""
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
     names = _ENDPOINTS.get(scheme, ())
     endpoint = next(filter(None, map(os.environ.get, names)), "")
-    return _store(scheme, host, timeout_s, endpoint, os.getpid()), key
+    # A hanging request must leave time for others. Parts of an upload share the uplink.
+    request_s = max(timeout_s, _UPLOAD_S) if is_upload else timeout_s / 4
+    return _store(scheme, host, timeout_s, request_s, endpoint, os.getpid()), key
 
 
 @lru_cache(maxsize=64)
 def _store(
-    scheme: str, host: str, timeout_s: float, endpoint: str, process: int
+    scheme: str,
+    host: str,
+    timeout_s: float,
+    request_s: float,
+    endpoint: str,
+    process: int,
 ) -> ObjectStore:
     """Make a store; the client takes `endpoint` from the environment by itself."""
     from obstore import store as stores
 
     del process  # Only part of the key of the cache.
-    # Requests run for a half of the limit, so that a repetition fits into the rest.
     options: dict[str, Any] = {
-        "timeout": timedelta(seconds=timeout_s / 2),
-        "connect_timeout": timedelta(seconds=min(5.0, timeout_s / 2)),
+        "timeout": timedelta(seconds=request_s),
+        "connect_timeout": timedelta(seconds=min(5.0, timeout_s / 4)),
         "pool_max_idle_per_host": "256",
     }
     retries: Any = {
         "max_retries": 100,
-        "retry_timeout": timedelta(seconds=timeout_s / 2),
+        "retry_timeout": timedelta(seconds=timeout_s * 3 / 4),
         "backoff": {
             "init_backoff": timedelta(seconds=min(0.1, timeout_s / 20)),
             "max_backoff": timedelta(seconds=min(5.0, timeout_s / 5)),

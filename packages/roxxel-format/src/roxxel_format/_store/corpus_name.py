@@ -214,7 +214,8 @@ def manifest_urls(url: str) -> list[str]:
 def name_in_bucket(url: str) -> tuple[str, CorpusName]:
     """Return the folder of a corpus in a bucket, and the names of its files in it.
 
-    The folder's URL ends with a slash. `CorpusName.folder` is not used.
+    The URL is a pattern or a folder. The folder's URL ends with a slash.
+    `CorpusName.folder` is not used.
 
     Raises:
         ValueError: The URL names one file, or is not a pattern that can be written to.
@@ -225,8 +226,7 @@ def name_in_bucket(url: str) -> tuple[str, CorpusName]:
             f"{url}: a corpus in a bucket has a manifest, so a single file cannot be "
             f"written there; use a pattern such as {several}"
         )
-    manifest = manifest_urls(url)[0]
-    folder, _, _ = manifest.rpartition("/")
+    folder, _, _ = manifest_urls(url)[0].rpartition("/")
     match = _PATTERN.fullmatch(url.rpartition("/")[2])
     prefix, suffix = (match[1], match[2]) if match else (_FOLDER_PREFIX, SUFFIX)
     return f"{folder}/", _numbered(Path(), prefix, suffix)

@@ -77,7 +77,7 @@ def write_to_bucket(
         )
         try:
             series.write_all(data)
-            _commit(place, extension, found, series.table, exist)
+            _commit(place, extension, found, series.table, uploads)
         except BaseException:
             series.abort()
             uploads.undo()
@@ -93,6 +93,7 @@ class _Uploads:
         self._folder = folder
         self._job = secrets.token_hex(6)
         self._names: list[str] = []
+        self.is_committing = False
 
     def new_path(self) -> tuple[Path, None]:
         """Return the path of the next shard in the temporary folder."""
@@ -106,7 +107,13 @@ class _Uploads:
         path.unlink()
 
     def undo(self) -> None:
-        """Delete the uploaded shards, unless the corpus lists them."""
+        """Delete the uploaded shards, unless the corpus lists them or may list them.
+
+        A put of the manifest that failed may still take effect. Then `clean` deletes
+        the shards later, if the corpus does not list them.
+        """
+        if self.is_committing:
+            return
         with contextlib.suppress(OSError, ValueError):
             committed = self._place.begin(replaces=False).manifest.file_names()
             self._place.discard(set(self._names) - committed)
@@ -117,15 +124,23 @@ def _commit(
     extension: Extension,
     manifest: Manifest,
     shards: ShardTable,
-    exist: Exist,
+    uploads: _Uploads,
 ) -> None:
     """Put the manifest with the new shards; `manifest` is the one before."""
-    while not place.commit(new := extension.extended(manifest, shards)):
-        if exist != "append":
+    place.check_present(dict(zip(shards.names, shards.num_bytes, strict=True)))
+    while True:
+        new = extension.extended(manifest, shards)
+        uploads.is_committing = True
+        if place.commit(new):
+            break
+        uploads.is_committing = False
+        if not extension.appends:
             raise FileExistsError(
                 f"{place.manifest}: another write was committed first, so this write "
                 'was discarded; to replace the other, write again with exist="replace"'
             )
         manifest = place.begin(replaces=False).manifest
-    if exist == "replace":
+        if set(shards.names) <= set(manifest.shards.names):
+            return  # The answer to our put was lost, and then another write appended.
+    if not extension.appends:
         place.discard(manifest.file_names() - new.file_names())

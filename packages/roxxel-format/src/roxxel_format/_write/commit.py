@@ -80,7 +80,7 @@ def read_committed(name: CorpusName, *, replaces: bool = False) -> Committed:
     try:
         return Committed(parse_manifest(data, str(name.manifest)), data)
     except ManifestError:
-        if replaces and not _is_other_json(data):
+        if replaces and not is_other_json(data):
             return Committed(Manifest(), data)
         raise
 
@@ -359,7 +359,8 @@ def _manifest_path(name: CorpusName) -> Path:
     return name.manifest
 
 
-def _is_other_json(data: bytes) -> bool:
+def is_other_json(data: bytes) -> bool:
+    """Return whether bytes are JSON, but neither a manifest nor a damaged one."""
     try:
         table = json.loads(data)
     except (ValueError, RecursionError):

@@ -9,6 +9,7 @@ transfer continues with the files that are there.
 from __future__ import annotations
 
 import contextlib
+import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,7 +23,7 @@ from roxxel_format._store.bucket import (
     replace_object,
     write_object,
 )
-from roxxel_format._store.corpus_name import name_in_bucket
+from roxxel_format._store.corpus_name import SUFFIX, manifest_urls, name_in_bucket
 from roxxel_format._store.local import names_in
 from roxxel_format._store.locks import writing
 from roxxel_format._store.output import Output
@@ -32,18 +33,21 @@ from roxxel_format._write.commit import (
     commit,
     discard,
     find_committed,
+    is_other_json,
     read_committed,
 )
 from roxxel_format.errors import ManifestError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from roxxel_format._read.files import OpenFile
     from roxxel_format._store.corpus_name import CorpusName
 
 _CHUNK_BYTES = 32 << 20
 _LEFTOVER_AGE_S = 7 * 86400.0
+_IN_BUCKET = re.compile(r"_[0-9]{5,}_000(\D|$)")
+"""The end of the number of a shard that is written to a bucket or copied."""
 
 
 class Place(ABC):
@@ -83,6 +87,19 @@ class Place(ABC):
     def discard(self, names: Iterable[str]) -> None:
         """Delete files; files that cannot be deleted now stay."""
 
+    def check_present(self, sizes: Mapping[str, int]) -> None:
+        """Raise FileNotFoundError unless the files have these sizes.
+
+        Called just before a commit: a `clean` may have deleted old files meanwhile.
+        """
+        there = self.sizes()
+        for name, size in sizes.items():
+            if there.get(name) != size:
+                raise FileNotFoundError(
+                    f"{self.folder}{name}: was deleted or replaced before the commit, "
+                    "so nothing was committed; write or copy again"
+                )
+
 
 class FolderPlace(Place):
     """A folder on a disk."""
@@ -106,7 +123,12 @@ class FolderPlace(Place):
     def sizes(self) -> dict[str, int]:
         """Return the size of every file in the folder, by name."""
         folder = self.name.folder
-        return {each: (folder / each).stat().st_size for each in names_in(folder)}
+        found: dict[str, int] = {}
+        for each in names_in(folder):
+            # Another process may have renamed its draft; a link may lead nowhere.
+            with contextlib.suppress(OSError):
+                found[each] = (folder / each).stat().st_size
+        return found
 
     def add(self, name: str, file: OpenFile, check: Callable[[Path], None]) -> None:
         """Add a copy of a file; `check` gets the path of its draft."""
@@ -130,9 +152,23 @@ class BucketPlace(Place):
 
     def __init__(self, url: str, timeout_s: float) -> None:
         self.url = url
-        self.folder, self.name = name_in_bucket(url)
         self._timeout_s = timeout_s
         self._tag: str | None = None
+        if not url.endswith(SUFFIX) and self._is_plain(url):
+            url = f"{url}_*{SUFFIX}"
+        self.folder, self.name = name_in_bucket(url)
+
+    def _is_plain(self, url: str) -> bool:
+        """Return whether `t` means the shards `t_*.rox`, as it does for a reader."""
+        of_folder, of_shards = manifest_urls(url)
+        return not self._exists(of_folder) and self._exists(of_shards)
+
+    def _exists(self, url: str) -> bool:
+        try:
+            read_object(url, (0, 1), 1, self._timeout_s)
+        except FileNotFoundError:
+            return False
+        return True
 
     def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from."""
@@ -146,7 +182,7 @@ class BucketPlace(Place):
         try:
             return Committed(parse_manifest(data, self.manifest), data)
         except ManifestError:
-            if replaces and b'"format"' in data and b'"crc32"' in data:
+            if replaces and not is_other_json(data):
                 return Committed(Manifest(), data)
             raise
 
@@ -185,11 +221,14 @@ class BucketPlace(Place):
         The manifest does not list them. Younger ones may belong to a write or a copy in
         progress, because a bucket has no locks.
         """
-        listed = self.begin(replaces=False).manifest.file_names()
+        committed = self.begin(replaces=False)
+        if committed.data is None:  # The manifest may be lost, and the shards needed.
+            return []
+        listed = committed.manifest.file_names()
         found: list[str] = []
         for each in list_folder(self.folder.rstrip("/"), self._timeout_s):
             name = each.url.rpartition("/")[2]
-            is_ours = self.name.is_own(name) and self.name.number(name) is None
+            is_ours = self.name.is_own(name) and _IN_BUCKET.search(name) is not None
             if is_ours and name not in listed and each.age_s > _LEFTOVER_AGE_S:
                 found.append(each.url)
         return sorted(found)

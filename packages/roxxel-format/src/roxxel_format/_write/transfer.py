@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import ThreadPoolExecutor
     from pathlib import Path
 
@@ -68,11 +69,18 @@ def copy_corpus(
         if exist == "error":
             _check_continues(there, manifest, place)
         pool = resources.enter_context(ThreadPoolExecutor(_THREADS, "roxxel-verify"))
-        files = _Files(contents, manifest, there, place, pool)
+        # A replaced corpus shares no file with the new one: the end of a replacement
+        # deletes the files of the corpus before, whatever another copy does meanwhile.
+        is_new = exist == "replace"
+        job = secrets.token_hex(6) if is_new else None
+        known = Manifest() if is_new else there
+        files = _Files(contents, manifest, known, place, pool, job)
         copied = files.manifest
-        is_kept = copied.pack() == found.data
-        if not is_kept:
-            _add_missing(files.missing(place.sizes()), contents, place, progress)
+        missing = files.missing({} if is_new else place.sizes())
+        _add_missing(missing, contents, place, progress)
+        is_kept = not missing and copied.pack() == found.data
+        if copied.pack() != found.data:
+            place.check_present(files.sizes())
             if not place.commit(copied):
                 raise FileExistsError(
                     f"{place.manifest}: another write was committed during this copy; "
@@ -109,7 +117,8 @@ class _Files:
     """The files of a copy. A file that the target's manifest lists keeps its name.
 
     Other files get a name that begins with their digest. So if a copy is repeated,
-    it finds the files that an interrupted copy has added.
+    it finds the files that an interrupted copy has added. With a `job`, 12 hexadecimal
+    digits, the names begin with the job instead.
     """
 
     def __init__(
@@ -119,13 +128,14 @@ class _Files:
         there: Manifest,
         place: Place,
         pool: ThreadPoolExecutor,
+        job: str | None,
     ) -> None:
         shards, name = manifest.shards, place.name
         self._there = _names_by_content(there)
         self._files: list[_File] = []
         names: list[str] = []
         for number, digest in enumerate(shards.digests):
-            new = name.unit_shard(digest[:12], number, 0).name
+            new = name.unit_shard(job or digest[:12], number, 0).name
             names.append(self._there.get(("", number, digest), new))
             check = partial(_check_shard, contents, number, pool)
             path, size = contents.paths[number], shards.num_bytes[number]
@@ -144,16 +154,17 @@ class _Files:
                 for each in manifest.earlier_columns
             ),
         )
-        self._listed = there.file_names()
 
     def missing(self, sizes: Mapping[str, int]) -> list[_File]:
-        """Return the files that the target lacks."""
+        """Return the files that the target lacks, or has with another size."""
         files = {file.name: file for file in self._files}
         return [
-            file
-            for file in files.values()
-            if file.name not in self._listed and sizes.get(file.name) != file.num_bytes
+            file for file in files.values() if sizes.get(file.name) != file.num_bytes
         ]
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size of each file by its name."""
+        return {file.name: file.num_bytes for file in self._files}
 
     def _column(self, key: str, table: ColumnTable) -> ColumnTable:
         names: list[str | None] = []
@@ -194,12 +205,11 @@ def _names_by_content(manifest: Manifest) -> dict[tuple[str, int, str], str]:
 
 
 def _add_missing(
-    files: Iterable[_File],
+    missing: Sequence[_File],
     contents: Contents,
     place: Place,
     progress: Callable[[int, int], None] | None,
 ) -> None:
-    missing = list(files)
     done, total = 0, sum(file.num_bytes for file in missing)
     for file in missing:
         place.add(file.name, contents.files.open(file.path, file.num_bytes), file.check)
