@@ -178,7 +178,9 @@ class Bucket:
     ) -> _Item:
         client = checked_client()
         _check_process()
-        store = _store(self._scheme, self._host, self._timeout_s, os.getpid())
+        names = _ENDPOINTS.get(self._scheme, ())
+        endpoint = next(filter(None, map(os.environ.get, names)), "")
+        store = _store(self._scheme, self._host, self._timeout_s, endpoint, os.getpid())
         url, deadline_s = self.url_of(name), time.monotonic() + self._timeout_s / 3
         while True:
             try:
@@ -300,7 +302,9 @@ def _reason(error: Exception) -> str:
 
 
 @lru_cache(maxsize=64)
-def _store(scheme: str, host: str, timeout_s: float, process: int) -> ObjectStore:
+def _store(
+    scheme: str, host: str, timeout_s: float, endpoint: str, process: int
+) -> ObjectStore:
     from obstore import store as stores
 
     del process  # Only part of the key of the cache.
@@ -318,7 +322,6 @@ def _store(scheme: str, host: str, timeout_s: float, process: int) -> ObjectStor
             "base": 2.0,
         },
     }
-    endpoint = next(filter(None, map(os.environ.get, _ENDPOINTS.get(scheme, ()))), "")
     if endpoint.startswith("http://"):
         options["allow_http"] = True
     kwargs: dict[str, Any] = {"client_options": options, "retry_config": retries}
