@@ -7,10 +7,12 @@ import logging
 import os
 import random
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,7 +43,7 @@ class Run:
     """A run's folder in a bucket, and the files that a server makes its objects."""
 
     def __init__(self, port: int, root: Path, name: str) -> None:
-        self.port = port
+        self.port, self.root, self.name = port, root, name
         self.url = f"s3://data/{name}/checkpoints"
         self.folder = root / "data" / name / "checkpoints"
 
@@ -426,6 +428,51 @@ def test_steps_of_a_run_that_is_replaced_are_abandoned_whole(run: Run) -> None:
     fresh = state(9)
     abandoned = Checkpointer(f"{run.url}/abandoned", fresh)
     assert abandoned.restore() == 2
+    assert equal(fresh, state(2))
+
+
+def test_no_step_is_saved_among_abandoned_steps(run: Run) -> None:
+    with run.checkpointer(1) as saving:
+        save(saving, 10, 20, 30)
+    with run.checkpointer(2) as saving:
+        assert saving.restore(10) == 10
+        save(saving, 11)
+    abandoned = Checkpointer(f"{run.url}/abandoned", state(9))
+    assert abandoned.restore() == 30
+    with pytest.raises(
+        CheckpointWriteError,
+        match=f"^{run.url}/abandoned: holds the steps that a run abandoned, so nothing",
+    ):
+        abandoned.save(31)
+    assert main(["verify", run.url, f"{run.url}/abandoned"]) == 0
+    assert (saving.steps(), abandoned.steps()) == ([10, 11], [20, 30])
+
+
+def test_threads_of_one_program_save_one_after_another(run: Run) -> None:
+    large = nnx.Dict(**{f"w{i}": few() for i in range(40)})
+    first = Checkpointer(run.url, large, timeout=60)
+    second = run.checkpointer(2)
+    set_faults(run.port, latency_s=0.1)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(save, (first, second), (2, 3)))
+    set_faults(run.port)
+    assert first.steps() in ([2, 3], [2])
+    # If step 3 was first, the save of step 2 abandoned it.
+    abandoned = Checkpointer(f"{run.url}/abandoned", state())
+    assert sorted(first.steps() + abandoned.steps()) == [2, 3]
+    assert main(["verify", run.url]) == 0
+
+
+def test_writers_that_a_person_deleted_are_not_repeated(run: Run) -> None:
+    with run.checkpointer(1) as saving:
+        save(saving, 1, 2)
+    copy = Run(run.port, run.root, f"{run.name}-copy")
+    shutil.copytree(run.folder, copy.folder)
+    (copy.folder / "writer-1.json").unlink()
+    with copy.checkpointer(2) as saving:
+        save(saving, 2, force=True)
+    fresh = state(9)
+    assert Checkpointer(copy.url, fresh).restore() == 2
     assert equal(fresh, state(2))
 
 

@@ -29,9 +29,11 @@ import secrets
 import shutil
 import socket
 import tempfile
+import threading
 import time
 import weakref
 import zlib
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -45,6 +47,7 @@ from roxxel_ckpt.buckets import Bucket, checked_client, checked_url, for_each, i
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
     CheckpointNotFoundError,
+    CheckpointTimeoutError,
     CheckpointWriteError,
 )
 
@@ -63,6 +66,9 @@ _READ_TIMEOUT_S = 60.0
 # The generation of this program in each folder, and the number of its saves there.
 _generations: dict[tuple[str, int], int] = {}
 _num_attempts: dict[str, int] = {}
+# Held while a save of this process into the folder lasts: the sweep of a second save
+# would delete the files of the first.
+_saving: defaultdict[tuple[str, int], threading.Lock] = defaultdict(threading.Lock)
 
 
 class _Attempt(NamedTuple):
@@ -279,12 +285,41 @@ class BucketFolder:
 
     @contextlib.contextmanager
     def lock(self) -> Generator[bool]:
-        """Become the writer, or raise CheckpointWriteError if a later one exists."""
-        self.take_over()
-        yield True
+        """Become the writer; wait until no other thread saves here.
+
+        Raises:
+            CheckpointWriteError: A later writer exists, or this is the folder of
+                abandoned steps.
+            CheckpointTimeoutError: The save of another thread did not end in time.
+        """
+        if self._files.url != self._url:
+            raise CheckpointWriteError(
+                f"{self}: holds the steps that a run abandoned, so nothing is saved "
+                "here; restore a step from here, and give checkpoint_path another "
+                "folder to save"
+            )
+        key = self._url, os.getpid()
+        if not _saving[key].acquire(timeout=self._timeout_s):
+            raise CheckpointTimeoutError(
+                f"{self}: the save of another thread did not end within "
+                f"{self._timeout_s:g} seconds; use one Checkpointer, or give a larger "
+                "timeout"
+            )
+        try:
+            self._become_writer()
+            yield True
+        finally:
+            _saving[key].release()
 
     def take_over(self) -> None:
-        """Become the writer, or raise CheckpointWriteError if a later one exists."""
+        """Become the writer, or raise CheckpointWriteError if a later one exists.
+
+        Nobody is the writer of abandoned steps.
+        """
+        if self._files.url == self._url:
+            self._become_writer()
+
+    def _become_writer(self) -> None:
         key = self._url, os.getpid()
         if key in _generations:
             self._check_writer(self._contents())
@@ -416,7 +451,11 @@ class BucketFolder:
     def _new_generation(self) -> int:
         about = {"host": socket.gethostname(), "started_at": time.time()}
         while True:
-            generation = max(self._contents().writers, default=0) + 1
+            # A person may have deleted the objects of earlier writers.
+            found = self._contents()
+            attempts = found.committed + found.uploaded
+            known = (*found.writers, *(a.generation for a in attempts))
+            generation = max(known, default=0) + 1
             about["token"] = secrets.token_hex(8)
             name = f"writer-{generation}.json"
             with contextlib.suppress(FileExistsError):
