@@ -169,12 +169,12 @@ def test_bytes_that_arrive_damaged_are_fetched_again(
     from roxxel_ckpt.buckets import Bucket  # where every first answer can be damaged
 
     with run.checkpointer(1) as saving:
-        save(saving, 1)
+        save(saving, 1, metrics_dict={"loss": 0.5})
     read, seen = Bucket.read, set[Any]()
 
     def wrong(bucket: Bucket, name: str, span: tuple[int, int] | None = None) -> bytes:
         data = read(bucket, name, span)
-        if span is None or (name, span) in seen:
+        if (name, span) in seen:
             return data
         seen.add((name, span))
         return data[:-1] + bytes([data[-1] ^ 1])
@@ -182,8 +182,10 @@ def test_bytes_that_arrive_damaged_are_fetched_again(
     monkeypatch.setattr(Bucket, "read", wrong)
     fresh = state(2)
     assert Checkpointer(run.url, fresh).restore(1) == 1
-    assert len(seen) > 4
+    assert len(seen) > 6
     assert equal(fresh, state(1))
+    seen.clear()
+    assert Checkpointer(run.url, fresh).best_step == 1
 
 
 def test_the_command_reads_buckets(
@@ -278,6 +280,67 @@ def test_a_bucket_that_fails_is_one_sentence(run: Run, kind: str, reason: str) -
     set_faults(run.port, kinds=[kind])
     with pytest.raises(CheckpointBucketError, match=rf"^{run.url}/: {reason}"):
         Checkpointer(run.url, fresh, timeout=4).save(3)
+
+
+def test_commits_and_deletions_are_repeated_if_a_connection_ends(run: Run) -> None:
+    with run.checkpointer(max_to_keep=1) as saving:
+        set_faults(run.port, rate=0.6, kinds=["reset"], keys=r"\.json$|^$")
+        save(saving, *range(1, 7))
+    set_faults(run.port)
+    assert run.names() == {"6", "6.json", "writer-1.json"}
+
+
+def test_a_local_disk_without_room_is_no_damage(run: Run, tmp_path: Path) -> None:
+    with run.checkpointer(1) as saving:
+        save(saving, 1, 2)
+    file = tmp_path / "file"
+    file.touch()
+    reason = r"Not a directory\); free space there, or give local= \(else TMPDIR\) an"
+    with (
+        run.checkpointer(2, local=file) as restoring,
+        pytest.raises(
+            CheckpointWriteError, match=rf"^{file}/\S+: this copy of .*{reason}"
+        ),
+    ):
+        restoring.restore()
+
+
+def test_a_reader_lists_steps_again_if_a_writer_replaced_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from roxxel_ckpt.buckets import Bucket  # where the moment can be chosen
+
+    saving = run.checkpointer(1, max_to_keep=1)
+    save(saving, 1)
+    sizes = Bucket.sizes
+
+    def late(bucket: Bucket, prefix: str) -> dict[str, int]:
+        monkeypatch.setattr(Bucket, "sizes", sizes)
+        save(saving, 2)
+        return sizes(bucket, prefix)
+
+    monkeypatch.setattr(Bucket, "sizes", late)
+    fresh = state(9)
+    assert Checkpointer(run.url, fresh).restore() == 2
+    assert equal(fresh, state(1))
+
+
+def test_a_client_that_is_not_set_up_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
+    cases = {
+        "s3": "the environment variable AWS_ENDPOINT_URL is not the URL of a server; "
+        "begin it with http:// or https://",
+        "az": "the client cannot begin (GenericError); set AZURE_STORAGE_ACCOUNT_NAME "
+        "and AZURE_STORAGE_ACCOUNT_KEY in the environment",
+    }
+    for scheme, text in cases.items():
+        url = f"{scheme}://data/run"
+        with pytest.raises(CheckpointBucketError, match=re.escape(f"{url}/: {text}")):
+            Checkpointer(url, state()).steps()
 
 
 def test_a_commit_whose_answer_is_lost_is_a_commit(run: Run) -> None:
@@ -580,6 +643,7 @@ def test_urls_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
         "s3://bucket/run?key=hidden": "s3://bucket/run: the URL has a password",
         "s3://bucket/run/../other": "names no folder in a bucket",
         "https://host/run": "cannot be written to this kind of URL",
+        "s3:/bucket/run": "is neither a path nor a URL; write s3://bucket/run as a",
     }
     for url, text in cases.items():
         with pytest.raises(ValueError, match=re.escape(text)) as refused:

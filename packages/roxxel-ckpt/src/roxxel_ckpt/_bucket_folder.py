@@ -37,18 +37,26 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_ckpt._integrity import damaged_block, wrong_size
+from roxxel_ckpt._integrity import damaged_block, is_sealed, wrong_size
 from roxxel_ckpt._local_folder import LocalFolder, absolute
 from roxxel_ckpt._names import (
     ABANDONED,
     COMMIT_FILE,
 )
-from roxxel_ckpt.buckets import Bucket, checked_client, checked_url, for_each, is_url
+from roxxel_ckpt.buckets import (
+    SCHEMES,
+    Bucket,
+    checked_client,
+    checked_url,
+    for_each,
+    is_url,
+)
 from roxxel_ckpt.errors import (
     CheckpointBucketError,
     CheckpointNotFoundError,
     CheckpointTimeoutError,
     CheckpointWriteError,
+    brief,
 )
 
 if TYPE_CHECKING:
@@ -184,7 +192,8 @@ class BucketFolder:
         directory = self._copies() / str(attempt)
         if directory not in self._opened:
             # Copies of an earlier program are not trusted.
-            (directory / COMMIT_FILE).unlink(missing_ok=True)
+            with _storing(directory):
+                (directory / COMMIT_FILE).unlink(missing_ok=True)
             self._read_commit(directory)
             prefix = f"{attempt}/{_DIGESTS}"
             names = self._files.sizes(prefix)
@@ -204,9 +213,10 @@ class BucketFolder:
 
         def prepare(name: str) -> None:
             path = directory / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("wb") as file:
-                file.truncate(digests[name].num_bytes)
+            with _storing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("wb") as file:
+                    file.truncate(digests[name].num_bytes)
 
         def download(block: tuple[str, int, int, int]) -> None:
             name, start, stop, crc = block
@@ -215,6 +225,7 @@ class BucketFolder:
                 (directory / name).unlink(missing_ok=True)
                 return
             with (
+                _storing(directory / name),
                 contextlib.suppress(FileNotFoundError),
                 (directory / name).open("r+b") as file,
             ):
@@ -491,11 +502,12 @@ class BucketFolder:
     def _read_commit(self, directory: Path) -> None:
         """Download the commit of a step as the description; do nothing without one."""
         with contextlib.suppress(FileNotFoundError):
-            text = self._bucket.read(f"{directory.name}.json")
+            text = _read_sealed(self._bucket, f"{directory.name}.json")
             _write(directory / COMMIT_FILE, text)
 
     def _copy(self, directory: Path, name: str) -> None:
-        _write(directory / name, self._files.read(f"{directory.name}/{name}"))
+        text = _read_sealed(self._files, f"{directory.name}/{name}")
+        _write(directory / name, text)
 
     def _block(
         self, directory: Path, name: str, span: tuple[int, int], crc: int
@@ -516,7 +528,8 @@ class BucketFolder:
 
     def _temporary_directory(self) -> Path:
         if self._temporary is None:
-            self._temporary = Path(tempfile.mkdtemp(prefix="roxxel-ckpt-"))
+            with _storing(Path(tempfile.gettempdir())):
+                self._temporary = Path(tempfile.mkdtemp(prefix="roxxel-ckpt-"))
             weakref.finalize(self, _remove_tree, self._temporary, os.getpid())
         return self._temporary
 
@@ -535,6 +548,12 @@ def open_folder(
     if is_url(text):
         directory = None if local is None else absolute(Path(local))
         return BucketFolder(checked_url(text), directory, timeout_s)
+    scheme, _, rest = text.partition(":/")
+    if scheme in SCHEMES:
+        raise ValueError(
+            f"{text}: is neither a path nor a URL; write {scheme}://{rest.lstrip('/')} "
+            "as a string, because pathlib removes one slash of a URL"
+        )
     if local is not None:
         raise ValueError(
             f"local={os.fspath(local)!r} is for checkpoints in a bucket; omit it, or "
@@ -588,9 +607,33 @@ def _blocks(digests: Mapping[str, FileDigest]) -> list[tuple[str, int, int, int]
     return [(name, *span) for name, d in digests.items() for span in d.spans()]
 
 
+def _read_sealed(bucket: Bucket, name: str) -> bytes:
+    """Return the bytes of a sealed object; read it twice if it arrives damaged."""
+    data = bucket.read(name)
+    return data if is_sealed(data) else bucket.read(name)
+
+
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    with _storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@contextlib.contextmanager
+def _storing(path: Path) -> Generator[None]:
+    """Raise CheckpointWriteError if the local disk refuses a file.
+
+    A full disk says nothing about the checkpoint, so the error must not count as
+    damage.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointWriteError(
+            f"{path}: this copy of a file of a bucket cannot be stored "
+            f"({error.strerror or brief(error)}); free space there, or give local= "
+            "(else TMPDIR) another directory"
+        ) from error
 
 
 def _remove_tree(path: Path, process: int) -> None:

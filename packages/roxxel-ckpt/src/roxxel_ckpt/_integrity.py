@@ -68,6 +68,15 @@ def sealed(body: Any) -> str:
     return json.dumps({"body": body, "crc32": crc_of(body)}, indent=0)
 
 
+def is_sealed(text: bytes) -> bool:
+    """Return whether a text is one that `sealed` returned, unchanged."""
+    try:
+        record = json.loads(text)
+        return record["crc32"] == crc_of(record["body"])
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
 def text_of(path: Path) -> str:
     """Return the text of a regular file.
 

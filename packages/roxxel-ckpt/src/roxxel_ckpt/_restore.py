@@ -42,6 +42,7 @@ from roxxel_ckpt.errors import (
     CheckpointMismatchError,
     CheckpointNotFoundError,
     CheckpointStateLostError,
+    CheckpointWriteError,
     brief,
 )
 
@@ -180,8 +181,13 @@ class Restorer:
                 directories.append(self._folder.step_path(step))
                 found.append(self._plan(directories[0], live, step, options))
                 return self._damage(found[0])
-            except (CheckpointBucketError, CheckpointMismatchError):
-                # A bucket that does not answer says nothing about the checkpoint.
+            except (
+                CheckpointBucketError,
+                CheckpointMismatchError,
+                CheckpointWriteError,
+            ):
+                # A bucket that does not answer, or a full local disk, says nothing
+                # about the checkpoint.
                 raise
             except CheckpointDamagedError as error:
                 text = str(error).removeprefix(f"{directories[0]}: ")

@@ -45,10 +45,18 @@ _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
+_SETTINGS = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS to a readable file of credentials",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _HTTP_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _ENDED = "the connection ended early; check the network, and try again later"
+# Every request of this module has the same effect if it is repeated, also a creation,
+# because `create` compares the bytes.
+_TRANSIENT = {"Timeout", "Connect", "Interrupted", "Request"}
 _HTTP_REASONS = {
     "Timeout": "no answer within the time limit; check the network, or raise timeout",
     "Connect": "no connection; check the network, the endpoint, and the bucket's name",
@@ -178,10 +186,9 @@ class Bucket:
     ) -> _Item:
         client = checked_client()
         _check_process()
-        names = _ENDPOINTS.get(self._scheme, ())
-        endpoint = next(filter(None, map(os.environ.get, names)), "")
-        store = _store(self._scheme, self._host, self._timeout_s, endpoint, os.getpid())
         url, deadline_s = self.url_of(name), time.monotonic() + self._timeout_s / 3
+        store = self._store(client, url)
+        pause_s = min(0.1, self._timeout_s / 30)
         while True:
             try:
                 return request(client, store)
@@ -192,9 +199,11 @@ class Bucket:
             except client.exceptions.AlreadyExistsError:
                 raise FileExistsError(f"{url}: exists already") from None
             except client.exceptions.BaseError as error:
-                # After a creation or a deletion without an answer in time, the client
-                # gives up at once.
-                if _has_no_answer(error) and time.monotonic() < deadline_s:
+                # If the connection of a creation or a deletion fails, the client gives
+                # up at once.
+                if _is_transient(error) and time.monotonic() + pause_s < deadline_s:
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, self._timeout_s / 12)
                     continue
                 # The message of the client may hold parts of the answer.
                 raise CheckpointBucketError(f"{url}: {_reason(error)}") from None
@@ -203,6 +212,23 @@ class Bucket:
                     f"{url}: the client cannot use this name; rename the variable of "
                     "this path, or the folder"
                 ) from None
+
+    def _store(self, client: ModuleType, url: str) -> ObjectStore:
+        name, endpoint = _endpoint(self._scheme)
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            raise CheckpointBucketError(
+                f"{url}: the environment variable {name} is not the URL of a server; "
+                "begin it with http:// or https://"
+            )
+        try:
+            return _store(
+                self._scheme, self._host, self._timeout_s, endpoint, os.getpid()
+            )
+        except client.exceptions.BaseError as error:
+            raise CheckpointBucketError(
+                f"{url}: the client cannot begin ({type(error).__name__}); set "
+                f"{_SETTINGS[self._scheme]} in the environment"
+            ) from None
 
 
 def is_url(text: str) -> bool:
@@ -277,9 +303,15 @@ def _check_process() -> None:
         )
 
 
-def _has_no_answer(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     found = _HTTP_KIND.search(str(error))
-    return found is not None and found[1] == "Timeout"
+    return found is not None and found[1] in _TRANSIENT
+
+
+def _endpoint(scheme: str) -> tuple[str, str]:
+    """Return the environment variable that sets the endpoint, and its value."""
+    values = ((name, os.environ.get(name)) for name in _ENDPOINTS.get(scheme, ()))
+    return next(((name, value) for name, value in values if value), ("", ""))
 
 
 def _reason(error: Exception) -> str:

@@ -25,7 +25,7 @@ from roxxel_ckpt._restore import Restorer, not_found
 from roxxel_ckpt._retention import Retention
 from roxxel_ckpt._save import Save, SaveRecord, check_shared, prepare_folder
 from roxxel_ckpt.coordination import Channel, process_count, process_index
-from roxxel_ckpt.errors import CheckpointError
+from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointError
 
 if TYPE_CHECKING:
     import os
@@ -289,7 +289,8 @@ class Checkpointer:
             CheckpointMismatchError: The checkpoint does not fit the live objects.
             CheckpointStateLostError: Reading failed after the live arrays were
                 deleted; make a new model.
-            CheckpointWriteError: The previous save failed in the background.
+            CheckpointWriteError: The previous save failed in the background, or the
+                local disk refuses the copies of files of a bucket.
             CheckpointTimeoutError: The previous save, or another process, needs more
                 than `timeout` seconds.
         """
@@ -335,7 +336,8 @@ class Checkpointer:
         Raises:
             CheckpointNotFoundError: As for `restore`.
             CheckpointDamagedError: The step is damaged, or no checkpoint is sound.
-            CheckpointWriteError: The previous save failed in the background.
+            CheckpointWriteError: The previous save failed in the background, or the
+                local disk refuses the copies of files of a bucket.
             CheckpointTimeoutError: The previous save, or another process, needs more
                 than `timeout` seconds.
         """
@@ -488,7 +490,18 @@ class Checkpointer:
         steps = _channel.agree(call, self._wait, list_steps, self._timeout_s)
         live = LiveState(self._model, self._optimizer)
         wanted = None if step is None else checked_step(step)
-        chosen = self._restorer.choose(live, steps, wanted, options)
+        try:
+            chosen = self._restorer.choose(live, steps, wanted, options)
+        except CheckpointDamagedError:
+            if wanted is not None:
+                raise
+            # A program that saves here may have deleted the steps listed above.
+            now = _channel.agree(
+                f"{call} again", lambda: None, list_steps, self._timeout_s
+            )
+            if now == steps:
+                raise
+            chosen = self._restorer.choose(live, now, wanted, options)
         if chosen is None:
             self._folder.check_has_no_misplaced_step()
         return live, chosen

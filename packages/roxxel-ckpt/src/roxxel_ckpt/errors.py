@@ -43,7 +43,10 @@ class CheckpointTimeoutError(CheckpointError, TimeoutError):
 
 
 class CheckpointWriteError(CheckpointError, OSError):
-    """A save failed; earlier checkpoints are unchanged."""
+    """A save failed, or the local disk has no room for the copies of a restore.
+
+    Checkpoints are unchanged.
+    """
 
 
 class OtherProcessError(CheckpointError):
