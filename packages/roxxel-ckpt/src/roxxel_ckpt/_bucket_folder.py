@@ -22,6 +22,7 @@ takes back that commit, and fails.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -37,7 +38,13 @@ from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_ckpt._integrity import damaged_block, is_sealed, wrong_size
+from roxxel_ckpt._integrity import (
+    damaged_block,
+    digests_from_json,
+    is_sealed,
+    unsealed,
+    wrong_size,
+)
 from roxxel_ckpt._local_folder import LocalFolder, absolute
 from roxxel_ckpt._names import (
     ABANDONED,
@@ -64,6 +71,11 @@ if TYPE_CHECKING:
 
     from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._integrity import FileDigest
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows has no `fcntl`
+    fcntl = None
 
 _DIGESTS = "digests/"
 _NAME = re.compile(r"(0|[1-9][0-9]*)\.([0-9]+)-([0-9]+)-([0-9a-f]+)")
@@ -128,6 +140,9 @@ class BucketFolder:
         self._files = Bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
         self._temporary: Path | None = None
         self._opened: set[Path] = set()
+        # Descriptors whose locks keep other processes from the copies in a directory.
+        self._claimed: dict[Path, int] = {}
+        weakref.finalize(self, _close_all, self._claimed)
 
     def __str__(self) -> str:
         return self._url
@@ -190,6 +205,10 @@ class BucketFolder:
         if attempt is None:
             return self._copies() / str(step)
         directory = self._copies() / str(attempt)
+        with _storing(directory):
+            if not self._claim(directory):
+                # Another process uploads these copies, or downloads to them.
+                directory = self._temporary_directory() / str(attempt)
         if directory not in self._opened:
             # Copies of an earlier program are not trusted.
             with _storing(directory):
@@ -280,16 +299,19 @@ class BucketFolder:
         """Remove the local copies of a step.
 
         With `keep` and a directory `local=`, the copies of this step stay, and those of
-        all other steps are removed.
+        all other steps are removed, unless another process uses them.
         """
-        if not keep or self._local is None:
+        if not keep or directory.parent != self._local:
             shutil.rmtree(directory, ignore_errors=True)
-            self._opened.discard(directory)
+            self._release(directory)
             return
         for other in directory.parent.iterdir():
             if other != directory and _NAME.fullmatch(other.name):
-                shutil.rmtree(other, ignore_errors=True)
-                self._opened.discard(other)
+                with contextlib.suppress(OSError):
+                    if self._claim(other):
+                        shutil.rmtree(other, ignore_errors=True)
+                        self._release(other)
+        self._release(directory)
 
     def tidy(self) -> None:
         """Do nothing: only a writer may remove objects."""
@@ -369,7 +391,11 @@ class BucketFolder:
     def staging(self, step: int, attempt: str, process: int) -> Path:
         """Return a local directory for the files of this process."""
         del process
-        return self._copies() / f"{step}.{attempt}"
+        directory = self._copies() / f"{step}.{attempt}"
+        # The save that creates files here reports errors on all processes.
+        with contextlib.suppress(OSError):
+            self._claim(directory)
+        return directory
 
     def deliver(self, staging: Path) -> None:
         """Upload the files of this process, several at a time."""
@@ -378,9 +404,17 @@ class BucketFolder:
             for path in staging.rglob("*")
             if path.is_file()
         ]
-        for_each(
-            lambda n: self._files.write_file(f"{staging.name}/{n}", staging / n), names
-        )
+
+        def upload(name: str) -> None:
+            try:
+                self._files.write_file(f"{staging.name}/{name}", staging / name)
+            except FileNotFoundError:
+                raise CheckpointWriteError(
+                    f"{staging / name}: was removed before its upload; let no program "
+                    "clean this directory while a save lasts"
+                ) from None
+
+        for_each(upload, names)
 
     def delivered(self, staging: Path, process: int) -> Path:
         """Download the file of digests of a process, and return its directory."""
@@ -392,11 +426,13 @@ class BucketFolder:
         """Create the commit of a step; `sweep` deletes earlier commits of the step.
 
         Raises:
-            CheckpointWriteError: Another program has become the writer.
+            CheckpointWriteError: Another program has become the writer, or an uploaded
+                file is missing.
         """
         del step
         commit = f"{staging.name}.json"
         self._check_writer(self._contents())
+        self._check_uploaded(staging)
         self._bucket.create(commit, text.encode())
         now = self._contents()
         try:
@@ -483,6 +519,18 @@ class BucketFolder:
                 "folder of its own"
             )
 
+    def _check_uploaded(self, staging: Path) -> None:
+        digests: dict[str, FileDigest] = {}
+        for path in (staging / _DIGESTS).iterdir():
+            body = unsealed(staging, f"{_DIGESTS}{path.name}")
+            digests.update(digests_from_json(body))
+        problem = self.find_missing(staging, digests)
+        if problem is not None:
+            raise CheckpointWriteError(
+                f"{self._files.url_of(staging.name)}: {problem} after the upload; save "
+                "again, and let no other program delete objects here"
+            )
+
     def _name_of(self, generation: int) -> str:
         try:
             about = json.loads(self._bucket.read(f"writer-{generation}.json"))
@@ -523,6 +571,39 @@ class BucketFolder:
                 break
         return data
 
+    def _claim(self, directory: Path) -> bool:
+        """Lock a directory of copies in `local=`; return False if another one did.
+
+        Creates the directory. Without locks of files, every claim succeeds.
+        """
+        if fcntl is None or self._local is None or directory in self._claimed:
+            return True
+        while True:
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except OSError:  # a file system without locks
+                pass
+            with contextlib.suppress(FileNotFoundError):
+                # Another process may have removed the directory before the lock.
+                if os.path.samestat(os.fstat(descriptor), directory.stat()):
+                    self._claimed[directory] = descriptor
+                    return True
+            os.close(descriptor)
+
+    def _release(self, directory: Path) -> None:
+        self._opened.discard(directory)
+        descriptor = self._claimed.pop(directory, None)
+        if fcntl is not None and descriptor is not None:
+            # Closing alone leaves the lock to a fork of this process.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            os.close(descriptor)
+
     def _copies(self) -> Path:
         return self._local or self._temporary_directory()
 
@@ -546,8 +627,11 @@ def open_folder(
     """
     text = os.fspath(location)
     if is_url(text):
-        directory = None if local is None else absolute(Path(local))
-        return BucketFolder(checked_url(text), directory, timeout_s)
+        url = checked_url(text)
+        # Several runs may share `local`.
+        name = hashlib.sha256(url.encode()).hexdigest()[:16]
+        directory = None if local is None else absolute(Path(local)) / name
+        return BucketFolder(url, directory, timeout_s)
     scheme, _, rest = text.partition(":/")
     if scheme in SCHEMES:
         raise ValueError(
@@ -605,6 +689,11 @@ def _commits(names: Iterable[str]) -> list[_Attempt]:
 
 def _blocks(digests: Mapping[str, FileDigest]) -> list[tuple[str, int, int, int]]:
     return [(name, *span) for name, d in digests.items() for span in d.spans()]
+
+
+def _close_all(claimed: dict[Path, int]) -> None:
+    while claimed:
+        os.close(claimed.popitem()[1])
 
 
 def _read_sealed(bucket: Bucket, name: str) -> bytes:
