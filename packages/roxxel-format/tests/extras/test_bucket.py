@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
@@ -511,3 +512,21 @@ def test_a_command_prints_a_failure_as_one_line(
 def test_a_timeout_must_be_positive() -> None:
     with pytest.raises(ValueError, match="timeout_s must be positive, got 0"):
         Roxxel("s3://data/wiki_*.rox", timeout_s=0)
+
+
+def test_a_client_that_is_not_set_up_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in os.environ if name.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
+    cases = {
+        "s3": "the environment variable AWS_ENDPOINT_URL is not the URL of a server; "
+        "begin it with http:// or https://",
+        "az": r"the client cannot begin \(GenericError\); set "
+        "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY in the environment",
+    }
+    for scheme, text in cases.items():
+        with pytest.raises(BucketError, match=rf"^{scheme}://data/corpus\S*: {text}"):
+            Roxxel(f"{scheme}://data/corpus.rox").read([0], 5)

@@ -36,6 +36,11 @@ _ENDPOINTS = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
 }
+_SETTINGS = {
+    "s3": "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_REGION",
+    "gs": "GOOGLE_APPLICATION_CREDENTIALS to a readable file of credentials",
+    "az": "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY",
+}
 _STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _HTTP_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
@@ -282,11 +287,23 @@ def _store_of(
     """Return the store of a URL, and the key of the object in it."""
     scheme, _, rest = url.partition("://")
     host, _, key = rest.partition("/")
-    names = _ENDPOINTS.get(scheme, ())
-    endpoint = next(filter(None, map(os.environ.get, names)), "")
+    values = ((name, os.environ.get(name)) for name in _ENDPOINTS.get(scheme, ()))
+    name, endpoint = next(((name, value) for name, value in values if value), ("", ""))
+    if endpoint and not endpoint.startswith(("http://", "https://")):
+        raise BucketError(
+            f"{url}: the environment variable {name} is not the URL of a server; begin "
+            "it with http:// or https://"
+        )
     # A hanging request must leave time for others. Parts of an upload share the uplink.
     request_s = max(timeout_s, _UPLOAD_S) if is_upload else timeout_s / 4
-    return _store(scheme, host, timeout_s, request_s, endpoint, os.getpid()), key
+    try:
+        store = _store(scheme, host, timeout_s, request_s, endpoint, os.getpid())
+    except _client().exceptions.BaseError as error:
+        raise BucketError(
+            f"{url}: the client cannot begin ({type(error).__name__}); set "
+            f"{_SETTINGS.get(scheme, 'its settings')} in the environment"
+        ) from None
+    return store, key
 
 
 @lru_cache(maxsize=64)
