@@ -272,7 +272,7 @@ def test_the_later_of_two_runs_wins(runs: Runs) -> None:
 
 @pytest.mark.usefixtures("fetched")
 def test_a_stopped_run_uploads_its_last_lines(runs: Runs) -> None:
-    slow = "\n[model_args]\nwait_s = 0.1\n"
+    slow = "\n[model_args]\nwait_s = 0.5\n"
     with runs.start(runs.config("stop", "s3://data/stop", slow), "a") as program:
         wait_for(lambda: newest_step(runs, "stop") >= 5)
         program.send_signal(signal.SIGTERM)
