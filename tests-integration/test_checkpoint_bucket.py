@@ -14,6 +14,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -787,9 +788,9 @@ def test_two_processes_share_no_disk(run: Run, tmp_path: Path) -> None:
 @pytest.fixture
 def moto(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a moto server, which has the rules of S3, with a bucket `data`."""
-    from moto.server import ThreadedMotoServer
+    server_of: Any = import_module("moto.server").ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server = server_of(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     with contextlib.closing(HTTPConnection(host, port)) as connection:
