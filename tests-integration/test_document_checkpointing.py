@@ -15,7 +15,7 @@
 | The newest `max_to_keep` checkpoints are kept | `test_lowest_loss_is_kept_beside_the_newest` |
 | The arguments of the constructor have these names, order and defaults | `test_arguments_and_defaults` |
 | `save` takes `step` and `metrics_dict`, and `restore` takes nothing | `test_arguments_and_defaults` |
-| `checkpoint_path` may be a cloud storage path | differs: `checkpoint-folders-are-paths-of-a-disk` |
+| `checkpoint_path` may be a cloud storage path | differs: `a-bucket-is-written-without-orbax` |
 | A background operation that takes longer than `timeout` is an error | `packages/roxxel-ckpt/tests/test_background.py::test_a_wait_is_bounded_and_may_be_tried_again` |
 | A model and its optimizer come back bit for bit | `packages/roxxel-ckpt/tests/test_round_trip.py::test_a_trained_state_comes_back_bit_for_bit` |
 | `save` takes whatever `int` makes a step of | `test_step_may_be_an_integer_of_any_library` |

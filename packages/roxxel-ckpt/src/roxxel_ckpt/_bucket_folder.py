@@ -46,10 +46,7 @@ from roxxel_ckpt._integrity import (
     wrong_size,
 )
 from roxxel_ckpt._local_folder import LocalFolder, absolute
-from roxxel_ckpt._names import (
-    ABANDONED,
-    COMMIT_FILE,
-)
+from roxxel_ckpt._names import ABANDONED, COMMIT_FILE
 from roxxel_ckpt.buckets import (
     SCHEMES,
     Bucket,

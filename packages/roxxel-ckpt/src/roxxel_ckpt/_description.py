@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from roxxel_ckpt._integrity import (
     FileDigest,
     crc_of,
+    digests_file,
     digests_from_json,
+    is_of_manager,
     sealed,
     text_of,
     unsealed,
@@ -31,8 +33,6 @@ from roxxel_ckpt._names import (
     V1_DIGESTS_FILE,
     V1_META_FILE,
     V1_TREE_FILE,
-    digests_file,
-    is_of_manager,
 )
 from roxxel_ckpt.errors import CheckpointDamagedError
 

@@ -17,6 +17,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from roxxel_ckpt._names import COMMIT_FILE, MANAGER_ITEM, V1_META_FILE
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _BLOCK_BYTES = 1 << 24
+# An Orbax manager writes these files and no `checkpoint.json`.
+_OF_MANAGER = ("_CHECKPOINT_METADATA", f"{MANAGER_ITEM}/_METADATA", "metrics/metrics")
 
 
 class FileDigest(NamedTuple):
@@ -241,3 +244,39 @@ def sync_directory(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def is_of_manager(directory: Path) -> bool:
+    """Return whether an Orbax manager wrote a step with the expected items.
+
+    A damaged step may lack one of the files that describe the step.
+    """
+    return not _is_committed(directory) and _num_of_manager(directory) >= 2
+
+
+def is_finished(directory: Path) -> bool:
+    """Return whether a directory on a disk holds a finished step."""
+    return _is_committed(directory) or _num_of_manager(directory) == len(_OF_MANAGER)
+
+
+def is_step(directory: Path) -> bool:
+    """Return whether a directory of any name holds a step, which may be damaged."""
+    return _is_committed(directory) or is_of_manager(directory)
+
+
+def _is_committed(directory: Path) -> bool:
+    return any((directory / name).exists() for name in (COMMIT_FILE, V1_META_FILE))
+
+
+def _num_of_manager(directory: Path) -> int:
+    return sum((directory / name).exists() for name in _OF_MANAGER)
+
+
+def digests_file(process: int) -> str:
+    """Return the path of a process's file of digests in the directory of a step."""
+    return f"digests/{process}.json"
+
+
+def escaped(text: str) -> str:
+    """Escape the slashes in one part of a leaf's name; slashes separate the parts."""
+    return text.replace("%", "%25").replace("/", "%2F")

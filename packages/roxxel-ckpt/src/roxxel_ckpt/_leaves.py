@@ -16,9 +16,7 @@ import numpy as np
 from flax import nnx
 
 from roxxel_ckpt._description import LeafSpec
-from roxxel_ckpt._names import (
-    escaped,
-)
+from roxxel_ckpt._integrity import escaped
 from roxxel_ckpt.errors import CheckpointError
 
 if TYPE_CHECKING:

@@ -17,7 +17,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_ckpt._integrity import Verifier, find_missing, sync_directory, write_synced
+from roxxel_ckpt._integrity import (
+    Verifier,
+    find_missing,
+    is_finished,
+    is_of_manager,
+    is_step,
+    sync_directory,
+    write_synced,
+)
 from roxxel_ckpt._names import (
     ABANDONED,
     COMMIT_FILE,
@@ -25,9 +33,6 @@ from roxxel_ckpt._names import (
     V1_DIGESTS_FILE,
     V1_META_FILE,
     V1_TREE_FILE,
-    is_finished,
-    is_of_manager,
-    is_step,
 )
 from roxxel_ckpt.errors import CheckpointNotFoundError, CheckpointWriteError
 

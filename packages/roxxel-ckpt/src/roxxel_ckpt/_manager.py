@@ -12,11 +12,8 @@ import json
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roxxel_ckpt._integrity import text_of
-from roxxel_ckpt._names import (
-    MANAGER_ITEM,
-    escaped,
-)
+from roxxel_ckpt._integrity import escaped, text_of
+from roxxel_ckpt._names import MANAGER_ITEM
 from roxxel_ckpt.errors import CheckpointDamagedError
 
 if TYPE_CHECKING:

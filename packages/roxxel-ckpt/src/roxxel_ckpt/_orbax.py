@@ -22,12 +22,9 @@ import tensorstore
 from etils import epath
 from orbax.checkpoint import type_handlers
 
+from roxxel_ckpt._integrity import is_of_manager
 from roxxel_ckpt._manager import ManagerLeaf, manager_leaves
-from roxxel_ckpt._names import (
-    MANAGER_ITEM,
-    STATE,
-    is_of_manager,
-)
+from roxxel_ckpt._names import MANAGER_ITEM, STATE
 from roxxel_ckpt.errors import CheckpointDamagedError, brief
 
 if TYPE_CHECKING:

@@ -25,11 +25,7 @@ from roxxel_ckpt._description import (
 )
 from roxxel_ckpt._integrity import FileDigest, Verifier
 from roxxel_ckpt._leaves import LiveState, from_stored, target_of
-from roxxel_ckpt._names import (
-    METADATA_FILE,
-    STATE,
-    listed,
-)
+from roxxel_ckpt._names import METADATA_FILE, STATE, listed
 from roxxel_ckpt.coordination import (
     Channel,
     process_count,

@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_ckpt import _orbax
 from roxxel_ckpt._description import descriptions
-from roxxel_ckpt._integrity import crc_of, digest_files, sealed, unsealed, write_synced
-from roxxel_ckpt._names import (
-    ABANDONED,
-    STATE,
+from roxxel_ckpt._integrity import (
+    crc_of,
+    digest_files,
     digests_file,
-    listed,
+    sealed,
+    unsealed,
+    write_synced,
 )
+from roxxel_ckpt._names import ABANDONED, STATE, listed
 from roxxel_ckpt.coordination import Channel, process_index
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
