@@ -324,7 +324,9 @@ def test_two_replacing_copies_share_no_files(
         target=lambda: other.copy_to("s3://data/web_*.rox", exist="replace")
     )
     first.start()
+    deadline = time.monotonic() + 30
     while Roxxel("s3://data/web_*.rox").num_documents != 1:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
 
     corpus.copy_to("s3://data/web_*.rox", exist="replace")
