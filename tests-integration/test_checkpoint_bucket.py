@@ -251,7 +251,8 @@ def test_requests_that_fail_for_a_while_are_repeated(run: Run, kinds: Any) -> No
             "no answer within the time limit; check the network, or raise timeout",
         ),
         ("403", "access was refused; check the credentials and the region in the env"),
-        ("503", r"the last answer was an error \(503 SlowDown\); try again later"),
+        # An older obstore gives the status alone.
+        ("503", r"the last answer was an error \(503( SlowDown)?\); try again later"),
     ],
 )
 def test_a_bucket_that_fails_is_one_sentence(run: Run, kind: str, reason: str) -> None:
@@ -469,9 +470,7 @@ def test_a_deletion_that_fails_leaves_the_save(
         with caplog.at_level(logging.WARNING):
             save(saving, 2)
         assert saving.steps() == [1, 2]
-        assert re.search(
-            rf"{run.url}/1: cannot be deleted \(.*503 SlowDown", caplog.text
-        )
+        assert re.search(rf"{run.url}/1: cannot be deleted \(.*\(503\b", caplog.text)
         set_faults(run.port)
         save(saving, 3)
     assert run.names() == {"3", "3.json", "writer-1.json"}
