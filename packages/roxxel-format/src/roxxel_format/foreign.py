@@ -9,13 +9,12 @@ unpickled reader opens its files by path, and raises if their fingerprint change
 
 from __future__ import annotations
 
-import contextlib
 from functools import cached_property
 from hashlib import blake2b
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from operator import index as as_index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from roxxel_format._read.line import (
     result_dtype,
 )
 from roxxel_format._read.maps import with_room
+from roxxel_format._read.separators import DocumentEnds, items_of, separated
 from roxxel_format._read.views import Documents, TokenLine, span_rows
 from roxxel_format._spec import dtypes
 from roxxel_format._store.corpus_name import absolute
@@ -50,24 +50,16 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._store.corpus_name import Filepath
 
-_SEARCHED_ITEMS = 1 << 22
+__all__ = [
+    "DocumentEnds",
+    "FlatTokens",
+    "MappedTokens",
+    "MegatronTokens",
+    "Roxxel02Tokens",
+]
+
 _SAMPLED_BLOCKS = 1024
 _SAMPLE_SIZE = 4096
-
-
-class DocumentEnds(NamedTuple):
-    """Where the documents of a line of tokens end, and the next documents begin.
-
-    `stops` ascend to the number of tokens. `separators` are the numbers of separator
-    tokens at the end of each document: an array of the same shape, or 0 for all.
-
-    Example:
-        >>> DocumentEnds(np.array([3, 5])).stops.tolist()
-        [3, 5]
-    """
-
-    stops: npt.NDArray[np.int64]
-    separators: npt.NDArray[np.int64] | int = 0
 
 
 class MappedTokens:
@@ -350,7 +342,7 @@ class Roxxel02Tokens(MappedTokens):
                     f"{path}: holds {identity.dtype}, but {paths[0]} holds {stored}; "
                     "open them as two corpora, or pass dtype"
                 )
-        end = None if separator is None else _items_of(separator, stored)
+        end = None if separator is None else items_of(separator, stored)
 
         def again(number: int) -> BlockFile:
             file = opened(paths[number])
@@ -368,7 +360,7 @@ class Roxxel02Tokens(MappedTokens):
         def documents() -> DocumentEnds:
             if end is None:
                 return DocumentEnds(np.array([len(line)], np.int64))
-            return _separated(line, bounds, end)
+            return separated(line, bounds, end)
 
         super().__init__(
             line, documents, b"" if end is None else end.tobytes(), tokenizer
@@ -398,89 +390,6 @@ def _of_one_file(
         stops = np.array([tokens.size], np.int64)
     line = Line((0, tokens.size), tokens.dtype, lambda _: file, piece, 1)
     return line, lambda: DocumentEnds(stops), stops.data
-
-
-def _items_of(separator: float | bytes, dtype: np.dtype[Any]) -> Tokens:
-    if isinstance(separator, bytes):
-        if not separator or len(separator) % dtype.itemsize:
-            raise ValueError(
-                f"separator has {len(separator)} bytes, but an item of {dtype} has "
-                f"{dtype.itemsize}; such a separator misaligned all later items, so "
-                "write this corpus again from its texts"
-            )
-        return np.frombuffer(separator, dtype)
-    with contextlib.suppress(OverflowError, TypeError, ValueError):
-        items = np.array([separator]).astype(dtype)
-        if items[0] == separator:
-            return items
-    raise ValueError(
-        f"separator={separator!r} is not a value of {dtype}; pass a token or its bytes"
-    )
-
-
-def _separated(line: Line[BlockFile], bounds: list[int], end: Tokens) -> DocumentEnds:
-    """Find the documents of a line by their separator, `end`.
-
-    `bounds` are the bounds of the shards in the line.
-    """
-    size, stop = end.size, len(line)
-    found_begins: list[int] = []  # Where separators, or rows of separators, begin.
-    found_stops: list[int] = []
-    for start in range(0, stop, _SEARCHED_ITEMS):
-        items = line.range(start, min(start + _SEARCHED_ITEMS + size - 1, stop))
-        is_found = np.ones(max(0, items.size - size + 1), np.bool_)
-        for at, item in enumerate(end):
-            is_found &= items[at : at + is_found.size] == item
-        for begin in (np.flatnonzero(is_found) + start).tolist():
-            if found_stops and begin < found_stops[-1]:  # It overlaps the one before.
-                continue
-            if found_stops and begin == found_stops[-1]:
-                found_stops[-1] += size
-            else:
-                found_begins.append(begin)
-                found_stops.append(begin + size)
-    begins, stops = np.array(found_begins, np.int64), np.array(found_stops, np.int64)
-    begins, stops = _with_padding(line, bounds, end, begins, stops)
-    if (stops[-1] if stops.size else 0) < stop:  # A document without a separator.
-        begins, stops = np.append(begins, stop), np.append(stops, stop)
-    return DocumentEnds(stops, stops - begins)
-
-
-def _with_padding(
-    line: Line[BlockFile],
-    bounds: list[int],
-    end: Tokens,
-    begins: npt.NDArray[np.int64],
-    stops: npt.NDArray[np.int64],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Extend rows of separators over the incomplete separators that pad blocks.
-
-    The first Roxxel filled the last block of each write with separators, of which the
-    last may be incomplete. The next write begins with the next block, of the same shard
-    or of another. A document may begin like a separator just before the end of a block.
-    So within a shard, padding follows at least two separators: the document's, and the
-    first of the padding.
-    """
-    if end.size == 1 or not stops.size:
-        return begins, stops
-    for number, (first, last) in enumerate(pairwise(bounds)):
-        low, high = np.searchsorted(stops, (first, last)).tolist()
-        if low == high:
-            continue
-        ends = line.file(number).block_ends + first
-        next_ends = ends[np.searchsorted(ends, stops[low:high], "right")]
-        is_near = next_ends - stops[low:high] < end.size
-        for row in (np.flatnonzero(is_near) + low).tolist():
-            start, stop = int(stops[row]), int(next_ends[row - low])
-            if row + 1 < stops.size and begins[row + 1] < stop:
-                continue
-            if stop < last and start - begins[row] < 2 * end.size:
-                continue
-            if np.array_equal(line.range(start, stop), end[: stop - start]):
-                stops[row] = stop
-    # If a document without tokens follows the padding, two rows touch.
-    is_apart = begins[1:] != stops[:-1]
-    return begins[np.append(1, is_apart) > 0], stops[np.append(is_apart, 1) > 0]
 
 
 def _opened_again(
