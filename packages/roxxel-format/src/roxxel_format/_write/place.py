@@ -1,4 +1,4 @@
-"""Where a transfer puts shards and manifest: a folder on a disk, or a bucket.
+"""Where a corpus is: a folder on a disk, or a bucket.
 
 Files are added complete and under names that depend on their content. A commit then
 compares and replaces the manifest: on a disk under a lock, in a bucket by one
@@ -34,14 +34,18 @@ from roxxel_format._write.commit import (
     discard,
     find_committed,
     is_other_json,
+    leftovers,
     read_committed,
+    remove_idle_locks,
+    withdraw,
 )
-from roxxel_format.errors import ManifestError
+from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from roxxel_format._read.files import OpenFile
+    from roxxel_format._spec.tables import ShardTable
     from roxxel_format._store.corpus_name import CorpusName
 
 _CHUNK_BYTES = 32 << 20
@@ -87,6 +91,10 @@ class Place(ABC):
     def discard(self, names: Iterable[str]) -> None:
         """Delete files; files that cannot be deleted now stay."""
 
+    @abstractmethod
+    def withdraw(self) -> None:
+        """Remove the manifest that `begin` committed, unless files depend on it."""
+
     def check_present(self, sizes: Mapping[str, int]) -> None:
         """Raise FileNotFoundError unless the files have these sizes.
 
@@ -108,16 +116,18 @@ class FolderPlace(Place):
         self.name = name
         self.folder = f"{name.folder}/"
         name.folder.mkdir(parents=True, exist_ok=True)
+        resources.callback(remove_idle_locks, name)
         resources.enter_context(writing(name))
         self._found = Committed(Manifest(), None)
+        self._began = False
 
     def begin(self, *, replaces: bool) -> Committed:
         """Return the manifest to begin from; commits one if there is none."""
         self._found = find_committed(self.name, replaces=replaces)
         if self._found.data is None:
             # Readers treat shards without a manifest as a corpus.
-            began = commit(self.name, self._found, Manifest())
-            self._found = BEGUN if began else read_committed(self.name)
+            self._began = commit(self.name, self._found, Manifest())
+            self._found = BEGUN if self._began else read_committed(self.name)
         return self._found
 
     def sizes(self) -> dict[str, int]:
@@ -145,6 +155,12 @@ class FolderPlace(Place):
     def discard(self, names: Iterable[str]) -> None:
         """Delete files; files that cannot be deleted now stay."""
         discard(self.name, names)
+
+    def withdraw(self) -> None:
+        """Remove the manifest that `begin` committed, unless files depend on it."""
+        with contextlib.suppress(OSError, ShardError):
+            if self._began and {*leftovers(self.name)} <= {self.name.manifest}:
+                withdraw(self.name)
 
 
 class BucketPlace(Place):
@@ -238,6 +254,67 @@ class BucketPlace(Place):
         for each in names:
             with contextlib.suppress(OSError):
                 delete_object(self.folder + each, self._timeout_s)
+
+    def withdraw(self) -> None:
+        """Do nothing: in a bucket, `begin` commits no manifest."""
+
+
+class Publication:
+    """The commit of new shards at a place.
+
+    If another write committed since this write began, an append begins again from the
+    new manifest, and any other write fails. While `may_be_committed`, a commit is in
+    progress or its answer was lost, so the corpus may list the new shards: do not
+    delete them.
+
+    Args:
+        place: Where the corpus is.
+        found: The manifest from which the write began.
+        extend: Returns a manifest with new shards.
+        appends: Whether `extend` keeps the shards of the manifest.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        found: Manifest,
+        extend: Callable[[Manifest, ShardTable], Manifest],
+        *,
+        appends: bool,
+    ) -> None:
+        self._place = place
+        self._found = found
+        self._extend = extend
+        self._appends = appends
+        self.may_be_committed = False
+
+    def commit(self, shards: ShardTable) -> None:
+        """Commit shards that are complete at the place.
+
+        Raises:
+            FileExistsError: Another write was committed first, and this write does not
+                append.
+            FileNotFoundError: A shard is missing.
+        """
+        place, found = self._place, self._found
+        place.check_present(dict(zip(shards.names, shards.num_bytes, strict=True)))
+        while True:
+            new = self._extend(found, shards)
+            self.may_be_committed = True
+            if place.commit(new):
+                break
+            self.may_be_committed = False
+            if not self._appends:
+                raise FileExistsError(
+                    f"{place.manifest}: another write was committed first, so this "
+                    "write was discarded; to replace the other, write again with "
+                    'exist="replace"'
+                )
+            found = place.begin(replaces=False).manifest
+            if set(shards.names) <= set(found.shards.names):
+                return  # The answer to our put was lost, and another write appended.
+        if not self._appends:
+            place.discard(found.file_names() - new.file_names())
 
 
 def copy_into(output: Output, file: OpenFile) -> None:

@@ -136,7 +136,7 @@ def _parquet_rows(path: str, file: BinaryIO, field: str) -> Iterator[object]:
     row = 0
     for column in _columns(path, table, field):
         for value in column:
-            yield _column_document(path, row, value)
+            yield column_document(path, row, value)
             row += 1
 
 
@@ -159,7 +159,7 @@ def _columns(path: str, table: Any, field: str) -> Iterator[Any]:
         )
 
 
-def _column_document(path: str, row: int, value: Any) -> object:
+def column_document(path: str, row: int, value: Any) -> object:
     """Return a text, or a list of tokens as an array."""
     items: Any = getattr(value, "values", None)
     what = "a null"
