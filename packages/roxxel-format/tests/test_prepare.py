@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
+from roxxel_format._prepare import documents
+from roxxel_format._prepare.inputs import documents_in
 from roxxel_format.cli import main
-from roxxel_format.prepare import documents
-from roxxel_format.prepare.inputs import documents_in
 
 from .helpers import names_in
 
@@ -250,7 +250,7 @@ def test_a_process_killed_after_the_commit_commits_once(
 _KILLED = """
 import os, signal, sys
 from roxxel_format.cli import main
-from roxxel_format.prepare import runners, unit_writer
+from roxxel_format._prepare import runners, unit_writer
 
 left = int(sys.argv[1])
 
@@ -367,7 +367,7 @@ def test_a_pipe_is_read_by_one_process(
 
 _DIES = """
 import os, signal
-from roxxel_format.prepare import runners
+from roxxel_format._prepare import runners
 
 class Writer:
     def write_unit(self, number):

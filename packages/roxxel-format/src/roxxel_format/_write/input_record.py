@@ -28,7 +28,7 @@ class Inputs:
 
     Attributes:
         paths: The files in the order of the corpus; `-` is the standard input.
-        form: A format of `prepare.inputs`; None to infer it from each name.
+        form: A format of `_prepare.inputs`; None to infer it from each name.
         field: Key of the document in JSON objects, or name of the Parquet column.
         recorded: The record for JSON: `format`, `field`, the `number` of files, and
             four lists with a row for each group of consecutive files: name of the first

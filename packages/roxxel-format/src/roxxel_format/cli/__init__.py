@@ -14,11 +14,11 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from roxxel_format._prepare.inputs import FORMATS
+from roxxel_format._prepare.units import UNIT_BYTES
 from roxxel_format._version import __version__
 from roxxel_format._write.options import Separator
 from roxxel_format.cli import reading, values, writing
-from roxxel_format.prepare.inputs import FORMATS
-from roxxel_format.prepare.units import UNIT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,6 +8,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from roxxel_format._prepare.committing import commit_units
+from roxxel_format._prepare.listing import expanded
+from roxxel_format._prepare.preparation import PartSummary, prepare
+from roxxel_format._prepare.runners import ProcessRunner
+from roxxel_format._prepare.units import units_of
 from roxxel_format._read.contents import resolved_to_read
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import (
@@ -22,11 +27,6 @@ from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.target import name_to_write
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
-from roxxel_format.prepare.committing import commit_units
-from roxxel_format.prepare.listing import expanded
-from roxxel_format.prepare.preparation import PartSummary, prepare
-from roxxel_format.prepare.runners import ProcessRunner
-from roxxel_format.prepare.units import units_of
 
 if TYPE_CHECKING:
     import argparse

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
+from roxxel_format._prepare.inputs import documents_in, is_old_shard
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
-from roxxel_format.prepare.inputs import documents_in, is_old_shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
-    from roxxel_format.prepare.unit import Part
+    from roxxel_format._prepare.unit import Part
 
 
 @dataclass

@@ -19,9 +19,9 @@ from roxxel_format.errors import ManifestError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from roxxel_format._prepare.unit import Unit
     from roxxel_format._write.input_record import Inputs
     from roxxel_format._write.options import Exist
-    from roxxel_format.prepare.unit import Unit
 
 _FORMAT = "roxxel plan"
 _VERSION = 1

@@ -9,6 +9,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
+from roxxel_format._prepare.plan import parse_plan, parse_record
 from roxxel_format._spec.tables import ShardTable
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.urls import is_url
@@ -19,15 +20,14 @@ from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError
 from roxxel_format._write.target import name_to_write
-from roxxel_format.prepare.plan import parse_plan, parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from roxxel_format._prepare.plan import Plan, UnitRecord
     from roxxel_format._spec.manifest import Manifest
     from roxxel_format._write.options import WriteSummary
     from roxxel_format._write.place import Place
-    from roxxel_format.prepare.plan import Plan, UnitRecord
 
 _MAX_NAMED = 10
 

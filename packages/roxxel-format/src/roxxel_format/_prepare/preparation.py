@@ -25,6 +25,19 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from roxxel_format._prepare.committing import (
+    commit_plan,
+    is_committed,
+    missing_units,
+)
+from roxxel_format._prepare.documents import Documents
+from roxxel_format._prepare.input_file import InputError
+from roxxel_format._prepare.inputs import is_old_shard, is_present_shard
+from roxxel_format._prepare.plan import Plan, check_same, parse_plan
+from roxxel_format._prepare.runners import ProcessRunner
+from roxxel_format._prepare.unit import Part
+from roxxel_format._prepare.unit_writer import UnitWriter
+from roxxel_format._prepare.units import UNIT_BYTES, units_of
 from roxxel_format._read.foreign_files import is_untyped
 from roxxel_format._spec.dtypes import stored_dtype, stored_name
 from roxxel_format._store.corpus_name import absolute
@@ -47,30 +60,17 @@ from roxxel_format._write.series import NoDocumentsError
 from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import ShardError
 from roxxel_format.foreign import Roxxel02Tokens
-from roxxel_format.prepare.committing import (
-    commit_plan,
-    is_committed,
-    missing_units,
-)
-from roxxel_format.prepare.documents import Documents
-from roxxel_format.prepare.input_file import InputError
-from roxxel_format.prepare.inputs import is_old_shard, is_present_shard
-from roxxel_format.prepare.plan import Plan, check_same, parse_plan
-from roxxel_format.prepare.runners import ProcessRunner
-from roxxel_format.prepare.unit import Part
-from roxxel_format.prepare.unit_writer import UnitWriter
-from roxxel_format.prepare.units import UNIT_BYTES, units_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from roxxel_format._prepare.runners import Runner
+    from roxxel_format._prepare.unit import Unit
     from roxxel_format._spec.manifest import Manifest
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.input_record import Inputs
     from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
     from roxxel_format._write.place import Place
-    from roxxel_format.prepare.runners import Runner
-    from roxxel_format.prepare.unit import Unit
 
 
 @dataclass(frozen=True)

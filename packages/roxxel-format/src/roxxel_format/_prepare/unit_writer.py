@@ -12,22 +12,22 @@ from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
+from roxxel_format._prepare.documents import Documents
+from roxxel_format._prepare.plan import UnitRecord, parse_record
 from roxxel_format._spec.tables import ShardTable
 from roxxel_format._write.intake import Intake, load_tokenizer
 from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
-from roxxel_format.prepare.documents import Documents
-from roxxel_format.prepare.plan import UnitRecord, parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from roxxel_format._prepare.unit import Unit
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.options import WriteOptions
     from roxxel_format._write.place import Place
     from roxxel_format._write.tokenizers import Tokenizer
-    from roxxel_format.prepare.unit import Unit
 
 
 class UnitWriter:

@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
+from roxxel_format._prepare.input_file import (
+    InputError,
+    as_seekable,
+    library,
+    opened,
+    reason,
+)
 from roxxel_format._read.foreign_files import (
     check_not_negative,
     is_roxxel02,
@@ -17,19 +24,12 @@ from roxxel_format._read.foreign_files import (
 )
 from roxxel_format._spec.layout import is_shard_head
 from roxxel_format.errors import ShardError
-from roxxel_format.prepare.input_file import (
-    InputError,
-    as_seekable,
-    library,
-    opened,
-    reason,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from roxxel_format._prepare.unit import Span
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format.prepare.unit import Span
 
 _BY_SUFFIX = {
     ".jsonl": "jsonl",

@@ -9,15 +9,15 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from roxxel_format.prepare.input_file import opened
-from roxxel_format.prepare.inputs import format_of, parquet_table
-from roxxel_format.prepare.unit import Part, Unit
+from roxxel_format._prepare.input_file import opened
+from roxxel_format._prepare.inputs import format_of, parquet_table
+from roxxel_format._prepare.unit import Part, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from roxxel_format._prepare.unit import Span
     from roxxel_format._write.input_record import Inputs
-    from roxxel_format.prepare.unit import Span
 
 UNIT_BYTES = 1 << 26
 """Least size of a unit, unless the caller chooses."""
