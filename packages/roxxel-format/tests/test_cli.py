@@ -3,27 +3,19 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import multiprocessing
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel_format import Roxxel, ShardError
+from roxxel_format import Roxxel
 from roxxel_format.cli import main
-from roxxel_format.prepare.inputs import documents_in
 
-from .helpers import corpus_of, documents_of, names_in
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .helpers import corpus_of, documents_of
 
 
 def run(*arguments: object) -> int:
@@ -323,179 +315,6 @@ def test_sizes_have_units(tmp_path: Path, text: Path) -> None:
     assert caught.value.code == 2
 
 
-def texts(folder: Path, count: int) -> list[Path]:
-    paths = [folder / f"{number}.txt" for number in range(count)]
-    for number, path in enumerate(paths):
-        path.write_text("x" * number, encoding="utf-8")
-    return paths
-
-
-def test_any_number_of_workers_gives_the_same_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs = texts(tmp_path, 5)
-    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 2)
-
-    for workers in (1, 2):
-        target = tmp_path / f"by_{workers}" / "c_*.rox"
-        assert run("write", target, *inputs, "--workers", workers) == 0
-
-    one, two = (tmp_path / f"by_{workers}" for workers in (1, 2))
-    names = names_in(one)
-    assert len(names) == 4
-    assert names == names_in(two)
-    assert [(one / name).read_bytes() for name in names] == [
-        (two / name).read_bytes() for name in names
-    ]
-    texts_read = [document.tobytes() for document in Roxxel(one).documents]
-    assert texts_read == [b"x" * number for number in range(5)]
-
-
-def test_an_interrupted_preparation_goes_on_with_what_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    inputs = texts(tmp_path, 4)
-    inputs[3].write_bytes(b"\xff")
-    target = tmp_path / "out" / "c_*.rox"
-    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
-    assert run("write", target, *inputs) == 1
-    assert "3.txt: not UTF-8 text" in capsys.readouterr().err
-
-    read: list[str] = []
-    real = documents_in
-
-    def noted(path: str, *arguments: Any) -> Iterator[object]:
-        read.append(path)
-        return real(path, *arguments)
-
-    monkeypatch.setattr("roxxel_format.prepare.runner.documents_in", noted)
-    assert run("write", target, *inputs) == 1
-    # The first document decides the dtype; then only the unit that failed is read.
-    assert read == [str(inputs[0]), str(inputs[3])]
-    assert len(Roxxel(target).leftovers()) == 3
-    with pytest.raises(ShardError, match="interrupted"):
-        _ = Roxxel(target).num_tokens
-    inputs[3].write_text("xxx", encoding="utf-8")
-    os.utime(inputs[3], ns=(0, 0))
-    assert run("write", target, *inputs) == 0
-    assert Roxxel(target).num_documents == 4
-    assert Roxxel(target).leftovers() == []
-
-
-def test_a_killed_preparation_goes_on_to_the_same_corpus(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs = texts(tmp_path, 4)
-    inputs[2].unlink()
-    os.mkfifo(inputs[2])
-    target = tmp_path / "out" / "c_*.rox"
-    script = (
-        "import sys; from roxxel_format.cli import main; "
-        "from roxxel_format.prepare import runner; runner._UNIT_SIZE = 0; "
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    command = [sys.executable, "-c", script, "write", str(target), *map(str, inputs)]
-    writer = subprocess.Popen(command)
-    # Opening returns when the writer reads the third unit.
-    with inputs[2].open("wb"):
-        writer.send_signal(signal.SIGKILL)
-        assert writer.wait() == -signal.SIGKILL
-    inputs[2].unlink()
-    inputs[2].write_text("xx", encoding="utf-8")
-    before = {path: path.read_bytes() for path in target.parent.glob("c_*.rox")}
-    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 0)
-
-    assert run("write", target, *inputs) == 0
-
-    other = tmp_path / "other" / "c_*.rox"
-    assert run("write", other, *inputs) == 0
-    assert len(before) == 2
-    assert names_in(target.parent) == names_in(other.parent)
-    for name in names_in(other.parent):
-        assert (target.parent / name).read_bytes() == (other.parent / name).read_bytes()
-
-
-def test_the_same_files_can_be_appended_and_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs = texts(tmp_path, 3)
-    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
-    target = tmp_path / "out" / "c_*.rox"
-    for exist, count in (("keep", 3), ("append", 6), ("append", 9), ("replace", 3)):
-        assert run("write", target, *inputs, "--exist", exist) == 0
-        with Roxxel(target) as corpus:
-            texts_read = [each.tobytes() for each in corpus.documents]
-        assert texts_read == [b"", b"x", b"xx"] * (count // 3)
-    Roxxel(target).verify()
-
-
-def test_a_document_larger_than_a_shard_goes_on_inside_its_unit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
-    lines = ["a" * 30_000, "b", "c" * 70_000]
-    inputs = [tmp_path / "0.txt", tmp_path / "1.txt", tmp_path / "2.txt"]
-    for path, line in zip(inputs, lines, strict=True):
-        path.write_text(line, encoding="utf-8")
-    target = tmp_path / "c_*.rox"
-
-    assert run("write", target, *inputs, "--max-shard-bytes", 32768) == 0
-
-    with Roxxel(target) as corpus:
-        assert [each.tobytes().decode() for each in corpus.documents] == lines
-        assert len(list(tmp_path.glob("c_*.rox"))) > len(lines)
-
-
-def test_one_file_is_written_by_one_process(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    inputs = texts(tmp_path, 2)
-
-    assert run("write", tmp_path / "c.rox", *inputs, "--workers", 2) == 1
-
-    assert "one process writes one file; leave --workers out" in capsys.readouterr().err
-    assert not (tmp_path / "c.rox").exists()
-
-
-def test_clean_gives_an_interrupted_preparation_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inputs = texts(tmp_path, 4)
-    inputs[3].write_bytes(b"\xff")
-    target = tmp_path / "out" / "c_*.rox"
-    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
-    assert run("write", target, *inputs) == 1
-
-    assert run("clean", target) == 0
-
-    assert names_in(target.parent) == []
-
-
-def test_a_worker_that_is_killed_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    inputs = texts(tmp_path, 4)
-    inputs[2].unlink()
-    os.mkfifo(inputs[2])
-    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 0)
-
-    def kill_worker() -> None:
-        # Opening returns when a worker has opened its end to read.
-        with inputs[2].open("wb"):
-            (worker, *_) = multiprocessing.active_children()
-            worker.kill()
-
-    killer = threading.Thread(target=kill_worker, daemon=True)
-    killer.start()
-    code = run("write", tmp_path / "c_*.rox", *inputs, "--workers", 2)
-    killer.join()
-
-    assert code == 1
-    error = capsys.readouterr().err
-    assert "a worker process ended early, perhaps for lack of memory; write ag" in error
-    assert error.count("\n") == 1
-
-
 def test_a_wrong_document_names_its_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -510,38 +329,6 @@ def test_a_wrong_document_names_its_file(
     assert run("write", tmp_path / "c.rox", *inputs) == 1
     error = capsys.readouterr().err
     assert "b.jsonl: document 1: dtype float64 cannot be stored as uint32" in error
-
-
-@pytest.mark.parametrize("unit_size", [1, 1 << 20])
-def test_text_and_ready_made_tokens_do_not_mix_wherever_units_end(
-    unit_size: int,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", unit_size)
-    for name, rows in (("a", '"text"\n'), ("b", "[3]\n")):
-        (tmp_path / f"{name}.jsonl").write_text(rows, encoding="utf-8")
-    inputs = sorted(tmp_path.glob("*.jsonl"))
-
-    assert run("write", tmp_path / "c.rox", *inputs) == 1
-
-    error = capsys.readouterr().err
-    assert "b.jsonl: " in error
-    assert "write text and ready-made tokens into different corpora" in error
-
-
-def test_empty_arrays_do_not_decide_the_dtype_wherever_units_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number, values in enumerate(([], np.array([1], np.uint16))):
-        np.save(tmp_path / f"{number}.npy", np.array(values))
-    inputs = sorted(tmp_path.glob("*.npy"))
-    for unit_size in (1, 1 << 20):
-        monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", unit_size)
-        target = tmp_path / f"{unit_size}.rox"
-        assert run("write", target, *inputs) == 0
-        assert Roxxel(target).dtype == np.uint16
 
 
 def test_info_shows_versions_and_columns(
@@ -669,13 +456,15 @@ def test_clean_says_in_its_help_what_it_removes(
 
     text = " ".join(capsys.readouterr().out.split())
     assert "shards and columns of this corpus that its manifest does not list" in text
-    assert "Files that the manifest lists, and files that are not shards, stay." in text
+    assert "Files that the manifest lists, files that are not shards, and the plan" in (
+        text
+    )
 
 
 def test_clean_says_what_it_did(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("write", tmp_path / "c_*.rox", *texts(tmp_path, 1)) == 0
+    Roxxel(tmp_path / "c_*.rox").write(["one"])
     shutil.copy(tmp_path / "c_00000.rox", tmp_path / "c_00007.rox")
     capsys.readouterr()
 

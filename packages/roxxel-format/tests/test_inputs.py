@@ -319,13 +319,15 @@ def test_an_input_that_cannot_be_read_is_named(
     assert capsys.readouterr().err == f"roxxel-format: {path}: Input/output error\n"
 
 
-def test_an_input_that_is_a_folder_is_named(
+def test_an_input_folder_without_files_is_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "sub").mkdir()
+
     assert main(["write", str(tmp_path / "c.rox"), str(tmp_path)]) == 1
 
     assert capsys.readouterr().err == (
-        f"roxxel-format: {tmp_path}: is a folder; name the files in it\n"
+        f"roxxel-format: {tmp_path}: the folder holds no file; check the path\n"
     )
 
 

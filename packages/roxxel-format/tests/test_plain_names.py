@@ -200,7 +200,9 @@ def test_the_command_takes_plain_names(
 
     assert "a write could delete files of" in capsys.readouterr().err
     assert Roxxel("a").num_tokens + Roxxel("b").num_tokens == 5000
-    assert {"a_00000.rox", "b_00000.rox", "t_00000.rox"} < set(names_in(tmp_path))
+    names = names_in(tmp_path)
+    assert {"a_00000.rox", "b_00000.rox", "t_manifest.json"} < set(names)
+    assert "t.rox" not in names
 
 
 def test_old_shards_are_found_by_a_plain_name(tmp_path: Path) -> None:

@@ -506,12 +506,16 @@ class Roxxel:
             return place.leftovers()
         return [str(path) for path in leftovers(name_to_write(self.filepath))]
 
-    def remove_leftovers(self) -> list[str]:
+    def remove_leftovers(self, *, abandon: bool = False) -> list[str]:
         """Remove the files of interrupted writes, and return their paths.
 
         Removes the hidden drafts of the corpus. If the corpus has a manifest, also
         removes the shards and columns that the manifest does not list. Files that only
         have the names of shards stay. Without a manifest, also removes the lock files.
+
+        Args:
+            abandon: Also give up a preparation from files that is not committed:
+                remove its plan and the shards of its finished units.
 
         Raises:
             BlockingIOError: A write is in progress.
@@ -519,13 +523,13 @@ class Roxxel:
         """
         place = self._bucket_place()
         if place is not None:
-            found = place.leftovers()
+            found = place.leftovers(abandon=abandon)
             place.discard(url.rpartition("/")[2] for url in found)
             return found
         name = name_to_write(self.filepath)
         if not has_files(name):
             raise FileNotFoundError(f"{self.filepath}: no such corpus; check the path")
-        return [str(path) for path in remove_leftovers(name)]
+        return [str(path) for path in remove_leftovers(name, abandon=abandon)]
 
     def close(self) -> None:
         """Close all files; the next use opens the same version again."""

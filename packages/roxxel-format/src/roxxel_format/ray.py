@@ -17,7 +17,7 @@ from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.distributed import DistributedWrite, Job, TaskShards
 from roxxel_format._write.options import Separator, WriteOptions
-from roxxel_format.prepare.inputs import column_document
+from roxxel_format._prepare.inputs import column_document
 
 if TYPE_CHECKING:
     import os

@@ -220,8 +220,55 @@ def test_the_command_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(arguments) == 0
     assert "wrote 6 tokens (uint8) in 2 documents" in capsys.readouterr().out
     assert Roxxel(URL).documents[1].tobytes() == b"two"
-    assert main([*arguments, "--workers", "2"]) == 1
-    assert "one process writes to a bucket" in capsys.readouterr().err
+    assert main(arguments) == 0
+    assert "kept 6 tokens" in capsys.readouterr().err
+
+
+def test_parts_and_workers_give_the_bytes_of_a_disk(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    rows = (f'{{"text": "{"ab" * (n % 40)}"}}\n' for n in range(400))
+    (tmp_path / "a.jsonl").write_text("".join(rows), encoding="utf-8")
+    options = [str(tmp_path / "a.jsonl"), "--unit-bytes", "4000", "--separator", "0"]
+    assert main(["write", str(tmp_path / "web_*.rox"), *options]) == 0
+    expected = {path.name: path.read_bytes() for path in tmp_path.glob("web_*")}
+
+    def stored() -> dict[str, bytes]:
+        folder = bucket.folder / "texts"
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    assert main(["write", URL, *options, "--workers", "2"]) == 0
+    assert stored() == expected
+    shutil.rmtree(bucket.folder / "texts")
+    for member in (2, 0, 1, 0):
+        assert main(["write", URL, *options, "--part", f"{member}/3"]) == 0
+    assert main(["clean", URL]) == 0
+    assert main(["commit", URL]) == 0
+    assert stored() == expected
+    assert Roxxel(URL).verify().ok
+
+
+def test_a_preparation_in_a_bucket_is_continued_or_given_up(
+    tmp_path: Path, bucket: Bucket, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, text in enumerate((b"one", b"two", b"\xff")):
+        (tmp_path / f"{number}.txt").write_bytes(text)
+    command = ["write", URL, str(tmp_path / "*.txt"), "--unit-bytes", "1"]
+
+    error = ""
+    for _ in range(2):
+        assert main(command) == 1
+        error = capsys.readouterr().err
+        assert "1 of 3 units failed; the other 2 are kept" in error
+        assert "2.txt: not UTF-8 text" in error
+    assert f"{URL}: 2 of 3 units are done already" in error
+    (tmp_path / "2.txt").write_bytes(b"three")
+    assert main(command) == 1
+    assert "2.txt has 5 bytes, 1 recorded" in capsys.readouterr().err
+    assert main(["clean", URL, "--abandon"]) == 0
+    assert names(bucket) == set()
+    assert main(command) == 0
+    assert Roxxel(URL).num_documents == 3
 
 
 @pytest.mark.parametrize("exist", ["keep", "append"])

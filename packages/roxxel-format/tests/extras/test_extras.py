@@ -94,22 +94,21 @@ def test_a_tokenizer_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> N
     assert not list(tmp_path.glob("*.rox"))
 
 
-def test_units_that_another_tokenizer_wrote_are_written_again(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+def test_units_that_another_tokenizer_wrote_are_not_continued(
+    tmp_path: Path, tokenizer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("roxxel_format.prepare.runner._UNIT_SIZE", 1)
     (tmp_path / "0.txt").write_text("a b", encoding="utf-8")
-    (tmp_path / "1.txt").write_bytes(b"\xff")
+    (tmp_path / "1.txt").write_text("b", encoding="utf-8")
     inputs = tmp_path / "0.txt", tmp_path / "1.txt"
     corpus = tmp_path / "a_*.rox"
-    options = "--tokenizer", tokenizer, "--separator", "none"
-    assert run("write", corpus, *inputs, *options) == 1
+    options = "--tokenizer", tokenizer, "--separator", "none", "--unit-bytes", 1
+    assert run("write", corpus, *inputs, *options, "--part", "0/2") == 0
 
     other = tokenizer.read_text(encoding="utf-8").replace('"a": 0', '"c": 0')
     tokenizer.write_text(other.replace('"a":0', '"c":0'), encoding="utf-8")
-    stamp = inputs[1].stat()
-    inputs[1].write_bytes(b"b")
-    os.utime(inputs[1], ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    assert run("write", corpus, *inputs, *options) == 1
+    assert "is given instead of 'tokenizer.json@" in capsys.readouterr().err
+    assert run("clean", corpus, "--abandon") == 0
     assert run("write", corpus, *inputs, *options) == 0
 
     documents = [each.tolist() for each in Roxxel(corpus).documents]

@@ -29,7 +29,8 @@ SUFFIX = ".rox"
 _MANIFEST = "manifest"
 _MANIFEST_SUFFIX = ".json"
 _FOLDER_PREFIX = "shard_"
-_UNIT_SHARD = re.compile(r"[0-9a-f]{12}_[0-9]{5,}_[0-9]{3,}")
+_UNIT_SHARD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}_[0-9]{3,}")
+_UNIT_RECORD = re.compile(r"([0-9a-f]{12})_[0-9]{5,}\.unit")
 _COLUMN_FILE = re.compile(r"(.+)\.[A-Za-z_][A-Za-z0-9_]*\.[0-9a-f]{8}\.bin")
 _DIGITS = re.compile(r"([0-9]+)")
 _BROKEN_URL = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)")
@@ -77,6 +78,23 @@ class CorpusName:
     def replacement_marker(self) -> Path:
         """Path of the file by which earlier writers marked a replacement."""
         return self.folder / f".{self.prefix}%{self.suffix}.replacing"
+
+    @property
+    def plan(self) -> Path:
+        """Path of the plan of a preparation, until the preparation is committed."""
+        return self._beside("plan")
+
+    def unit_record(self, job: str, unit: int) -> Path:
+        """Return the path of the file that marks one unit of a preparation as done."""
+        return self._beside(f"{job}_{unit:05d}.unit")
+
+    def job_of(self, name: str) -> str | None:
+        """Return the job of a unit's shard or record; None for other names."""
+        match = _UNIT_SHARD.fullmatch(self._starred(name) or "")
+        start = self._beside("").name
+        if match is None and name.startswith(start):
+            match = _UNIT_RECORD.fullmatch(name[len(start) :])
+        return match[1] if match else None
 
     def _beside(self, ending: str) -> Path:
         """Return the path of a hidden file beside the manifest or the single file."""

@@ -55,7 +55,13 @@ def write_to_bucket(
         print_notice(intake.tokenizer.ending())
     arguments = options.recorded(intake.tokenizer_identity)
     extension = Extension(
-        url, place.folder, options, intake, arguments, appends=exist == "append"
+        url,
+        place.folder,
+        options,
+        intake,
+        arguments,
+        exist == "append",
+        intake.recorded_tokenizer,
     )
     found = place.begin(replaces=exist == "replace").manifest
     if exist == "keep" and found.versions:

@@ -176,12 +176,29 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
     return _manifest_of([name.single], metadata, as_table(arguments))
 
 
-def leftovers(name: CorpusName) -> list[Path]:
+def open_job(name: CorpusName, manifest: Manifest) -> str | None:
+    """Return the job of a preparation that is not committed; None without one."""
+    data = _read(name.plan)
+    return None if data is None else unfinished_job(name, data, manifest)
+
+
+def unfinished_job(name: CorpusName, plan: bytes, manifest: Manifest) -> str | None:
+    """Return the job of a plan, unless the manifest lists shards of this job."""
+    try:
+        job = as_table(json.loads(plan)).get("job")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(job, str) or job in map(name.job_of, manifest.shards.names):
+        return None
+    return job
+
+
+def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
     """Return the files of a corpus that its manifest does not list.
 
-    The files are drafts, verified shards and their columns, and a manifest without
-    versions. Some may belong to writes in progress, or to an interrupted preparation
-    that the same command would continue.
+    The files are drafts, verified shards and their columns, records of units, and a
+    manifest without versions. Some may belong to writes in progress. With `abandon`,
+    the files of a preparation that is not committed are among them.
     """
     names = names_in(name.folder)
     if name.manifest is None:
@@ -189,18 +206,23 @@ def leftovers(name: CorpusName) -> list[Path]:
         return [name.folder / each for each in drafts]
     found = read_committed(name)
     own = set(own_names(name, found.manifest.shards.names))
+    of_units = {n for n in names if _is_of_units(name, drafted_name(n) or n)}
     own |= {n for n in names if (drafted_name(n) or n) == name.manifest.name}
     if found.data is None:  # Without a manifest, the shards are a corpus.
         own = {each for each in own if drafted_name(each) is not None}
     listed = found.manifest.file_names()
     # Keep the manifest: without it, shards of the other spelling would be a corpus.
-    if found.manifest.versions or len(spellings(name, names)) > 1:
+    job = None if abandon else open_job(name, found.manifest)
+    if found.manifest.versions or job or len(spellings(name, names)) > 1:
         listed.add(name.manifest.name)
+    own |= of_units
+    if job is not None:
+        own -= {n for n in own if n == name.plan.name or name.job_of(n) == job}
     spelled = spellings(name, found.manifest.shards.names)
     manifest = name.manifest.name
 
     def is_ours(each: str) -> bool:
-        if drafted_name(each) is not None or each == manifest:
+        if drafted_name(each) is not None or each == manifest or each in of_units:
             return True
         return any(
             shard in listed or _is_verified(spelled, name.folder / shard)
@@ -218,17 +240,19 @@ def has_files(name: CorpusName) -> bool:
     return any(path.exists() for path in beside) or bool(own_names(name))
 
 
-def remove_leftovers(name: CorpusName) -> list[Path]:
+def remove_leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
     """Remove and return leftovers; raise BlockingIOError if a write is in progress.
 
-    Also removes the lock files if there is no manifest.
+    Also removes the lock files if there is no manifest. With `abandon`, also removes
+    the files of a preparation that is not committed.
     """
-    before, locks = leftovers(name), _idle_locks(name)
+    before, locks = leftovers(name, abandon=abandon), _idle_locks(name)
     if not before and not locks:
         return []
     lock = draft_path(name.single)  # `alone` creates this draft as a lock.
     with alone(name):
-        found = [each for each in leftovers(name) if each in before or each != lock]
+        found = leftovers(name, abandon=abandon)
+        found = [each for each in found if each in before or each != lock]
         # A name such as `.wiki_20240101.rox.partial` may be the draft that the writer
         # of a corpus of one file has locked.
         found = [each for each in found if each == lock or not is_locked(each)]
@@ -261,6 +285,12 @@ def _idle_locks(name: CorpusName) -> list[Path]:
     if name.manifest is None or name.manifest.exists():
         return []
     return [path for path in (name.commit_lock, name.write_lock) if path.exists()]
+
+
+def _is_of_units(name: CorpusName, file_name: str) -> bool:
+    """Return whether a file is the plan of a preparation or the record of a unit."""
+    is_record = file_name.startswith(".") and name.job_of(file_name) is not None
+    return is_record or file_name == name.plan.name
 
 
 def _columns_first(names: Iterable[str]) -> list[str]:

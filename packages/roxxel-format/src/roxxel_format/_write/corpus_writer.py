@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-from abc import ABC, abstractmethod
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,7 @@ from roxxel_format._write.target import name_to_write
 from roxxel_format.errors import NotAShardError, OldShardError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+    from collections.abc import Generator, Iterable, Iterator
     from pathlib import Path
 
     from roxxel_format._spec.tables import ShardTable
@@ -52,30 +51,9 @@ if TYPE_CHECKING:
     from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
 
 
-class Units(ABC):
-    """Documents in groups, called units; each unit has its own shards.
-
-    Several processes may write units of one corpus at the same time.
-    """
-
-    @abstractmethod
-    def begin(
-        self,
-        name: CorpusName,
-        options: WriteOptions,
-        intake: Intake,
-        arguments: Mapping[str, Any],
-        base: str | None,
-    ) -> Callable[[], ShardTable]:
-        """Set dtype and kind of `intake`; return a function that writes the shards.
-
-        `base` is the fingerprint of the corpus before the write.
-        """
-
-
 def write_corpus(
     filepath: str | tuple[str, ...],
-    data: Iterable[object] | Units,
+    data: Iterable[object],
     options: WriteOptions,
     exist: Exist,
     *,
@@ -83,8 +61,8 @@ def write_corpus(
 ) -> WriteSummary:
     """Write documents as a corpus; see `Roxxel.write`.
 
-    `data` is an iterable of documents, or `Units` for a corpus with a manifest. With
-    `says_ending`, print how documents end if the tokenizer determines the separator.
+    With `says_ending`, print how documents end if the tokenizer determines the
+    separator.
     """
     started = time.perf_counter()
     name = name_to_write(filepath, sharded=options.may_make_several(exist))
@@ -96,12 +74,11 @@ def write_corpus(
     arguments = options.recorded(intake.tokenizer_identity)
     name.folder.mkdir(parents=True, exist_ok=True)
     if exist == "keep":
-        with _or_replace(name):
-            kept = _kept(name, options, arguments, started)
+        with or_replace(name):
+            kept = kept_on_disk(name, options, arguments, started)
         if kept is not None:
             return kept
     if name.manifest is None:
-        assert not isinstance(data, Units)  # noqa: S101 - they write several shards
         table, sync_s = _write_file(name, data, options, intake, arguments, exist)
     else:
         table, sync_s = _Write(name, options, intake, arguments, exist).run(data)
@@ -111,7 +88,7 @@ def write_corpus(
 
 
 @contextlib.contextmanager
-def _or_replace(name: CorpusName) -> Generator[None]:
+def or_replace(name: CorpusName) -> Generator[None]:
     """Add the remedy for a write to the error for a file that is not a shard."""
     try:
         yield
@@ -131,7 +108,7 @@ def _or_replace(name: CorpusName) -> Generator[None]:
         ) from error
 
 
-def _kept(
+def kept_on_disk(
     name: CorpusName, options: WriteOptions, arguments: dict[str, Any], started: float
 ) -> WriteSummary | None:
     """Return the summary of the existing corpus; None if no corpus exists.
@@ -203,7 +180,8 @@ class _Write:
             options,
             intake,
             arguments,
-            appends=exist == "append",
+            exist == "append",
+            intake.recorded_tokenizer,
         )
         self._found = Committed(Manifest(), None)
         self._numbers: Iterator[int] | None = None
@@ -211,7 +189,7 @@ class _Write:
         self._claimed: Path | None = None
         self._series = ShardSeries(name.pattern, self._new_path, options, intake, {})
 
-    def run(self, data: Iterable[object] | Units) -> tuple[ShardTable, float]:
+    def run(self, data: Iterable[object]) -> tuple[ShardTable, float]:
         """Write and commit shards; return their table and the seconds of flushing."""
         appends, replaces = self._exist == "append", self._exist == "replace"
         is_repeated = False
@@ -222,7 +200,8 @@ class _Write:
             with writing(self._name):
                 self._prepare(is_repeated=is_repeated)
                 try:
-                    table = self._shards(data)
+                    self._series.write_all(data)
+                    table = self._series.table
                     self._commit(table)
                 except BaseException:
                     self._undo()
@@ -239,7 +218,7 @@ class _Write:
     def _prepare(self, *, is_repeated: bool) -> None:
         """Find the manifest, and check that this write may change the corpus."""
         appends, replaces = self._exist == "append", self._exist == "replace"
-        with _or_replace(self._name):
+        with or_replace(self._name):
             self._found = find_committed(self._name, replaces=replaces, appends=appends)
         if is_repeated:
             print_notice(
@@ -251,17 +230,6 @@ class _Write:
         else:
             is_taken = not replaces and bool(self._found.manifest.versions)
             check_free(self._name.pattern, is_taken=is_taken)
-
-    def _shards(self, data: Iterable[object] | Units) -> ShardTable:
-        if not isinstance(data, Units):
-            self._series.write_all(data)
-            return self._series.table
-        base = self._found.manifest.fingerprint
-        write = data.begin(
-            self._name, self._options, self._intake, self._arguments, base
-        )
-        self._begin()
-        return write()
 
     def _new_path(self) -> tuple[Path, Path]:
         """Create the draft of the next shard; return the shard's path and the draft."""
@@ -322,6 +290,5 @@ class _Write:
             names = {path.name for path in self._series.paths}
             committed = read_committed(self._name).manifest
             discard(self._name, names - committed.file_names())
-            # Shards of units stay, so that the same command can continue with them.
             if self._began and {*leftovers(self._name)} <= {self._name.manifest}:
                 withdraw(self._name)

@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from roxxel_format._spec.tables import ShardTable
 from roxxel_format._store.local import claim, draft_path, drafted_name
-from roxxel_format._store.locks import writing
-from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
+from roxxel_format._store.urls import is_url
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 from roxxel_format._write.extension import (
     Extension,
@@ -28,12 +25,13 @@ from roxxel_format._write.extension import (
     summary_of,
 )
 from roxxel_format._write.intake import Intake, load_intake, load_tokenizer
-from roxxel_format._write.place import BucketPlace, FolderPlace, Publication
+from roxxel_format._write.place import Publication, place_of
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
 from roxxel_format._write.target import name_to_write
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
     from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
@@ -59,14 +57,13 @@ class TaskShards:
 class Job:
     """The picklable data that every task of a write needs.
 
-    `name` is the corpus in a folder that all machines share. With `bucket`, the folder
-    of `name` is not used. If `options.dtype` and `kind` are None, the first document of
-    each task determines them, and the commit compares them.
+    `target` is the corpus: its names in a folder that all machines share, or the URL of
+    its pattern in a bucket. If `options.dtype` and `kind` are None, the first document
+    of each task determines them, and the commit compares them.
     """
 
     digest: str
-    name: CorpusName
-    bucket: BucketPlace | None
+    target: CorpusName | str
     options: WriteOptions
     kind: str | None
     tokenizer_identity: str | None
@@ -87,14 +84,17 @@ class Job:
             )
         options = self.options
         intake = Intake(options.dtype, options.vocab_size, tokenizer, self.kind)
-        with self._folder() as folder:
+        with ExitStack() as resources:
+            # While a task holds the lock of a place, `clean` does not remove shards.
+            place = place_of(self.target, resources)
+            folder = resources.enter_context(place.shards())
             series = ShardSeries(
-                self.name.pattern,
-                lambda: self._new_path(folder, task),
+                place.pattern,
+                lambda: self._new_path(place.name, folder.path, task),
                 options,
                 intake,
                 {},
-                on_closed=self._add,
+                on_closed=folder.publish,
             )
             try:
                 series.write_all(documents)
@@ -110,39 +110,19 @@ class Job:
                 raise
         return TaskShards(task, series.table, intake.dtype, intake.kind)
 
-    def owns(self, name: str) -> bool:
-        """Return whether a file is a shard of this job, or the draft of one."""
-        start = f"{self.name.prefix}{self.digest}_"
-        return (drafted_name(name) or name).startswith(start)
-
-    @contextmanager
-    def _folder(self) -> Generator[Path]:
-        """Give the folder to write in; for a bucket, a temporary folder."""
-        if self.bucket is None:
-            # While a task holds this lock, `clean` does not remove its shards.
-            with writing(self.name):
-                yield self.name.folder
-        else:
-            with TemporaryDirectory(prefix="roxxel-") as folder:
-                yield Path(folder)
-
-    def _new_path(self, folder: Path, task: int) -> tuple[Path, Path]:
+    def _new_path(
+        self, name: CorpusName, folder: Path, task: int
+    ) -> tuple[Path, Path]:
         """Create the draft of a new shard; return the shard's path and the draft."""
         while True:
             number = task * _PER_TASK + secrets.randbelow(_PER_TASK)
-            path = folder / self.name.unit_shard(self.digest, number, 0).name
+            path = folder / name.unit_shard(self.digest, number, 0).name
             draft = draft_path(path)
             if not claim(draft):
                 continue
             if not path.exists():
                 return path, draft
             draft.unlink()
-
-    def _add(self, path: Path) -> None:
-        """Upload a complete shard if the corpus is in a bucket."""
-        if self.bucket is not None:
-            self.bucket.upload(path.name, path)
-            path.unlink()
 
 
 class DistributedWrite:
@@ -167,17 +147,16 @@ class DistributedWrite:
         """Begin; `dtype` is used if neither the options nor the corpus have one."""
         self._started = time.perf_counter()
         with ExitStack() as resources:
-            if is_url(filepath):
-                self._place = BucketPlace(filepath, DEFAULT_TIMEOUT_S)
-            else:
-                name = name_to_write(filepath, sharded=True)
-                if name.manifest is None:
+            target: CorpusName | str = filepath
+            if not is_url(filepath):
+                target = name_to_write(filepath, sharded=True)
+                if target.manifest is None:
                     raise ValueError(
-                        f"{name.single}: is one file, but several tasks write several "
-                        f'shards; write to a pattern such as "{name.prefix}_*.rox"'
+                        f"{target.single}: is one file, but several tasks write "
+                        f'several shards; write to a pattern such as "{target.prefix}_'
+                        '*.rox"'
                     )
-                self._place = FolderPlace(name, resources)
-            place = self._place
+            self._place = place = place_of(target, resources)
             self._corpus = filepath
             check_arguments(options, place.name, exist, None)
             options, self._intake = load_intake(options)
@@ -188,7 +167,8 @@ class DistributedWrite:
                 options,
                 self._intake,
                 options.recorded(identity),
-                appends=exist == "append",
+                exist == "append",
+                self._intake.recorded_tokenizer,
             )
             found = place.begin(replaces=exist == "replace").manifest
             if exist == "append":
@@ -203,8 +183,7 @@ class DistributedWrite:
             )
             self.job = Job(
                 secrets.token_hex(6),
-                place.name,
-                place if isinstance(place, BucketPlace) else None,
+                place.pattern if isinstance(target, str) else target,
                 replace(options, dtype=self._intake.dtype or dtype),
                 self._intake.kind or kind,
                 identity,
@@ -244,7 +223,7 @@ class DistributedWrite:
         with self._resources:
             if not self._publication.may_be_committed:
                 self._discard_others(ShardTable())
-                self._place.withdraw()
+                self._place.undo_begin()
 
     def _check_agreement(self, done: Sequence[TaskShards]) -> None:
         first = done[0]
@@ -263,6 +242,10 @@ class DistributedWrite:
 
     def _discard_others(self, shards: ShardTable) -> None:
         """Delete the files of this write except for some shards."""
-        kept = set(shards.names)
-        names = filter(self.job.owns, self._place.sizes())
-        self._place.discard(name for name in names if name not in kept)
+        kept, name = set(shards.names), self._place.name
+        start = f"{name.prefix}{self.job.digest}_"
+        self._place.discard(
+            each
+            for each in self._place.sizes()
+            if (drafted_name(each) or each).startswith(start) and each not in kept
+        )

@@ -104,7 +104,7 @@ class Extension:
 
     If it `appends`, the new shards follow those of the manifest; otherwise they are the
     whole corpus. `what` and `folder` name the corpus and its folder, with a separator
-    at the end, in messages.
+    at the end, in messages. `tokenizer` is the record of the tokenizer.
     """
 
     what: str
@@ -113,6 +113,7 @@ class Extension:
     intake: Intake
     arguments: Mapping[str, Any]
     appends: bool
+    tokenizer: Mapping[str, Any] | None
 
     def extended(self, manifest: Manifest, shards: ShardTable) -> Manifest:
         """Return the manifest with the new shards."""
@@ -126,7 +127,7 @@ class Extension:
                 dtype_name=self.intake.dtype,
                 block_size=self.options.block_size,
                 separator=separator_items(self.options.separator, self.intake.dtype),
-                tokenizer=self.intake.recorded_tokenizer,
+                tokenizer=self.tokenizer,
                 kind=self.intake.kind,
             )
         twice = set(manifest.shards.names) & set(shards.names)
@@ -167,7 +168,7 @@ class Extension:
                     "appended; write text and ready-made tokens into different corpora"
                 )
             intake.kind = kind
-        if manifest.tokenizer != intake.recorded_tokenizer:
+        if manifest.tokenizer != self.tokenizer:
             raise ValueError(
                 f"{what}: was written with another tokenizer; append with the same "
                 "tokenizer, or write another corpus"

@@ -28,12 +28,13 @@ class Inputs:
 
     Attributes:
         paths: The files in the order of the corpus; `-` is the standard input.
-        form: A format of `prepare.inputs`; None to infer it from each name.
+        form: A format of `_prepare.inputs`; None to infer it from each name.
         field: Key of the document in JSON objects, or name of the Parquet column.
         recorded: The record for JSON: `format`, `field`, the `number` of files, and
             four lists with a row for each group of consecutive files: name of the first
             file, total size, latest modification time in nanoseconds, and digest.
         older: The record of earlier writers: a digest of names, sizes and times.
+        facts: Name, size, time and digest of every file.
     """
 
     paths: tuple[str, ...]
@@ -41,9 +42,11 @@ class Inputs:
     field: str = "text"
     recorded: dict[str, Any] = dataclasses.field(init=False)
     older: str = dataclasses.field(init=False)
+    facts: list[list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         facts = [_facts_of(path) for path in self.paths]
+        object.__setattr__(self, "facts", facts)
         step = _rows_step(len(facts))
         groups = [facts[at : at + step] for at in range(0, len(facts), step)]
         rows = [group[0] if step == 1 else _joined(group) for group in groups]
@@ -66,6 +69,15 @@ class Inputs:
         names = [_file_name(path) for path in self.paths[:_MAX_NAMES]]
         more = len(self.paths) - len(names)
         return [*names, f"and {more} more"] if more else names
+
+    def first_change(self, facts: list[list[Any]]) -> str | None:
+        """Describe the first file that differs from recorded facts; None if equal."""
+        for number, (new, old) in enumerate(zip(self.facts, facts, strict=False)):
+            if new != old:
+                return _change(self.paths[number], tuple(new), tuple(old))
+        if len(facts) != len(self.facts):
+            return f"{len(self.facts)} inputs are given, {len(facts)} recorded"
+        return None
 
     def difference(self, recorded: object) -> str:
         """Describe how the recorded inputs differ from these inputs."""
@@ -104,11 +116,23 @@ class Inputs:
             return f"{paths[0]} is given instead of {old_name}"
         if step > 1 and (size, sample) != (old_size, old_sample):
             return f"{what} differs in name, size, or first or last 4096 bytes"
-        if size != old_size:
-            return f"{what} has {size} bytes, {old_size} recorded"
-        if sample != old_sample:
-            return f"{what} differs in its first or last 4096 bytes"
-        return f"{what} was modified since" if time != old_time else None
+        if step > 1:
+            return f"{what} was modified since" if time != old_time else None
+        new, old = (name, size, time, sample), (name, old_size, old_time, old_sample)
+        return None if new == old else _change(what, new, old)
+
+
+def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
+    """Describe how a file differs from its record."""
+    name, size, _, sample = new
+    old_name, old_size, _, old_sample = old
+    if name != old_name:
+        return f"{what} is given instead of {old_name}"
+    if size != old_size:
+        return f"{what} has {size} bytes, {old_size} recorded"
+    if sample != old_sample:
+        return f"{what} differs in its first or last 4096 bytes"
+    return f"{what} was modified since"
 
 
 def _file_name(path: str) -> str:

@@ -13,7 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
 from roxxel_format._store.bucket import (
@@ -25,8 +25,10 @@ from roxxel_format._store.bucket import (
 )
 from roxxel_format._store.corpus_name import SUFFIX, manifest_urls, name_in_bucket
 from roxxel_format._store.local import names_in
-from roxxel_format._store.locks import writing
-from roxxel_format._store.output import Output
+from roxxel_format._store.locks import committing, writing
+from roxxel_format._store.output import Output, replace_file
+from roxxel_format._store.reading import read_file
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S
 from roxxel_format._write.commit import (
     BEGUN,
     Committed,
@@ -37,12 +39,14 @@ from roxxel_format._write.commit import (
     leftovers,
     read_committed,
     remove_idle_locks,
+    unfinished_job,
     withdraw,
 )
 from roxxel_format.errors import ManifestError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Generator, Iterable, Mapping
+    from contextlib import AbstractContextManager
 
     from roxxel_format._read.files import OpenFile
     from roxxel_format._spec.tables import ShardTable
@@ -52,6 +56,13 @@ _CHUNK_BYTES = 32 << 20
 _LEFTOVER_AGE_S = 7 * 86400.0
 _IN_BUCKET = re.compile(r"_[0-9]{5,}_000(\D|$)")
 """The end of the number of a shard that is written to a bucket or copied."""
+
+
+class ShardFolder(NamedTuple):
+    """A folder on a disk; `publish` adds a complete shard of it to the place."""
+
+    path: Path
+    publish: Callable[[Path], object]
 
 
 class Place(ABC):
@@ -71,9 +82,30 @@ class Place(ABC):
         assert self.name.manifest is not None  # noqa: S101 - checked before
         return self.folder + self.name.manifest.name
 
+    @property
+    def pattern(self) -> str:
+        """Path or URL of the corpus."""
+        return f"{self.folder}{self.name.prefix}*{self.name.suffix}"
+
     @abstractmethod
-    def begin(self, *, replaces: bool) -> Committed:
+    def begin(self, *, replaces: bool, appends: bool = False) -> Committed:
         """Return the manifest to begin from."""
+
+    @abstractmethod
+    def undo_begin(self) -> None:
+        """Remove the manifest that `begin` committed, if there is no other file."""
+
+    @abstractmethod
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a small file; None if there is no such file."""
+
+    @abstractmethod
+    def create(self, name: str, data: bytes) -> bool:
+        """Add a small file; return False if there is a file of this name."""
+
+    @abstractmethod
+    def shards(self) -> AbstractContextManager[ShardFolder]:
+        """Return the folder in which to write shards."""
 
     @abstractmethod
     def sizes(self) -> dict[str, int]:
@@ -90,10 +122,6 @@ class Place(ABC):
     @abstractmethod
     def discard(self, names: Iterable[str]) -> None:
         """Delete files; files that cannot be deleted now stay."""
-
-    @abstractmethod
-    def withdraw(self) -> None:
-        """Remove the manifest that `begin` committed, unless files depend on it."""
 
     def check_present(self, sizes: Mapping[str, int]) -> None:
         """Raise FileNotFoundError unless the files have these sizes.
@@ -121,14 +149,43 @@ class FolderPlace(Place):
         self._found = Committed(Manifest(), None)
         self._began = False
 
-    def begin(self, *, replaces: bool) -> Committed:
+    def begin(self, *, replaces: bool, appends: bool = False) -> Committed:
         """Return the manifest to begin from; commits one if there is none."""
-        self._found = find_committed(self.name, replaces=replaces)
+        self._found = find_committed(self.name, replaces=replaces, appends=appends)
         if self._found.data is None:
             # Readers treat shards without a manifest as a corpus.
             self._began = commit(self.name, self._found, Manifest())
             self._found = BEGUN if self._began else read_committed(self.name)
         return self._found
+
+    def undo_begin(self) -> None:
+        """Remove the manifest that `begin` committed, if there is no other file."""
+        # A later `clean` removes files that cannot be removed now.
+        with contextlib.suppress(OSError, ShardError):
+            files = leftovers(self.name, abandon=True)
+            if self._began and {*files} <= {self.name.manifest}:
+                withdraw(self.name)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a small file; None if there is no such file."""
+        try:
+            return read_file(self.name.folder / name, MAX_MANIFEST_SIZE)
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Add a small file; return False if there is a file of this name."""
+        path = self.name.folder / name
+        with committing(self.name):
+            if path.exists():
+                return False
+            replace_file(path, data)
+        return True
+
+    @contextlib.contextmanager
+    def shards(self) -> Generator[ShardFolder]:
+        """Return the folder itself: a complete shard is renamed there."""
+        yield ShardFolder(self.name.folder, Path.exists)
 
     def sizes(self) -> dict[str, int]:
         """Return the size of every file in the folder, by name."""
@@ -156,12 +213,6 @@ class FolderPlace(Place):
         """Delete files; files that cannot be deleted now stay."""
         discard(self.name, names)
 
-    def withdraw(self) -> None:
-        """Remove the manifest that `begin` committed, unless files depend on it."""
-        with contextlib.suppress(OSError, ShardError):
-            if self._began and {*leftovers(self.name)} <= {self.name.manifest}:
-                withdraw(self.name)
-
 
 class BucketPlace(Place):
     """A folder in a bucket. Files of another bucket pass through a temporary folder."""
@@ -186,8 +237,9 @@ class BucketPlace(Place):
             return False
         return True
 
-    def begin(self, *, replaces: bool) -> Committed:
+    def begin(self, *, replaces: bool, appends: bool = False) -> Committed:
         """Return the manifest to begin from."""
+        del appends
         self._tag = None
         try:
             data, _, self._tag = read_object(
@@ -201,6 +253,33 @@ class BucketPlace(Place):
             if replaces and not is_other_json(data):
                 return Committed(Manifest(), data)
             raise
+
+    def undo_begin(self) -> None:
+        """Do nothing: `begin` puts no object."""
+
+    def read(self, name: str) -> bytes | None:
+        """Return the content of a small object; None if there is no such object."""
+        try:
+            return read_object(
+                self.folder + name, None, MAX_MANIFEST_SIZE, self._timeout_s
+            ).data
+        except FileNotFoundError:
+            return None
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Put a small object; return False if there is an object of this name."""
+        return replace_object(self.folder + name, data, None, self._timeout_s)
+
+    @contextlib.contextmanager
+    def shards(self) -> Generator[ShardFolder]:
+        """Return a temporary folder; publishing uploads the shard and deletes it."""
+        with TemporaryDirectory(prefix="roxxel-") as folder:
+
+            def publish(path: Path) -> None:
+                self.upload(path.name, path)
+                path.unlink()
+
+            yield ShardFolder(Path(folder), publish)
 
     def sizes(self) -> dict[str, int]:
         """Return the size of every object in the folder, by name."""
@@ -231,21 +310,31 @@ class BucketPlace(Place):
             self.manifest, manifest.pack(), self._tag, self._timeout_s
         )
 
-    def leftovers(self) -> list[str]:
-        """Return the URLs of shards and columns that were left a week ago or earlier.
+    def leftovers(self, *, abandon: bool = False) -> list[str]:
+        """Return the URLs of files that were left a week ago or earlier.
 
-        The manifest does not list them. Younger ones may belong to a write or a copy in
-        progress, because a bucket has no locks.
+        They are shards, columns and records of units that the manifest does not list.
+        Younger ones may belong to a write or a copy in progress, because a bucket has
+        no locks. The files of a preparation that is not committed are not among them;
+        with `abandon` they are, of any age.
         """
         committed = self.begin(replaces=False)
-        if committed.data is None:  # The manifest may be lost, and the shards needed.
-            return []
+        plan = self.read(self.name.plan.name)
+        job = plan and unfinished_job(self.name, plan, committed.manifest)
+        if committed.data is None and not (job and abandon):
+            return []  # The manifest may be lost, and the shards needed.
         listed = committed.manifest.file_names()
         found: list[str] = []
         for each in list_folder(self.folder.rstrip("/"), self._timeout_s):
             name = each.url.rpartition("/")[2]
-            is_ours = self.name.is_own(name) and _IN_BUCKET.search(name) is not None
-            if is_ours and name not in listed and each.age_s > _LEFTOVER_AGE_S:
+            is_plan = name == self.name.plan.name
+            if job and (is_plan or self.name.job_of(name) == job):
+                is_left = abandon
+            else:
+                is_shard = self.name.is_own(name) and _IN_BUCKET.search(name)
+                is_left = bool(is_plan or is_shard or self.name.job_of(name))
+                is_left &= committed.data is not None and each.age_s > _LEFTOVER_AGE_S
+            if is_left and name not in listed:
                 found.append(each.url)
         return sorted(found)
 
@@ -254,9 +343,6 @@ class BucketPlace(Place):
         for each in names:
             with contextlib.suppress(OSError):
                 delete_object(self.folder + each, self._timeout_s)
-
-    def withdraw(self) -> None:
-        """Do nothing: in a bucket, `begin` commits no manifest."""
 
 
 class Publication:
@@ -315,6 +401,13 @@ class Publication:
                 return  # The answer to our put was lost, and another write appended.
         if not self._appends:
             place.discard(found.file_names() - new.file_names())
+
+
+def place_of(target: CorpusName | str, resources: contextlib.ExitStack) -> Place:
+    """Return the place of a corpus; on a disk, `resources` keeps its lock."""
+    if isinstance(target, str):
+        return BucketPlace(target, DEFAULT_TIMEOUT_S)
+    return FolderPlace(target, resources)
 
 
 def copy_into(output: Output, file: OpenFile) -> None:

@@ -14,10 +14,11 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
+from roxxel_format._prepare.inputs import FORMATS
+from roxxel_format._prepare.units import UNIT_BYTES
 from roxxel_format._version import __version__
 from roxxel_format._write.options import Separator
 from roxxel_format.cli import reading, values, writing
-from roxxel_format.prepare.inputs import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,13 +91,19 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "clean",
         help="remove files of interrupted writes",
         description="Remove the files that interrupted writes of a corpus left: hidden "
-        "drafts; shards and columns of this corpus that its manifest does not list, "
-        "among them the finished units of a preparation that the same command would "
-        "continue; the manifest of a first write that did not end; and lock files "
-        "without a manifest. Files that the manifest lists, and files that are not "
-        "shards, stay. Prints each file, and removes nothing during a write.",
+        "drafts; shards and columns of this corpus that its manifest does not list; "
+        "the manifest of a first write that did not end; and lock files "
+        "without a manifest. Files that the manifest lists, files that are not "
+        "shards, and the plan and the finished units of a preparation that the same "
+        "command would continue, stay. Prints each file, and removes nothing during a "
+        "write.",
     )
     clean.add_argument("corpus", help="a file, a folder, or a pattern")
+    clean.add_argument(
+        "--abandon",
+        action="store_true",
+        help="give up a preparation that is not committed: remove its plan and shards",
+    )
     clean.set_defaults(run=writing.clean)
     return parser
 
@@ -147,13 +154,7 @@ def _add_write(commands: Any) -> None:
         "corpus",
         help='a file ("wiki.rox"), a pattern ("wiki_*.rox"), or a folder ("wiki/")',
     )
-    write.add_argument("inputs", nargs="+", help="files; - is the standard input")
-    write.add_argument(
-        "--format", choices=FORMATS, help="default: inferred from the file name"
-    )
-    write.add_argument(
-        "--field", default="text", help="field of JSON objects, or Parquet column"
-    )
+    _add_inputs(write)
     separator = write.add_mutually_exclusive_group()
     separator.add_argument(
         "--separator",
@@ -184,5 +185,49 @@ def _add_write(commands: Any) -> None:
         help="encode names of special tokens in texts as special tokens",
     )
     write.add_argument("--workers", type=values.positive, default=1, metavar="N")
+    write.add_argument(
+        "--part",
+        type=values.part,
+        metavar="I/N",
+        help="write the share of member I (from 0) of N, and do not commit; then run "
+        "the command `commit`",
+    )
     write.add_argument("--exist", choices=_EXIST, default="keep")
     write.set_defaults(run=writing.write, usage_error=write.error)
+    plan = commands.add_parser(
+        "plan",
+        help="print the units of a write, and write nothing",
+        description="Print the units into which `write` divides these inputs: a unit "
+        "is consecutive files, or a part of one large file.",
+    )
+    plan.add_argument("corpus", help="as for write")
+    _add_inputs(plan)
+    plan.add_argument("--json", action="store_true", help="print one JSON object")
+    plan.set_defaults(run=writing.plan)
+    commit = commands.add_parser(
+        "commit",
+        help="commit a corpus whose parts were written with --part",
+        description="Commit a corpus when all members of `write --part` are done. "
+        "Names the missing units if there are any, and then changes nothing.",
+    )
+    commit.add_argument("corpus", help="as for write")
+    commit.set_defaults(run=writing.commit)
+
+
+def _add_inputs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "inputs", nargs="+", help="files, folders, patterns; - is the standard input"
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, help="default: inferred from the file name"
+    )
+    parser.add_argument(
+        "--field", default="text", help="field of JSON objects, or Parquet column"
+    )
+    parser.add_argument(
+        "--unit-bytes",
+        type=values.size,
+        default=UNIT_BYTES,
+        metavar="BYTES",
+        help="least size of the inputs of a unit; default: 64M",
+    )

@@ -22,6 +22,16 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def part(text: str) -> tuple[int, int]:
+    """Parse the part `I/N`, with I from 0."""
+    first, _, count = text.partition("/")
+    if first.isdecimal() and count.isdecimal() and int(first) < int(count):
+        return int(first), int(count)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a part I/N with I from 0 to N - 1, such as 0/8"
+    )
+
+
 def separator(text: str) -> int | str | None:
     """Parse a token id, the name of a token, or `none`."""
     if text == "none":

@@ -1,12 +1,18 @@
-"""Commands that write: write, copy, split and clean."""
+"""Commands that write: plan, write, commit, copy, split and clean."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from roxxel_format._prepare.committing import commit_units
+from roxxel_format._prepare.listing import expanded
+from roxxel_format._prepare.preparation import PartSummary, prepare
+from roxxel_format._prepare.runners import ProcessRunner
+from roxxel_format._prepare.units import units_of
 from roxxel_format._read.contents import resolved_to_read
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import (
@@ -21,7 +27,6 @@ from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.target import name_to_write
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
-from roxxel_format.prepare.runner import prepare
 
 if TYPE_CHECKING:
     import argparse
@@ -46,7 +51,7 @@ def write(options: argparse.Namespace) -> int:
             usage_error("argument --special-tokens: needs --tokenizer")
     summary = prepare(
         options.corpus,
-        Inputs(tuple(options.inputs), options.format, options.field),
+        _inputs(options),
         WriteOptions(
             separator=options.separator,
             block_size=options.block_size,
@@ -57,12 +62,48 @@ def write(options: argparse.Namespace) -> int:
             special_tokens=options.special_tokens,
         ),
         options.exist,
-        workers=options.workers,
+        runner=ProcessRunner(options.workers),
+        part=options.part,
+        unit_bytes=options.unit_bytes,
         progress=progress("units"),
     )
-    if not summary.kept:
+    if isinstance(summary, PartSummary) or not summary.kept:
         print(summary)
     return 0
+
+
+def commit(options: argparse.Namespace) -> int:
+    """Commit a preparation whose parts are done."""
+    print(commit_units(options.corpus))
+    return 0
+
+
+def plan(options: argparse.Namespace) -> int:
+    """Print the units of a preparation, without writing anything."""
+    units = units_of(_inputs(options), options.unit_bytes)
+    if options.json:
+        rows = [
+            {
+                "bytes": unit.num_bytes,
+                "inputs": [
+                    {"path": part.path, "span": part.span} for part in unit.parts
+                ],
+            }
+            for unit in units
+        ]
+        print(json.dumps({"corpus": options.corpus, "units": rows}))
+        return 0
+    print(f"{'unit':>6} {'bytes':>14}  inputs")
+    for number, unit in enumerate(units):
+        print(f"{number:>6} {unit.num_bytes:>14}  {unit}")
+    total = sum(unit.num_bytes for unit in units)
+    print(f"{len(units)} units, {total} bytes, {options.corpus}")
+    return 0
+
+
+def _inputs(options: argparse.Namespace) -> Inputs:
+    paths = expanded(options.inputs)
+    return Inputs(tuple(paths), options.format, options.field)
 
 
 def copy(options: argparse.Namespace) -> int:
@@ -163,7 +204,7 @@ def _check_apart(
 
 def clean(options: argparse.Namespace) -> int:
     """Remove files of interrupted writes."""
-    removed = Roxxel(options.corpus).remove_leftovers()
+    removed = Roxxel(options.corpus).remove_leftovers(abandon=options.abandon)
     for path in removed:
         print(f"removed {path}")
     if not removed:

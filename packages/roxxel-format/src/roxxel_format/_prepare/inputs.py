@@ -10,6 +10,13 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import numpy as np
 
+from roxxel_format._prepare.input_file import (
+    InputError,
+    as_seekable,
+    library,
+    opened,
+    reason,
+)
 from roxxel_format._read.foreign_files import (
     check_not_negative,
     is_roxxel02,
@@ -17,17 +24,11 @@ from roxxel_format._read.foreign_files import (
 )
 from roxxel_format._spec.layout import is_shard_head
 from roxxel_format.errors import ShardError
-from roxxel_format.prepare.input_file import (
-    InputError,
-    as_seekable,
-    library,
-    opened,
-    reason,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from roxxel_format._prepare.unit import Span
     from roxxel_format._spec.dtypes import Tokens
 
 _BY_SUFFIX = {
@@ -59,9 +60,13 @@ def is_present_shard(path: str) -> bool:
 
 
 def documents_in(
-    path: str, form: str | None, field: str, old_dtype: str | None = None
+    path: str,
+    form: str | None,
+    field: str,
+    old_dtype: str | None = None,
+    span: Span | None = None,
 ) -> Iterator[object]:
-    """Yield the documents of one file.
+    """Yield the documents of one file, or of a part of the file.
 
     Errors name the file and, if known, the line, row or byte. A truncated file raises
     InputError, with one exception: uncompressed `text` and `lines` that end after a
@@ -77,6 +82,8 @@ def documents_in(
             Roxxel is one document. None: inferred from the name.
         field: Key of the document in JSON objects, or name of the Parquet column.
         old_dtype: Item type of shards of the first Roxxel that do not record one.
+        span: A part of an uncompressed file: the lines that begin in the bytes
+            `[start, stop)`, or the row groups `[start, stop)` of `parquet`.
 
     Raises:
         InputError: The file is truncated, damaged, or not in the expected format.
@@ -87,44 +94,80 @@ def documents_in(
         if is_old_shard(path, form):
             yield _old_items(path, file.read(), old_dtype)
         else:
-            yield from _READERS[form or format_of(path)](path, file, field)
+            yield from _READERS[form or format_of(path)](path, file, field, span)
 
 
-def _whole_text(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
+def _whole_text(
+    path: str, file: BinaryIO, _field: str, _span: Span | None
+) -> Iterator[object]:
     data = file.read()
     _check_no_shard(path, data, data[-_END_SIZE:], len(data))
     yield _text(path, data)
 
 
-def _lines(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
-    if file.seekable():
+def _lines(
+    path: str, file: BinaryIO, _field: str, span: Span | None
+) -> Iterator[object]:
+    if span is None and file.seekable():
         start = file.tell()  # Not 0 if the caller read a part of the standard input.
         head = file.read(_END_SIZE)
         num_bytes = file.seek(0, os.SEEK_END)
         file.seek(max(0, num_bytes - _END_SIZE))
         _check_no_shard(path, head, file.read(), num_bytes)
         file.seek(start)
-    for number, line in enumerate(file, 1):
-        yield _text(f"{path}:{number}", line.rstrip(b"\r\n"))
+    for where, line in _located_lines(path, file, span):
+        yield _text(where, line.rstrip(b"\r\n"))
 
 
-def _json_lines(path: str, file: BinaryIO, field: str) -> Iterator[object]:
-    for number, line in enumerate(file, 1):
+def _json_lines(
+    path: str, file: BinaryIO, field: str, span: Span | None
+) -> Iterator[object]:
+    for where, line in _located_lines(path, file, span):
         if line.strip():
-            yield _json_document(f"{path}:{number}", line, field)
+            yield _json_document(where, line, field)
 
 
-def _parquet_rows(path: str, file: BinaryIO, field: str) -> Iterator[object]:
+def _located_lines(
+    path: str, file: BinaryIO, span: Span | None
+) -> Iterator[tuple[str, bytes]]:
+    """Yield lines with their number, or in a part of a file with their first byte."""
+    if span is None:
+        for number, line in enumerate(file, 1):
+            yield f"{path}:{number}", line
+        return
+    start, stop = span
+    if start:  # The line that holds the byte before belongs to an earlier part.
+        file.seek(start - 1)
+        start += len(file.readline()) - 1
+    while start < stop and (line := file.readline()):
+        yield f"{path}: line at byte {start}", line
+        start += len(line)
+
+
+def parquet_table(path: str, file: BinaryIO) -> Any:
+    """Open a Parquet file; raise InputError if it is damaged."""
     parquet = library("pyarrow.parquet", "parquet", path)
     source = as_seekable(file)
     try:
-        table = parquet.ParquetFile(source, page_checksum_verification=True)
+        return parquet.ParquetFile(source, page_checksum_verification=True)
+    except Exception as error:  # pyarrow raises exceptions of many types
+        raise _not_parquet(path, error) from error
+
+
+def _not_parquet(path: str, error: Exception) -> InputError:
+    return InputError(
+        f"{path}: not a Parquet file ({reason(error)}); copy it again or make it again"
+    )
+
+
+def _parquet_rows(
+    path: str, file: BinaryIO, field: str, span: Span | None
+) -> Iterator[object]:
+    table = parquet_table(path, file)
+    try:
         names = list(table.schema_arrow.names)
     except Exception as error:  # pyarrow raises exceptions of many types
-        raise InputError(
-            f"{path}: not a Parquet file ({reason(error)}); copy it again or make it "
-            "again"
-        ) from error
+        raise _not_parquet(path, error) from error
     number = names.count(field)
     if number != 1:
         problem = _lacks("column", field, names)
@@ -133,18 +176,28 @@ def _parquet_rows(path: str, file: BinaryIO, field: str) -> Iterator[object]:
         raise InputError(
             f"{path}: {problem}; pass the column of the documents as --field"
         )
-    row = 0
-    for column in _columns(path, table, field):
+    groups = range(*span) if span else range(table.metadata.num_row_groups)
+    first, stop = (
+        sum(table.metadata.row_group(each).num_rows for each in range(end))
+        for end in (groups.start, groups.stop)
+    )
+    row = first
+    for column in _columns(path, table, field, groups, (first, stop)):
         for value in column:
             yield column_document(path, row, value)
             row += 1
 
 
-def _columns(path: str, table: Any, field: str) -> Iterator[Any]:
-    """Yield the values of a Parquet column, in batches."""
-    row = 0
+def _columns(
+    path: str, table: Any, field: str, groups: range, rows: Span
+) -> Iterator[Any]:
+    """Yield the values of a Parquet column in some row groups, in batches."""
+    row, stop = rows
+    batches = table.iter_batches(
+        columns=[field], batch_size=1024, row_groups=list(groups)
+    )
     try:
-        for batch in table.iter_batches(columns=[field], batch_size=1024):
+        for batch in batches:
             yield batch.column(0)
             row += batch.num_rows
     except Exception as error:  # pyarrow raises exceptions of many types
@@ -152,10 +205,10 @@ def _columns(path: str, table: Any, field: str) -> Iterator[Any]:
             f"{path}: damaged at or after row {row} ({reason(error)}); copy the file "
             "again or make it again"
         ) from error
-    if row != table.metadata.num_rows:
+    if row != stop:
         raise InputError(
-            f"{path}: has {row} rows, but its footer declares "
-            f"{table.metadata.num_rows}; copy the file again or make it again"
+            f"{path}: has {row} rows, but its footer declares {stop}; copy the file "
+            "again or make it again"
         )
 
 
@@ -237,7 +290,9 @@ def _lacks(kind: str, name: str, names: Sequence[str]) -> str:
     return f"has no {kind} {name!r}, {others}"
 
 
-def _array_rows(path: str, file: BinaryIO, _field: str) -> Iterator[object]:
+def _array_rows(
+    path: str, file: BinaryIO, _field: str, _span: Span | None
+) -> Iterator[object]:
     shape, is_fortran, dtype = _npy_header(path, file)
     if dtype.kind not in "biuf":
         raise InputError(
@@ -321,7 +376,7 @@ _HEADERS: dict[
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_READERS: dict[str, Callable[[str, BinaryIO, str], Iterator[object]]] = {
+_READERS: dict[str, Callable[[str, BinaryIO, str, Span | None], Iterator[object]]] = {
     "text": _whole_text,
     "lines": _lines,
     "jsonl": _json_lines,

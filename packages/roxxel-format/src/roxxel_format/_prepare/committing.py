@@ -1,0 +1,166 @@
+"""Commit the units of a preparation, and find the units that are missing."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from contextlib import ExitStack
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING
+
+from roxxel_format._prepare.plan import parse_plan, parse_record
+from roxxel_format._spec.tables import ShardTable
+from roxxel_format._store.corpus_name import absolute
+from roxxel_format._store.urls import is_url
+from roxxel_format._write.commit import remove_leftovers
+from roxxel_format._write.extension import Extension, summary_of
+from roxxel_format._write.intake import Intake
+from roxxel_format._write.options import WriteOptions
+from roxxel_format._write.place import place_of
+from roxxel_format._write.series import NoDocumentsError
+from roxxel_format._write.target import name_to_write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from roxxel_format._prepare.plan import Plan, UnitRecord
+    from roxxel_format._spec.manifest import Manifest
+    from roxxel_format._write.options import WriteSummary
+    from roxxel_format._write.place import Place
+
+_MAX_NAMED = 10
+
+
+def commit_units(filepath: str) -> WriteSummary:
+    """Commit a preparation whose parts are done; see `prepare`.
+
+    Raises:
+        FileNotFoundError: There is no preparation to commit.
+        ValueError: Units are missing; the message names them.
+    """
+    started = time.perf_counter()
+    target = absolute(filepath)
+    assert isinstance(target, str)  # noqa: S101 - one path gives one path
+    name = None if is_url(target) else name_to_write(target, sharded=True)
+    with ExitStack() as resources:
+        place = place_of(name or target, resources)
+        data = place.read(place.name.plan.name)
+        if data is None:
+            raise FileNotFoundError(
+                f"{filepath}: has no preparation to commit; check the path, and that a "
+                "part was written"
+            )
+        plan = parse_plan(data, place.folder + place.name.plan.name)
+        found = place.begin(replaces=plan.exist == "replace").manifest
+        summary = commit_plan(place, plan, found, started)
+    if name is not None and plan.exist != "append":
+        with contextlib.suppress(OSError):
+            remove_leftovers(name)
+    return summary
+
+
+def missing_units(place: Place, plan: Plan, numbers: Iterable[int]) -> list[int]:
+    """Return the units without a record, or whose shards are gone."""
+    sizes = place.sizes()
+    return [
+        number
+        for number in numbers
+        if (record := _record(place, plan, number, sizes)) is None
+        or not record.is_whole(sizes)
+    ]
+
+
+def _record(
+    place: Place, plan: Plan, number: int, sizes: Mapping[str, int]
+) -> UnitRecord | None:
+    """Return the record of a unit; reads no file that is not in the listing."""
+    name = place.name.unit_record(plan.job, number).name
+    return parse_record(number, place.read(name)) if name in sizes else None
+
+
+def is_committed(place: Place, plan: Plan, found: Manifest) -> bool:
+    """Return whether an earlier process committed the plan, and then was killed."""
+    return plan.job in map(place.name.job_of, found.shards.names)
+
+
+def commit_plan(
+    place: Place, plan: Plan, found: Manifest, started: float
+) -> WriteSummary:
+    """Commit the shards of all units, and remove the plan and the records."""
+    name = place.name
+    records = [name.unit_record(plan.job, at).name for at in range(len(plan.units))]
+    if not is_committed(place, plan, found):
+        table = _shards_of_all(place, plan)
+        found = _commit(place, plan, found, table)
+    rows = [
+        at
+        for at, each in enumerate(found.shards.names)
+        if name.job_of(each) == plan.job
+    ]
+    table = ShardTable(*map(list, zip(*map(found.shards.row, rows), strict=True)))
+    # The plan goes last: without it, nothing says that the records are of no use.
+    place.discard(records)
+    place.discard([name.plan.name])
+    return summary_of(place.folder, table, plan.dtype, started)
+
+
+def _shards_of_all(place: Place, plan: Plan) -> ShardTable:
+    """Return the shards of all units, in order; raise ValueError if one is missing."""
+    sizes = place.sizes()
+    tables: list[ShardTable] = []
+    missing: list[int] = []
+    for number in range(len(plan.units)):
+        record = _record(place, plan, number, sizes)
+        if record is None or not record.is_whole(sizes):
+            missing.append(number)
+        else:
+            tables.append(record.shards)
+    if missing:
+        named = ", ".join(f"{at} ({plan.units[at][0]})" for at in missing[:_MAX_NAMED])
+        more = len(missing) - _MAX_NAMED
+        raise ValueError(
+            f"{place.pattern}: {len(missing)} of {len(plan.units)} units are not done: "
+            f"{named}{f' and {more} more' if more > 0 else ''}; write them with the "
+            "same command and --part, then commit again"
+        )
+    table = reduce(add, tables, ShardTable())
+    if not len(table):
+        raise NoDocumentsError(place.pattern)
+    return table
+
+
+def _commit(place: Place, plan: Plan, found: Manifest, shards: ShardTable) -> Manifest:
+    """Commit the manifest with the new shards, and return the manifest."""
+    extension = Extension(
+        place.pattern,
+        place.folder,
+        WriteOptions(plan.separator_value, plan.block_size),
+        Intake(plan.dtype, kind=plan.kind),
+        plan.arguments,
+        plan.exist == "append",
+        plan.tokenizer,
+    )
+    if plan.exist != "append" and found.fingerprint != plan.base:
+        raise _lost(place)
+    place.check_present(dict(zip(shards.names, shards.num_bytes, strict=True)))
+    while True:
+        new = extension.extended(found, shards)
+        if place.commit(new):
+            break
+        found = place.begin(replaces=False).manifest
+        if is_committed(place, plan, found):
+            return found  # Another process of this preparation was first.
+        if not extension.appends:
+            raise _lost(place)
+    if not extension.appends:
+        place.discard(found.file_names() - new.file_names())
+    return new
+
+
+def _lost(place: Place) -> FileExistsError:
+    return FileExistsError(
+        f"{place.manifest}: another write was committed during this preparation, so "
+        "it cannot be committed; give it up with `roxxel-format clean --abandon "
+        f'{place.pattern}`, and write again with exist="replace"'
+    )

@@ -1,0 +1,166 @@
+"""The plan of a preparation, and the record of each unit that is done.
+
+The plan is a JSON file beside the manifest. It holds what all processes of the
+preparation must agree on, and what the commit needs: the inputs, the arguments, the
+item type. The first process creates the plan, and the others compare their own inputs
+and arguments with it. The record of a unit lists the shards of the unit. A process
+creates the record after the shards, so a unit with a record is done.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_format._spec.tables import ShardTable, as_table
+from roxxel_format.errors import ManifestError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from roxxel_format._prepare.unit import Unit
+    from roxxel_format._write.input_record import Inputs
+    from roxxel_format._write.options import Exist
+
+_FORMAT = "roxxel plan"
+_VERSION = 1
+_INPUTS = {"inputs", "names", "sizes", "times", "samples"}
+"""Arguments that describe the inputs, which are compared one by one."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A preparation that is not committed.
+
+    Attributes:
+        job: Digest of the preparation, 12 hexadecimal digits of the names of its files.
+        inputs: Name, size, time and digest of every input; see `Inputs.facts`.
+        units: The rows of all units, in the order of the corpus; see `Unit.row`.
+        arguments: The arguments that the manifest records.
+        exist: What the preparation does with an existing corpus.
+        base: Fingerprint of the corpus before the preparation.
+        dtype: Name of the item type.
+        kind: `"text"` or `"tokens"`.
+        block_size: Size of a block in bytes.
+        separator: The items that end each document.
+        tokenizer: The record of the tokenizer.
+    """
+
+    job: str
+    inputs: list[list[Any]]
+    units: list[list[Any]]
+    arguments: dict[str, Any]
+    exist: Exist
+    base: str | None
+    dtype: str
+    kind: str | None
+    block_size: int
+    separator: float | dict[str, str] | None
+    tokenizer: dict[str, Any] | None
+
+    def pack(self) -> bytes:
+        """Return the content of the file."""
+        table = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
+        return json.dumps(table, ensure_ascii=True).encode()
+
+    @property
+    def separator_value(self) -> float | bytes | None:
+        """The separator, as `WriteOptions` has it after the tokenizer is loaded."""
+        if isinstance(self.separator, dict):
+            return bytes.fromhex(self.separator["bytes"])
+        return self.separator
+
+
+def parse_plan(data: bytes, path: str) -> Plan:
+    """Return the plan in a file."""
+    try:
+        table = cast("dict[str, Any]", json.loads(data))
+        is_known = (table.pop("format"), table.pop("version")) == (_FORMAT, _VERSION)
+        plan = Plan(**table) if is_known else None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        plan = None
+    if plan is None:
+        raise ManifestError(
+            f"{path}: is not a plan of this version of Roxxel; remove it with "
+            "`roxxel-format clean --abandon`, and write again"
+        )
+    return plan
+
+
+def check_same(
+    plan: Plan,
+    inputs: Inputs,
+    arguments: Mapping[str, Any],
+    exist: Exist,
+    units: Sequence[Unit],
+    corpus: str,
+) -> None:
+    """Raise FileExistsError unless a command continues the preparation of a plan."""
+    change = inputs.first_change(plan.inputs)
+    if change is None:
+        change = _other_argument(
+            {"exist": plan.exist} | plan.arguments, {"exist": exist, **arguments}
+        )
+    rows = [unit.row() for unit in units]
+    if change is None and [row[1:] for row in rows] != [row[1:] for row in plan.units]:
+        change = f"{len(rows)} units are planned, {len(plan.units)} recorded"
+    if change is not None:
+        raise FileExistsError(
+            f"{corpus}: a preparation that is not finished differs from this command "
+            f"({change}); finish it with the old inputs and arguments, or give it up "
+            f"with `roxxel-format clean --abandon {corpus}`"
+        )
+
+
+def _other_argument(
+    recorded: Mapping[str, Any], given: Mapping[str, Any]
+) -> str | None:
+    """Describe the first argument that differs; None if all are equal."""
+    old, new = (dict(each) | as_table(each.get("inputs")) for each in (recorded, given))
+    for name in new:
+        if name not in _INPUTS and new[name] != old.get(name):
+            return f"{name}={new[name]!r} is given instead of {old.get(name)!r}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRecord:
+    """What a unit that is done has written.
+
+    Attributes:
+        number: Number of the unit.
+        shards: The shards of the unit; none if its inputs hold no documents.
+        input_bytes: Size of the inputs.
+        seconds: Time that the unit took; 0 if it was done before.
+    """
+
+    number: int
+    shards: ShardTable
+    input_bytes: int
+    seconds: float = 0.0
+
+    def pack(self) -> bytes:
+        """Return the content of the file; equal whenever the unit is written."""
+        shards = asdict(self.shards)
+        return json.dumps({"shards": shards, "input_bytes": self.input_bytes}).encode()
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The size of each shard by name."""
+        return dict(zip(self.shards.names, self.shards.num_bytes, strict=True))
+
+    def is_whole(self, sizes: Mapping[str, int]) -> bool:
+        """Return whether all shards are among files with these sizes."""
+        return all(sizes.get(name) == size for name, size in self.sizes.items())
+
+
+def parse_record(number: int, data: bytes | None) -> UnitRecord | None:
+    """Return the record in a file; None if there is no file, or a damaged one."""
+    if data is None:
+        return None
+    try:
+        table = cast("dict[str, Any]", json.loads(data))
+        return UnitRecord(number, ShardTable(**table["shards"]), table["input_bytes"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None

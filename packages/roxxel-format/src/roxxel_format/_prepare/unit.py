@@ -1,0 +1,37 @@
+"""What a unit is: consecutive input files, or a part of one large file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Span: TypeAlias = tuple[int, int]
+"""A part of a file: `[start, stop)` in bytes, or in row groups of Parquet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file, or with `span` a part of the file; see `documents_in`."""
+
+    path: str
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one process reads for its shards; `num_bytes` is the size of its inputs."""
+
+    parts: tuple[Part, ...]
+    num_bytes: int
+
+    def __str__(self) -> str:
+        path, span = self.parts[0].path, self.parts[0].span
+        if span is not None:
+            return f"{path} [{span[0]}:{span[1]}]"
+        more = len(self.parts) - 1
+        return f"{path} and {more} more" if more else path
+
+    def row(self) -> list[Any]:
+        """Return the unit for JSON: its text, the number of its files, its span."""
+        start, stop = self.parts[0].span or (None, None)
+        return [str(self), len(self.parts), start, stop]

@@ -1,0 +1,82 @@
+"""Divide input files into units.
+
+A unit is consecutive files, or a part of one large file. The list of inputs and their
+sizes alone determine the units, so every process computes the same units.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from roxxel_format._prepare.input_file import opened
+from roxxel_format._prepare.inputs import format_of, parquet_table
+from roxxel_format._prepare.unit import Part, Unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from roxxel_format._prepare.unit import Span
+    from roxxel_format._write.input_record import Inputs
+
+UNIT_BYTES = 1 << 26
+"""Least size of a unit, unless the caller chooses."""
+
+_MAX_UNITS = 1 << 14
+"""Limit of the number of units, so that the manifest of a large corpus opens fast."""
+
+
+def units_of(inputs: Inputs, unit_bytes: int = UNIT_BYTES) -> list[Unit]:
+    """Group consecutive files into units, and divide large files into several."""
+    sizes: list[int] = [size for _, size, *_ in inputs.facts]
+    least = max(unit_bytes, sum(sizes) // _MAX_UNITS)
+    return list(_units(inputs, sizes, least))
+
+
+def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
+    waiting: list[Part] = []
+    size = 0
+    for path, num_bytes in zip(inputs.paths, sizes, strict=True):
+        spans = _divided(path, inputs.form, num_bytes, least)
+        if not spans:
+            waiting.append(Part(path))
+            size += num_bytes
+        if waiting and (spans or size >= least):
+            yield Unit(tuple(waiting), size)
+            waiting, size = [], 0
+        for number, span in enumerate(spans, 1):
+            share = num_bytes * number // len(spans)
+            before = num_bytes * (number - 1) // len(spans)
+            yield Unit((Part(path, span),), share - before)
+    if waiting:
+        yield Unit(tuple(waiting), size)
+
+
+def _divided(path: str, form: str | None, num_bytes: int, least: int) -> list[Span]:
+    """Divide a file into parts of about `least` bytes; return [] for one part.
+
+    `num_bytes` is the size of the file. Only lines and JSON lines that are not
+    compressed, and Parquet, can be divided.
+    """
+    form, count = form or format_of(path), num_bytes // max(1, least)
+    if count < 2 or path.endswith((".gz", ".zst")):
+        return []
+    if form == "parquet":
+        return _divided_rows(path, least)
+    if form not in ("lines", "jsonl"):
+        return []
+    ends = [number * num_bytes // count for number in range(count + 1)]
+    return list(pairwise(ends))
+
+
+def _divided_rows(path: str, least: int) -> list[Span]:
+    with opened(path) as file:
+        metadata = parquet_table(path, file).metadata
+    spans: list[Span] = []
+    start = size = 0
+    for stop in range(1, metadata.num_row_groups + 1):
+        size += metadata.row_group(stop - 1).total_byte_size
+        if size >= least or stop == metadata.num_row_groups:
+            spans.append((start, stop))
+            start, size = stop, 0
+    return spans if len(spans) > 1 else []
