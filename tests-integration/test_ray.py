@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import doctest
 import hashlib
 import os
 import re
+import secrets
 import sysconfig
 from importlib import import_module
 from pathlib import Path
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("default")  # Ray warns of itself
 
 TEXTS = [f"document {number} " * (number % 5 + 1) for number in range(200)]
-ONE_SENTENCE = re.compile(r"[^\n]+")
+LINE = re.compile(r"[^\n]+")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,7 @@ def ray(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     del bucket
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else a file in the home
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
@@ -54,7 +57,6 @@ def ray(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
             "num_cpus": 1,
             "object_store_memory": 80 << 20,
             "include_dashboard": False,
-            "node_ip_address": "127.0.0.1",
         }
         folder = str(tmp_path_factory.mktemp("r"))  # Paths of sockets are short.
         cluster = clusters.Cluster(
@@ -107,6 +109,16 @@ def test_pipeline_writes_its_rows_in_order(ray: Any, tmp_path: Path) -> None:
     assert sink.summary.num_shards == 4
     assert corpus.versions == [sink.summary.fingerprint]
     assert {Path(each).name for each in corpus.paths} == shards_in(tmp_path)
+
+
+def test_example_of_the_datasink_gives_what_it_shows(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = import_module("roxxel_format.ray")
+    found = doctest.testmod(module, extraglobs={"ray": ray})
+
+    assert (found.failed, found.attempted) == (0, 4)
 
 
 def test_small_blocks_are_joined_into_one_shard(ray: Any, tmp_path: Path) -> None:
@@ -189,9 +201,7 @@ def test_driver_ignores_a_second_result_of_a_task(tmp_path: Path) -> None:
     arrow = import_module("pyarrow")
     block = arrow.table({"text": TEXTS})
     sink.on_write_start(block.schema)
-    results: list[Any] = []
-    for task in (1, 0, 1, 0):
-        results.append(sink.write([block], FakeContext(task)))
+    results = [sink.write([block], FakeContext(task)) for task in (1, 0, 1, 0)]
     assert len(shards_in(tmp_path)) == 4
 
     sink.on_write_complete(FakeResult(results))
@@ -221,7 +231,7 @@ def test_failed_pipeline_commits_nothing(ray: Any, tmp_path: Path) -> None:
     sink = sink_class()(path, min_bytes_per_write=None)
     with pytest.raises(Exception, match="this row is bad"):
         rows.write_datasink(sink)
-    assert Roxxel(path).leftovers() == [] if list(tmp_path.iterdir()) else True
+    assert not shards_in(tmp_path)
     with pytest.raises(FileNotFoundError):
         _ = Roxxel(path).num_tokens
 
@@ -252,11 +262,11 @@ def test_wrong_data_is_named_in_one_sentence(ray: Any, tmp_path: Path) -> None:
         with pytest.raises((ValueError, TypeError, FileExistsError)) as raised:
             rows.write_datasink(sink_class()(path, column, **arguments))
         error = getattr(raised.value, "cause", raised.value)
-        [line] = ONE_SENTENCE.findall(str(error))[:1]
+        [line] = LINE.findall(str(error))[:1]
         return line
 
     assert error_of(texts, "body") == (
-        "the data set has no column 'body' among 'text'; pass column"
+        "the data set has no columns 'body'; pass one of its columns (text)"
     )
     numbers = ray.data.from_items([{"n": 1}])
     assert error_of(numbers, "n") == (

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from ray.data import Datasink
 
+from roxxel_format._prepare.inputs import column_document
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.distributed import DistributedWrite, Job, TaskShards
 from roxxel_format._write.options import Separator, WriteOptions
-from roxxel_format._prepare.inputs import column_document
 
 if TYPE_CHECKING:
     import os
@@ -71,6 +71,13 @@ class RoxxelDatasink(Datasink[TaskShards]):
     Raises:
         ValueError: `exist` is unknown, or another argument is invalid.
         TypeError: An argument has the wrong type.
+
+    Example:
+        >>> rows = ray.data.from_items([{"text": "one"}, {"text": "two"}])
+        >>> sink = RoxxelDatasink("pages_*.rox", separator=0)
+        >>> rows.write_datasink(sink)
+        >>> sink.summary.num_tokens
+        8
     """
 
     def __init__(
@@ -180,13 +187,15 @@ def _kind_and_dtype(column: str, schema: Any) -> tuple[str | None, str | None]:
         ValueError: The column is missing, or there are two.
         TypeError: The column holds neither texts nor lists of numbers.
     """
-    number = list(schema.names).count(column)
-    if number != 1:
-        problem = f"{number} columns {column!r}" if number else f"no column {column!r}"
-        names = ", ".join(map(repr, schema.names))
-        raise ValueError(f"the data set has {problem} among {names}; pass column=")
+    names: list[str] = list(schema.names)
+    if names.count(column) != 1:
+        number = names.count(column) or "no"
+        raise ValueError(
+            f"the data set has {number} columns {column!r}; pass one of its columns "
+            f"({', '.join(sorted(set(names)))})"
+        )
     types: Any = importlib.import_module("pyarrow.types")
-    stored: Any = schema.types[list(schema.names).index(column)]
+    stored: Any = schema.types[names.index(column)]
     if types.is_null(stored):
         return None, None
     text = stored.value_type if types.is_dictionary(stored) else stored

@@ -110,9 +110,7 @@ class Job:
                 raise
         return TaskShards(task, series.table, intake.dtype, intake.kind)
 
-    def _new_path(
-        self, name: CorpusName, folder: Path, task: int
-    ) -> tuple[Path, Path]:
+    def _new_path(self, name: CorpusName, folder: Path, task: int) -> tuple[Path, Path]:
         """Create the draft of a new shard; return the shard's path and the draft."""
         while True:
             number = task * _PER_TASK + secrets.randbelow(_PER_TASK)
