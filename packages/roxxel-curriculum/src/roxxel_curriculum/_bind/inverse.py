@@ -39,9 +39,10 @@ class Occurrence:
         >>> from roxxel_curriculum.testing import PositionReader
         >>> curriculum = Curriculum(PositionReader(10_000), [Phase(9, 4, 129)])
         >>> sampler = curriculum.sampler(seed=42)
-        >>> found = list(sampler.where("self", 1300, 1303))
-        >>> [sampler.batch(o.step)[o.row, o.column] for o in found] == [1300]
-        True
+        >>> here = sampler.locate(8, row=3)
+        >>> found = list(sampler.where(here.source, here.start + 5, here.start + 9))
+        >>> [(o.step, o.row, o.column, o.stop - o.start) for o in found]
+        [(8, 3, 5, 4)]
     """
 
     step: int
