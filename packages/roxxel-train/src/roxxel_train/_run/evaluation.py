@@ -151,7 +151,7 @@ class HeldOut:
         def evaluate(state: Tree, batch: Any) -> tuple[jax.Array, Scalars]:
             model, _ = nnx.merge(graphdef, state)
             model.eval()
-            loss, aux = unpack_loss(loss_fn(model, batch))
+            loss, aux, _ = unpack_loss(loss_fn(model, batch))
             num_tokens = jax.tree.leaves(batch)[0].size
             weight = aux.pop(LOSS_WEIGHT, jnp.asarray(num_tokens, jnp.float32))
             return weight, {"loss": loss, **aux}

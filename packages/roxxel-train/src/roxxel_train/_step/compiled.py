@@ -73,7 +73,7 @@ class CompiledShape:
 class CompiledAhead:
     """The compiled programs of a jitted `(state, batch)` function by shape of batch.
 
-    The function returns any value and a dict, and may name the axes of `mesh`. The
+    The function returns any value, a dict, and possibly further values. It may name the axes of `mesh`. The
     programs keep the shardings of `state`. `batches` has the shape, dtype and sharding
     of each batch (an array, or a dict of arrays), in the order in which the run needs
     the programs. `lookups` are the arrays that the programs index by tokens.

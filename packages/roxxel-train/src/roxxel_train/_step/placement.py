@@ -82,8 +82,13 @@ class BatchPlacement:
     strict: bool = False
 
     def __call__(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding for a batch of this shape, or raise ValueError."""
+        """Return the sharding for a batch of this shape, or raise ValueError.
+
+        An array of one axis has one value for each row of a batch.
+        """
         spec = tuple(self.sharding.spec)
+        if len(shape) == 1:
+            spec = spec[:1]
         if len(spec) > len(shape):
             raise ValueError(
                 f"data_sharding has the spec {spec}, which names {len(spec)} "
@@ -94,9 +99,9 @@ class BatchPlacement:
             None if size % self._ways(axes) else axes
             for size, axes in zip(shape, spec, strict=False)
         ]
-        if fitting == list(spec):
+        if fitting == list(self.sharding.spec):
             return self.sharding
-        if self.strict:
+        if self.strict and fitting != list(spec):
             raise ValueError(
                 f"{self.describe(shape)}; strict_sharding=True allows no replication"
             )
