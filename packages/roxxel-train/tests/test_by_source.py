@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,7 @@ def expected(data: Curriculum, start: int, stop: int) -> dict[str, float]:
         for row, tokens in enumerate(sampler.batch(step)):
             source = sampler.locate(step, row).source
             total = sums.setdefault(source, [0.0, 0.0])
-            for before, token in zip(tokens, tokens[1:], strict=False):
+            for before, token in itertools.pairwise(tokens):
                 if before % 3:
                     total[0] += int(token)
                     total[1] += 1

@@ -317,6 +317,6 @@ class Session:
             **self.config.pacing(),
             "evaluation": [
                 self.config.eval_fn is not None,
-                held_out and held_out.sampler.state(0),
+                held_out and {n: s.state(0) for n, s in held_out.samplers.items()},
             ],
         }
