@@ -198,7 +198,7 @@ def _gradients(
     graphdef, params, rest = nnx.split(model, wrt, ...)
     pure_params = nnx.to_pure_dict(params)
 
-    def of_part(rest: Any, rows: Any) -> tuple[Any, Any]:
+    def of_part(rest: Any, rows: Any) -> tuple[Any, Any, Scalars]:
         copy = nnx.merge(graphdef, pure_params, rest)
         (loss, (aux, of_rows)), grads = differentiate(copy, rows)
         rest_after = nnx.to_pure_dict(nnx.state(copy, nnx.Not(wrt)))

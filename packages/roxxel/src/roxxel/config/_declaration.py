@@ -146,8 +146,9 @@ class RunConfig:
         """The held-out sets by name; the name is empty for an `[eval]` of one set."""
         if self.eval is None:
             return {}
-        one = isinstance(self.eval, EvalConfig)
-        return {"": self.eval} if one else dict(self.eval)
+        if isinstance(self.eval, EvalConfig):
+            return {"": self.eval}
+        return dict(self.eval)
 
     @property
     def folder(self) -> Path:
