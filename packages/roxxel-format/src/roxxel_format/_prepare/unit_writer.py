@@ -128,4 +128,9 @@ class UnitWriter:
                 f"{self._options.tokenizer}: the tokenizer changed while the corpus "
                 "was prepared; write again"
             )
-        return Intake(self._options.dtype, tokenizer=tokenizer, kind=self._kind)
+        return Intake(
+            self._options.dtype,
+            tokenizer=tokenizer,
+            kind=self._kind,
+            reads_ahead=True,
+        )
