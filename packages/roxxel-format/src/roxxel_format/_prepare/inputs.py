@@ -200,7 +200,7 @@ def _parquet_rows(
     row = first
     for column in _columns(path, table, field, groups, (first, stop)):
         for value in column:
-            yield _tried(_column_document, path, row, value)
+            yield _tried(column_document, path, row, value)
             row += 1
 
 
@@ -228,7 +228,7 @@ def _columns(
         )
 
 
-def _column_document(path: str, row: int, value: Any) -> object:
+def column_document(path: str, row: int, value: Any) -> object:
     """Return a text, or a list of tokens as an array."""
     items: Any = getattr(value, "values", None)
     what = "a null"
