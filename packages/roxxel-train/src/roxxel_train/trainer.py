@@ -27,12 +27,12 @@ from roxxel_train._step.compiled import (
     compiling_thread,
     use_compilation_cache,
 )
-from roxxel_train._step.fed import fed_shapes
 from roxxel_train._step.model_sharding import ModelLayout, on_mesh
 from roxxel_train._step.placement import (
     BatchPlacement,
     accumulation_notes,
     batch_sharding,
+    fed_shapes,
     instead_of_set_mesh,
 )
 from roxxel_train._step.step import ModelState, choose_step, jit_update

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import numpy as np
-
-from roxxel_train._step.placement import batch_shapes
 
 if TYPE_CHECKING:
     from roxxel_curriculum import Sampler
-
-    from roxxel_train._step.placement import BatchPlacement
 
 
 class Fed(NamedTuple):
@@ -47,20 +42,3 @@ class FedRows:
     def will_need(self, step: int, n: int = 1, rows: slice | None = None) -> None:
         """Pass a hint to the sampler."""
         self._sampler.will_need(step, n, rows)
-
-
-def fed_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Fed]:
-    """Return shape, dtype and sharding of what each phase feeds to an update."""
-    return [
-        Fed(
-            batch,
-            jax.ShapeDtypeStruct(
-                (phase.batch_size,),
-                np.dtype(np.int32),
-                sharding=placement((phase.batch_size,)),
-            ),
-        )
-        for phase, batch in zip(
-            sampler.phases, batch_shapes(sampler, placement), strict=True
-        )
-    ]

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from roxxel_train._step.fed import Fed
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -162,6 +164,23 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
         }
         shapes.append(batch["tokens"] if sampler.fields == ("tokens",) else batch)
     return shapes
+
+
+def fed_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Fed]:
+    """Return shape, dtype and sharding of what each phase feeds to an update."""
+    return [
+        Fed(
+            batch,
+            jax.ShapeDtypeStruct(
+                (phase.batch_size,),
+                np.dtype(np.int32),
+                sharding=placement((phase.batch_size,)),
+            ),
+        )
+        for phase, batch in zip(
+            sampler.phases, batch_shapes(sampler, placement), strict=True
+        )
+    ]
 
 
 def accumulation_notes(
