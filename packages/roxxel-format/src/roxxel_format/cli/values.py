@@ -107,7 +107,7 @@ def progress(what: str) -> Callable[[int, int], None] | None:
     return show
 
 
-class Status(Protocol):
+class _Status(Protocol):
     """What a status line shows, as its text."""
 
     @property
@@ -116,7 +116,7 @@ class Status(Protocol):
         ...
 
 
-def status_line(every_s: float = 60.0) -> Callable[[Status], None]:
+def status_line(every_s: float = 60.0) -> Callable[[_Status], None]:
     """Return a function that shows a state on the standard error.
 
     On a terminal, a state replaces the one before. Elsewhere, each state is a line, at
@@ -125,7 +125,7 @@ def status_line(every_s: float = 60.0) -> Callable[[Status], None]:
     is_terminal = sys.stderr.isatty()
     shown_s = time.monotonic()
 
-    def show(status: Status) -> None:
+    def show(status: _Status) -> None:
         nonlocal shown_s
         if is_terminal:
             # Erase to the end of the line: the state before may have been longer.
