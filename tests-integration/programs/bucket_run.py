@@ -49,7 +49,6 @@ def train(corpus, run, steps):
         eval_every=5,
         checkpoint_every=2,
         log_every=1,
-        max_to_keep=None,
         seed=3,
         timeout=60,
     ).run()

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_ckpt._commits import (
+    Attempt,
     Commits,
     commits_in,
     is_attempt,
@@ -58,7 +59,6 @@ from roxxel_ckpt.errors import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Mapping
 
-    from roxxel_ckpt._commits import Attempt
     from roxxel_ckpt._folder import Folder
     from roxxel_ckpt._integrity import FileDigest
 
@@ -66,6 +66,9 @@ _DIGESTS = "digests/"
 # After a failed save, its files are removed only if the bucket answers soon.
 _DISCARD_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 60.0
+# Saves of this program whose commit got no answer: the store may still create it. A
+# later program removes their files.
+_in_doubt: set[Attempt] = set()
 
 
 class BucketFolder:
@@ -79,6 +82,9 @@ class BucketFolder:
     """
 
     not_shared_remedy = "check that all processes use the same store and credentials"
+    staging_remedy = (
+        "give local= (else TMPDIR) a directory with room that this program can write"
+    )
 
     def __init__(self, url: str, local: Path | None, timeout_s: float) -> None:
         self._url, self._timeout_s = url, timeout_s
@@ -303,7 +309,12 @@ class BucketFolder:
         commit = f"{staging.name}.json"
         self._commits.check_writer(self._commits.contents())
         self._check_uploaded(staging)
-        self._bucket.create(commit, text.encode())
+        try:
+            self._bucket.create(commit, text.encode())
+        except CheckpointBucketError:
+            # The request may still arrive, and the step must then be whole.
+            _in_doubt.add(parsed(staging.name))
+            raise
         now = self._commits.contents()
         try:
             self._commits.check_writer(now)
@@ -327,7 +338,7 @@ class BucketFolder:
             abandoned = self._bucket.names(f"{ABANDONED}/").objects
             lost -= set(commits_in(abandoned))
         self._files.remove(
-            a for a in lost if a.generation <= self._commits.generation()
+            a for a in lost - _in_doubt if a.generation <= self._commits.generation()
         )
         earlier = [g for g in contents.writers if g < self._commits.generation()]
         self._bucket.delete(writer_name(generation) for generation in earlier)
@@ -337,9 +348,13 @@ class BucketFolder:
         self.drop(staging, keep=True)
 
     def discard(self, staging: Path, *, is_first: bool) -> None:
-        """Remove the files of a failed save, as far as the bucket answers soon."""
+        """Remove the files of a failed save, as far as the bucket answers soon.
+
+        If the request that commits the step may still arrive, the files stay in the
+        bucket.
+        """
         self.drop(staging, keep=False)
-        if is_first:
+        if is_first and parsed(staging.name) not in _in_doubt:
             timeout_s = min(self._timeout_s / 8, _DISCARD_TIMEOUT_S)
             hasty = BucketFolder(self._url, None, timeout_s)
             with contextlib.suppress(CheckpointBucketError):
