@@ -2,16 +2,16 @@
 
 One run is never stopped. Another one, of the same program, is killed with SIGKILL at
 random moments, in one of its processes or in all, and started again: sometimes on the
-same machine, sometimes on a new one. The moment is a number of changes of the
-bucket, and some milliseconds.
-A machine is a local folder for logs and one for temporary files, of each process. After
-every kill
+same machine, sometimes on a new one. The moment is a number of changes of the bucket,
+and some milliseconds. A machine is a local folder for logs and one for temporary files,
+of each process. After every kill
 
 - every listed checkpoint is sound, and the newest is not older than before;
 - processes that were not killed have ended by themselves.
 
 At the end both runs have the same rows of metrics, and the killed run has the
-checkpoints of the other one, bit for bit with everything they record. A failure prints the seed.
+checkpoints of the other one, bit for bit with everything they record. A failure prints
+the seed.
 
     python tests-integration/benchmarks/bucket_kills.py
     python tests-integration/benchmarks/bucket_kills.py --kills 10 --processes 2
@@ -219,7 +219,10 @@ class Program:
     def kill(
         self, num_changes: float, delay_s: float, victims: list[int] | None
     ) -> str:
-        """Kill processes after some changes of the bucket, all if None; return what happened."""
+        """Kill processes, all if None, and return what happened.
+
+        The moment is `delay_s` after so many changes of the bucket.
+        """
         chosen = range(len(self._processes)) if victims is None else victims
         while self._num_changes() < num_changes and self._is_running(chosen):
             self._pause()
