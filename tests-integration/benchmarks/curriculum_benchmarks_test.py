@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import curriculum_batch, curriculum_index, curriculum_seek
+from . import curriculum_batch, curriculum_index, curriculum_seek, curriculum_where
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,3 +48,14 @@ def test_seeking(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("2.00e+08 tokens in 2 shards")
     assert "difference in turn" in out
+
+
+def test_the_inverse(capsys: pytest.CaptureFixture[str]) -> None:
+    curriculum_where.compare(rounds=2)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(" ms")[0].rsplit(" ", 1)[0] for line in lines] == [
+        "1e+08 tokens: where",
+        "1e+10 tokens: where",
+        "1e+13 tokens: where",
+    ]

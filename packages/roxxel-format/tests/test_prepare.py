@@ -164,9 +164,9 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
 
     read: list[str] = []
 
-    def noted(path: str, *arguments: Any) -> Iterator[object]:
+    def noted(path: str, *arguments: Any, **options: Any) -> Iterator[object]:
         read.append(path)
-        return documents_in(path, *arguments)
+        return documents_in(path, *arguments, **options)
 
     monkeypatch.setattr(documents, "documents_in", noted)
     assert run(*command) == 1

@@ -15,6 +15,7 @@ A source is any object with the members of `TokenReader`.
 from roxxel_format import TokenReader
 
 from roxxel_curriculum._bind.fields import Field
+from roxxel_curriculum._bind.inverse import Occurrence
 from roxxel_curriculum._bind.samples import Location, Windows
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
@@ -45,6 +46,7 @@ __all__ = [
     "Field",
     "Location",
     "MixPlan",
+    "Occurrence",
     "Permutation",
     "Phase",
     "PhasePlan",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,8 +14,10 @@ from roxxel_curriculum._bind.fields import (
     checked_rows,
     fill_fields,
 )
+from roxxel_curriculum._bind.inverse import occurrences
 from roxxel_curriculum._bind.past import check_past
-from roxxel_curriculum._bind.samples import Location, Windows, make_block
+from roxxel_curriculum._bind.progress import Progress
+from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
 from roxxel_curriculum._bind.sources import batch_dtype, token_range, with_block_checks
 from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._order import ARITHMETIC_VERSION
@@ -23,21 +25,14 @@ from roxxel_curriculum._order.bijection import make_key
 from roxxel_curriculum.state import state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import numpy.typing as npt
 
     from roxxel_curriculum._bind.fields import Field, Rows
+    from roxxel_curriculum._bind.inverse import Occurrence
     from roxxel_curriculum._bind.samples import SampleBlock
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
-
-_BLOCK_SAMPLES = 16384
-"""Samples in a block. Computing a full block costs 0.1 us a sample, and a block of 64
-samples 3 to 5 us a sample (`tests-integration/benchmarks/curriculum_index.py`)."""
-
-_KEPT_BLOCKS = 6
-"""Blocks in the cache. Prefetch hints reach 2**15 samples ahead, in up to four blocks.
-Two more hold the block being read and one step read out of order."""
 
 
 class Sampler:
@@ -86,22 +81,19 @@ class Sampler:
         self.total_steps = solution.total_steps
         self.longest = solution.longest
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
+        self._progress = Progress(solution.phases, solution.source_names)
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
         self._source_keys = {
             name: make_key(ARITHMETIC_VERSION, seed, name) for name in self.source_names
         }
-        # Threads need no lock: `_block` replaces this tuple and never modifies it.
-        self._blocks: tuple[SampleBlock, ...] = ()
+        self._blocks = BlockCache(self._source_keys)
 
     def __repr__(self) -> str:
         return (
             f"Sampler(seed={self.seed}, total_steps={self.total_steps}, "
             f"longest={self.longest})"
         )
-
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_blocks": ()}
 
     def shape(self, step: int) -> tuple[int, int]:
         """Return `(batch_size, seq_len)` of a step.
@@ -199,6 +191,48 @@ class Sampler:
         documents = tuple(int(document) for document in spans[:, 0])
         return Location(self.source_names[index], start, stop, documents)
 
+    def where(
+        self, source: str, start: int, stop: int, until: int | None = None
+    ) -> Iterator[Occurrence]:
+        """Yield every place where the run reads some of the tokens `[start, stop)`.
+
+        This is the inverse of `locate`: every row of a step that holds some of the
+        tokens gives one result, clipped to the tokens. Tokens that the run never reads
+        give no result. The results are computed, not searched, when they are requested:
+        the cost of each does not depend on the size of the source. For the places of a
+        past run, use a sampler with the run's state.
+
+        Args:
+            source: Name of the source; `"self"` is the primary.
+            start: Index of the first token in the source.
+            stop: One past the last token.
+            until: Only the training steps before this step; None for all steps.
+
+        Returns:
+            Iterator in training order, by step and row. It needs memory for the rows of
+            one round of the source that hold some of the tokens.
+
+        Raises:
+            KeyError: `source` is not the name of a source.
+            IndexError: The tokens leave the source, or `until` is outside
+                `[0, total_steps]`.
+        """
+        self._check_source(source)
+        start = as_integer(start, "start must be an integer")
+        stop = as_integer(stop, "stop must be an integer")
+        num_tokens = self._solution.spans[source].num_tokens
+        if not 0 <= start <= stop <= num_tokens:
+            raise IndexError(
+                f"tokens [{start}, {stop}) are outside source {source!r}, which has "
+                f"{num_tokens} tokens; give 0 <= start <= stop <= {num_tokens}"
+            )
+        end = self.total_steps if until is None else self._steps_done(until)
+        key = self._source_keys[source]
+        return chain.from_iterable(
+            occurrences(phase, source, key, range(start, stop), end)
+            for phase in self.phases
+        )
+
     def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
         """Hint to the sources that the steps `[step, step + n)` will be read soon.
 
@@ -243,11 +277,7 @@ class Sampler:
         Raises:
             IndexError: The step is outside the run.
         """
-        step = self._steps_done(step)
-        index = bisect_right(self._starts, step) - 1
-        tokens = dict(self._tokens_before[index])
-        self._add_tokens(tokens, self.phases[index], step)
-        return tokens
+        return self._progress.delivered_tokens(self._steps_done(step))
 
     def planned_tokens(self, step: int) -> dict[str, float]:
         """Return each source's exact share of the tokens in the first `step` steps.
@@ -263,19 +293,7 @@ class Sampler:
         Raises:
             IndexError: The step is outside the run.
         """
-        step = self._steps_done(step)
-        if not step:
-            return dict.fromkeys(self.source_names, 0.0)
-        tokens: dict[str, float] = dict(self.delivered_tokens(step))
-        phase = self.phases[self._phase_index(step - 1)]
-        num_samples = phase.samples_before(step - phase.start)
-        leg = phase.leg_of(num_samples - 1)
-        dealt = num_samples - leg.start
-        total = sum(phase.weights[name] for name in leg.blend.sources)
-        for name, count in leg.blend.counts(dealt).items():
-            share = dealt * phase.weights[name] / total
-            tokens[name] += (share - count) * phase.seq_len
-        return tokens
+        return self._progress.planned_tokens(self._steps_done(step))
 
     def epochs(self, step: int) -> dict[str, float]:
         """Return the number of passes over each source in the first `step` steps.
@@ -290,17 +308,7 @@ class Sampler:
         Raises:
             IndexError: The step is outside the run.
         """
-        step = self._steps_done(step)
-        epochs = dict.fromkeys(self.source_names, 0.0)
-        for phase in self.phases:
-            steps = min(step, phase.stop) - phase.start
-            if steps <= 0:
-                break
-            for name, given in phase.counts(phase.samples_before(steps)).items():
-                if given:
-                    stream, before = phase.cursors[name]
-                    epochs[name] = stream.passes(before + given)
-        return epochs
+        return self._progress.epochs(self._steps_done(step))
 
     def next_epoch(self, source: str, step: int) -> tuple[int, int] | None:
         """Return the next step in which a source begins an epoch after its first.
@@ -320,14 +328,8 @@ class Sampler:
             IndexError: The step is outside the run.
         """
         step = self._steps_done(step)
-        if source not in self.source_names:
-            known = ", ".join(map(repr, self.source_names))
-            raise KeyError(f"{source!r} is not a source; there are {known}")
-        for phase in self.phases[max(0, bisect_right(self._starts, step) - 1) :]:
-            found = phase.next_epoch(source, max(step, phase.start))
-            if found is not None:
-                return found
-        return None
+        self._check_source(source)
+        return self._progress.next_epoch(source, step)
 
     def state(self, step: int) -> dict[str, Any]:
         """Return the state from which a run resumes at `step`.
@@ -366,21 +368,10 @@ class Sampler:
         ranges = map(token_range, self._readers)
         return dict(zip(self.source_names, ranges, strict=True))
 
-    @cached_property
-    def _tokens_before(self) -> list[dict[str, int]]:
-        """For each phase, the number of tokens of each source in earlier phases."""
-        tokens = dict.fromkeys(self.source_names, 0)
-        before: list[dict[str, int]] = []
-        for phase in self.phases:
-            before.append(dict(tokens))
-            self._add_tokens(tokens, phase, phase.stop)
-        return before
-
-    @staticmethod
-    def _add_tokens(tokens: dict[str, int], phase: ResolvedPhase, step: int) -> None:
-        """Add the tokens that a phase delivers before step `step` of the run."""
-        for name, count in phase.delivered(step - phase.start).items():
-            tokens[name] += count * phase.seq_len
+    def _check_source(self, source: str) -> None:
+        if source not in self.source_names:
+            known = ", ".join(map(repr, self.source_names))
+            raise KeyError(f"{source!r} is not a source; there are {known}")
 
     def _steps_done(self, step: int) -> int:
         step = as_integer(step, "step must be an integer")
@@ -406,25 +397,10 @@ class Sampler:
         raise IndexError(message)
 
     def _block(self, step: int) -> SampleBlock:
-        """Return a block that holds a step, from the cache or computed.
-
-        If the previous step is cached, the caller reads in sequence, so this computes a
-        whole block. Other steps are computed alone: their neighbours may never be read.
-        """
-        blocks = self._blocks
-        for block in blocks:
-            if step in block.steps:
-                return block
-        phase = self.phases[self._phase_index(step)]
-        steps = range(step, step + 1)
-        if any(step - 1 in block.steps for block in blocks):
-            size = max(1, _BLOCK_SAMPLES // phase.batch_size)
-            start = phase.start + (step - phase.start) // size * size
-            unbroken = phase.unbroken_steps(step)
-            steps = range(max(start, unbroken.start), min(start + size, unbroken.stop))
-        block = make_block(phase, steps, self._source_keys)
-        self._blocks = (block, *blocks[: _KEPT_BLOCKS - 1])
-        return block
+        """Return a block of windows that holds a step."""
+        return self._blocks.at(step) or self._blocks.add(
+            self.phases[self._phase_index(step)], step
+        )
 
     def _read(
         self,

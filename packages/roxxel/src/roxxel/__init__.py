@@ -94,6 +94,7 @@ __all__ = [
     "MixPlan",
     "ModelState",
     "NonFiniteError",
+    "Occurrence",
     "ParquetDataset",
     "Permutation",
     "Phase",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,15 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._order.rounds import SampleStream
     from roxxel_curriculum._plan.solution import ResolvedPhase
+
+
+_BLOCK_SAMPLES = 16384
+"""Samples in a block. Computing a full block costs 0.1 us a sample, and a block of 64
+samples 3 to 5 us a sample (`tests-integration/benchmarks/curriculum_index.py`)."""
+
+_KEPT_BLOCKS = 6
+"""Blocks in the cache. Prefetch hints reach 2**15 samples ahead, in up to four blocks.
+Two more hold the block being read and one step read out of order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +100,45 @@ class _SampleRange(NamedTuple):
     key: int  # `make_key(ARITHMETIC_VERSION, seed, name)`
     first: int  # index of the first sample in the stream
     size: int  # number of samples
+
+
+class BlockCache:
+    """The windows of the steps read last; the cache does not affect results.
+
+    `source_keys` has the keys of all sources by name, in the order of their indices.
+    """
+
+    def __init__(self, source_keys: Mapping[str, int]) -> None:
+        self._source_keys = source_keys
+        # Threads need no lock: `add` replaces this tuple and never modifies it.
+        self._blocks: tuple[SampleBlock, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_blocks": ()}
+
+    def at(self, step: int) -> SampleBlock | None:
+        """Return the cached block that holds a step; None if there is none."""
+        for block in self._blocks:
+            if step in block.steps:
+                return block
+        return None
+
+    def add(self, phase: ResolvedPhase, step: int) -> SampleBlock:
+        """Compute and cache a block that holds a step of `phase`.
+
+        If the previous step is cached, the caller reads in sequence, so this computes a
+        whole block. Other steps are computed alone: their neighbours may never be read.
+        """
+        blocks = self._blocks
+        steps = range(step, step + 1)
+        if any(step - 1 in block.steps for block in blocks):
+            size = max(1, _BLOCK_SAMPLES // phase.batch_size)
+            start = phase.start + (step - phase.start) // size * size
+            unbroken = phase.unbroken_steps(step)
+            steps = range(max(start, unbroken.start), min(start + size, unbroken.stop))
+        block = make_block(phase, steps, self._source_keys)
+        self._blocks = (block, *blocks[: _KEPT_BLOCKS - 1])
+        return block
 
 
 def make_block(

@@ -128,6 +128,22 @@ class ResolvedPhase:
         """
         return step + sum(skip.steps for skip in self.skips if skip.at <= step)
 
+    def step_of(self, data_step: int) -> int | None:
+        """Return the training step that reads a data step; None if it is skipped.
+
+        This is the inverse of `data_step`; both steps count from the start of the
+        phase.
+        """
+        skipped = 0
+        for skip in self.skips:
+            first = skip.at + skipped
+            if data_step < first:
+                break
+            if data_step < first + skip.steps:
+                return None
+            skipped += skip.steps
+        return data_step - skipped
+
     def unbroken_steps(self, step: int) -> range:
         """Return the training steps around `step` that no skip interrupts.
 

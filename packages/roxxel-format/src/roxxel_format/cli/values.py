@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -29,6 +30,17 @@ def part(text: str) -> tuple[int, int]:
         return int(first), int(count)
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a part I/N with I from 0 to N - 1, such as 0/8"
+    )
+
+
+def split(text: str) -> tuple[str, float]:
+    """Parse a split `NAME=SHARE`, such as `valid=0.001`."""
+    name, _, number = text.partition("=")
+    with contextlib.suppress(ValueError):
+        if re.fullmatch("[A-Za-z0-9-]+", name) and 0 < float(number) < 1:
+            return name, float(number)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not NAME=SHARE with a share between 0 and 1, such as valid=0.001"
     )
 
 
