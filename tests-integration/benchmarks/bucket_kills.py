@@ -174,25 +174,27 @@ class Program:
     def __init__(self, campaign: Campaign, name: str, machine: int) -> None:
         self._campaign, self._name = campaign, name
         port, count = free_port(), campaign.num_processes
-        self._processes = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    *(str(PROGRAM), CORPUS, f"s3://data/{name}"),
-                    str(campaign.num_steps),
-                ],
-                env={
-                    **os.environ,
-                    **environment(campaign.home, machine, index),
-                    "JAX_NUM_PROCESSES": str(count),
-                    "JAX_PROCESS_ID": str(index),
-                    "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
-                },
-                stdout=subprocess.PIPE,
-                stderr=log(campaign.home, machine, index).open("wb"),
-            )
-            for index in range(count)
-        ]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        for index in range(count):
+            own = environment(campaign.home, machine, index)
+            with log(campaign.home, machine, index).open("wb") as errors:
+                process = subprocess.Popen(
+                    [
+                        sys.executable,
+                        *(str(PROGRAM), CORPUS, f"s3://data/{name}"),
+                        str(campaign.num_steps),
+                    ],
+                    env={
+                        **os.environ,
+                        **own,
+                        "JAX_NUM_PROCESSES": str(count),
+                        "JAX_PROCESS_ID": str(index),
+                        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
+                    },
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                )
+            self._processes.append(process)
         self._machine = machine
         self._earlier = stats(campaign.port)["changes"]
         self._began_s = time.perf_counter()
