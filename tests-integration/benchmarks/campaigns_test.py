@@ -81,8 +81,23 @@ def test_no_acknowledged_append_is_lost() -> None:
     assert found["acknowledged and there"]
 
 
+def test_killed_preparation_is_continued_to_the_same_bytes() -> None:
+    output = run("format_prepare.py", "--kills", "2", "--seed", "1")
+
+    found = counts(output)
+    assert sum(n for what, n in found.items() if "kill" in what) == 2
+
+
 def test_cleaning_takes_nothing_of_a_living_writer() -> None:
     output = run("format_clean.py", "--writes", "3")
 
     whole = [n for what, n in counts(output).items() if "whole after cleaning" in what]
     assert sum(whole) == 3
+
+
+def test_a_killed_run_in_a_bucket_ends_as_an_unbroken_one() -> None:
+    output = run("bucket_kills.py", "--kills", "2", "--steps", "16")
+
+    found = counts(output)
+    assert found["checkpoints equal"] >= 3
+    assert found["rows equal"] >= 16
