@@ -89,15 +89,17 @@ def _no_preparation(filepath: str) -> FileNotFoundError:
     )
 
 
-def missing_units(place: Place, plan: Plan, numbers: Iterable[int]) -> list[int]:
-    """Return the units without a record, or whose shards are gone."""
+def done_units(
+    place: Place, plan: Plan, numbers: Iterable[int]
+) -> dict[int, UnitRecord]:
+    """Return the records of the units that have one and all of their shards."""
     sizes = place.sizes()
-    return [
-        number
+    return {
+        number: record
         for number in numbers
-        if (record := _record(place, plan, number, sizes)) is None
-        or not record.is_whole(sizes)
-    ]
+        if (record := _record(place, plan, number, sizes)) is not None
+        and record.is_whole(sizes)
+    }
 
 
 def _record(
@@ -147,14 +149,14 @@ def unit_order(plan: Plan) -> list[int]:
 
 def _shards_of_all(place: Place, plan: Plan) -> ShardTable:
     """Return the shards of all units, in order; raise ValueError if one is missing."""
-    sizes = place.sizes()
+    done = done_units(place, plan, range(len(plan.units)))
     tables: list[ShardTable] = []
     bad: list[str] = []
     num_bad = 0
     missing: list[int] = []
     for number in unit_order(plan):
-        record = _record(place, plan, number, sizes)
-        if record is None or not record.is_whole(sizes):
+        record = done.get(number)
+        if record is None:
             missing.append(number)
         else:
             tables.append(record.shards)

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 from roxxel_format._prepare.committing import (
     PartSummary,
     commit_plan,
+    done_units,
     is_committed,
-    missing_units,
 )
 from roxxel_format._prepare.documents import Documents, LineOf
 from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.inputs import is_old_shard
 from roxxel_format._prepare.plan import Plan, check_same, parse_plan
+from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.unit import Part
 from roxxel_format._prepare.unit_writer import UnitWriter
@@ -76,7 +77,7 @@ def prepare(
     part: tuple[int, int] | None = None,
     unit_bytes: int = UNIT_BYTES,
     line_of: LineOf | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> WriteSummary | PartSummary:
     """Write the documents of files into a corpus.
 
@@ -93,7 +94,7 @@ def prepare(
             `commit` does, when all parts are done.
         unit_bytes: Least size of the inputs of a unit.
         line_of: Cuts shards of the first Roxxel into documents; see `Documents`.
-        progress: Called with the number of finished units and the number of units.
+        progress: Called before the first unit, and when a unit ends.
 
     Returns:
         A summary of the shards that were written or kept, or of the part.
@@ -202,7 +203,7 @@ class _Preparation:
         self,
         runner: Runner,
         part: tuple[int, int] | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[Progress], None] | None,
     ) -> WriteSummary | PartSummary:
         """Write the missing units, of one part or all; unless of a part, commit."""
         target, appends = self._target, self._exist == "append"
@@ -233,7 +234,7 @@ class _Preparation:
         place: Place,
         runner: Runner,
         part: tuple[int, int] | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[Progress], None] | None,
     ) -> WriteSummary | PartSummary:
         appends, replaces = self._exist == "append", self._exist == "replace"
         if isinstance(self._target, str):
@@ -337,16 +338,20 @@ class _Preparation:
         units: Sequence[Unit],
         numbers: Iterable[int],
         runner: Runner,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[Progress], None] | None,
     ) -> None:
         """Write units that are not done; raise the error of the first that failed."""
         numbers = [*numbers]
-        missing = missing_units(place, plan, numbers)
-        num_done = len(numbers) - len(missing)
-        if num_done:
+        done = done_units(place, plan, numbers)
+        missing = [number for number in numbers if number not in done]
+        if done:
             print_notice(
-                f"{self._corpus}: {num_done} of {len(numbers)} units are done already"
+                f"{self._corpus}: {len(done)} of {len(numbers)} units are done already"
             )
+        state = Progress(len(numbers), sum(units[at].num_bytes for at in numbers))
+        state = state.with_done([*done.values()])
+        show = progress or _ignore
+        show(state)
         documents = self._documents
         writer = UnitWriter(
             self._target if not isinstance(self._target, str) else place.pattern,
@@ -360,18 +365,24 @@ class _Preparation:
             old_dtype=documents.old_dtype,
         )
         errors: dict[int, Exception] = {}
+        began = time.perf_counter()
         for outcome in runner.run(writer, missing):
-            if outcome.error is not None:
+            elapsed = time.perf_counter() - began
+            if outcome.record is not None:
+                state = state.with_new(outcome.record, elapsed)
+            elif outcome.error is not None:
                 errors[outcome.number] = outcome.error
-                continue
-            num_done += 1
-            if progress is not None:
-                progress(num_done, len(numbers))
+                state = replace(state, num_failed=len(errors), duration_s=elapsed)
+            show(state)
         if not errors:
             return
         if len(units) > 1:
             print_notice(
                 f"{self._corpus}: {len(errors)} of {len(numbers)} units failed; the "
-                f"other {num_done} are kept"
+                f"other {state.num_done} are kept"
             )
         raise errors[min(errors)]
+
+
+def _ignore(_: Progress) -> None:
+    """Show nothing."""

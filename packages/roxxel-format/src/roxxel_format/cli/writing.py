@@ -28,7 +28,7 @@ from roxxel_format._write.input_record import Inputs
 from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.side import Side, held_out_path
 from roxxel_format._write.target import name_to_write
-from roxxel_format.cli.values import progress
+from roxxel_format.cli.values import progress, status_line
 from roxxel_format.corpus import Roxxel
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def write(options: argparse.Namespace) -> int:
         "part": options.part,
         "unit_bytes": options.unit_bytes,
         "line_of": line_of,
-        "progress": progress("units"),
+        "progress": status_line(),
     }
     if options.split is None:
         written = [prepare(options.corpus, inputs, write_options, options.exist, **how)]
