@@ -116,6 +116,8 @@ class RunConfig:
         trainer: Optional keywords of the trainer.
         mesh: The mesh of devices; None splits batches over all devices.
         eval: Data of the held-out loss; None if the run has no held-out loss.
+        cache: Folder for copies of the corpora in buckets; None for no copies.
+        cache_bytes: Maximum size of this folder; see `Roxxel`.
 
     >>> from roxxel.config import parse_config
     >>> toml = '''
@@ -139,6 +141,8 @@ class RunConfig:
     trainer: TrainerOptions = TrainerOptions()
     mesh: MeshConfig | None = None
     eval: EvalConfig | None = None
+    cache: str | None = None
+    cache_bytes: int | None = None
 
     @property
     def folder(self) -> Path:
