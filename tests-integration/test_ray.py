@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import doctest
 import hashlib
+import json
 import os
+import random
 import re
 import secrets
+import signal
+import subprocess
+import sys
 import sysconfig
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +32,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("default")  # Ray warns of itself
 
 TEXTS = [f"document {number} " * (number % 5 + 1) for number in range(200)]
+NODE: dict[str, Any] = {
+    "num_cpus": 1,
+    "object_store_memory": 80 << 20,
+    "include_dashboard": False,
+}
 LINE = re.compile(r"[^\n]+")
 
 
@@ -39,8 +49,8 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def ray(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Ray, connected to a cluster of two raylets with a core each."""
+def cluster(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A cluster of two raylets with a core each."""
     del bucket
     with pytest.MonkeyPatch.context() as patch:
         # Paths of sockets are short, so this one is too.
@@ -55,32 +65,31 @@ def ray(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
             "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
         }.items():
             patch.setenv(name, value)
-        ray: Any = import_module("ray")
         clusters: Any = import_module("ray.cluster_utils")
-        node = {
-            "num_cpus": 1,
-            "object_store_memory": 80 << 20,
-            "include_dashboard": False,
-        }
         cluster = clusters.Cluster(
             initialize_head=True,
-            head_node_args={**node, "temp_dir": str(folder / "ray")},
+            head_node_args={**NODE, "temp_dir": str(folder / "ray")},
         )
         try:
-            cluster.add_node(**node)
-            ray.init(
-                address=cluster.address, log_to_driver=False, logging_level="ERROR"
-            )
-            context = import_module("ray.data").DataContext.get_current()
-            context.enable_progress_bars = False
-            context.execution_options.preserve_order = True
-            assert len(ray.nodes()) == 2
-            yield ray
+            cluster.add_node(**NODE)
+            yield cluster
         finally:
-            ray.shutdown()
             nodes = cluster.list_all_nodes()
             cluster.shutdown()
             assert not any(each.any_processes_alive() for each in nodes)
+
+
+@pytest.fixture(scope="module")
+def ray(cluster: Any) -> Iterator[Any]:
+    """Ray, connected to the cluster."""
+    ray: Any = import_module("ray")
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+    context = import_module("ray.data").DataContext.get_current()
+    context.enable_progress_bars = False
+    context.execution_options.preserve_order = True
+    assert len(ray.nodes()) == 2
+    yield ray
+    ray.shutdown()
 
 
 def sink_class() -> Any:
@@ -340,3 +349,88 @@ def test_filtered_and_deduplicated_text_trains_a_model(
         tmp_path / "run",
     ).run()
     assert result.step == 20
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return the files of a corpus, and check that no plan or record is left."""
+    assert not [*folder.glob(".*.plan"), *folder.glob(".*.unit")]
+    return {path.name: path.read_bytes() for path in folder.glob("[!.]*")}
+
+
+def has_record(folder: Path) -> bool:
+    return any(folder.glob(".*.unit"))
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> tuple[list[str], dict[str, bytes]]:
+    """Return a command without its output, and the bytes that it has to give."""
+    inputs = tmp_path / "inputs"
+    inputs.mkdir()
+    chosen = random.Random(0)
+    for number in range(24):
+        rows = [json.dumps("ab" * chosen.randrange(900)) for _ in range(400)]
+        (inputs / f"{number}.jsonl").write_text("\n".join(rows), "utf-8")
+    options = ["inputs", "--unit-bytes", "100K", "--separator", "0"]
+    command = [sys.executable, "-m", "roxxel_format", "write"]
+    done = [*command, "one/c_*.rox", *options]
+    subprocess.run(done, cwd=tmp_path, check=True, capture_output=True)
+    expected = content(tmp_path / "one")
+    assert len(expected) > 24
+    return [*command, "by_ray/c_*.rox", *options], expected
+
+
+def test_ray_writes_the_bytes_of_one_process_though_a_raylet_is_killed(
+    cluster: Any, prepared: tuple[list[str], dict[str, bytes]], tmp_path: Path
+) -> None:
+    command, expected = prepared
+    victim = cluster.add_node(**NODE)
+    [raylet] = victim.all_processes["raylet"]
+    with subprocess.Popen(
+        [*command, "--ray", cluster.address],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as driver:
+        while driver.poll() is None and not has_record(tmp_path / "by_ray"):
+            pass
+        os.kill(raylet.process.pid, signal.SIGKILL)
+        output, _ = driver.communicate()
+    cluster.remove_node(victim, allow_graceful=False)
+
+    assert driver.returncode == 0, output
+    assert content(tmp_path / "by_ray") == expected
+
+
+def test_write_continues_after_its_driver_was_killed(
+    cluster: Any, prepared: tuple[list[str], dict[str, bytes]], tmp_path: Path
+) -> None:
+    command, expected = prepared
+    command += ["--ray", cluster.address]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as driver:
+        while driver.poll() is None and not has_record(tmp_path / "by_ray"):
+            pass
+        driver.kill()
+    assert driver.returncode == -signal.SIGKILL
+
+    again = subprocess.run(
+        command, cwd=tmp_path, check=True, capture_output=True, text=True
+    )
+    assert "units are done already" in again.stderr
+    assert content(tmp_path / "by_ray") == expected
+
+
+def test_an_address_without_a_cluster_is_one_sentence(
+    prepared: tuple[list[str], dict[str, bytes]], tmp_path: Path
+) -> None:
+    command, _ = prepared
+    done = subprocess.run(
+        [*command, "--ray", "nowhere"],
+        cwd=tmp_path,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "--ray nowhere: no cluster of Ray answers" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._prepare.plan import UnitRecord
 
-_ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
 
 class Writer(Protocol):
@@ -94,7 +94,7 @@ _writer: Writer | None = None
 def _begin_worker(writer: Writer) -> None:
     global _writer  # noqa: PLW0603 - one a process, set when the process begins
     # One process per core: the threads of a tokenizer would compete for the cores.
-    os.environ.update(_ONE_THREAD)
+    os.environ.update(ONE_THREAD)
     _writer = writer
 
 

@@ -184,7 +184,16 @@ def _add_write(commands: Any) -> None:
         action="store_true",
         help="encode names of special tokens in texts as special tokens",
     )
-    write.add_argument("--workers", type=values.positive, default=1, metavar="N")
+    runners = write.add_mutually_exclusive_group()
+    runners.add_argument("--workers", type=values.positive, default=1, metavar="N")
+    runners.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="write units as tasks of Ray: of the cluster at ADDRESS, or of RAY_ADDRESS"
+        " or this machine",
+    )
     write.add_argument(
         "--part",
         type=values.part,

@@ -13,6 +13,7 @@ from roxxel_format._prepare.committing import PartSummary, commit_units
 from roxxel_format._prepare.listing import expanded
 from roxxel_format._prepare.old_shards import with_old_separator
 from roxxel_format._prepare.preparation import prepare
+from roxxel_format._prepare.ray_runner import RayRunner
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.units import units_of
 from roxxel_format._read.contents import resolved_to_read
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable, Iterator, Sequence
 
+    from roxxel_format._prepare.runners import Runner
     from roxxel_format._spec.dtypes import Tokens
 
 _MAX_SALT = 64
@@ -66,7 +68,7 @@ def write(options: argparse.Namespace) -> int:
     inputs = _inputs(options)
     write_options, line_of = with_old_separator(write_options, inputs)
     how: dict[str, Any] = {
-        "runner": ProcessRunner(options.workers),
+        "runner": _runner(options),
         "part": options.part,
         "unit_bytes": options.unit_bytes,
         "line_of": line_of,
@@ -137,6 +139,12 @@ def plan(options: argparse.Namespace) -> int:
 def _inputs(options: argparse.Namespace) -> Inputs:
     paths = expanded(options.inputs)
     return Inputs(tuple(paths), options.format, options.field)
+
+
+def _runner(options: argparse.Namespace) -> Runner:
+    if options.ray is None:
+        return ProcessRunner(options.workers)
+    return RayRunner(options.ray or None)
 
 
 def copy(options: argparse.Namespace) -> int:
