@@ -87,6 +87,7 @@ CAMPAIGNS = (
     ("format_append", ("--appends", "200", "--kills", "20", "--processes", "2")),
     ("format_append", ("--appends", "200", "--kills", "20", "--processes", "4")),
     ("format_clean", ("--writes", "30")),
+    ("format_prepare", ("--kills", "30")),
 )
 
 nox.options.sessions = [
@@ -342,7 +343,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session
 def campaign(session: nox.Session) -> None:
-    """Kill 50 writers and hundreds of appends, and clean beside living writers."""
+    """Kill writers, appends and preparations, and clean beside living writers."""
     run_programs(session, CAMPAIGNS)
 
 

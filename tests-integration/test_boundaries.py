@@ -58,7 +58,7 @@ BROUGHT_BY = {"orbax": "orbax-checkpoint", "ml_dtypes": "ml-dtypes"}
 
 # Modules that may import the library of an extra as soon as they are imported.
 MODULES_OF_EXTRAS = {
-    "roxxel-format": {"testing.py"},
+    "roxxel-format": {"ray.py", "testing.py"},
     "roxxel-curriculum": {"_plan/picture.py"},
     "roxxel-loader": {
         f"datasets/{name}.py" for name in ("arrow", "huggingface", "polars")

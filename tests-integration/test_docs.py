@@ -47,9 +47,10 @@ SOURCES = {
     for source in ROOT.glob("packages/*/src")
     for path in source.rglob("*.py")
 }
-# Modules that import the library of an extra. The tests of their packages run the
-# examples.
+# Modules that import the library of an extra. Tests of their packages, or test_ray.py,
+# run the examples.
 OF_EXTRAS = {
+    "roxxel_format.ray",
     "roxxel_loader.datasets.huggingface",
     "roxxel_loader.datasets.polars",
     "roxxel_train.tensorboard",

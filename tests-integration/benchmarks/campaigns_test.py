@@ -81,6 +81,13 @@ def test_no_acknowledged_append_is_lost() -> None:
     assert found["acknowledged and there"]
 
 
+def test_killed_preparation_is_continued_to_the_same_bytes() -> None:
+    output = run("format_prepare.py", "--kills", "2", "--seed", "1")
+
+    found = counts(output)
+    assert sum(n for what, n in found.items() if "kill" in what) == 2
+
+
 def test_cleaning_takes_nothing_of_a_living_writer() -> None:
     output = run("format_clean.py", "--writes", "3")
 

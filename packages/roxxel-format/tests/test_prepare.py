@@ -164,9 +164,9 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
 
     read: list[str] = []
 
-    def noted(path: str, *arguments: Any) -> Iterator[object]:
+    def noted(path: str, *arguments: Any, **options: Any) -> Iterator[object]:
         read.append(path)
-        return documents_in(path, *arguments)
+        return documents_in(path, *arguments, **options)
 
     monkeypatch.setattr(documents, "documents_in", noted)
     assert run(*command) == 1
@@ -476,3 +476,29 @@ def test_a_part_is_a_member_of_several(wrong: str) -> None:
     with pytest.raises(SystemExit) as caught:
         run("write", "c_*.rox", "a.txt", "--part", wrong)
     assert caught.value.code == 2
+
+
+def test_a_terminal_shows_one_line_of_the_whole_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'"good"\n' * 300 + b"bad\n" + b'"end"\n' * 99)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    options = tmp_path / "a.jsonl", "--unit-bytes", 1000, "--separator", 0
+
+    assert run("write", tmp_path / "c_*.rox", *options) == 1
+
+    lines = capsys.readouterr().err.split("\r")
+    assert lines[0] == ""
+    assert lines[1] == "0 of 2 units, 0 B of 2.7 kB, 0 documents, 0 tokens\x1b[K"
+    assert len(lines) == 4
+    last = lines[3].partition("\n")[0].removesuffix("\x1b[K")
+    assert last.startswith("1 of 2 units, 1.35 kB of 2.7 kB, 193 documents, 965 tokens")
+    assert last.endswith("tokens/s, done, 1 failed")
+
+
+def test_without_a_terminal_a_short_job_shows_no_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("write", tmp_path / "c_*.rox", *texts(tmp_path, 3)) == 0
+
+    assert capsys.readouterr().err == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -229,6 +230,34 @@ def bytewise(tmp_path: Path) -> Path:
     path = tmp_path / "tokenizer.json"
     built.save(str(path))
     return path
+
+
+def test_batches_of_texts_give_the_tokens_of_single_texts(
+    tmp_path: Path, bytewise: Path
+) -> None:
+    texts = ["", END, "a\N{POUND SIGN}" * 5, "x" * 700_000, *(["a b"] * 300), ""]
+    rows = "".join(json.dumps(text) + "\n" for text in texts)
+    (tmp_path / "a.jsonl").write_text(rows, encoding="utf-8")
+    Roxxel(tmp_path / "one.rox").write(texts, tokenizer=bytewise)
+
+    target = tmp_path / "c_*.rox"
+    assert run("write", target, tmp_path / "a.jsonl", "--tokenizer", bytewise) == 0
+
+    with Roxxel(target) as corpus, Roxxel(tmp_path / "one.rox") as one:
+        assert corpus.tokens[:].tolist() == one.tokens[:].tolist()
+        assert corpus.num_documents == len(texts)
+
+
+def test_a_list_among_texts_is_an_error_that_names_it(
+    tmp_path: Path, bytewise: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text('"a"\n[1]\n', encoding="utf-8")
+    command = "write", tmp_path / "c_*.rox", tmp_path / "a.jsonl"
+
+    assert run(*command, "--tokenizer", bytewise) == 1
+
+    error = capsys.readouterr().err
+    assert "a.jsonl: document 1 is list, but the corpus holds text" in error
 
 
 def test_the_command_says_how_documents_end(

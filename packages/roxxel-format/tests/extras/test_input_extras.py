@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 from importlib import import_module
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -206,3 +208,49 @@ def test_parquet_comes_from_the_standard_input(
     assert main(["write", str(tmp_path / "c.rox"), "-", "--format", "parquet"]) == 0
 
     assert Roxxel(tmp_path / "c.rox").num_documents == 3
+
+
+def write_groups(folder: Path, columns: dict[str, Any]) -> Path:
+    """Write a Parquet file with 60 rows in each group."""
+    library: Any = import_module("pyarrow")
+    parquet: Any = import_module("pyarrow.parquet")
+    parquet.write_table(library.table(columns), folder / "a.parquet", row_group_size=60)
+    return folder / "a.parquet"
+
+
+def test_row_groups_of_a_large_parquet_file_are_divided(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"row {number} {'x' * (number % 50)}" for number in range(1000)]
+    path = write_groups(tmp_path, {"text": rows, "other": [0] * 1000})
+    options = [str(path), "--unit-bytes", "5000"]
+
+    assert main(["plan", "c_*.rox", *options, "--json"]) == 0
+    units = json.loads(capsys.readouterr().out)["units"]
+    spans = [each["inputs"][0]["span"] for each in units]
+    assert len(spans) > 3
+    assert spans[0][0] == 0
+    assert spans[-1][1] == 17
+    assert all(a[1] == b[0] for a, b in pairwise(spans))
+    for name, workers in (("a", "1"), ("b", "2")):
+        target = str(tmp_path / f"{name}_*.rox")
+        assert main(["write", target, *options, "--workers", workers]) == 0
+        with Roxxel(target) as corpus:
+            assert [each.tobytes().decode() for each in corpus.documents] == rows
+    assert main(["write", str(tmp_path / "n_*.rox"), *options, "--field", "no"]) == 1
+    assert "a.parquet: has no column 'no', only text, other" in capsys.readouterr().err
+
+
+def test_a_null_in_a_row_group_names_its_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"row {number} {'x' * (number % 50)}" for number in range(1000)]
+    path = write_groups(tmp_path, {"text": [*rows[:700], None, *rows[701:]]})
+    command = ["write", str(tmp_path / "c_*.rox"), str(path), "--unit-bytes", "5000"]
+
+    assert main(command) == 1
+
+    assert "a.parquet: row 700 holds a null" in capsys.readouterr().err
+    assert main(["clean", "--abandon", str(tmp_path / "c_*.rox")]) == 0
+    assert main([*command, "--skip-bad"]) == 0
+    assert Roxxel(tmp_path / "c_*.rox").num_documents == 999

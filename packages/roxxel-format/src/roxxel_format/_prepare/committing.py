@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import reduce
+from hashlib import blake2b
 from operator import add
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,12 @@ from roxxel_format._spec.tables import ShardTable
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.urls import is_url
 from roxxel_format._write.commit import remove_leftovers
-from roxxel_format._write.extension import Extension, summary_of
+from roxxel_format._write.extension import Extension, print_notice, summary_of
 from roxxel_format._write.intake import Intake
 from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError
+from roxxel_format._write.side import held_out_path
 from roxxel_format._write.target import name_to_write
 
 if TYPE_CHECKING:
@@ -32,8 +35,21 @@ if TYPE_CHECKING:
 _MAX_NAMED = 10
 
 
-def commit_units(filepath: str) -> WriteSummary:
+@dataclass(frozen=True)
+class PartSummary:
+    """The result of one member of a preparation: its number of units, all done."""
+
+    num_units: int
+
+    def __str__(self) -> str:
+        units = f"{self.num_units} unit{'s' * (self.num_units != 1)}"
+        return f"{units} of this part are done; when all parts are, commit the corpus"
+
+
+def commit_units(filepath: str) -> list[WriteSummary]:
     """Commit a preparation whose parts are done; see `prepare`.
+
+    If the preparation is a split, first commits the corpus that is held out.
 
     Raises:
         FileNotFoundError: There is no preparation to commit.
@@ -43,32 +59,47 @@ def commit_units(filepath: str) -> WriteSummary:
     target = absolute(filepath)
     assert isinstance(target, str)  # noqa: S101 - one path gives one path
     name = None if is_url(target) else name_to_write(target, sharded=True)
+    summaries: list[WriteSummary] = []
     with ExitStack() as resources:
+        if name is not None and not name.folder.is_dir():
+            raise _no_preparation(filepath)
         place = place_of(name or target, resources)
         data = place.read(place.name.plan.name)
         if data is None:
-            raise FileNotFoundError(
-                f"{filepath}: has no preparation to commit; check the path, and that a "
-                "part was written"
-            )
+            raise _no_preparation(filepath)
         plan = parse_plan(data, place.folder + place.name.plan.name)
         found = place.begin(replaces=plan.exist == "replace").manifest
-        summary = commit_plan(place, plan, found, started)
+        split = plan.arguments.get("split")
+        if split is not None and not split[2]:
+            held_out = held_out_path(filepath, split[0])
+            # It has no plan if an earlier process committed it, and then was killed.
+            with contextlib.suppress(FileNotFoundError):
+                summaries += commit_units(held_out)
+        summaries.append(commit_plan(place, plan, found, started))
     if name is not None and plan.exist != "append":
         with contextlib.suppress(OSError):
             remove_leftovers(name)
-    return summary
+    return summaries
 
 
-def missing_units(place: Place, plan: Plan, numbers: Iterable[int]) -> list[int]:
-    """Return the units without a record, or whose shards are gone."""
+def _no_preparation(filepath: str) -> FileNotFoundError:
+    return FileNotFoundError(
+        f"{filepath}: has no preparation to commit; check the path, and that a part "
+        "was written"
+    )
+
+
+def done_units(
+    place: Place, plan: Plan, numbers: Iterable[int]
+) -> dict[int, UnitRecord]:
+    """Return the records of the units that have one and all of their shards."""
     sizes = place.sizes()
-    return [
-        number
+    return {
+        number: record
         for number in numbers
-        if (record := _record(place, plan, number, sizes)) is None
-        or not record.is_whole(sizes)
-    ]
+        if (record := _record(place, plan, number, sizes)) is not None
+        and record.is_whole(sizes)
+    }
 
 
 def _record(
@@ -105,18 +136,34 @@ def commit_plan(
     return summary_of(place.folder, table, plan.dtype, started)
 
 
+def unit_order(plan: Plan) -> list[int]:
+    """Return the order of the units in the corpus."""
+    seed = plan.arguments.get("shuffle")
+
+    def key(number: int) -> bytes:
+        return blake2b(f"{seed} {number}".encode()).digest()
+
+    numbers = [*range(len(plan.units))]
+    return numbers if seed is None else sorted(numbers, key=key)
+
+
 def _shards_of_all(place: Place, plan: Plan) -> ShardTable:
     """Return the shards of all units, in order; raise ValueError if one is missing."""
-    sizes = place.sizes()
+    done = done_units(place, plan, range(len(plan.units)))
     tables: list[ShardTable] = []
+    bad: list[str] = []
+    num_bad = 0
     missing: list[int] = []
-    for number in range(len(plan.units)):
-        record = _record(place, plan, number, sizes)
-        if record is None or not record.is_whole(sizes):
+    for number in unit_order(plan):
+        record = done.get(number)
+        if record is None:
             missing.append(number)
         else:
             tables.append(record.shards)
+            bad += record.bad
+            num_bad += record.num_bad
     if missing:
+        missing.sort()
         named = ", ".join(f"{at} ({plan.units[at][0]})" for at in missing[:_MAX_NAMED])
         more = len(missing) - _MAX_NAMED
         raise ValueError(
@@ -124,6 +171,10 @@ def _shards_of_all(place: Place, plan: Plan) -> ShardTable:
             f"{named}{f' and {more} more' if more > 0 else ''}; write them with the "
             "same command and --part, then commit again"
         )
+    if num_bad:
+        lines = [f"{place.pattern}: {num_bad} damaged documents or inputs were skipped"]
+        lines += [f"skipped {each}" for each in bad[:_MAX_NAMED]]
+        print_notice("\n".join(lines))
     table = reduce(add, tables, ShardTable())
     if not len(table):
         raise NoDocumentsError(place.pattern)

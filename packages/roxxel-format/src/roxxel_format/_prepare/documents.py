@@ -10,9 +10,11 @@ import dataclasses
 from bisect import bisect_right
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.inputs import documents_in, is_old_shard
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 
@@ -20,6 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from roxxel_format._prepare.unit import Part
+    from roxxel_format._write.side import Side
+
+LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
+"""Returns the documents of shards of the first Roxxel, which are one line of tokens."""
+
+_MAX_BAD = 100
 
 
 @dataclass
@@ -28,18 +36,41 @@ class Documents:
 
     With `line_of`, consecutive shards of the first Roxxel are one line of tokens, whose
     documents `line_of(paths)` returns. `old_dtype` is the item type of those shards
-    that do not record one.
+    that do not record one. `side` chooses documents. `shuffle` is the key of a random
+    order; without it, documents are in the order of the files. If it `skips_bad`,
+    damaged documents, and files from the damage on, are left out; `num_bad` counts
+    these, and `bad` has the errors of the first 100.
     """
 
     parts: Sequence[Part]
     form: str | None
     field: str
-    line_of: Callable[[Sequence[str]], Iterable[object]] | None = None
+    line_of: LineOf | None = None
     old_dtype: str | None = None
-    _firsts: list[int] = dataclasses.field(default_factory=list[int], init=False)
+    side: Side | None = None
+    shuffle: str | None = None
+    skips_bad: bool = False
+    bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
+    num_bad: int = dataclasses.field(default=0, init=False)
+    _order: list[int] | None = dataclasses.field(default=None, init=False)
+    # Of each file: its name, and the number of its first document that is yielded.
     _names: list[str] = dataclasses.field(default_factory=list[str], init=False)
+    _firsts: list[int] = dataclasses.field(default_factory=list[int], init=False)
+    # Of each document that is left out: the number of the next one that is yielded.
+    _left_out: list[int] = dataclasses.field(default_factory=list[int], init=False)
 
     def __iter__(self) -> Iterator[object]:
+        if self.shuffle is None:
+            return self._in_order()
+        documents = [*self._in_order()]
+
+        def key(number: int) -> bytes:
+            return blake2b(f"{self.shuffle} {number}".encode()).digest()
+
+        self._order = sorted(range(len(documents)), key=key)
+        return (documents[number] for number in self._order)
+
+    def _in_order(self) -> Iterator[object]:
         number = 0
         for parts in self._groups():
             self._firsts.append(number)
@@ -49,9 +80,39 @@ class Documents:
             elif span is not None:
                 name += f", part [{span[0]}:{span[1]}]"
             self._names.append(name)
-            for document in self._documents_in(parts):
-                yield document
-                number += 1
+            for document in self._tried(parts):
+                if isinstance(document, InputError):
+                    self._note(document)
+                elif self.side is None or self.side.has(document):
+                    yield document
+                    number += 1
+                    continue
+                self._left_out.append(number)
+
+    def _tried(self, parts: list[Part]) -> Iterator[object]:
+        """Yield documents, and if it `skips_bad`, errors in place of documents."""
+        if self.line_of is not None and self._is_cut(parts[0]):
+            yield from self.line_of([part.path for part in parts])
+            return
+        (part,) = parts
+        try:
+            yield from documents_in(
+                part.path,
+                self.form,
+                self.field,
+                self.old_dtype,
+                part.span,
+                yields_errors=self.skips_bad,
+            )
+        except InputError as error:
+            if not self.skips_bad:
+                raise
+            yield error
+
+    def _note(self, error: InputError) -> None:
+        self.num_bad += 1
+        if len(self.bad) < _MAX_BAD:
+            self.bad.append(str(error).partition("; ")[0])
 
     def _groups(self) -> Iterator[list[Part]]:
         """Yield the files one by one, and all shards of one line together."""
@@ -64,20 +125,18 @@ class Documents:
     def _is_cut(self, part: Part) -> bool:
         return self.line_of is not None and is_old_shard(part.path, self.form)
 
-    def _documents_in(self, parts: list[Part]) -> Iterable[object]:
-        if self.line_of is not None and self._is_cut(parts[0]):
-            return self.line_of([part.path for part in parts])
-        (part,) = parts
-        return documents_in(part.path, self.form, self.field, self.old_dtype, part.span)
-
     @contextmanager
     def naming_files(self) -> Generator[None]:
         """Convert the error of a document to a ValueError that names the file."""
         try:
             yield
         except (DocumentError, DocumentTypeError) as error:
-            file = bisect_right(self._firsts, error.document) - 1
-            number = error.document - self._firsts[file]
+            at = error.document if self._order is None else self._order[error.document]
+            file = bisect_right(self._firsts, at) - 1
+            first = self._firsts[file]
+            before = bisect_right(self._left_out, at) - bisect_right(
+                self._left_out, first - 1
+            )
             raise ValueError(
-                f"{self._names[file]}: document {number}{error.problem}"
+                f"{self._names[file]}: document {at - first + before}{error.problem}"
             ) from error

@@ -65,6 +65,8 @@ def documents_in(
     field: str,
     old_dtype: str | None = None,
     span: Span | None = None,
+    *,
+    yields_errors: bool = False,
 ) -> Iterator[object]:
     """Yield the documents of one file, or of a part of the file.
 
@@ -84,6 +86,8 @@ def documents_in(
         old_dtype: Item type of shards of the first Roxxel that do not record one.
         span: A part of an uncompressed file: the lines that begin in the bytes
             `[start, stop)`, or the row groups `[start, stop)` of `parquet`.
+        yields_errors: Yield the InputError of a single line or row in its place,
+            instead of raising it.
 
     Raises:
         InputError: The file is truncated, damaged, or not in the expected format.
@@ -94,7 +98,19 @@ def documents_in(
         if is_old_shard(path, form):
             yield _old_items(path, file.read(), old_dtype)
         else:
-            yield from _READERS[form or format_of(path)](path, file, field, span)
+            reader = _READERS[form or format_of(path)]
+            for document in reader(path, file, field, span):
+                if isinstance(document, InputError) and not yields_errors:
+                    raise document
+                yield document
+
+
+def _tried(read: Callable[..., object], *arguments: object) -> object:
+    """Return a document, or the InputError that reading it raises."""
+    try:
+        return read(*arguments)
+    except InputError as error:
+        return error
 
 
 def _whole_text(
@@ -116,7 +132,7 @@ def _lines(
         _check_no_shard(path, head, file.read(), num_bytes)
         file.seek(start)
     for where, line in _located_lines(path, file, span):
-        yield _text(where, line.rstrip(b"\r\n"))
+        yield _tried(_text, where, line.rstrip(b"\r\n"))
 
 
 def _json_lines(
@@ -124,7 +140,7 @@ def _json_lines(
 ) -> Iterator[object]:
     for where, line in _located_lines(path, file, span):
         if line.strip():
-            yield _json_document(where, line, field)
+            yield _tried(_json_document, where, line, field)
 
 
 def _located_lines(
@@ -184,7 +200,7 @@ def _parquet_rows(
     row = first
     for column in _columns(path, table, field, groups, (first, stop)):
         for value in column:
-            yield _column_document(path, row, value)
+            yield _tried(column_document, path, row, value)
             row += 1
 
 
@@ -212,7 +228,7 @@ def _columns(
         )
 
 
-def _column_document(path: str, row: int, value: Any) -> object:
+def column_document(path: str, row: int, value: Any) -> object:
     """Return a text, or a list of tokens as an array."""
     items: Any = getattr(value, "values", None)
     what = "a null"

@@ -118,9 +118,9 @@ def _other_argument(
 ) -> str | None:
     """Describe the first argument that differs; None if all are equal."""
     old, new = (dict(each) | as_table(each.get("inputs")) for each in (recorded, given))
-    for name in new:
-        if name not in _INPUTS and new[name] != old.get(name):
-            return f"{name}={new[name]!r} is given instead of {old.get(name)!r}"
+    for name in {**new, **old}:
+        if name not in _INPUTS and new.get(name) != old.get(name):
+            return f"{name}={new.get(name)!r} is given instead of {old.get(name)!r}"
     return None
 
 
@@ -132,18 +132,23 @@ class UnitRecord:
         number: Number of the unit.
         shards: The shards of the unit; none if its inputs hold no documents.
         input_bytes: Size of the inputs.
+        bad: The errors of skipped documents and inputs, the first 100.
+        num_bad: Number of skipped documents and inputs.
         seconds: Time that the unit took; 0 if it was done before.
     """
 
     number: int
     shards: ShardTable
     input_bytes: int
+    bad: Sequence[str] = ()
+    num_bad: int = 0
     seconds: float = 0.0
 
     def pack(self) -> bytes:
         """Return the content of the file; equal whenever the unit is written."""
-        shards = asdict(self.shards)
-        return json.dumps({"shards": shards, "input_bytes": self.input_bytes}).encode()
+        table = asdict(self)
+        del table["number"], table["seconds"]
+        return json.dumps(table).encode()
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -161,6 +166,7 @@ def parse_record(number: int, data: bytes | None) -> UnitRecord | None:
         return None
     try:
         table = cast("dict[str, Any]", json.loads(data))
-        return UnitRecord(number, ShardTable(**table["shards"]), table["input_bytes"])
+        table["shards"] = ShardTable(**table["shards"])
+        return UnitRecord(number, **table)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -15,31 +15,27 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING, cast
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.committing import (
+    PartSummary,
     commit_plan,
+    done_units,
     is_committed,
-    missing_units,
 )
-from roxxel_format._prepare.documents import Documents
+from roxxel_format._prepare.documents import Documents, LineOf
 from roxxel_format._prepare.input_file import InputError
-from roxxel_format._prepare.inputs import is_old_shard, is_present_shard
+from roxxel_format._prepare.inputs import is_old_shard
 from roxxel_format._prepare.plan import Plan, check_same, parse_plan
+from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.unit import Part
 from roxxel_format._prepare.unit_writer import UnitWriter
 from roxxel_format._prepare.units import UNIT_BYTES, units_of
-from roxxel_format._read.foreign_files import is_untyped
-from roxxel_format._spec.dtypes import stored_dtype, stored_name
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.bucket_writer import write_to_bucket
@@ -58,8 +54,6 @@ from roxxel_format._write.options import Separator
 from roxxel_format._write.place import BucketPlace, place_of
 from roxxel_format._write.series import NoDocumentsError
 from roxxel_format._write.target import name_to_write
-from roxxel_format.errors import ShardError
-from roxxel_format.foreign import Roxxel02Tokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -73,17 +67,6 @@ if TYPE_CHECKING:
     from roxxel_format._write.place import Place
 
 
-@dataclass(frozen=True)
-class PartSummary:
-    """The result of one member of a preparation: its number of units, all done."""
-
-    num_units: int
-
-    def __str__(self) -> str:
-        units = f"{self.num_units} unit{'s' * (self.num_units != 1)}"
-        return f"{units} of this part are done; when all parts are, commit the corpus"
-
-
 def prepare(
     filepath: str,
     inputs: Inputs,
@@ -93,13 +76,13 @@ def prepare(
     runner: Runner | None = None,
     part: tuple[int, int] | None = None,
     unit_bytes: int = UNIT_BYTES,
-    progress: Callable[[int, int], None] | None = None,
+    line_of: LineOf | None = None,
+    progress: Callable[[Progress], None] | None = None,
 ) -> WriteSummary | PartSummary:
     """Write the documents of files into a corpus.
 
     If the tokenizer determines the separator, print how documents end on the standard
-    error. If shards of the first Roxxel become documents for lack of a separator, print
-    this too.
+    error.
 
     Args:
         filepath: Path of the corpus; see `Roxxel`.
@@ -110,7 +93,8 @@ def prepare(
         part: `(i, n)`: write every n-th unit, from the i-th on, and do not commit.
             `commit` does, when all parts are done.
         unit_bytes: Least size of the inputs of a unit.
-        progress: Called with the number of finished units and the number of units.
+        line_of: Cuts shards of the first Roxxel into documents; see `Documents`.
+        progress: Called before the first unit, and when a unit ends.
 
     Returns:
         A summary of the shards that were written or kept, or of the part.
@@ -137,19 +121,29 @@ def prepare(
             f"{name.single}: one process writes one file; leave --workers and --part "
             f'out, or write to a pattern such as "{name.prefix}_*.rox"'
         )
-    old = [path for path in inputs.paths if is_old_shard(path, inputs.form)]
-    line_of = None
-    if old:
-        options, line_of = _with_old_separator(options, old[0])
     parts = [Part(path) for path in inputs.paths]
-    old_dtype = options.dtype if old else None
-    documents = Documents(parts, inputs.form, inputs.field, line_of, old_dtype)
+    has_old = any(is_old_shard(path, inputs.form) for path in inputs.paths)
+    old_dtype = options.dtype if has_old else None
+    documents = Documents(
+        parts,
+        inputs.form,
+        inputs.field,
+        line_of,
+        old_dtype,
+        side=options.side,
+        skips_bad=options.skip_bad,
+    )
     has_file = name is not None and name.manifest is None
     is_one_stream = line_of is not None or inputs.stream is not None or has_file
     if part and is_one_stream:
         raise ValueError(
             f"{inputs.stream or inputs.paths[0]}: only one process can read it; leave "
             "--part out, or pass files"
+        )
+    if is_one_stream and (options.shuffle is not None or options.skip_bad):
+        raise ValueError(
+            f"{target}: --shuffle and --skip-bad need files that are written in units; "
+            "write files to a pattern, or leave these options out"
         )
     try:
         with documents.naming_files():
@@ -167,6 +161,12 @@ def prepare(
             return write_corpus(target, documents, options, exist, says_ending=True)
     except NoDocumentsError as error:
         others = len(inputs.paths) - 1
+        if options.side is not None:
+            what = "held out" if options.side.is_held_out else "left"
+            raise ValueError(
+                f"{target}: no document of the inputs would be {what} with --split "
+                f"{options.side.name}={options.side.share}; choose another share"
+            ) from error
         raise InputError(
             f"{inputs.paths[0]}: holds no documents"
             f"{f', like the other inputs ({others})' if others else ''}; check the "
@@ -203,7 +203,7 @@ class _Preparation:
         self,
         runner: Runner,
         part: tuple[int, int] | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[Progress], None] | None,
     ) -> WriteSummary | PartSummary:
         """Write the missing units, of one part or all; unless of a part, commit."""
         target, appends = self._target, self._exist == "append"
@@ -234,7 +234,7 @@ class _Preparation:
         place: Place,
         runner: Runner,
         part: tuple[int, int] | None,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[Progress], None] | None,
     ) -> WriteSummary | PartSummary:
         appends, replaces = self._exist == "append", self._exist == "replace"
         if isinstance(self._target, str):
@@ -338,16 +338,20 @@ class _Preparation:
         units: Sequence[Unit],
         numbers: Iterable[int],
         runner: Runner,
-        progress: Callable[[int, int], None] | None,
+        progress: Callable[[Progress], None] | None,
     ) -> None:
         """Write units that are not done; raise the error of the first that failed."""
         numbers = [*numbers]
-        missing = missing_units(place, plan, numbers)
-        num_done = len(numbers) - len(missing)
-        if num_done:
+        done = done_units(place, plan, numbers)
+        missing = [number for number in numbers if number not in done]
+        if done:
             print_notice(
-                f"{self._corpus}: {num_done} of {len(numbers)} units are done already"
+                f"{self._corpus}: {len(done)} of {len(numbers)} units are done already"
             )
+        state = Progress(len(numbers), sum(units[at].num_bytes for at in numbers))
+        state = state.with_done([*done.values()])
+        show = progress or _ignore
+        show(state)
         documents = self._documents
         writer = UnitWriter(
             self._target if not isinstance(self._target, str) else place.pattern,
@@ -361,89 +365,24 @@ class _Preparation:
             old_dtype=documents.old_dtype,
         )
         errors: dict[int, Exception] = {}
+        began = time.perf_counter()
         for outcome in runner.run(writer, missing):
-            if outcome.error is not None:
+            elapsed = time.perf_counter() - began
+            if outcome.record is not None:
+                state = state.with_new(outcome.record, elapsed)
+            elif outcome.error is not None:
                 errors[outcome.number] = outcome.error
-                continue
-            num_done += 1
-            if progress is not None:
-                progress(num_done, len(numbers))
+                state = replace(state, num_failed=len(errors), duration_s=elapsed)
+            show(state)
         if not errors:
             return
         if len(units) > 1:
             print_notice(
                 f"{self._corpus}: {len(errors)} of {len(numbers)} units failed; the "
-                f"other {num_done} are kept"
+                f"other {state.num_done} are kept"
             )
         raise errors[min(errors)]
 
 
-def _with_old_separator(
-    options: WriteOptions, path: str
-) -> tuple[WriteOptions, Callable[[Sequence[str]], Iterable[object]] | None]:
-    """Return options for the new corpus, and a function that cuts the old shards.
-
-    The options have the separator of the new corpus. `Roxxel02Tokens` cuts documents at
-    the old separator; if there is none, the function is None, and each shard is one
-    document. The two separators differ if the separator is bytes: these are items in
-    the dtype of the old shards, and the options have the same items in the dtype of the
-    new corpus. `path` is the first of the old shards.
-    """
-    is_default = options.separator is Separator.OF_TOKENIZER
-    found, intake = load_intake(options)
-    separator = cast("int | bytes | None", found.separator)
-    if separator is None and is_default and not is_present_shard(path):
-        sys.stderr.write(
-            f"{path}: a shard of the first Roxxel does not record its documents, so "
-            "each shard becomes one document; to cut documents at a separator, pass "
-            "--separator or --separator-bytes\n"
-        )
-    if separator is None:
-        return options, None
-    if not isinstance(separator, bytes):
-        return options, partial(_old_documents, separator, options.dtype)
-    stored = _opened_old_shards([path], separator, options.dtype).dtype
-    items = np.frombuffer(separator, stored)
-    if items.size == 1:
-        options = replace(options, separator=items[0].item())
-        return options, partial(_old_documents, separator, options.dtype)
-    name = stored_name(stored) if intake.dtype is None else intake.dtype
-    new = items.astype(stored_dtype(name))
-    if (new != items).any():
-        raise ValueError(
-            f"the separator {items.tolist()} of {path} does not fit {name}; choose a "
-            "wider --dtype, or leave --dtype and --vocab-size out"
-        )
-    options = replace(options, separator=new.tobytes())
-    return options, partial(_old_documents, separator, options.dtype)
-
-
-def _old_documents(
-    separator: int | bytes, dtype: str | None, paths: Sequence[str]
-) -> Iterable[object]:
-    return _opened_old_shards(paths, separator, dtype).documents
-
-
-def _opened_old_shards(
-    paths: Sequence[str], separator: int | bytes, dtype: str | None
-) -> Roxxel02Tokens:
-    """Open shards of the first Roxxel, whose documents end with a separator.
-
-    `dtype` is their item type if they do not record one.
-
-    Raises:
-        InputError: A file is compressed or the standard input, damaged, or not a shard.
-        ValueError: The separator is not a token, or not the bytes of whole tokens.
-    """
-    for path in paths:
-        if path == "-" or path.endswith((".gz", ".zst")):
-            what = "the standard input" if path == "-" else "compressed"
-            raise InputError(
-                f"{path}: is {what}, but only shards in uncompressed files can be cut "
-                "into documents; pass uncompressed files, or --separator none"
-            )
-    try:
-        is_needed = all(map(is_untyped, paths))
-        return Roxxel02Tokens(paths, dtype if is_needed else None, separator=separator)
-    except ShardError as error:
-        raise InputError(str(error)) from error
+def _ignore(_: Progress) -> None:
+    """Show nothing."""

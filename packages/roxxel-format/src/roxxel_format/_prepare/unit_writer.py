@@ -20,7 +20,7 @@ from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from roxxel_format._prepare.unit import Unit
@@ -89,21 +89,30 @@ class UnitWriter:
                 shard = name.unit_shard(self._job, number, next(pieces))
                 return folder.path / shard.name, None
 
+            skipped: dict[str, object] = {}
             series = ShardSeries(
                 name.pattern,
                 new_path,
                 self._options,
                 self._intake(),
                 {},
+                last_metadata=skipped,
                 on_closed=folder.publish,
             )
+            seed = self._options.shuffle
             documents = Documents(
-                unit.parts, self._form, self._field, old_dtype=self._old_dtype
+                unit.parts,
+                self._form,
+                self._field,
+                old_dtype=self._old_dtype,
+                side=self._options.side,
+                shuffle=None if seed is None else f"{seed} {number}",
+                skips_bad=self._options.skip_bad,
             )
             shards = ShardTable()
             try:
                 with documents.naming_files():
-                    series.write_all(documents)
+                    series.write_all(_noting_bad(documents, skipped))
                 shards = series.table
             except NoDocumentsError:
                 pass
@@ -111,12 +120,13 @@ class UnitWriter:
                 series.abort()
                 raise
         elapsed = time.perf_counter() - started
-        record = UnitRecord(number, shards, unit.num_bytes, elapsed)
-        path = name.unit_record(self._job, number)
-        if not place.create(path.name, record.pack()):
-            # A process wrote the unit too, or the record is of shards that are gone.
-            place.discard([path.name])
-            place.create(path.name, record.pack())
+        record = UnitRecord(
+            number, shards, unit.num_bytes, documents.bad, documents.num_bad, elapsed
+        )
+        data, path = record.pack(), name.unit_record(self._job, number)
+        if not place.create(path.name, data) and place.read(path.name) != data:
+            place.discard([path.name])  # A damaged record.
+            place.create(path.name, data)
         return record
 
     def _intake(self) -> Intake:
@@ -128,4 +138,16 @@ class UnitWriter:
                 f"{self._options.tokenizer}: the tokenizer changed while the corpus "
                 "was prepared; write again"
             )
-        return Intake(self._options.dtype, tokenizer=tokenizer, kind=self._kind)
+        return Intake(
+            self._options.dtype,
+            tokenizer=tokenizer,
+            kind=self._kind,
+            reads_ahead=True,
+        )
+
+
+def _noting_bad(documents: Documents, metadata: dict[str, object]) -> Iterator[object]:
+    """Yield documents; at their end, add what was skipped to the metadata."""
+    yield from documents
+    if documents.num_bad:
+        metadata["skipped"] = {"number": documents.num_bad, "errors": documents.bad}

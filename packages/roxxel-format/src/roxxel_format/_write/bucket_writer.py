@@ -24,13 +24,12 @@ from roxxel_format._write.extension import (
 )
 from roxxel_format._write.intake import load_intake
 from roxxel_format._write.options import Separator
+from roxxel_format._write.place import Publication
 from roxxel_format._write.series import ShardSeries
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from roxxel_format._spec.manifest import Manifest
-    from roxxel_format._spec.tables import ShardTable
     from roxxel_format._write.options import Exist, WriteOptions, WriteSummary
     from roxxel_format._write.place import BucketPlace
 
@@ -77,16 +76,22 @@ def write_to_bucket(
         is_taken = exist != "replace" and bool(found.versions)
         check_free(url, is_taken=is_taken)
     with TemporaryDirectory(prefix="roxxel-") as folder:
+        publication = Publication(
+            place, found, extension.extended, appends=extension.appends
+        )
         uploads = _Uploads(place, Path(folder))
         series = ShardSeries(
             url, uploads.new_path, options, intake, {}, on_closed=uploads.add
         )
         try:
             series.write_all(data)
-            _commit(place, extension, found, series.table, uploads)
+            publication.commit(series.table)
         except BaseException:
             series.abort()
-            uploads.undo()
+            # A put that failed may still take effect. Then `clean` deletes the shards
+            # later, if the corpus does not list them.
+            if not publication.may_be_committed:
+                uploads.undo()
             raise
     return summary_of(place.folder, series.table, str(intake.dtype), started)
 
@@ -99,7 +104,6 @@ class _Uploads:
         self._folder = folder
         self._job = secrets.token_hex(6)
         self._names: list[str] = []
-        self.is_committing = False
 
     def new_path(self) -> tuple[Path, None]:
         """Return the path of the next shard in the temporary folder."""
@@ -113,40 +117,7 @@ class _Uploads:
         path.unlink()
 
     def undo(self) -> None:
-        """Delete the uploaded shards, unless the corpus lists them or may list them.
-
-        A put of the manifest that failed may still take effect. Then `clean` deletes
-        the shards later, if the corpus does not list them.
-        """
-        if self.is_committing:
-            return
+        """Delete the uploaded shards, unless the corpus lists them."""
         with contextlib.suppress(OSError, ValueError):
             committed = self._place.begin(replaces=False).manifest.file_names()
             self._place.discard(set(self._names) - committed)
-
-
-def _commit(
-    place: BucketPlace,
-    extension: Extension,
-    manifest: Manifest,
-    shards: ShardTable,
-    uploads: _Uploads,
-) -> None:
-    """Put the manifest with the new shards; `manifest` is the one before."""
-    place.check_present(dict(zip(shards.names, shards.num_bytes, strict=True)))
-    while True:
-        new = extension.extended(manifest, shards)
-        uploads.is_committing = True
-        if place.commit(new):
-            break
-        uploads.is_committing = False
-        if not extension.appends:
-            raise FileExistsError(
-                f"{place.manifest}: another write was committed first, so this write "
-                'was discarded; to replace the other, write again with exist="replace"'
-            )
-        manifest = place.begin(replaces=False).manifest
-        if set(shards.names) <= set(manifest.shards.names):
-            return  # The answer to our put was lost, and then another write appended.
-    if not extension.appends:
-        place.discard(manifest.file_names() - new.file_names())

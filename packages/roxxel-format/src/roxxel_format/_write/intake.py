@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,10 @@ if TYPE_CHECKING:
 
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.options import WriteOptions
-    from roxxel_format._write.tokenizers import Tokenizer
+    from roxxel_format._write.tokenizers import EncodeBatch, Tokenizer
+
+_BATCH_TEXTS = 256
+_BATCH_CHARACTERS = 1 << 20
 
 
 def load_intake(options: WriteOptions) -> tuple[WriteOptions, Intake]:
@@ -104,13 +108,15 @@ class Intake:
 
     `dtype` names an item type. It is None until `vocab_size` or the first document with
     items determines it. `kind` is None until the first document determines it. Without
-    a `tokenizer`, `str` documents are encoded as UTF-8.
+    a `tokenizer`, `str` documents are encoded as UTF-8. If it `reads_ahead`, texts are
+    encoded in batches of up to 256 texts or about 1 MiB, where the tokenizer can.
     """
 
     dtype: str | None = None
     vocab_size: int | None = None
     tokenizer: Tokenizer | None = None
     kind: str | None = None
+    reads_ahead: bool = False
     _dtype_if_empty: str | None = None
 
     def __post_init__(self) -> None:
@@ -135,6 +141,8 @@ class Intake:
         without such an array, it is uint32.
         """
         num_waiting = 0
+        if self.reads_ahead and self.tokenizer and self.tokenizer.encode_batch:
+            documents = _batched(documents, self.tokenizer.encode_batch)
         arrays = (self._array(each, number) for number, each in enumerate(documents))
         for items in arrays:
             if self.dtype is None:
@@ -162,7 +170,7 @@ class Intake:
         elif kind != self.kind:
             raise DocumentTypeError(
                 number,
-                f" is {type(document).__name__}, but the corpus holds {self.kind}; "
+                f" is {_type_name(document)}, but the corpus holds {self.kind}; "
                 "write text and ready-made tokens into different corpora",
             )
         if items.ndim != 1:
@@ -179,6 +187,8 @@ class Intake:
         return items
 
     def _parsed(self, document: object, number: int) -> tuple[str, Tokens]:
+        if isinstance(document, _Encoded):
+            return "text", encoded_ids(document.encoded)
         if isinstance(document, str):
             return "text", self._encoded(document, number)
         if isinstance(document, memoryview) and document.itemsize > 1:
@@ -223,12 +233,53 @@ class Intake:
         return encoded_ids(encoded)
 
     def _first_dtype(self, document: object, items: Tokens) -> str:
-        if isinstance(document, str) and self.tokenizer is not None:
+        if isinstance(document, (str, _Encoded)) and self.tokenizer is not None:
             size = self.tokenizer.vocab_size
             return dtypes.vocabulary_name(size) if size else "uint32"
         if isinstance(document, (list, tuple)) and items.dtype.kind in "iu":
             return "uint32"
         return dtypes.stored_name(items.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Encoded:
+    """A text after the tokenizer encoded it in a batch."""
+
+    encoded: object
+
+
+def _batched(
+    documents: Iterable[object], encode_batch: EncodeBatch
+) -> Iterator[object]:
+    """Yield documents, texts as `_Encoded`; reads up to one batch ahead.
+
+    If the tokenizer cannot encode a batch, yields its texts, so that the error names
+    one of them.
+    """
+    texts: list[str] = []
+    size = 0
+    for document in documents:
+        if isinstance(document, str):
+            texts.append(document)
+            size += len(document)
+            if len(texts) < _BATCH_TEXTS and size < _BATCH_CHARACTERS:
+                continue
+        yield from _encoded(texts, encode_batch)
+        texts, size = [], 0
+        if not isinstance(document, str):
+            yield document
+    yield from _encoded(texts, encode_batch)
+
+
+def _encoded(texts: list[str], encode_batch: EncodeBatch) -> Iterator[object]:
+    found: list[object] = [*texts]
+    with contextlib.suppress(Exception):  # The libraries raise many types.
+        found = [*map(_Encoded, encode_batch(texts))] if texts else []
+    yield from found
+
+
+def _type_name(document: object) -> str:
+    return "str" if isinstance(document, _Encoded) else type(document).__name__
 
 
 def _from_list(document: Sequence[object], number: int) -> Tokens:

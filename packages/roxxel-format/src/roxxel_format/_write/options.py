@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from roxxel_format._write.input_record import Inputs
+    from roxxel_format._write.side import Side
 
 Exist = Literal["keep", "replace", "append", "error"]
 
@@ -27,7 +28,10 @@ class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
 
     `dtype` is the name of an item type. `inputs` identifies the documents before they
-    are read, or is None.
+    are read, or is None. Only a preparation from files has the last three: `side` is
+    the side of a split whose documents are written, `shuffle` the seed of the order of
+    units and of the documents in each, and `skip_bad` whether damaged inputs are
+    skipped.
     """
 
     separator: float | bytes | str | Separator | None = None
@@ -39,6 +43,9 @@ class WriteOptions:
     special_tokens: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     inputs: Inputs | str | None = None
+    side: Side | None = None
+    shuffle: int | None = None
+    skip_bad: bool = False
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_shard_bytes", "vocab_size"):
@@ -71,6 +78,12 @@ class WriteOptions:
         # Omitted if False, so that records of earlier releases compare equal.
         if self.special_tokens:
             recorded["special_tokens"] = True
+        if self.side is not None:
+            recorded["split"] = self.side.recorded()
+        if self.shuffle is not None:
+            recorded["shuffle"] = self.shuffle
+        if self.skip_bad:
+            recorded["skip_bad"] = True
         inputs = self.inputs
         if inputs is not None:
             recorded["inputs"] = inputs if isinstance(inputs, str) else inputs.recorded
@@ -84,12 +97,14 @@ def difference(
     if not recorded:
         return "made with other arguments (not recorded)"
     differing = [
-        name for name, value in arguments.items() if recorded.get(name) != value
+        name
+        for name in {**arguments, **recorded}
+        if recorded.get(name) != arguments.get(name)
     ]
     if differing == ["inputs"] and inputs is not None and "inputs" in recorded:
         return inputs.difference(recorded["inputs"])
     pairs = ", ".join(
-        f"{name}={recorded.get(name)!r} in the corpus, {arguments[name]!r} given"
+        f"{name}={recorded.get(name)!r} in the corpus, {arguments.get(name)!r} given"
         for name in differing
         if name != "inputs" or inputs is None
     )

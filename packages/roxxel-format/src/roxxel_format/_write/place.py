@@ -1,4 +1,4 @@
-"""Where a transfer puts shards and manifest: a folder on a disk, or a bucket.
+"""Where a corpus is: a folder on a disk, or a bucket.
 
 Files are added complete and under names that depend on their content. A commit then
 compares and replaces the manifest: on a disk under a lock, in a bucket by one
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from roxxel_format._read.files import OpenFile
+    from roxxel_format._spec.tables import ShardTable
     from roxxel_format._store.corpus_name import CorpusName
 
 _CHUNK_BYTES = 32 << 20
@@ -342,6 +343,64 @@ class BucketPlace(Place):
         for each in names:
             with contextlib.suppress(OSError):
                 delete_object(self.folder + each, self._timeout_s)
+
+
+class Publication:
+    """The commit of new shards at a place.
+
+    If another write committed since this write began, an append begins again from the
+    new manifest, and any other write fails. While `may_be_committed`, a commit is in
+    progress or its answer was lost, so the corpus may list the new shards: do not
+    delete them.
+
+    Args:
+        place: Where the corpus is.
+        found: The manifest from which the write began.
+        extend: Returns a manifest with new shards.
+        appends: Whether `extend` keeps the shards of the manifest.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        found: Manifest,
+        extend: Callable[[Manifest, ShardTable], Manifest],
+        *,
+        appends: bool,
+    ) -> None:
+        self._place = place
+        self._found = found
+        self._extend = extend
+        self._appends = appends
+        self.may_be_committed = False
+
+    def commit(self, shards: ShardTable) -> None:
+        """Commit shards that are complete at the place.
+
+        Raises:
+            FileExistsError: Another write was committed first, and this write does not
+                append.
+            FileNotFoundError: A shard is missing.
+        """
+        place, found = self._place, self._found
+        place.check_present(dict(zip(shards.names, shards.num_bytes, strict=True)))
+        while True:
+            new = self._extend(found, shards)
+            self.may_be_committed = True
+            if place.commit(new):
+                break
+            self.may_be_committed = False
+            if not self._appends:
+                raise FileExistsError(
+                    f"{place.manifest}: another write was committed first, so this "
+                    "write was discarded; to replace the other, write again with "
+                    'exist="replace"'
+                )
+            found = place.begin(replaces=False).manifest
+            if set(shards.names) <= set(found.shards.names):
+                return  # The answer to our put was lost, and another write appended.
+        if not self._appends:
+            place.discard(found.file_names() - new.file_names())
 
 
 def place_of(target: CorpusName | str, resources: contextlib.ExitStack) -> Place:

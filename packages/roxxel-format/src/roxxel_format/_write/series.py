@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class ShardSeries:
     """The shards of one write; each complete shard is renamed from its draft.
 
+    `last_metadata` is added to the last shard's metadata after the last document.
     `new_path()` returns the next shard's path and its draft; `ShardWriter` creates the
     draft if it is None. `paths` includes the shard that is being renamed. `on_closed`
     gets the path of each finished shard.
@@ -45,7 +46,7 @@ class ShardSeries:
         self._options = options
         self._intake = intake
         self._metadata = metadata
-        self._last_metadata = last_metadata or {}
+        self._last_metadata = {} if last_metadata is None else last_metadata
         self._on_closed = on_closed
         self._layouts: list[Layout] = []
         self._writer: ShardWriter | None = None

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 Encode = Callable[[str], Any]
 """Returns the ids of a text, or an object with `ids`."""
 
+EncodeBatch = Callable[[list[str]], list[Any]]
+"""Returns what `Encode` returns, for each of several texts."""
+
 # A name on the Hugging Face hub: `model` or `organisation/model`.
 _HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?", re.ASCII)
 
@@ -51,9 +54,10 @@ class Tokenizer:
     """A loaded tokenizer.
 
     `encode` encodes a document without truncation or padding. It may be a method of a
-    copy of `source`. `name` is for messages. `hash` is a digest of the definition or
-    the vocabulary; None if neither is known. `special_ids` maps the text of each
-    special token to its id.
+    copy of `source`. `encode_batch` encodes several in one call of a library in which
+    this is quicker; else None. `name` is for messages. `hash` is a digest of the
+    definition or the vocabulary; None if neither is known. `special_ids` maps the text
+    of each special token to its id.
     """
 
     source: Any
@@ -62,6 +66,7 @@ class Tokenizer:
     hash: str | None
     vocab_size: int | None
     special_ids: dict[str, int]
+    encode_batch: EncodeBatch | None = None
 
     @property
     def identity(self) -> str:
@@ -168,10 +173,10 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
         digest = hashlib.blake2b(definition.encode(), digest_size=16).hexdigest()
     size, special_ids = _size(source, vocabulary), _specials(source)
     # Call last: `_encode_of` changes settings that are part of the definition.
-    encode = _encode_of(
+    encode, encode_batch = _encode_of(
         source, special_tokens=special_tokens, is_given=source is tokenizer
     )
-    return Tokenizer(source, encode, name, digest, size, special_ids)
+    return Tokenizer(source, encode, name, digest, size, special_ids, encode_batch)
 
 
 def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str]:
@@ -229,7 +234,9 @@ def _own_name(tokenizer: object) -> str:
     return type(tokenizer).__name__
 
 
-def _encode_of(tokenizer: Any, *, special_tokens: bool, is_given: bool) -> Encode:
+def _encode_of(
+    tokenizer: Any, *, special_tokens: bool, is_given: bool
+) -> tuple[Encode, EncodeBatch | None]:
     if hasattr(tokenizer, "encode_special_tokens"):  # of `tokenizers`
         # Never change the tokenizer that the caller passed.
         ours = copy.deepcopy(tokenizer) if is_given else tokenizer
@@ -238,14 +245,16 @@ def _encode_of(tokenizer: Any, *, special_tokens: bool, is_given: bool) -> Encod
         # A tokenizer.json may enable padding, and truncation, which would lose text.
         ours.no_truncation()
         ours.no_padding()
-        return ours.encode
+        # The fast method leaves out the offsets of tokens in the text.
+        return ours.encode, getattr(ours, "encode_batch_fast", None)
     if hasattr(tokenizer, "split_special_tokens"):  # of `transformers`
-        return partial(tokenizer.encode, split_special_tokens=not special_tokens)
+        options = {"split_special_tokens": not special_tokens}
+        return partial(tokenizer.encode, **options), None
     if hasattr(tokenizer, "encode_ordinary"):  # of `tiktoken`
         if special_tokens:
-            return partial(tokenizer.encode, allowed_special="all")
-        return tokenizer.encode_ordinary
-    return tokenizer.encode
+            return partial(tokenizer.encode, allowed_special="all"), None
+        return tokenizer.encode_ordinary, None
+    return tokenizer.encode, None
 
 
 def encoded_ids(encoded: object) -> Tokens:

@@ -192,6 +192,25 @@ def _add_write(commands: Any) -> None:
         help="write the share of member I (from 0) of N, and do not commit; then run "
         "the command `commit`",
     )
+    write.add_argument(
+        "--split",
+        type=values.split,
+        metavar="NAME=SHARE",
+        help="hold out this share of the documents, chosen by their content, in a "
+        "second corpus: valid=0.001 holds out wiki_valid_*.rox of wiki_*.rox",
+    )
+    write.add_argument(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="shuffle the units, and the documents in each; not a global shuffle",
+    )
+    write.add_argument(
+        "--skip-bad",
+        action="store_true",
+        help="leave out damaged documents, and damaged files from the damage on, and "
+        "list them; default: an error",
+    )
     write.add_argument("--exist", choices=_EXIST, default="keep")
     write.set_defaults(run=writing.write, usage_error=write.error)
     plan = commands.add_parser(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+import time
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +31,17 @@ def part(text: str) -> tuple[int, int]:
         return int(first), int(count)
     raise argparse.ArgumentTypeError(
         f"{text!r} is not a part I/N with I from 0 to N - 1, such as 0/8"
+    )
+
+
+def split(text: str) -> tuple[str, float]:
+    """Parse a split `NAME=SHARE`, such as `valid=0.001`."""
+    name, _, number = text.partition("=")
+    with contextlib.suppress(ValueError):
+        if re.fullmatch("[A-Za-z0-9-]+", name) and 0 < float(number) < 1:
+            return name, float(number)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not NAME=SHARE with a share between 0 and 1, such as valid=0.001"
     )
 
 
@@ -90,5 +103,38 @@ def progress(what: str) -> Callable[[int, int], None] | None:
         share = 100 * done // max(1, total)
         sys.stderr.write(f"\r{share:3d} % of {total} {what}{end}")
         sys.stderr.flush()
+
+    return show
+
+
+class _Status(Protocol):
+    """What a status line shows, as its text."""
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the work has ended."""
+        ...
+
+
+def status_line(every_s: float = 60.0) -> Callable[[_Status], None]:
+    """Return a function that shows a state on the standard error.
+
+    On a terminal, a state replaces the one before. Elsewhere, each state is a line, at
+    most one in `every_s` seconds, and none if the work ends earlier.
+    """
+    is_terminal = sys.stderr.isatty()
+    shown_s = time.monotonic()
+
+    def show(status: _Status) -> None:
+        nonlocal shown_s
+        if is_terminal:
+            # Erase to the end of the line: the state before may have been longer.
+            end = "\n" if status.is_end else ""
+            sys.stderr.write(f"\r{status}\x1b[K{end}")
+            sys.stderr.flush()
+        elif time.monotonic() - shown_s >= every_s:
+            shown_s = time.monotonic()
+            sys.stderr.write(f"{status}\n")
+            sys.stderr.flush()
 
     return show

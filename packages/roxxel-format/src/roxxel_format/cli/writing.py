@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from roxxel_format._prepare.committing import commit_units
+from roxxel_format._prepare.committing import PartSummary, commit_units
 from roxxel_format._prepare.listing import expanded
-from roxxel_format._prepare.preparation import PartSummary, prepare
+from roxxel_format._prepare.old_shards import with_old_separator
+from roxxel_format._prepare.preparation import prepare
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.units import units_of
 from roxxel_format._read.contents import resolved_to_read
@@ -24,8 +26,9 @@ from roxxel_format._store.corpus_name import (
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.input_record import Inputs
 from roxxel_format._write.options import WriteOptions
+from roxxel_format._write.side import Side, held_out_path
 from roxxel_format._write.target import name_to_write
-from roxxel_format.cli.values import progress
+from roxxel_format.cli.values import progress, status_line
 from roxxel_format.corpus import Roxxel
 
 if TYPE_CHECKING:
@@ -49,32 +52,62 @@ def write(options: argparse.Namespace) -> int:
             )
         if options.special_tokens:
             usage_error("argument --special-tokens: needs --tokenizer")
-    summary = prepare(
-        options.corpus,
-        _inputs(options),
-        WriteOptions(
-            separator=options.separator,
-            block_size=options.block_size,
-            max_shard_bytes=options.max_shard_bytes,
-            dtype=options.dtype and stored_name(options.dtype),
-            vocab_size=options.vocab_size,
-            tokenizer=options.tokenizer,
-            special_tokens=options.special_tokens,
-        ),
-        options.exist,
-        runner=ProcessRunner(options.workers),
-        part=options.part,
-        unit_bytes=options.unit_bytes,
-        progress=progress("units"),
+    write_options = WriteOptions(
+        separator=options.separator,
+        block_size=options.block_size,
+        max_shard_bytes=options.max_shard_bytes,
+        dtype=options.dtype and stored_name(options.dtype),
+        vocab_size=options.vocab_size,
+        tokenizer=options.tokenizer,
+        special_tokens=options.special_tokens,
+        shuffle=options.shuffle,
+        skip_bad=options.skip_bad,
     )
-    if isinstance(summary, PartSummary) or not summary.kept:
-        print(summary)
+    inputs = _inputs(options)
+    write_options, line_of = with_old_separator(write_options, inputs)
+    how: dict[str, Any] = {
+        "runner": ProcessRunner(options.workers),
+        "part": options.part,
+        "unit_bytes": options.unit_bytes,
+        "line_of": line_of,
+        "progress": status_line(),
+    }
+    if options.split is None:
+        written = [prepare(options.corpus, inputs, write_options, options.exist, **how)]
+    else:
+        if inputs.stream is not None:
+            raise ValueError(
+                f"{inputs.stream}: cannot be read twice, as --split needs; pass files"
+            )
+        if options.exist == "append":
+            raise ValueError(
+                f"{options.corpus}: a split cannot append to two corpora as one; write "
+                "new corpora, or append without --split"
+            )
+        # Held out first, so that a corpus never exists without the other side.
+        paths = held_out_path(options.corpus, options.split[0]), options.corpus
+        written = [
+            prepare(
+                path,
+                inputs,
+                replace(
+                    write_options, side=Side(*options.split, is_held_out=is_held_out)
+                ),
+                options.exist,
+                **how,
+            )
+            for path, is_held_out in zip(paths, (True, False), strict=True)
+        ]
+    for summary in written:
+        if isinstance(summary, PartSummary) or not summary.kept:
+            print(summary)
     return 0
 
 
 def commit(options: argparse.Namespace) -> int:
     """Commit a preparation whose parts are done."""
-    print(commit_units(options.corpus))
+    for summary in commit_units(options.corpus):
+        print(summary)
     return 0
 
 

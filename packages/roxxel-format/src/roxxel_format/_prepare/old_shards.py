@@ -1,0 +1,102 @@
+"""Cut shards of the first Roxxel, which do not record documents, at a separator."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from roxxel_format._prepare.input_file import InputError
+from roxxel_format._prepare.inputs import is_old_shard, is_present_shard
+from roxxel_format._read.foreign_files import is_untyped
+from roxxel_format._spec.dtypes import stored_dtype, stored_name
+from roxxel_format._write.intake import load_intake
+from roxxel_format._write.options import Separator
+from roxxel_format.errors import ShardError
+from roxxel_format.foreign import Roxxel02Tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from roxxel_format._prepare.documents import LineOf
+    from roxxel_format._write.input_record import Inputs
+    from roxxel_format._write.options import WriteOptions
+
+
+def with_old_separator(
+    options: WriteOptions, inputs: Inputs
+) -> tuple[WriteOptions, LineOf | None]:
+    """Return options for the new corpus, and a function that cuts the old shards.
+
+    The options have the separator of the new corpus. `Roxxel02Tokens` cuts documents at
+    the old separator; if there is none, the function is None, and each shard is one
+    document. The two separators differ if the separator is bytes: these are items in
+    the dtype of the old shards, and the options have the same items in the dtype of the
+    new corpus. If no input is such a shard, returns the given options and None.
+    If the shards become documents for lack of a separator, prints this.
+    """
+    shards = (path for path in inputs.paths if is_old_shard(path, inputs.form))
+    path = next(shards, None)
+    if path is None:
+        return options, None
+    is_default = options.separator is Separator.OF_TOKENIZER
+    found, intake = load_intake(options)
+    separator = cast("int | bytes | None", found.separator)
+    if separator is None and is_default and not is_present_shard(path):
+        sys.stderr.write(
+            f"{path}: a shard of the first Roxxel does not record its documents, so "
+            "each shard becomes one document; to cut documents at a separator, pass "
+            "--separator or --separator-bytes\n"
+        )
+    if separator is None:
+        return options, None
+    if not isinstance(separator, bytes):
+        return options, partial(_old_documents, separator, options.dtype)
+    stored = _opened_old_shards([path], separator, options.dtype).dtype
+    items = np.frombuffer(separator, stored)
+    if items.size == 1:
+        options = replace(options, separator=items[0].item())
+        return options, partial(_old_documents, separator, options.dtype)
+    name = stored_name(stored) if intake.dtype is None else intake.dtype
+    new = items.astype(stored_dtype(name))
+    if (new != items).any():
+        raise ValueError(
+            f"the separator {items.tolist()} of {path} does not fit {name}; choose a "
+            "wider --dtype, or leave --dtype and --vocab-size out"
+        )
+    options = replace(options, separator=new.tobytes())
+    return options, partial(_old_documents, separator, options.dtype)
+
+
+def _old_documents(
+    separator: int | bytes, dtype: str | None, paths: Sequence[str]
+) -> Iterable[object]:
+    return _opened_old_shards(paths, separator, dtype).documents
+
+
+def _opened_old_shards(
+    paths: Sequence[str], separator: int | bytes, dtype: str | None
+) -> Roxxel02Tokens:
+    """Open shards of the first Roxxel, whose documents end with a separator.
+
+    `dtype` is their item type if they do not record one.
+
+    Raises:
+        InputError: A file is compressed or the standard input, damaged, or not a shard.
+        ValueError: The separator is not a token, or not the bytes of whole tokens.
+    """
+    for path in paths:
+        if path == "-" or path.endswith((".gz", ".zst")):
+            what = "the standard input" if path == "-" else "compressed"
+            raise InputError(
+                f"{path}: is {what}, but only shards in uncompressed files can be cut "
+                "into documents; pass uncompressed files, or --separator none"
+            )
+    try:
+        is_needed = all(map(is_untyped, paths))
+        return Roxxel02Tokens(paths, dtype if is_needed else None, separator=separator)
+    except ShardError as error:
+        raise InputError(str(error)) from error

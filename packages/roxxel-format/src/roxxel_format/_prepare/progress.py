@@ -1,0 +1,101 @@
+"""How far a preparation is: counts, rates, and the time that is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roxxel_format._prepare.plan import UnitRecord
+
+_SCALES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The progress of all units of a preparation, or of one part.
+
+    Attributes:
+        num_units: All units.
+        num_bytes: Size of all inputs.
+        num_done: Units that are done, in this run or before.
+        num_failed: Units that failed in this run.
+        done_bytes: Size of the inputs of units that are done.
+        num_documents: Documents of units that are done.
+        num_tokens: Tokens of units that are done.
+        new_bytes: Size of the inputs of units that this run has written.
+        new_tokens: Tokens that this run has written.
+        duration_s: Seconds since this run began to write.
+    """
+
+    num_units: int
+    num_bytes: int
+    num_done: int = 0
+    num_failed: int = 0
+    done_bytes: int = 0
+    num_documents: int = 0
+    num_tokens: int = 0
+    new_bytes: int = 0
+    new_tokens: int = 0
+    duration_s: float = 0.0
+
+    @property
+    def is_end(self) -> bool:
+        """Whether every unit is done or failed."""
+        return self.num_done + self.num_failed == self.num_units
+
+    def with_done(self, records: Sequence[UnitRecord]) -> Progress:
+        """Return the progress after units that were done before this run."""
+        shards = [each.shards for each in records]
+        return replace(
+            self,
+            num_done=self.num_done + len(records),
+            done_bytes=self.done_bytes + sum(each.input_bytes for each in records),
+            num_documents=self.num_documents
+            + sum(sum(each.own_documents()) for each in shards),
+            num_tokens=self.num_tokens + sum(sum(each.num_tokens) for each in shards),
+        )
+
+    def with_new(self, record: UnitRecord, duration_s: float) -> Progress:
+        """Return the progress after a unit that this run has written."""
+        return replace(
+            self.with_done([record]),
+            new_bytes=self.new_bytes + record.input_bytes,
+            new_tokens=self.new_tokens + sum(record.shards.num_tokens),
+            duration_s=duration_s,
+        )
+
+    def __str__(self) -> str:
+        parts = [
+            f"{self.num_done} of {self.num_units} units",
+            f"{_scaled(self.done_bytes)}B of {_scaled(self.num_bytes)}B",
+            f"{_scaled(self.num_documents).strip()} documents",
+            f"{_scaled(self.num_tokens).strip()} tokens",
+        ]
+        if self.new_bytes and self.duration_s:
+            rate = self.new_bytes / self.duration_s
+            left_s = (self.num_bytes - self.done_bytes) / rate
+            parts.append(
+                f"{_scaled(self.new_tokens / self.duration_s).strip()} tokens/s"
+            )
+            parts.append("done" if self.is_end else f"{_duration(left_s)} left")
+        if self.num_failed:
+            parts.append(f"{self.num_failed} failed")
+        return ", ".join(parts)
+
+
+def _scaled(number: float) -> str:
+    """Return three digits and the prefix of a unit, such as `1.23 G`, or `5 `."""
+    for scale, letter in _SCALES:
+        if number >= scale:
+            return f"{number / scale:.3g} {letter}"
+    return f"{number:.0f} "
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    if minutes < 1:
+        return f"{seconds:.0f} s"
+    return f"{minutes} min" if minutes < 120 else f"{minutes / 60:.1f} h"

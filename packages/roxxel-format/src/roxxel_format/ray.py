@@ -1,0 +1,232 @@
+"""End a Ray Data pipeline in a corpus; needs the extra `ray`.
+
+Ray runs a write task again if its worker died, so it writes at least once. The sink
+makes this exact: each attempt of a task writes whole shards under names of its own, and
+one commit in the driver lists the shards of exactly one attempt of every task.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from ray.data import Datasink
+
+from roxxel_format._prepare.inputs import column_document
+from roxxel_format._spec.dtypes import stored_name
+from roxxel_format._store.corpus_name import absolute
+from roxxel_format._write.distributed import DistributedWrite, Job, TaskShards
+from roxxel_format._write.options import Separator, WriteOptions
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterable, Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from roxxel_format._write.options import WriteSummary
+
+__all__ = ["RoxxelDatasink"]
+
+DEFAULT_MIN_BYTES = 64 << 20
+
+
+class RoxxelDatasink(Datasink[TaskShards]):
+    """Writes one column of a Ray Data set as a corpus.
+
+    Each write task writes its rows as documents into one shard, or with
+    `max_shard_bytes` into several. When all tasks are done, the driver commits the
+    manifest. Until then, readers see the corpus before the write. If the pipeline
+    fails, nothing is committed, and the driver deletes the new shards; `clean` deletes
+    those that remain, such as the shards of a driver that was killed.
+
+    Documents are in the order of the write tasks. Ray numbers the tasks in the order in
+    which blocks arrive. For the order of the input, set
+    `DataContext.get_current().execution_options.preserve_order = True`.
+
+    Args:
+        filepath: The corpus: a folder, or a pattern such as `wiki_*.rox`; a path on a
+            disk that all nodes share, or with the extra `bucket` a URL. Nodes take the
+            credentials of a bucket from their environment.
+        column: The column of documents: strings, lists of integers, or flat arrays.
+        separator: As for `Roxxel.write`.
+        block_size: As for `Roxxel.write`.
+        max_shard_bytes: As for `Roxxel.write`.
+        dtype: As for `Roxxel.write`. int64, the type that Ray Data gives to Python
+            integers, is stored as uint32 by default.
+        vocab_size: As for `Roxxel.write`.
+        tokenizer: As for `Roxxel.write`. A path or a name is loaded in every task, so
+            each node needs the same file; an object is pickled.
+        special_tokens: As for `Roxxel.write`.
+        exist: What to do if the corpus exists; see `Roxxel.write`. There is no
+            `"keep"`, because Ray runs the pipeline before the sink is asked.
+        metadata: As for `Roxxel.write`.
+        min_bytes_per_write: Ray joins blocks until a task has this many bytes, so that
+            shards are not small. None: one task for each block.
+
+    Attributes:
+        summary: The `WriteSummary` of the shards, after the commit.
+
+    Raises:
+        ValueError: `exist` is unknown, or another argument is invalid.
+        TypeError: An argument has the wrong type.
+
+    Example:
+        >>> rows = ray.data.from_items([{"text": "one"}, {"text": "two"}])
+        >>> sink = RoxxelDatasink("pages_*.rox", separator=0)
+        >>> rows.write_datasink(sink)
+        >>> sink.summary.num_tokens
+        8
+    """
+
+    def __init__(
+        self,
+        filepath: str | os.PathLike[str],
+        column: str = "text",
+        *,
+        separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER,
+        block_size: int = 4096,
+        max_shard_bytes: int | None = None,
+        dtype: npt.DTypeLike | None = None,
+        vocab_size: int | None = None,
+        tokenizer: object | None = None,
+        special_tokens: bool = False,
+        exist: Literal["error", "replace", "append"] = "error",
+        metadata: Mapping[str, Any] | None = None,
+        min_bytes_per_write: int | None = DEFAULT_MIN_BYTES,
+    ) -> None:
+        if exist not in ("error", "replace", "append"):
+            raise ValueError(
+                f'exist must be "error", "replace" or "append", got {exist!r}; to keep '
+                "a corpus, do not run the pipeline if the corpus exists"
+            )
+        path = absolute(filepath)
+        assert isinstance(path, str)  # noqa: S101 - one path gives one path
+        self._filepath = path
+        self._column = column
+        self._exist: Literal["error", "replace", "append"] = exist
+        self._min_bytes = min_bytes_per_write
+        self._options = WriteOptions(
+            separator=separator,
+            block_size=block_size,
+            max_shard_bytes=max_shard_bytes,
+            dtype=None if dtype is None else stored_name(dtype),
+            vocab_size=vocab_size,
+            tokenizer=tokenizer,
+            special_tokens=special_tokens,
+            metadata=dict(metadata or {}),
+        )
+        self._write: DistributedWrite | None = None
+        self._job: Job | None = None
+        self.summary: WriteSummary | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The driver's part holds a lock of this process; tasks need the job alone.
+        return self.__dict__ | {"_write": None}
+
+    @property
+    def min_bytes_per_write(self) -> int | None:
+        """Bytes of blocks that Ray joins for one write task."""
+        return self._min_bytes
+
+    def on_write_start(self, schema: Any = None) -> None:
+        """Check the column and the corpus; called in the driver before the tasks."""
+        kind, dtype = None, None
+        if schema is not None:
+            kind, dtype = _kind_and_dtype(self._column, schema)
+        if self._options.vocab_size is not None:
+            dtype = None
+        self._write = DistributedWrite(
+            self._filepath, self._options, self._exist, dtype=dtype, kind=kind
+        )
+        self._job = self._write.job
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> TaskShards:
+        """Write the rows of one task; called in a worker, perhaps more than once."""
+        job = self._job
+        assert job is not None  # noqa: S101 - `on_write_start` sets it
+        what = f"column {self._column!r} in write task {ctx.task_idx}"
+        return job.write(ctx.task_idx, self._documents(blocks, what), what)
+
+    def on_write_complete(self, write_result: Any) -> None:
+        """Commit the shards that the tasks returned; called in the driver."""
+        if self._write is None:
+            raise ValueError(
+                f"{self._filepath}: there are no documents to write; check the filters "
+                "of the pipeline"
+            )
+        self.summary = self._write.commit(write_result.write_returns)
+        self._write = None
+
+    def on_write_failed(self, error: Exception) -> None:  # noqa: ARG002 - Ray's name
+        """Delete the new shards; called in the driver after an error."""
+        if self._write is not None:
+            self._write.abandon()
+            self._write = None
+
+    def _documents(self, blocks: Iterable[Any], what: str) -> Iterator[object]:
+        accessors: Any = importlib.import_module("ray.data.block").BlockAccessor
+        row = 0
+        for block in blocks:
+            table = accessors.for_block(block).to_arrow()
+            if not table.num_rows:  # An empty block may have no columns.
+                continue
+            _kind_and_dtype(self._column, table.schema)
+            values = table.column(self._column)
+            is_array = _is_tensor(values.type)
+            for value in values:
+                yield value.as_py() if is_array else column_document(what, row, value)
+                row += 1
+
+
+def _kind_and_dtype(column: str, schema: Any) -> tuple[str | None, str | None]:
+    """Return the kind of documents in a column, and their item type if it is known.
+
+    Raises:
+        ValueError: The column is missing, or there are two.
+        TypeError: The column holds neither texts nor lists of numbers.
+    """
+    names: list[str] = list(schema.names)
+    if names.count(column) != 1:
+        number = names.count(column) or "no"
+        raise ValueError(
+            f"the data set has {number} columns {column!r}; pass one of its columns "
+            f"({', '.join(sorted(set(names)))})"
+        )
+    types: Any = importlib.import_module("pyarrow.types")
+    stored: Any = schema.types[names.index(column)]
+    if types.is_null(stored):
+        return None, None
+    text = stored.value_type if types.is_dictionary(stored) else stored
+    if types.is_string(text) or types.is_large_string(text):
+        return "text", None
+    items = _items_of(types, stored)
+    if items is None:
+        raise TypeError(
+            f"column {column!r} holds {stored}; a document is a text or a list of "
+            "tokens"
+        )
+    if types.is_null(items):  # Of empty lists.
+        return "tokens", None
+    name = stored_name(np.dtype(items.to_pandas_dtype()))
+    return "tokens", "uint32" if name == "int64" else name
+
+
+def _items_of(types: Any, stored: Any) -> Any:
+    """Return the item type of lists and arrays of numbers; None for other types."""
+    if _is_tensor(stored):
+        stored = stored.storage_type
+        if types.is_struct(stored):  # Arrays of several shapes are data and shape.
+            stored = stored.field("data").type
+    is_list = types.is_list(stored) or types.is_large_list(stored)
+    if not (is_list or types.is_fixed_size_list(stored)):
+        return None
+    items = stored.value_type
+    is_number = types.is_integer(items) or types.is_floating(items)
+    return items if is_number or types.is_null(items) else None
+
+
+def _is_tensor(stored: Any) -> bool:
+    """Return whether an Arrow type is that of Ray's arrays."""
+    return str(getattr(stored, "extension_name", "")).startswith("ray.data.")

@@ -1,0 +1,338 @@
+"""Ray Data pipelines that end in a corpus, on two raylets of this machine."""
+
+from __future__ import annotations
+
+import doctest
+import hashlib
+import os
+import re
+import secrets
+import sysconfig
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from roxxel import Curriculum, Phase, Roxxel, Trainer
+
+from .buckets import running_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+pytestmark = pytest.mark.filterwarnings("default")  # Ray warns of itself
+
+TEXTS = [f"document {number} " * (number % 5 + 1) for number in range(200)]
+LINE = re.compile(r"[^\n]+")
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a bucket `data`; raylets that start later find its server."""
+    root = tmp_path_factory.mktemp("b")
+    with running_bucket(root):
+        yield root / "data"
+
+
+@pytest.fixture(scope="module")
+def ray(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Ray, connected to a cluster of two raylets with a core each."""
+    del bucket
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {
+            "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else a file in the home
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+            "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
+        }.items():
+            patch.setenv(name, value)
+        ray: Any = import_module("ray")
+        clusters: Any = import_module("ray.cluster_utils")
+        node = {
+            "num_cpus": 1,
+            "object_store_memory": 80 << 20,
+            "include_dashboard": False,
+        }
+        folder = str(tmp_path_factory.mktemp("r"))  # Paths of sockets are short.
+        cluster = clusters.Cluster(
+            initialize_head=True, head_node_args={**node, "temp_dir": folder}
+        )
+        try:
+            cluster.add_node(**node)
+            ray.init(
+                address=cluster.address, log_to_driver=False, logging_level="ERROR"
+            )
+            context = import_module("ray.data").DataContext.get_current()
+            context.enable_progress_bars = False
+            context.execution_options.preserve_order = True
+            assert len(ray.nodes()) == 2
+            yield ray
+        finally:
+            ray.shutdown()
+            nodes = cluster.list_all_nodes()
+            cluster.shutdown()
+            assert not any(each.any_processes_alive() for each in nodes)
+
+
+def sink_class() -> Any:
+    return import_module("roxxel_format.ray").RoxxelDatasink
+
+
+def of_texts(ray: Any, texts: Sequence[object], num_blocks: int = 4) -> Any:
+    items = [{"text": text} for text in texts]
+    return ray.data.from_items(items, override_num_blocks=num_blocks)
+
+
+def texts_of(corpus: Roxxel) -> list[str]:
+    return [bytes(document).decode() for document in corpus.documents]
+
+
+def shards_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("*.rox")}
+
+
+def test_pipeline_writes_its_rows_in_order(ray: Any, tmp_path: Path) -> None:
+    sink = sink_class()(
+        tmp_path / "web_*.rox", separator=b"\n", min_bytes_per_write=None
+    )
+    of_texts(ray, TEXTS).write_datasink(sink)
+
+    corpus = Roxxel(tmp_path / "web_*.rox")
+    assert texts_of(corpus) == TEXTS
+    assert corpus.verify().ok
+    assert sink.summary.num_documents == len(TEXTS)
+    assert sink.summary.num_shards == 4
+    assert corpus.versions == [sink.summary.fingerprint]
+    assert {Path(each).name for each in corpus.paths} == shards_in(tmp_path)
+
+
+def test_example_of_the_datasink_gives_what_it_shows(
+    ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = import_module("roxxel_format.ray")
+    found = doctest.testmod(module, extraglobs={"ray": ray})
+
+    assert (found.failed, found.attempted) == (0, 4)
+
+
+def test_small_blocks_are_joined_into_one_shard(ray: Any, tmp_path: Path) -> None:
+    sink = sink_class()(tmp_path / "web_*.rox")
+    of_texts(ray, TEXTS).write_datasink(sink)
+
+    assert sink.summary.num_shards == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "dtype"),
+    [
+        (lambda n: [1, 2, n], "uint32"),
+        (lambda n: np.arange(n + 1, dtype=np.uint16), "uint16"),
+        (lambda n: np.full(3, n, np.uint8), "uint8"),
+    ],
+    ids=["lists", "arrays", "arrays of one length"],
+)
+def test_tokens_are_stored_unchanged(
+    ray: Any, tmp_path: Path, make: Any, dtype: str
+) -> None:
+    made = [make(number) for number in range(20)]
+    rows = ray.data.from_items([{"ids": each} for each in made])
+    rows.write_datasink(sink_class()(tmp_path / "ids_*.rox", "ids"))
+
+    corpus = Roxxel(tmp_path / "ids_*.rox")
+    assert corpus.dtype == dtype
+    assert [each.tolist() for each in corpus.documents] == [list(each) for each in made]
+
+
+def test_append_makes_a_version_and_replace_deletes_the_old_shards(
+    ray: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "web_*.rox"
+    for exist in ("error", "append"):
+        of_texts(ray, TEXTS, 2).write_datasink(sink_class()(path, exist=exist))
+    assert texts_of(Roxxel(path)) == TEXTS * 2
+    assert len(Roxxel(path).versions) == 2
+
+    of_texts(ray, TEXTS[:3], 2).write_datasink(sink_class()(path, exist="replace"))
+    assert texts_of(Roxxel(path)) == TEXTS[:3]
+    assert len(shards_in(tmp_path)) == 1
+
+
+def test_dead_tasks_leave_no_duplicate(ray: Any, tmp_path: Path) -> None:
+    """Two tasks die: one within its rows, one after its shards are complete."""
+
+    class Dying(sink_class()):
+        def write(self, blocks: Any, ctx: Any) -> Any:
+            mark = tmp_path / f"died.{ctx.task_idx}"
+            if ctx.task_idx not in {1, 2} or mark.exists():
+                return super().write(blocks, ctx)
+            mark.touch()
+            if ctx.task_idx == 1:
+                super().write(blocks, ctx)
+            else:
+                super().write(rows_before_death(blocks), ctx)
+            os._exit(1)
+
+    def rows_before_death(blocks: Any) -> Any:
+        yield from blocks
+        os._exit(1)
+
+    folder = tmp_path / "corpus"
+    sink = Dying(folder / "web_*.rox", min_bytes_per_write=None)
+    of_texts(ray, TEXTS).write_datasink(sink)
+
+    assert (tmp_path / "died.1").exists()
+    assert (tmp_path / "died.2").exists()
+    corpus = Roxxel(folder / "web_*.rox")
+    assert texts_of(corpus) == TEXTS
+    assert {Path(each).name for each in corpus.paths} == shards_in(folder)
+    assert not corpus.leftovers()
+
+
+def test_driver_ignores_a_second_result_of_a_task(tmp_path: Path) -> None:
+    """Results of one task that ran twice are equal but for the names of shards."""
+    path = tmp_path / "web_*.rox"
+    sink = sink_class()(path)
+    arrow = import_module("pyarrow")
+    block = arrow.table({"text": TEXTS})
+    sink.on_write_start(block.schema)
+    results = [sink.write([block], FakeContext(task)) for task in (1, 0, 1, 0)]
+    assert len(shards_in(tmp_path)) == 4
+
+    sink.on_write_complete(FakeResult(results))
+
+    assert texts_of(Roxxel(path)) == TEXTS * 2
+    assert len(shards_in(tmp_path)) == 2
+
+
+class FakeContext:
+    def __init__(self, task: int) -> None:
+        self.task_idx = task
+
+
+class FakeResult:
+    def __init__(self, write_returns: list[Any]) -> None:
+        self.write_returns = write_returns
+
+
+def test_failed_pipeline_commits_nothing(ray: Any, tmp_path: Path) -> None:
+    def fail_at_the_end(row: dict[str, Any]) -> dict[str, Any]:
+        if row["text"] == "the last":
+            raise RuntimeError("this row is bad")
+        return row
+
+    path = tmp_path / "web_*.rox"
+    rows = of_texts(ray, [*TEXTS, "the last"]).map(fail_at_the_end)
+    sink = sink_class()(path, min_bytes_per_write=None)
+    with pytest.raises(Exception, match="this row is bad"):
+        rows.write_datasink(sink)
+    assert not shards_in(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        _ = Roxxel(path).num_tokens
+
+    Roxxel(path).write(["an earlier corpus"], max_shard_bytes=1 << 20)
+    for exist in ("append", "replace"):
+        with pytest.raises(Exception, match="this row is bad"):
+            rows.write_datasink(
+                sink_class()(path, exist=exist, min_bytes_per_write=None)
+            )
+    assert texts_of(Roxxel(path)) == ["an earlier corpus"]
+    Roxxel(path).remove_leftovers()
+    assert len(shards_in(tmp_path)) == 1
+
+
+def test_write_to_a_bucket(ray: Any, bucket: Path) -> None:
+    sink = sink_class()("s3://data/ray/web_*.rox", min_bytes_per_write=None)
+    of_texts(ray, TEXTS).write_datasink(sink)
+
+    assert texts_of(Roxxel("s3://data/ray/web_*.rox")) == TEXTS
+    assert len(shards_in(bucket / "ray")) == 4
+
+
+def test_wrong_data_is_named_in_one_sentence(ray: Any, tmp_path: Path) -> None:
+    path = tmp_path / "web_*.rox"
+    texts = of_texts(ray, TEXTS)
+
+    def error_of(rows: Any, column: str = "text", **arguments: Any) -> str:
+        with pytest.raises((ValueError, TypeError, FileExistsError)) as raised:
+            rows.write_datasink(sink_class()(path, column, **arguments))
+        error = getattr(raised.value, "cause", raised.value)
+        [line] = LINE.findall(str(error))[:1]
+        return line
+
+    assert error_of(texts, "body") == (
+        "the data set has no columns 'body'; pass one of its columns (text)"
+    )
+    numbers = ray.data.from_items([{"n": 1}])
+    assert error_of(numbers, "n") == (
+        "column 'n' holds int64; a document is a text or a list of tokens"
+    )
+    assert "there are no documents to write" in error_of(texts.filter(lambda _: False))
+    assert error_of(texts, exist="keep") == (
+        'exist must be "error", "replace" or "append", got \'keep\'; to keep a corpus, '
+        "do not run the pipeline if the corpus exists"
+    )
+    large = ray.data.from_items([{"ids": [5, 70_000]}])
+    assert error_of(large, "ids", vocab_size=100) == (
+        "column 'ids' in write task 0: document 0: value 70000 is outside [0, 99] of "
+        "uint16; raise vocab_size, or correct the document"
+    )
+    mixed = of_texts(ray, TEXTS, 1).union(ray.data.from_items([{"text": [1, 2]}]))
+    assert "write text and ready-made tokens into different corpora" in error_of(
+        mixed, min_bytes_per_write=None
+    )
+    texts.write_datasink(sink_class()(path))
+    assert error_of(texts) == (
+        f'{path}: the corpus exists already; use exist="replace" or exist="append", or '
+        "write elsewhere"
+    )
+
+
+def loss_fn(model: Any, batch: Any) -> Any:
+    logits = model(batch[:, :-1])
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch[:, 1:])
+    return jnp.mean(losses)
+
+
+def test_filtered_and_deduplicated_text_trains_a_model(
+    ray: Any, tmp_path: Path
+) -> None:
+    library = Path(sysconfig.get_path("stdlib"))
+    packages = Path(sysconfig.get_path("purelib"))
+    files = sorted(map(str, [*library.glob("*.py"), *packages.glob("*/METADATA")]))
+    assert len(files) > 100
+
+    def read(row: dict[str, Any]) -> dict[str, Any]:
+        text = Path(row["item"]).read_text("utf-8", errors="replace")
+        return {"text": text, "key": hashlib.sha256(text.encode()).hexdigest()}
+
+    def first(group: dict[str, Any]) -> dict[str, Any]:
+        return {"text": group["text"][:1]}
+
+    rows = ray.data.from_items([*files, *files[:50]], override_num_blocks=4)
+    rows = rows.map(read).filter(lambda row: len(row["text"]) > 2000)
+    rows = rows.groupby("key", num_partitions=2).map_groups(first)
+    rows.write_datasink(sink_class()(tmp_path / "code_*.rox", separator=b"\0"))
+
+    corpus = Roxxel(tmp_path / "code_*.rox")
+    distinct = {read({"item": each})["text"] for each in files}
+    assert sorted(texts_of(corpus)) == sorted(
+        each for each in distinct if len(each) > 2000
+    )
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(
+        nnx.Embed(256, 16, rngs=rngs), nnx.Linear(16, 256, rngs=rngs)
+    )
+    result = Trainer(
+        model,
+        nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param),
+        Curriculum(corpus, [Phase(20, batch_size=4, seq_len=65)]),
+        loss_fn,
+        tmp_path / "run",
+    ).run()
+    assert result.step == 20
