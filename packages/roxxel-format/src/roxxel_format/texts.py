@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format.corpus import Roxxel
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,36 @@ class TextCodec:
     decode: Callable[[Tokens], bytes]
 
 
-def text_codec(corpus: Roxxel, tokenizer: str | None = None) -> TextCodec | None:
+class RecordedText(Protocol):
+    """What `text_codec` needs of a corpus, such as a `Roxxel`.
+
+    Example:
+        >>> from roxxel_format import Roxxel
+        >>> corpus: RecordedText = Roxxel("bytes.rox")
+    """
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Name and hash of the tokenizer; None if unknown."""
+        ...
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the type of a stored token."""
+        ...
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the first shard."""
+        ...
+
+    @property
+    def paths(self) -> list[str]:
+        """The shards, in order."""
+        ...
+
+
+def text_codec(corpus: RecordedText, tokenizer: str | None = None) -> TextCodec | None:
     """Return the codec of a corpus; None if the corpus records no tokenizer.
 
     Args:

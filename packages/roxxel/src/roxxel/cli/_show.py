@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Show what is in the batch of a step: the source, the tokens and the documents of
 each row. The batch of a trained step is the one that was trained, even if the
-schedule was edited or a corpus has grown since. Steps count from 0: step K reads
+schedule was edited or a corpus has grown since. Steps count from 0: step K is
 the batch of update K + 1, which metrics.jsonl logs as step K + 1.
 """
 

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
 DESCRIPTION = """\
-Find every step and row in which a run has read, or will read, a document, a range
-of tokens, or a text. The steps are computed, not searched, for all epochs and
-phases. Only --text and --ids search the corpora, for the exact sequence of tokens:
-a text that was tokenized together with its neighbours may have other tokens at its
-ends, so leave out the first and last word. Steps count from 0, as in `roxxel show`.
+Find every step and row in which a run has read, or will read, a document, a
+range of tokens, or a text. The steps are computed, not searched, for all epochs
+and phases. Only --text and --ids search the corpora, for the exact sequence of
+tokens: a text that was tokenized together with its neighbours may have other
+tokens at its ends, so leave out the first and the last word. Steps count from
+0, as in `roxxel show`.
 """
 
 EPILOG = """\
