@@ -82,6 +82,11 @@ FUZZERS = (
     ("input_fuzz", ("--files", "2000")),
     ("bucket_faults", ("--runs", "2000")),
 )
+# The same for whole runs, which need every package.
+OF_RUNS = (
+    ("bucket_kills", ("--kills", "10", "--processes", "1")),
+    ("bucket_kills", ("--kills", "10", "--processes", "2")),
+)
 CAMPAIGNS = (
     ("format_kill", ("--kills", "50")),
     ("format_append", ("--appends", "200", "--kills", "20", "--processes", "2")),
@@ -334,11 +339,15 @@ def release(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Read mutated shards, manifests and inputs; add options after --.
+    """Read mutated shards, manifests and inputs, and kill runs in a bucket.
 
-    Every one gives the original tokens or an error of one sentence.
+    Every file gives the original tokens or an error of one sentence; every run ends as
+    one that was never killed. Options after -- are for all programs of files.
     """
     run_programs(session, FUZZERS)
+    sync(session, "--all-packages", "--group", "integration")
+    for name, options in OF_RUNS:
+        session.run("python", f"{BENCHMARKS}/{name}.py", *options)
 
 
 @nox.session

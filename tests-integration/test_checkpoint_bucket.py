@@ -359,12 +359,115 @@ def test_a_client_that_is_not_set_up_is_one_sentence(
             Checkpointer(url, state()).steps()
 
 
+def test_no_credentials_of_google_are_one_sentence_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("GOOGLE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("GCE_METADATA_HOST", address)
+        with pytest.raises(
+            CheckpointBucketError,
+            match=r"^gs://data/run/: there are no credentials for Google Cloud Storage",
+        ):
+            Checkpointer("gs://data/run", state()).steps()
+
+
 def test_a_commit_whose_answer_is_lost_is_a_commit(run: Run) -> None:
     with run.checkpointer() as saving:
         save(saving, 1)
         set_faults(run.port, rate=0.8, kinds=["lost"], keys=r"2\.[^/]*\.json")
         save(saving, 2)
         assert saving.steps() == [1, 2]
+
+
+@pytest.mark.parametrize("is_followed", [False, True])
+def test_a_commit_that_arrives_late_is_a_whole_step(
+    run: Run, is_followed: bool
+) -> None:
+    with run.checkpointer(1, timeout=4) as saving:
+        save(saving, 1)
+        commits = r"2\.[^/]*\.json"
+        set_faults(run.port, kinds=["late"], keys=commits, methods=["PUT"])
+        assert saving.save(2)
+        with pytest.raises(CheckpointWriteError, match="no answer within the time"):
+            saving.wait()
+        if is_followed:
+            save(saving, 3)
+        before = saving.steps()
+        set_faults(run.port)  # the request arrives now
+        assert saving.steps() == sorted({*before, 2})
+        assert main(["verify", run.url]) == 0
+        fresh = state(9)
+        assert Checkpointer(run.url, fresh).restore(2) == 2
+        assert equal(fresh, state(1))
+
+
+def test_a_save_into_a_directory_that_cannot_be_is_one_sentence(
+    run: Run, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    with run.checkpointer(local=file) as saving:
+        with pytest.raises(
+            CheckpointWriteError,
+            match=r"save of step 1 cannot begin \(NotADirectoryError.*; give local= "
+            r"\(else TMPDIR\) a directory with room that this program can write$",
+        ):
+            saving.save(1)
+        assert saving.steps() == []
+
+
+@pytest.mark.parametrize("where", ["disk", "bucket"])
+def test_a_full_disk_ends_one_save(run: Run, tmp_path: Path, where: str) -> None:
+    """The save after it is whole."""
+    target = run.url if where == "bucket" else str(tmp_path / "checkpoints")
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "full", target],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told, *steps = done.stdout.splitlines()
+    assert re.match(
+        rf"{target}: the save of step 2 failed \(.*\); earlier checkpoints are "
+        "unchanged",
+        told,
+    )
+    assert steps == ["[1]", "[1, 3]"]
+    assert main(["verify", target]) == 0
+
+
+def test_a_program_that_was_killed_leaves_no_copies(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies of living programs stay."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM), "train", run.url],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        assert program.stdout.readline() == "saved 1\n"
+        [alive] = tmp_path.iterdir()
+        assert Checkpointer(run.url, state()).peek() is not None
+        assert list(tmp_path.iterdir()) == [alive]
+        program.kill()
+        program.stdout.read()
+    assert list(tmp_path.iterdir()) == [alive]
+    reading = Checkpointer(run.url, state())
+    reading.restore()
+    assert not alive.exists()
+    del reading
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_later_of_two_programs_wins(run: Run) -> None:

@@ -13,6 +13,7 @@ import random
 import re
 import signal
 import subprocess
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from roxxel_train.digest import add_step, batch_digest, digest_text
 
 from .conftest import PROGRAMS, REAL_DEVICES, STRICT_AT_A_TIME, environment
 from .drill_cases import FACTORS, PLACES, Case, cases, cover
@@ -35,7 +37,12 @@ WANTED = int(os.environ.get("ROXXEL_DRILL", "0"))
 CASES = cases(WANTED, drill.STEPS)
 
 # Of the rows of a step of training, what the order of the data alone decides.
-DATA_FIELDS = ("step", "phase", "data_low", "data_high", "tokens", "tokens_by_source")
+DATA_FIELDS = (
+    *("step", "phase", "data_low", "data_high", "digest"),
+    *("tokens", "tokens_by_source", "rows_by_source"),
+)
+
+_BY_SOURCE = ("tokens_by_source", "planned_tokens_by_source", "rows_by_source")
 
 TIMEOUT_S = 600.0
 
@@ -179,8 +186,13 @@ def expected_data(data: Path, parts: tuple[str, ...]) -> list[dict[str, Any]]:
     sampler = drill.curriculum_of(data, set(parts)).sampler(drill.SEED)
     cuts = 2 if "accumulation" in parts else 1
     found: list[dict[str, Any]] = []
+    digest = 0
+    counted: Counter[str] = Counter(dict.fromkeys(sampler.source_names, 0))
     for step in range(sampler.total_steps):
         batch = sampler.batch(step)
+        digest = add_step(digest, step, batch_digest(batch))
+        sources = sampler.windows(step).source.tolist()
+        counted.update(sampler.source_names[source] for source in sources)
         sums = [drill.checksum(batch[cut::cuts], np) for cut in range(cuts)]
         by_source = sampler.delivered_tokens(step + 1)
         found.append(
@@ -193,6 +205,8 @@ def expected_data(data: Path, parts: tuple[str, ...]) -> list[dict[str, Any]]:
                 },
                 "tokens": sum(by_source.values()),
                 "tokens_by_source": by_source,
+                "rows_by_source": dict(counted),
+                "digest": digest_text(digest),
             }
         )
     return found
@@ -268,7 +282,7 @@ def test_goes_on_alike_elsewhere(drilled: Drill, case: Case) -> None:
 
     for row, other in zip(run.rows, unbroken.rows, strict=True):
         assert row.pop("kind") == other["kind"]
-        for name in ("tokens_by_source", "planned_tokens_by_source"):
+        for name in _BY_SOURCE:
             assert row.pop(name, None) == other.get(name)
         # Sums over devices may be made in another order.
         assert row == pytest.approx({name: other[name] for name in row}, rel=1e-3)

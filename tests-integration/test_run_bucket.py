@@ -180,26 +180,6 @@ def test_a_run_in_a_bucket_equals_one_on_a_disk(
     )
 
 
-@pytest.mark.usefixtures("fetched")
-def test_a_killed_run_goes_on_at_another_machine(runs: Runs) -> None:
-    slow = "\n[model_args]\nwait_s = 0.05\n"
-    config = runs.config("killed", "s3://data/killed", slow)
-    reference = runs.config("reference", "runs/reference", slow)
-    runs.train(reference, "a")
-    for machine in ("a", "b", "a"):
-        with runs.start(config, machine) as program:
-            newest = newest_step(runs, "killed")
-            wait_for(lambda least=newest + 5: newest_step(runs, "killed") >= least)
-            time.sleep(0.1)
-            program.kill()
-    runs.train(config, "c")
-
-    folder = fetch_run("s3://data/killed")
-    assert losses(folder) == losses(runs.folder / "runs/reference")
-    log = (folder / "system.log").read_text()
-    assert len(re.findall("resumed from step", log)) == 3
-
-
 @SEVERAL_PROCESSES
 @pytest.mark.usefixtures("fetched")
 def test_processes_of_a_run_share_nothing_but_the_bucket(runs: Runs) -> None:
@@ -245,6 +225,12 @@ def newest_step(runs: Runs, name: str) -> int:
     return max((int(path.name.partition(".")[0]) for path in commits), default=0)
 
 
+def objects(runs: Runs, name: str) -> dict[Path, bytes]:
+    """Return all objects of a run."""
+    folder = runs.folder / "bucket/data" / name
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
 def wait_for(is_so: Any) -> None:
     deadline = time.monotonic() + 60
     while not is_so():
@@ -254,16 +240,27 @@ def wait_for(is_so: Any) -> None:
 
 @pytest.mark.usefixtures("fetched")
 def test_the_later_of_two_runs_wins(runs: Runs) -> None:
-    slow = "\n[model_args]\nwait_s = 0.2\n"
-    config = runs.config("both", "s3://data/both", slow)
-    with runs.start(config, "a") as earlier:
+    # The earlier program must not end before the later one has begun.
+    slow = "\n[model_args]\nwait_s = 1.0\n"
+    with runs.start(runs.config("first", "s3://data/both", slow), "a") as earlier:
         wait_for(lambda: newest_step(runs, "both") >= 5)
-        with runs.start(config, "b") as later:
+        with runs.start(runs.config("second", "s3://data/both"), "b") as later:
             _, errors = later.communicate(timeout=200)
             assert later.returncode == 0, errors
+            whole = objects(runs, "both")
         _, errors = earlier.communicate(timeout=200)
-        assert earlier.returncode != 0
-    assert "has begun to save checkpoints here, so this program saves no more" in errors
+    assert earlier.returncode == 1
+    reason = (
+        r"s3://data/both/checkpoints: another program on \S+ has begun to save "
+        "checkpoints here, so this program saves no more; give every run a folder of "
+        "its own"
+    )
+    told = [line for line in errors.splitlines() if "another program" in line]
+    assert told, errors
+    assert re.search(reason, told[-1]), errors
+    assert "Traceback" not in errors
+    # The earlier program has neither changed nor added an object.
+    assert objects(runs, "both") == whole
 
     folder = fetch_run("s3://data/both")
     assert [step for step, _ in losses(folder)] == list(range(1, 41))

@@ -93,3 +93,11 @@ def test_cleaning_takes_nothing_of_a_living_writer() -> None:
 
     whole = [n for what, n in counts(output).items() if "whole after cleaning" in what]
     assert sum(whole) == 3
+
+
+def test_a_killed_run_in_a_bucket_ends_as_an_unbroken_one() -> None:
+    output = run("bucket_kills.py", "--kills", "2", "--steps", "16")
+
+    found = counts(output)
+    assert found["checkpoints equal"] >= 3
+    assert found["rows equal"] >= 16

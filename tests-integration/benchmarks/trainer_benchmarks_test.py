@@ -14,6 +14,7 @@ def test_overhead() -> None:
     )
 
     assert found["over"] > 0
+    assert found["rows"] > 0
     assert 0 <= found["nothing queued"] <= 1
 
 

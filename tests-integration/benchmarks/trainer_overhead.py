@@ -7,6 +7,8 @@ the others to the host:
 
 - overhead: from the end of the first update to that of the last, logging every 10
   steps, over the hand-written loop that logs nothing;
+- loss by source: the same run with a loss that also returns `row_loss`, over the run
+  without. Both compute the digest of every batch;
 - checkpoints: what one adds to the trainer, over what one of bare asynchronous Orbax
   adds to the hand-written loop. It is a difference of two runs, so it takes more than a
   few to stand out of the machine's noise: `--checkpoint-every 50`;
@@ -85,6 +87,14 @@ def loss_fn(model: Model, batch: jax.Array) -> jax.Array:
     ).mean()
 
 
+def loss_of_rows(model: Model, batch: jax.Array) -> tuple[jax.Array, Any]:
+    """Return the same loss, and the mean of each row."""
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        model(batch[:, :-1]), batch[:, 1:]
+    )
+    return losses.mean(), {"row_loss": losses.mean(-1)}
+
+
 def make(width: int) -> tuple[Model, nnx.Optimizer[Model]]:
     """Return a fresh model and its optimizer."""
     model = Model(width)
@@ -144,7 +154,11 @@ class Setting:
     folder: Path
 
     def train(
-        self, phases: list[Phase], log_every: int, **options: Any
+        self,
+        phases: list[Phase],
+        log_every: int,
+        loss: Callable[[Model, jax.Array], Any] = loss_fn,
+        **options: Any,
     ) -> tuple[Path, list[float]]:
         """Train; return the run's folder and when its rows were made, in seconds."""
         folder = Path(tempfile.mkdtemp(dir=self.folder))
@@ -152,7 +166,7 @@ class Setting:
             Trainer(
                 *make(self.width),
                 Curriculum(self.corpus, phases),
-                loss_fn,
+                loss,
                 folder,
                 log_every=log_every,
                 **options,
@@ -165,10 +179,15 @@ class Setting:
             if row["kind"] == "train"
         ]
 
-    def seconds(self, steps: int, every: int) -> float:
+    def seconds(
+        self,
+        steps: int,
+        every: int,
+        loss: Callable[[Model, jax.Array], Any] = loss_fn,
+    ) -> float:
         """Return the seconds from the end of the first update to that of the last."""
         phase = Phase(steps, BATCH_SIZE, SEQ_LEN)
-        _, times = self.train([phase], 10, checkpoint_every=every)
+        _, times = self.train([phase], 10, loss, checkpoint_every=every)
         return times[-1] - times[0]
 
 
@@ -286,6 +305,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
             {
                 "hand": lambda: by_hand.run(batches),
                 "trainer": lambda: setting.seconds(steps, never),
+                "trainer rows": lambda: setting.seconds(steps, never, loss_of_rows),
                 "hand saves": lambda: by_hand.run(
                     batches, every, Path(tempfile.mkdtemp(dir=folder))
                 ),
@@ -300,6 +320,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
 
         over = _ratios(found["trainer"], found["hand"])
         print(f"trainer / hand-written loop          {spread(over)}")
+        rows = _ratios(found["trainer rows"], found["trainer"])
+        print(f"trainer with / without row_loss      {spread(rows)}")
         saves = (steps - 1) // every
         added = _added_ms(found["trainer saves"], found["trainer"], saves)
         added_bare = _added_ms(found["hand saves"], found["hand"], saves)
@@ -336,6 +358,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         print(f"step at a phase change / usual one   {spread(changes)}")
     return {
         "over": statistics.median(over),
+        "rows": statistics.median(rows),
         "checkpoints": ratio,
         "nothing queued": empty,
         "phase change": statistics.median(changes),

@@ -3,10 +3,12 @@
 checkpoint_bucket.py serve URL             saves the steps that it reads
 checkpoint_bucket.py fork URL              uses the bucket before and after a fork
 checkpoint_bucket.py train URL             saves one step after another
+checkpoint_bucket.py full FOLDER           saves on a disk that is full for a moment
 checkpoint_bucket.py pair URL INDEX PORT   is one of two processes
 """
 
 import os
+import resource
 import sys
 
 import jax
@@ -114,6 +116,26 @@ def fork(url):
             print(error, file=sys.stderr)
         os._exit(0)
     os.waitpid(child, 0)
+    print(saving.steps(), flush=True)
+
+
+def full(folder):
+    numbers = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
+    model = nnx.Dict(weights=nnx.Param(jax.device_put(numbers)))
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    saving = Checkpointer(folder, model, timeout=60)
+    saving.save(1)
+    saving.wait()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
+    saving.save(2)
+    try:
+        saving.save(3)
+    except CheckpointError as error:
+        print(error)
+    print(saving.steps(), flush=True)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    saving.save(3)
+    saving.close()
     print(saving.steps(), flush=True)
 
 

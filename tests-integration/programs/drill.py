@@ -55,7 +55,8 @@ def loss_fn(model, batch):
     losses = optax.softmax_cross_entropy_with_integer_labels(
         model(batch[:, :-1]), batch[:, 1:]
     )
-    return losses.mean(), {"worst": losses.max(), **checksum(batch)}
+    aux = {"worst": losses.max(), "row_loss": losses.mean(-1), **checksum(batch)}
+    return losses.mean(), aux
 
 
 class Fragile(Roxxel):

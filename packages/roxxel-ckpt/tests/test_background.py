@@ -114,7 +114,8 @@ def test_a_failed_write_is_raised_at_the_next_call_and_harms_nothing(
 
     assert str(caught.value) == (
         f"{tmp_path}: the save of step 2 failed (OSError: [Errno 28] No space left on "
-        "device); earlier checkpoints are unchanged"
+        "device); earlier checkpoints are unchanged; make room there, or give "
+        "checkpoint_path a folder that this program can write"
     )
     assert saving.steps() == [1]
     save_all(saving, 3)

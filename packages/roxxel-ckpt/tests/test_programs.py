@@ -214,7 +214,8 @@ def test_a_read_only_folder_restores_and_refuses_in_one_sentence() -> None:
         refusal = re.fullmatch(
             rf"{folder}: the save of step 2 cannot begin \(PermissionError: \[Errno "
             rf"13\] Permission denied: '{folder}/2\.[0-9a-f]+\.roxxel-staged'\); "
-            "earlier checkpoints are unchanged",
+            "earlier checkpoints are unchanged; make room there, or give "
+            "checkpoint_path a folder that this program can write",
             messages[1],
         )
         assert refusal

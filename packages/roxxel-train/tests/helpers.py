@@ -14,6 +14,7 @@ from jax.sharding import Mesh
 from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import TIMING_FIELDS, Trainer
+from roxxel_train._step.fed import Fed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +67,11 @@ def trainer(folder: Path, phases: list[Phase] | None = None, **options: Any) -> 
         "mesh": mesh_of(1),
     }
     return Trainer(model, optimizer, **(defaults | options))
+
+
+def fed(batch: Any) -> Fed:
+    """Return what an update is fed, with every row from the first source."""
+    return Fed(batch, np.zeros(len(batch), np.int32))
 
 
 def mesh_of(num_devices: int) -> Mesh:

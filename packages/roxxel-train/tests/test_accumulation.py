@@ -14,11 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding, PartitionSpec
 from roxxel_curriculum import Phase
+from roxxel_train._step.fed import Fed
 from roxxel_train._step.loss import LOSS_WEIGHT
 from roxxel_train._step.model_sharding import ModelLayout, put_on_mesh
 from roxxel_train._step.step import descend, jit_update, take
 
-from .helpers import VOCABULARY, Tiny, loss_fn, mesh_of, trainer
+from .helpers import VOCABULARY, Tiny, fed, loss_fn, mesh_of, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,8 +49,10 @@ def updated(parts: int) -> tuple[Any, Any]:
     optimizer = nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)
     graphdef = nnx.graphdef((model, optimizer))
     state = take(model, optimizer)
-    update = jit_update(graphdef, descend(masked_loss, parts), state)
-    return state, lambda state, batch: update(jax.tree.map(jnp.copy, state), batch)
+    update = jit_update(graphdef, descend(masked_loss, parts), state, ["self"])
+    return state, lambda state, batch: update(
+        jax.tree.map(jnp.copy, state), fed(batch)
+    )[:2]
 
 
 batches = st.lists(
@@ -108,10 +111,11 @@ def compiled(parts: int) -> Any:
     put_on_mesh(model, optimizer, ModelLayout(mesh))
     state = take(model, optimizer)
     graphdef = nnx.graphdef((model, optimizer))
-    update = jit_update(graphdef, descend(loss_fn, parts), state)
+    update = jit_update(graphdef, descend(loss_fn, parts), state, ["self"])
     rows = NamedSharding(mesh, PartitionSpec("data"))
     batch = jax.ShapeDtypeStruct((64, COLUMNS), jnp.int32, sharding=rows)
-    return update.lower(state, batch).compile()
+    source = jax.ShapeDtypeStruct((64,), jnp.int32, sharding=rows)
+    return update.lower(state, Fed(batch, source)).compile()
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])

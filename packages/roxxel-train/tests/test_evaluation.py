@@ -110,6 +110,67 @@ def test_held_out_loss_is_the_mean_over_all_tokens_and_disturbs_nothing(
     assert by_step[saved.best_step] == min(by_step.values())
 
 
+def test_named_held_out_sets_have_their_own_losses(tmp_path: Path) -> None:
+    sets = {
+        "web": held_out(tmp_path),
+        "code": Curriculum(corpus(tmp_path), [Phase(3, 2, 9)]),
+    }
+    one = trainer(
+        tmp_path / "eval",
+        pair=stateful(),
+        phases=[Phase(10, 4, 9)],
+        loss_fn=masked_loss,
+        eval_curriculum=sets,
+        eval_every=5,
+        best_metric="eval_loss/code",
+        max_to_keep=9,
+        checkpoint_every=5,
+    )
+
+    summary = one.run()
+
+    last = [row for row in rows(tmp_path / "eval") if row["kind"] == "eval"][-1]
+    for name, data in sets.items():
+        for value, mean in by_hand(one.model, data).items():
+            assert last[f"{value}/{name}"] == pytest.approx(mean, rel=1e-5)
+        assert f"eval_perplexity/{name}" in last
+    both = last["eval_loss/web"], last["eval_loss/code"]
+    assert last["eval_loss"] == summary.eval_loss == sum(both) / 2
+    assert one.checkpointer is not None
+    with Checkpointer(
+        tmp_path / "eval" / "run" / "checkpoints",
+        one.model,
+        best_metric="eval_loss/code",
+    ) as saved:
+        assert saved.metrics(10)["eval_loss/code"] == last["eval_loss/code"]
+        assert saved.best_step in {5, 10}
+
+
+def test_named_set_in_which_nothing_counts_is_named(tmp_path: Path) -> None:
+    def nothing(model: Any, batch: jax.Array) -> Any:
+        return loss_fn(model, batch), {"loss_weight": jnp.zeros(())}
+
+    sets = {"web": held_out(tmp_path)}
+    one = trainer(tmp_path, loss_fn=nothing, eval_curriculum=sets)
+
+    with pytest.raises(ValueError, match=r"every batch of eval_curriculum\['web'\]"):
+        one.run()
+
+
+@pytest.mark.parametrize(
+    ("sets", "words"),
+    [
+        ({}, "eval_curriculum is empty"),
+        ({"web": 3}, r"eval_curriculum\['web'\] is a int"),
+        ({"": 3}, "eval_curriculum has the name ''"),
+        (3, "eval_curriculum is a int"),
+    ],
+)
+def test_held_out_sets_are_checked(tmp_path: Path, sets: Any, words: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=words):
+        trainer(tmp_path, eval_curriculum=sets)
+
+
 def test_held_out_data_in_which_nothing_counts_is_an_error(tmp_path: Path) -> None:
     def nothing(model: Any, batch: jax.Array) -> Any:
         return loss_fn(model, batch), {"loss_weight": jnp.zeros(())}

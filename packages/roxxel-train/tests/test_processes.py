@@ -363,10 +363,10 @@ def test_hanging_step_of_a_run_is_in_its_log(
         if message.startswith("step 3 is not done"):
             reported.set()
 
-    def hang_at_the_third(self: Recorder, step: int, scalars: Any) -> None:
+    def hang_at_the_third(self: Recorder, step: int, scalars: Any, tally: Any) -> None:
         if step == 3:
             assert reported.wait(GUARD_S)
-        push(self, step, scalars)
+        push(self, step, scalars, tally)
 
     monkeypatch.setattr(Logger, "warning", observe)
     monkeypatch.setattr(Recorder, "push", hang_at_the_third)

@@ -10,6 +10,7 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_curriculum.testing import PositionReader
 from roxxel_loader import StreamStats
 from roxxel_train import Logger, NonFiniteError
+from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.machine import Machine
 from roxxel_train._observe.recorder import LossMeans, Recorder
 
@@ -144,14 +145,24 @@ def test_loss_is_read_two_updates_late_however_fast_the_device_is(
         machine = Machine(pair()[0], [])
         sampler, stats = blend().sampler(0), StreamStats(0, 0, 0, 0, 0)
         read: list[int] = []
+        tally = jnp.zeros(7, jnp.uint32)
         recorder = Recorder(
-            log, sampler, 99, 1, LossMeans(), machine, (), lambda: stats, read.append
+            log,
+            sampler,
+            99,
+            1,
+            LossMeans(),
+            Ledger(),
+            machine,
+            (),
+            lambda: stats,
+            read.append,
         )
-        recorder.push(2, {"loss": jnp.float32(1)})
-        recorder.push(3, {"loss": loss})
-        recorder.push(4, {"loss": jnp.float32(1)})
+        recorder.push(2, {"loss": jnp.float32(1)}, tally)
+        recorder.push(3, {"loss": loss}, tally)
+        recorder.push(4, {"loss": jnp.float32(1)}, tally)
         with pytest.raises(NonFiniteError, match="step 3: the loss is nan"):
-            recorder.push(5, {"loss": jnp.float32(1)})
+            recorder.push(5, {"loss": jnp.float32(1)}, tally)
         assert read == [2]
 
 

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 from roxxel_train._step.loss import LOSS_WEIGHT, unpack_loss
 from roxxel_train._step.step import descend, jit_update, put, take
 
+from .helpers import fed
+
 
 class Tiny(nnx.Module):
     def __init__(self, rngs: nnx.Rngs, dropout: float = 0.0) -> None:
@@ -37,7 +39,8 @@ def tiny(tx: Any = None, dropout: float = 0.0) -> tuple[Tiny, nnx.Optimizer[Any]
 
 def updater(model: Any, optimizer: Any, train_step: Any) -> Any:
     graphdef = nnx.graphdef((model, optimizer))
-    return jit_update(graphdef, train_step, take(model, optimizer))
+    update = jit_update(graphdef, train_step, take(model, optimizer), ["self"])
+    return lambda state, batch: update(state, fed(batch))[:2]
 
 
 BATCH = np.arange(24, dtype=np.int32).reshape(4, 6) % 11
@@ -143,9 +146,10 @@ LOSS, HALF = jnp.float32(2.0), jnp.float32(0.5)
     ],
 )
 def test_loss_is_found_in_every_form(result: Any, names: set[str]) -> None:
-    loss, aux = unpack_loss(result)
+    loss, aux, rows = unpack_loss(result)
 
     assert (loss.shape, float(loss)) == ((), 2.0)
+    assert not rows
     assert {name: (x.shape, float(x)) for name, x in aux.items()} == dict.fromkeys(
         names, ((), 0.5)
     )

@@ -21,7 +21,7 @@ from roxxel.config import (
     open_eval_curriculum,
     parse_config,
 )
-from roxxel_curriculum import Phase, Policy, Schedule, load_schedule
+from roxxel_curriculum import Curriculum, Phase, Policy, Schedule, load_schedule
 from roxxel_train.config import TrainConfig
 
 from .runs import CONFIG, kept_configs, write_project
@@ -97,7 +97,13 @@ configs = st.builds(
     relative_to=st.sampled_from([".", "../there"]),
     trainer=options,
     mesh=st.none() | meshes,
-    eval=st.none() | st.builds(EvalConfig, sources, schedules),
+    eval=st.none()
+    | st.builds(EvalConfig, sources, schedules)
+    | st.dictionaries(
+        st.sampled_from(["web", "code", "two words"]),
+        st.builds(EvalConfig, sources, schedules),
+        min_size=1,
+    ),
 )
 
 
@@ -242,6 +248,19 @@ weights = { self = 0.5, code = 0.5 }
             "phase 0: steps of a phase must be an integer",
         ),
         (SMALLEST + "[eval]\nphases = []", "[eval] has no sources; write [sources]"),
+        (SMALLEST + "[eval]", "[eval] has no sources; write [eval.NAME]"),
+        (
+            SMALLEST + "[eval.web]\npath = 'b'\nsteps = 1\nbatch_size = 2",
+            "[eval.web] has a path but no seq_len; write seq_len = ...",
+        ),
+        (
+            SMALLEST + "[eval.web]\npath = 'b'\nsequence = 1",
+            "[eval.web] has no key 'sequence'",
+        ),
+        (
+            SMALLEST + "[eval.web]\nsources = { self = 'b' }",
+            "[eval.web] has no phases; write [[phases]]",
+        ),
         (
             SMALLEST + "[eval]\nsources = { self = 'b' }\nphases = [{ steps = 1 }]",
             "[eval]: phase 0 has no batch_size",
@@ -284,7 +303,7 @@ def test_paths_are_relative_to_the_file(
 
     assert open_curriculum(config).total_steps == 6
     held_out = open_eval_curriculum(config)
-    assert held_out is not None
+    assert isinstance(held_out, Curriculum)
     assert held_out.total_steps == 1
 
 
@@ -313,6 +332,21 @@ def test_an_evaluation_that_cannot_be_met_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"first\.toml: \[eval\]: phase 0"):
         open_eval_curriculum(config)
+
+
+def test_named_held_out_sets_have_their_own_corpora_and_phases(tmp_path: Path) -> None:
+    text = CONFIG.partition("[eval]")[0] + (
+        "[eval.web]\npath = 'held_out.rox'\nsteps = 2\nbatch_size = 1\nseq_len = 8\n"
+        "[eval.'the code']\nsources = { self = 'web_*.rox' }\n"
+        "phases = [{ steps = 3, batch_size = 2, seq_len = 8 }]\n"
+    )
+    config = load_config(write_project(tmp_path, text))
+
+    opened = open_eval_curriculum(config)
+
+    assert isinstance(opened, dict)
+    steps = {name: curriculum.total_steps for name, curriculum in opened.items()}
+    assert steps == {"web": 2, "the code": 3}
 
 
 def test_a_kept_config_means_what_the_original_means(tmp_path: Path) -> None:

@@ -116,3 +116,16 @@ def test_the_names_of_the_data_bring_no_jax() -> None:
     done = run_python("-W", "error", "-c", program)
 
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_models_bring_neither_the_trainer_nor_an_extra() -> None:
+    program = (
+        "import sys\n"
+        "import roxxel.models, roxxel.models.huggingface\n"
+        "heavy = {'safetensors', 'orbax', 'roxxel_train', 'roxxel_format'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+
+    done = run_python("-W", "error", "-c", program)
+
+    assert (done.returncode, done.stderr) == (0, "")

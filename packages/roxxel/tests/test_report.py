@@ -233,6 +233,42 @@ def test_chart_of_a_field_says_what_it_shows_and_its_unit(
     assert f"<figcaption>{title}</figcaption>" in html
 
 
+def test_loss_and_share_of_each_source_are_drawn_in_its_colour(tmp_path: Path) -> None:
+    planned = {"self": 12, "code <x>": 4}
+    rows = [
+        train_row(
+            step,
+            planned_tokens_by_source={n: x * step for n, x in planned.items()},
+            rows_by_source={"self": 3 * step, "code <x>": step},
+            digest=f"{step:016x}",
+            **{"loss/self": 3.0 - step / 10, "loss/code <x>": 2.0 + step / 10},
+        )
+        for step in range(1, 9)
+    ]
+
+    facts, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    checked(html)
+    numbers = numbers_of(html)
+    assert numbers["loss-by-source"]["code <x>"]["y"] == pytest.approx(
+        [2.0 + step / 10 for step in range(1, 9)]
+    )
+    assert numbers["shares"]["self"]["y"] == [0.75] * 8
+    assert numbers["shares"]["code <x> as planned"]["y"] == [0.25] * 8
+    for key in ("loss-by-source", "shares", "tokens"):
+        assert "var(--c1)" in figure(html, key)
+        assert "var(--c2)" not in figure(html, key)
+    assert not any(name.startswith("loss/") for name in facts.other_fields)
+
+
+def test_run_of_one_source_has_no_chart_of_shares(tmp_path: Path) -> None:
+    rows = [train_row(s, tokens_by_source={"self": 9 * s}) for s in range(1, 5)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert "shares" not in numbers_of(html)
+
+
 def test_axis_of_the_steps_is_named(finished: Path) -> None:
     _, html = facts_and_page(finished)
 

@@ -27,6 +27,8 @@ class Folder(Protocol):
 
     # What to do if the processes do not see the same folder.
     not_shared_remedy: str
+    # What to do if a local disk refuses the files of a save.
+    staging_remedy: str
 
     def __str__(self) -> str:
         """Return the path or URL of the folder."""

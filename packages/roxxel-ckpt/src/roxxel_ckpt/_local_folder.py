@@ -67,6 +67,9 @@ class LocalFolder:
     not_shared_remedy = (
         "give checkpoint_path a folder on a disk that all processes share"
     )
+    staging_remedy = (
+        "make room there, or give checkpoint_path a folder that this program can write"
+    )
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = absolute(Path(path))

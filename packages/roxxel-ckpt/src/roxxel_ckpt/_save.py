@@ -247,7 +247,7 @@ class Save:
             raise self._too_slow(brief(error)) from error
         raise CheckpointWriteError(
             f"{self.folder}: the save of step {self.step} failed ({brief(error)}); "
-            "earlier checkpoints are unchanged"
+            f"earlier checkpoints are unchanged{_remedy(self.folder, error)}"
         ) from error
 
     def _run(self, write: Callable[[], Any]) -> None:
@@ -343,8 +343,14 @@ def _cannot_begin(
 ) -> CheckpointWriteError:
     return CheckpointWriteError(
         f"{folder}: the save of step {step} cannot begin ({brief(error)}); "
-        "earlier checkpoints are unchanged"
+        f"earlier checkpoints are unchanged{_remedy(folder, error)}"
     )
+
+
+def _remedy(folder: Folder, error: BaseException) -> str:
+    """Return what to do after an error of a local disk; other errors say it."""
+    is_of_disk = isinstance(error, OSError) and not isinstance(error, CheckpointError)
+    return f"; {folder.staging_remedy}" if is_of_disk else ""
 
 
 def _install_exit_hook() -> None:

@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from roxxel_ckpt._google import find_google_problem
 from roxxel_ckpt.errors import CheckpointBucketError
 
 if TYPE_CHECKING:
@@ -220,6 +221,9 @@ class Bucket:
                 f"{url}: the environment variable {name} is not the URL of a server; "
                 "begin it with http:// or https://"
             )
+        problem = find_google_problem() if self._scheme == "gs" else None
+        if problem is not None:
+            raise CheckpointBucketError(f"{url}: {problem}")
         try:
             return _store(
                 self._scheme, self._host, self._timeout_s, endpoint, os.getpid()

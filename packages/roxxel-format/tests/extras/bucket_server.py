@@ -13,13 +13,14 @@ ranges, conditional and unconditional puts, puts in parts, deletions and listing
   (other bytes), `longer` (a body longer than the range), `whole` (the range is
   ignored), `other` (the tag and size of another object), `untagged` (neither tag nor
   time), `lost` (a put, post or
-  deletion takes effect, but the connection ends before the answer);
+  deletion takes effect, but the connection ends before the answer), `late` (the same,
+  but without an answer, and only at the next `PUT /__faults__`);
 - `keys`: a regular expression; only matching keys fail;
 - `methods`: only these methods fail, such as `["PUT"]`;
 - `seed`: of the random choices.
 
-`GET /__stats__` returns the number of requests and the bytes of objects that were sent
-since the last `PUT /__faults__`.
+`GET /__stats__` returns the number of requests, of requests that change objects, and
+the bytes of objects that were sent since the last `PUT /__faults__`.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ class Server:
         self.root = root
         self.faults: dict[str, Any] = {}
         self.random = random.Random(0)
-        self.num_requests = self.num_bytes = 0
+        self.num_requests = self.num_changes = self.num_bytes = 0
         self.parts: dict[str, dict[int, bytes]] = {}
+        self.late: list[tuple[Any, ...]] = []
 
     async def serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -98,6 +100,7 @@ class Server:
         if key.startswith("__"):
             return await self._send(writer, 200, self._control(key, body))
         self.num_requests += 1
+        self.num_changes += method not in {"GET", "HEAD"}
         await asyncio.sleep(self.faults.get("latency_s", 0))
         fault = self._fault(method, key)
         if fault == "reset":
@@ -112,6 +115,9 @@ class Server:
             await self._send(writer, 200, self._listed(key, parse_qs(url.query)))
         elif method in {"GET", "HEAD"}:
             return await self._get(writer, method, key, headers, fault)
+        elif fault == "late":
+            self.late.append((method, key, parse_qs(url.query, True), headers, body))
+            await asyncio.sleep(3600)
         else:
             answer = self._change(method, key, parse_qs(url.query, True), headers, body)
             if fault == "lost":
@@ -122,10 +128,16 @@ class Server:
 
     def _control(self, key: str, body: bytes) -> bytes:
         if key == "__faults__":
+            while self.late:
+                self._change(*self.late.pop(0))
             self.faults = json.loads(body)
             self.random = random.Random(self.faults.get("seed", 0))
-            self.num_requests = self.num_bytes = 0
-        stats = {"requests": self.num_requests, "bytes": self.num_bytes}
+            self.num_requests = self.num_changes = self.num_bytes = 0
+        stats = {
+            "requests": self.num_requests,
+            "changes": self.num_changes,
+            "bytes": self.num_bytes,
+        }
         return json.dumps(stats).encode()
 
     def _fault(self, method: str, key: str) -> str | None:

@@ -9,8 +9,9 @@ import math
 import operator
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 from roxxel_ckpt import Checkpointer
@@ -43,7 +44,6 @@ _AMOUNTS = {"timeout", "hang_after_s", "flops_per_token"}
 _FUNCTIONS = {"loss_fn", "eval_fn", "train_step"}
 _TYPES = {
     "curriculum": Curriculum,
-    "eval_curriculum": Curriculum,
     "checkpointer": Checkpointer,
     "logger": Logger,
 }
@@ -69,7 +69,10 @@ class TrainConfig:
             or exactly one scalar. The trainer logs further scalars by their path
             (`aux/grad/x`), and ignores arrays and None. If a mask excludes tokens,
             return the number of unmasked tokens as the scalar `"loss_weight"`: means
-            over parts of a batch and over held-out batches use this weight.
+            over parts of a batch and over held-out batches use this weight. If the
+            function also returns the mean loss of each row as `"row_loss"`, of shape
+            `(batch_size,)`, the trainer logs the loss of each source; `"row_weight"`,
+            of the same shape, has the number of unmasked tokens of each row.
         save_path: Folder of the run: `checkpoints/`, `metrics.jsonl`, `system.log` and
             `run.json`. May be a URL such as `s3://bucket/run` (also `gs://` and `az://`;
             the extra `bucket` installs the client): then the files are also in a local
@@ -110,9 +113,11 @@ class TrainConfig:
             the listed axes.
         eval_curriculum: Held-out data. Every evaluation computes the mean of `loss_fn`
             over all held-out batches, with the model in evaluation mode, and logs
-            `eval_loss`.
+            `eval_loss`. A dict from names to curricula declares several sets: the
+            losses are `eval_loss/NAME`, and `eval_loss` is the mean of these losses.
         best_metric: Name of the metric that ranks checkpoints: a value of `loss_fn`, a
-            value of `eval_fn`, or `"eval_loss"`. The checkpoint with the lowest value
+            value of `eval_fn`, `"eval_loss"`, or the loss of a held-out set such as
+            `"eval_loss/web"`. The checkpoint with the lowest value
             is kept besides the newest ones. By default a resumed run uses the metric
             that its checkpoints record. A new run uses `"eval_loss"`, or without
             held-out data the mean training loss since the last checkpoint.
@@ -161,7 +166,7 @@ class TrainConfig:
     strict_sharding: bool = False
     fields: Sequence[Field] = ("tokens",)
     model_sharding: ModelSharding = "annotated"
-    eval_curriculum: Curriculum | None = None
+    eval_curriculum: Curriculum | Mapping[str, Curriculum] | None = None
     best_metric: str | None = None
     init_from: str | os.PathLike[str] | None = None
     profile: tuple[int, int] | None = None
@@ -190,6 +195,16 @@ class TrainConfig:
                     f"give a {_TYPES[name].__name__}"
                     + (f", or save_path={str(value)!r}" if is_folder else "")
                 )
+
+        _check_held_out(self.eval_curriculum)
+
+    @property
+    def held_out(self) -> dict[str, Curriculum]:
+        """The held-out sets by name; the name of an only set may be empty."""
+        given = self.eval_curriculum
+        if given is None:
+            return {}
+        return {"": given} if isinstance(given, Curriculum) else dict(given)
 
     def pacing(self) -> dict[str, object]:
         """Return the settings that must be equal in all processes, as JSON values.
@@ -247,6 +262,30 @@ def _closest(given: Iterable[str], known: Iterable[str]) -> str:
         if name not in names and found:
             return f"; similar arguments are {', '.join(found)}"
     return ""
+
+
+def _check_held_out(value: Any) -> None:
+    """Check that held-out data is a curriculum, or named curricula."""
+    if value is None or isinstance(value, Curriculum):
+        return
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f"eval_curriculum is a {type(value).__name__}; give a Curriculum, or a "
+            "dict from names to curricula"
+        )
+    sets = cast("Mapping[Any, Any]", value)
+    if not sets:
+        raise ValueError("eval_curriculum is empty; name one held-out set or more")
+    for name, one in sets.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(
+                f"eval_curriculum has the name {name!r}; give a non-empty string"
+            )
+        if not isinstance(one, Curriculum):
+            raise TypeError(
+                f"eval_curriculum[{name!r}] is a {type(one).__name__}; "
+                "give a Curriculum"
+            )
 
 
 def _count(name: str, value: Any) -> int:

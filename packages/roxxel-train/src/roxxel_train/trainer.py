@@ -31,8 +31,8 @@ from roxxel_train._step.model_sharding import ModelLayout, on_mesh
 from roxxel_train._step.placement import (
     BatchPlacement,
     accumulation_notes,
-    batch_shapes,
     batch_sharding,
+    fed_shapes,
     instead_of_set_mesh,
 )
 from roxxel_train._step.step import ModelState, choose_step, jit_update
@@ -138,9 +138,9 @@ class Trainer:
 
         # Tracing the programs for every phase makes a wrong loss_fn fail here.
         graphdef = nnx.graphdef((self.model, self.optimizer))
-        batches = batch_shapes(sampler, placement)
+        batches = fed_shapes(sampler, placement)
         updates = CompiledAhead(
-            jit_update(graphdef, step, state.arrays),
+            jit_update(graphdef, step, state.arrays, sampler.source_names),
             state.arrays,
             batches,
             layout.mesh,
@@ -282,9 +282,9 @@ class Trainer:
                 batch = next(session.batches)
                 session.trace.at(step - 1, session.recorder.drain)
                 session.begin(step)
-                state.arrays, scalars = update(state.arrays, batch)
+                state.arrays, scalars, tally = update(state.arrays, batch)
                 state.step = step
-                session.recorder.push(step, scalars)
+                session.recorder.push(step, scalars, tally)
                 if session.is_due(session.config.eval_every):
                     session.evaluate()
                 session.act()

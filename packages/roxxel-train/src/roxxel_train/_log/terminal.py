@@ -26,6 +26,12 @@ _WATCHED = {
 }
 """Fields of a training row that the terminal shows, with short names and formats."""
 
+_LOSS_OF = "loss/"
+"""Prefix of the fields of a training row with the loss of one source."""
+
+_MOST_SOURCES = 4
+"""Largest number of sources whose losses a line shows."""
+
 _NOT_SHOWN = ("kind", "step", "time")
 
 
@@ -147,9 +153,14 @@ class Terminal:
 
 def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields of a training row for the terminal, as short texts by name."""
+    watched = dict(_WATCHED)
+    by_source = [field for field in row if field.startswith(_LOSS_OF)]
+    if len(by_source) > 1:  # the loss of the only source is the loss
+        for field in by_source[:_MOST_SOURCES]:
+            watched[field] = (field.removeprefix(_LOSS_OF), ".3f")
     return {
         name: format(row[field], form)
-        for field, (name, form) in _WATCHED.items()
+        for field, (name, form) in watched.items()
         if isinstance(row.get(field), int | float)
     }
 

@@ -17,8 +17,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from roxxel_train._log.terminal import train_texts
+from roxxel_train._observe.ledger import Ledger, rows_by_source
 from roxxel_train._step.loss import perplexity
+from roxxel_train._step.tally import read_tally
 from roxxel_train._step.vocabulary import missing_in_batch
 from roxxel_train.errors import BatchRow, NonFiniteError
 
@@ -96,7 +100,8 @@ class Recorder:
     """Turns the scalars of updates into metrics rows, progress and errors.
 
     `start` is the number of updates done before this call of `Trainer.run`. The
-    recorder adds every loss that it reads to `losses`. `read_stats` returns the times
+    recorder adds every loss that it reads to `losses`, and every tally to `ledger`.
+    `read_stats` returns the times
     of the stream of batches. `after_read` is called with the number of an update when
     its scalars were read and its metrics row was written.
     """
@@ -108,6 +113,7 @@ class Recorder:
         log_every: int,
         start: int,
         losses: LossMeans,
+        ledger: Ledger,
         machine: Machine,
         lookups: Iterable[TokenLookup],
         read_stats: Callable[[], StreamStats],
@@ -118,6 +124,7 @@ class Recorder:
         self._log_every = log_every
         self._total_steps = sampler.total_steps
         self._losses = losses
+        self._ledger = ledger
         self._machine = machine
         self._lookups = lookups
         self._read_stats = read_stats
@@ -127,7 +134,7 @@ class Recorder:
         self._row_at_s = time.perf_counter()
         # Updates, tokens and times of the stream at the previous metrics row.
         self._counts: list[float] = [start, self._tokens(start), 0, 0, 0, 0]
-        self._unread: deque[tuple[int, Mapping[str, jax.Array]]] = deque()
+        self._unread: deque[tuple[int, Mapping[str, jax.Array], jax.Array]] = deque()
         self._last: Mapping[str, jax.Array] = {}
         self._shown: dict[str, str] = {}
         self._evaluated_step = -1
@@ -157,14 +164,17 @@ class Recorder:
         finally:
             self._excluded[name] += time.perf_counter() - start_s
 
-    def push(self, step: int, scalars: Mapping[str, jax.Array]) -> None:
-        """Queue the scalars of update `step`, and read those of update `step` - 2.
+    def push(
+        self, step: int, scalars: Mapping[str, jax.Array], tally: jax.Array
+    ) -> None:
+        """Queue the results of update `step`, and read those of update `step` - 2.
 
         Raises:
             NonFiniteError: The loss that was read is NaN or infinite.
         """
         scalars["loss"].copy_to_host_async()
-        self._unread.append((step, scalars))
+        tally.copy_to_host_async()
+        self._unread.append((step, scalars, tally))
         if len(self._unread) > _UNREAD_UPDATES:
             self._read_oldest()
 
@@ -201,12 +211,14 @@ class Recorder:
         return NonFiniteError(step, what, rows, cause)
 
     def _read_oldest(self) -> None:
-        step, scalars = self._unread.popleft()
+        step, scalars, tally = self._unread.popleft()
         loss = float(scalars["loss"])
         if not math.isfinite(loss):
             raise self.not_finite(step, f"the loss is {loss}")
         self._losses.metrics_row.add(loss)
         self._losses.checkpoint.add(loss)
+        of_update = read_tally(np.asarray(tally))
+        self._ledger.add(step - 1, of_update, self._sampler.source_names)
         self._step, self._last = step, scalars
         row = None
         if step % self._log_every == 0 or step in (1, self._total_steps):
@@ -233,6 +245,8 @@ class Recorder:
             "tokens": tokens,
             "tokens_by_source": by_source,
             "planned_tokens_by_source": {n: round(x) for n, x in planned.items()},
+            "rows_by_source": rows_by_source(self._sampler, step),
+            **self._ledger.fields(),
             **rates,
             **self._machine.fields(rates["tokens_per_s"]),
         }

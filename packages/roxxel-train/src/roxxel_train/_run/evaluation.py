@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from roxxel_train.config import TrainConfig
 
 _FIXED_FIELDS = ("kind", "step", "time")
-_PREFIX = "eval_"
+_LOSS, _EXP = "eval_loss", "perplexity"
 _UNREAD_BATCHES = 2
 
 
@@ -45,11 +46,14 @@ class Evaluator:
     ) -> None:
         self._eval_fn = config.eval_fn
         self.held_out: HeldOut | None = None
-        if config.eval_curriculum is not None:
+        if config.held_out:
             self.held_out = HeldOut(
-                config.eval_curriculum.sampler(
-                    config.seed, fields=config.fields, check=config.check
-                ),
+                {
+                    name: curriculum.sampler(
+                        config.seed, fields=config.fields, check=config.check
+                    )
+                    for name, curriculum in config.held_out.items()
+                },
                 placement,
                 config.loss_fn,
                 graphdef,
@@ -75,7 +79,7 @@ class Evaluator:
         """
         known = {*of_training, "loss_mean"}
         if self.held_out is not None:
-            known |= {_PREFIX + name for name in self.held_out.programs.names}
+            known |= self.held_out.names
         if name is None or name in known:
             return
         if self._eval_fn is None and not is_recorded:
@@ -117,9 +121,8 @@ class Evaluator:
             means = self.held_out.evaluate(state.arrays, is_stopping)
             if means is None:
                 return None
-            self.eval_loss = means[_PREFIX + "loss"]
+            self.eval_loss = means[_LOSS]
             values |= means
-            values |= perplexity(_PREFIX + "perplexity", self.eval_loss, means)
         if self._eval_fn is not None:
             state.show()
             step = nnx.Variable(jnp.asarray(state.step))
@@ -129,7 +132,10 @@ class Evaluator:
 
 
 class HeldOut:
-    """The loss over every batch of a held-out curriculum.
+    """The loss over every batch of each held-out set.
+
+    `samplers` has the sampler of each set by name. The only set of a run may have the
+    empty name; otherwise each value is named after its set, as in `eval_loss/web`.
 
     The compiled program evaluates a copy of the model in evaluation mode. The trained
     model stays in training mode. Changes that the loss function makes to the copy, such
@@ -138,7 +144,7 @@ class HeldOut:
 
     def __init__(
         self,
-        sampler: Sampler,
+        samplers: Mapping[str, Sampler],
         placement: BatchPlacement,
         loss_fn: LossFunction | None,
         graphdef: Any,
@@ -151,14 +157,17 @@ class HeldOut:
         def evaluate(state: Tree, batch: Any) -> tuple[jax.Array, Scalars]:
             model, _ = nnx.merge(graphdef, state)
             model.eval()
-            loss, aux = unpack_loss(loss_fn(model, batch))
+            loss, aux, _ = unpack_loss(loss_fn(model, batch))
             num_tokens = jax.tree.leaves(batch)[0].size
             weight = aux.pop(LOSS_WEIGHT, jnp.asarray(num_tokens, jnp.float32))
             return weight, {"loss": loss, **aux}
 
-        self.sampler = sampler
+        self.samplers = samplers
         self._placement = placement
-        self.shapes = batch_shapes(sampler, placement)
+        self._shapes = {
+            name: batch_shapes(sampler, placement) for name, sampler in samplers.items()
+        }
+        self.shapes = [shape for shapes in self._shapes.values() for shape in shapes]
         self.programs = CompiledAhead(
             jax.jit(evaluate),
             state,
@@ -167,41 +176,68 @@ class HeldOut:
             run_folder,
         )
 
+    @property
+    def names(self) -> set[str]:
+        """Names of the values that an evaluation returns."""
+        return {_LOSS} | {
+            _name(value, of_set)
+            for of_set in self.samplers
+            for value in self.programs.names
+        }
+
     def evaluate(
         self, state: Tree, is_stopping: Callable[[], bool]
     ) -> dict[str, float] | None:
-        """Return the means over all tokens, named `eval_*`.
+        """Return the means of each set, their perplexity, and `eval_loss`.
+
+        With named sets, `eval_loss` is the mean of their losses. `state` is not
+        donated. The result is None once `is_stopping()` returns True.
+        """
+        values: dict[str, float] = {}
+        losses: list[float] = []
+        for name in self.samplers:
+            means = self._means(name, state, is_stopping)
+            if means is None:
+                return None
+            losses.append(means["loss"])
+            for value, mean in {**means, **perplexity(_EXP, losses[-1], means)}.items():
+                values[_name(value, name)] = mean
+        return values if _LOSS in values else {_LOSS: fmean(losses), **values}
+
+    def _means(
+        self, name: str, state: Tree, is_stopping: Callable[[], bool]
+    ) -> dict[str, float] | None:
+        """Return the means over all tokens of a set.
 
         The weight of a batch is its `"loss_weight"`, or without this scalar its number
-        of tokens. `state` is not donated. The result is None once `is_stopping()`
-        returns True.
+        of tokens.
         """
         sums: dict[str, float] = {}
         total = 0.0
-        for weight, means in self._results(state, is_stopping):
+        for weight, means in self._results(name, state, is_stopping):
             if weight > 0:
                 total += weight
-                for name, mean in means.items():
-                    sums[name] = sums.get(name, 0.0) + weight * mean
+                for value, mean in means.items():
+                    sums[value] = sums.get(value, 0.0) + weight * mean
         if is_stopping():
             return None
         if not total:
             raise ValueError(
-                f"{LOSS_WEIGHT!r} is 0 in every batch of eval_curriculum, so the mean "
+                f"{LOSS_WEIGHT!r} is 0 in every batch of eval_curriculum"
+                f"{f'[{name!r}]' if name else ''}, so the mean "
                 "loss is undefined; check the mask in loss_fn and the held-out data"
             )
-        return {_PREFIX + name: value / total for name, value in sums.items()}
+        return {value: total_of / total for value, total_of in sums.items()}
 
     def _results(
-        self, state: Tree, is_stopping: Callable[[], bool]
+        self, name: str, state: Tree, is_stopping: Callable[[], bool]
     ) -> Iterator[tuple[float, dict[str, float]]]:
         """Yield the weight and the means of each batch, two batches late."""
         unread: deque[tuple[jax.Array, Scalars]] = deque()
-        stream = device_stream(
-            self.sampler, 0, self.sampler.total_steps, self._placement
-        )
+        sampler = self.samplers[name]
+        stream = device_stream(sampler, 0, sampler.total_steps, self._placement)
         with stream as batches:
-            for phase, form in zip(self.sampler.phases, self.shapes, strict=True):
+            for phase, form in zip(sampler.phases, self._shapes[name], strict=True):
                 program = self.programs.program(form, is_stopping)
                 if program is None:
                     return
@@ -212,6 +248,11 @@ class HeldOut:
                     if len(unread) > _UNREAD_BATCHES:
                         yield _read(unread.popleft())
         yield from map(_read, unread)
+
+
+def _name(value: str, of_set: str) -> str:
+    """Return the name in the log of a value of a held-out set."""
+    return f"eval_{value}/{of_set}" if of_set else f"eval_{value}"
 
 
 def _read(result: tuple[jax.Array, Scalars]) -> tuple[float, dict[str, float]]:

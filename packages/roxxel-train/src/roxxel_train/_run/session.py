@@ -20,6 +20,7 @@ from roxxel_train._run.events import RunSummary
 from roxxel_train._run.processes import Processes
 from roxxel_train._run.profile import Trace
 from roxxel_train._step.compiled import compiling_thread
+from roxxel_train._step.fed import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._step.vocabulary import missing_rows
 from roxxel_train.errors import Preempted
@@ -119,7 +120,10 @@ class Session:
                     stack.callback(self.evaluator.held_out.programs.close)
                 self.batches = batches = stack.enter_context(
                     device_stream(
-                        sampler, state.step, sampler.total_steps, self.placement
+                        FedRows(sampler),
+                        state.step,
+                        sampler.total_steps,
+                        self.placement,
                     )
                 )
                 self.recorder = recorder = Recorder(
@@ -128,6 +132,7 @@ class Session:
                     self.config.log_every,
                     state.step,
                     state.losses,
+                    state.ledger,
                     self.machine,
                     self.updates.lookups,
                     lambda: batches.stats,
@@ -312,6 +317,6 @@ class Session:
             **self.config.pacing(),
             "evaluation": [
                 self.config.eval_fn is not None,
-                held_out and held_out.sampler.state(0),
+                held_out and {n: s.state(0) for n, s in held_out.samplers.items()},
             ],
         }

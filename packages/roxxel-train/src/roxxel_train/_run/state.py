@@ -17,6 +17,7 @@ from roxxel_curriculum import StateMismatch
 
 from roxxel_train._log.files import is_url
 from roxxel_train._log.logger import collected_warnings
+from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.data import data_record
 from roxxel_train._run.events import failed_save
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class RunState:
-    """The arrays, the data order and the mean losses of a run, and its checkpoints.
+    """The arrays, the data order and the totals of a run, and its checkpoints.
 
     Attributes:
         sampler: The sampler of the run, which continues the data that the run has read.
@@ -85,6 +86,7 @@ class RunState:
         self.signature = signature(self.arrays)
         self.step = 0
         self.losses = LossMeans()
+        self.ledger = Ledger()
         self.is_evaluation_due = False
         self.weights_from: dict[str, Any] | None = None
         self.weights_warnings: list[str] = []
@@ -201,6 +203,7 @@ class RunState:
                 except StateMismatch as error:
                     raise self._mismatch(error) from error
                 self.losses = LossMeans.from_json(extra)
+                self.ledger = Ledger.from_json(extra.get("ledger"), self.step)
                 self.is_evaluation_due = not extra["evaluated"]
                 self._spoilt = None
             elif done:
@@ -240,6 +243,7 @@ class RunState:
                 "data": self.sampler.state(self.step),
                 "evaluated": not self.is_evaluation_due,
                 **LossMeans(self.losses.metrics_row, open_).to_json(),
+                "ledger": self.ledger.to_json(),
             }
             metrics = recorder.metrics()
             if not self.checkpointer.save(self.step, metrics, extra):

@@ -73,10 +73,10 @@ class CompiledShape:
 class CompiledAhead:
     """The compiled programs of a jitted `(state, batch)` function by shape of batch.
 
-    The function returns any value and a dict, and may name the axes of `mesh`. The
-    programs keep the shardings of `state`. `batches` has the shape, dtype and sharding
-    of each batch (an array, or a dict of arrays), in the order in which the run needs
-    the programs. `lookups` are the arrays that the programs index by tokens.
+    The function returns any value, a dict, and possibly further values; it may name the
+    axes of `mesh`. The programs keep the shardings of `state`. `batches` has the shape,
+    dtype and sharding of each batch (any pytree of arrays), in the order in which the
+    run needs the programs. `lookups` are the arrays that the programs index by tokens.
     """
 
     def __init__(

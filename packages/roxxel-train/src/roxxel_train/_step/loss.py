@@ -1,10 +1,10 @@
-"""What a loss function may return: the loss, and scalars to log."""
+"""What a loss function may return: the loss, scalars to log, and losses of rows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,12 @@ Scalars = dict[str, jax.Array]
 
 LOSS_WEIGHT = "loss_weight"
 """Name of the scalar with the number of tokens over which the loss is a mean."""
+
+ROW_LOSS = "row_loss"
+"""Name of the array of shape (B,) with the mean loss of each row of a batch."""
+
+ROW_WEIGHT = "row_weight"
+"""Name of the array of shape (B,) with the number of tokens that each row counts."""
 
 TIMING_FIELDS = frozenset(
     {
@@ -45,6 +51,9 @@ ROW_FIELDS = TIMING_FIELDS | {
     "tokens",
     "tokens_by_source",
     "planned_tokens_by_source",
+    "rows_by_source",
+    "digest",
+    "digest_from",
 }
 """Names that the trainer reserves: a loss function must not return them."""
 
@@ -63,8 +72,19 @@ def perplexity(
         return {}
 
 
-def unpack_loss(result: Any, function: str = "loss_fn") -> tuple[jax.Array, Scalars]:
-    """Split the result of a loss function into the loss and further scalars.
+class UnpackedLoss(NamedTuple):
+    """The parts of the result of a loss function.
+
+    `rows` has the arrays `"row_loss"` and `"row_weight"` that the function returned.
+    """
+
+    loss: jax.Array
+    scalars: Scalars
+    rows: dict[str, jax.Array]
+
+
+def unpack_loss(result: Any, function: str = "loss_fn") -> UnpackedLoss:
+    """Split the result of a loss function into the loss and further values.
 
     A loss function may return:
 
@@ -76,15 +96,17 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> tuple[jax.Array, Scal
       this name must have exactly one scalar.
 
     The name of a nested scalar is its path, as in `aux/grad/x`. An array of shape (1,)
-    counts as a scalar. Other arrays and None are allowed and ignored.
+    counts as a scalar. Other arrays and None are allowed and ignored, except arrays
+    named `"row_loss"` and `"row_weight"`, which have one value for each row.
     """
+    rows: dict[str, jax.Array] = {}
     if isinstance(result, Mapping):
-        leaves = list(_leaves("", result))
+        leaves = list(_without_rows(_leaves("", result), rows, function))
         scalars = _scalars(leaves, function)
         name = _find_loss(dict(leaves), scalars, function)
         loss = scalars.pop(name)
     elif isinstance(result, tuple | list):
-        loss, scalars = _split_sequence(cast("list[Any]", result), function)
+        loss, scalars = _split_sequence(cast("list[Any]", result), rows, function)
     else:
         loss, scalars = result, {}
     if not _is_scalar(loss):
@@ -100,11 +122,34 @@ def unpack_loss(result: Any, function: str = "loss_fn") -> tuple[jax.Array, Scal
                 f"{function} returned a metric named {name!r}, which is a "
                 "reserved name; rename the metric"
             )
-    return _scalar(loss), {name: _scalar(value) for name, value in scalars.items()}
+    if ROW_WEIGHT in rows and ROW_LOSS not in rows:
+        raise TypeError(
+            f"{function} returned {ROW_WEIGHT!r} without {ROW_LOSS!r}; return both"
+        )
+    logged = {name: _scalar(value) for name, value in scalars.items()}
+    return UnpackedLoss(_scalar(loss), logged, rows)
 
 
-def _split_sequence(result: Any, function: str) -> tuple[Any, dict[str, Any]]:
-    """Return the loss and the scalars among the other values."""
+def _without_rows(
+    leaves: Iterable[tuple[str, Any]], rows: dict[str, jax.Array], function: str
+) -> Iterator[tuple[str, Any]]:
+    """Yield the other leaves; move `row_loss` and `row_weight` to `rows`."""
+    for name, value in leaves:
+        if name not in (ROW_LOSS, ROW_WEIGHT) or value is None:
+            yield name, value
+        elif getattr(value, "ndim", None) != 1:
+            raise TypeError(
+                f"{function} returned {name!r} as {_describe(value)}; "
+                "return one value for each row, of shape (batch_size,)"
+            )
+        else:
+            rows[name] = value
+
+
+def _split_sequence(
+    result: Any, rows: dict[str, jax.Array], function: str
+) -> tuple[Any, dict[str, Any]]:
+    """Return the loss and the scalars among the other values; fill `rows`."""
     if not result:
         raise TypeError(
             f"{function} returned an empty {type(result).__name__}; "
@@ -124,7 +169,8 @@ def _split_sequence(result: Any, function: str) -> tuple[Any, dict[str, Any]]:
                     "" if isinstance(value, Mapping) else f"aux/{index}", value
                 )
 
-    return result[loss_index], _scalars(leaves(), function)
+    others = _without_rows(leaves(), rows, function)
+    return result[loss_index], _scalars(others, function)
 
 
 def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from roxxel_train._step.fed import Fed
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -82,8 +84,13 @@ class BatchPlacement:
     strict: bool = False
 
     def __call__(self, shape: tuple[int, ...]) -> NamedSharding:
-        """Return the sharding for a batch of this shape, or raise ValueError."""
+        """Return the sharding for a batch of this shape, or raise ValueError.
+
+        An array of one axis has one value for each row of a batch.
+        """
         spec = tuple(self.sharding.spec)
+        if len(shape) == 1:
+            spec = spec[:1]
         if len(spec) > len(shape):
             raise ValueError(
                 f"data_sharding has the spec {spec}, which names {len(spec)} "
@@ -94,9 +101,9 @@ class BatchPlacement:
             None if size % self._ways(axes) else axes
             for size, axes in zip(shape, spec, strict=False)
         ]
-        if fitting == list(spec):
+        if fitting == list(self.sharding.spec):
             return self.sharding
-        if self.strict:
+        if self.strict and fitting != list(spec):
             raise ValueError(
                 f"{self.describe(shape)}; strict_sharding=True allows no replication"
             )
@@ -157,6 +164,23 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
         }
         shapes.append(batch["tokens"] if sampler.fields == ("tokens",) else batch)
     return shapes
+
+
+def fed_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Fed]:
+    """Return shape, dtype and sharding of what each phase feeds to an update."""
+    return [
+        Fed(
+            batch,
+            jax.ShapeDtypeStruct(
+                (phase.batch_size,),
+                np.dtype(np.int32),
+                sharding=placement((phase.batch_size,)),
+            ),
+        )
+        for phase, batch in zip(
+            sampler.phases, batch_shapes(sampler, placement), strict=True
+        )
+    ]
 
 
 def accumulation_notes(

@@ -11,14 +11,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
 from roxxel_train._step.loss import LOSS_WEIGHT, Scalars, unpack_loss
+from roxxel_train._step.tally import check_names, tally
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from roxxel_train._step.fed import Fed
 
 Tree = Any
 """Nested dicts of arrays: `{0: model, 1: optimizer}`."""
@@ -92,24 +99,39 @@ def signature(tree: Tree) -> str:
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
 
 
-def jit_update(graphdef: Any, train_step: TrainStep, state: Tree) -> Any:
-    """Return the jitted update `(state, batch) -> (state, scalars)`.
+def jit_update(
+    graphdef: Any, train_step: TrainStep, state: Tree, sources: Sequence[str]
+) -> Any:
+    """Return the jitted update `(state, fed) -> (state, scalars, tally)`.
 
     The update donates the state and keeps its shardings. `graphdef` is the structure of
     `(model, optimizer)`, which `train_step` updates in place. The scalars are `"loss"`
     and the scalars of `train_step`. If `optax.inject_hyperparams` keeps the learning
-    rate in the state, `"learning_rate"` is a scalar too.
+    rate in the state, `"learning_rate"` is a scalar too. `sources` are the names of the
+    sources, and `read_tally` unpacks the tally.
     """
 
-    def update(state: Tree, batch: Any) -> tuple[Tree, Scalars]:
+    def update(state: Tree, fed: Fed) -> tuple[Tree, Scalars, jax.Array]:
         model, optimizer = nnx.merge(graphdef, state)
-        loss, aux = unpack_loss(train_step(model, optimizer, batch), "train_step")
+        result = train_step(model, optimizer, fed.batch)
+        loss, aux, rows = unpack_loss(result, "train_step")
         new_state = nnx.to_pure_dict(nnx.state((model, optimizer)))
         _check_same_form(state, new_state)
-        return new_state, {**_learning_rate(new_state), "loss": loss, **aux}
+        if rows:
+            check_names(aux, sources)
+        scalars = {**_learning_rate(new_state), "loss": loss, **aux}
+        return new_state, scalars, tally(fed, rows, len(sources))
 
     shardings = jax.tree.map(lambda x: x.sharding, state)
-    return jax.jit(update, donate_argnums=0, out_shardings=(shardings, None))
+    whole = _replicated(jax.tree.leaves(shardings)[0])
+    return jax.jit(update, donate_argnums=0, out_shardings=(shardings, None, whole))
+
+
+def _replicated(sharding: Any) -> Any:
+    """Return a sharding by which every device of the mesh holds a whole array."""
+    if isinstance(sharding, NamedSharding):
+        return NamedSharding(sharding.mesh, PartitionSpec())
+    return sharding
 
 
 def choose_step(
@@ -141,40 +163,44 @@ def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> TrainStep:
     """
 
     def train_step(model: Any, optimizer: Any, batch: Any) -> tuple[Any, Scalars]:
-        loss, aux, grads = _gradients(
+        loss, aux, rows, grads = _gradients(
             model, optimizer.wrt, loss_fn, batch, grad_accum_steps
         )
         optimizer.update(model, grads)
-        return loss, {"grad_norm": optax.tree.norm(grads), **aux}
+        return loss, {"grad_norm": optax.tree.norm(grads), **aux, **rows}
 
     return train_step
 
 
 def _gradients(
     model: Any, wrt: Any, loss_fn: LossFunction, batch: Any, parts: int
-) -> tuple[jax.Array, Scalars, Any]:
-    """Return loss, further scalars and gradients, each the mean over the parts.
+) -> tuple[jax.Array, Scalars, Scalars, Any]:
+    """Return loss, further scalars, values of rows, and gradients.
+
+    Loss, scalars and gradients are means over the parts. The values of rows are those
+    of the whole batch, in its order.
 
     The weight of a part is its `"loss_weight"`, or 1 without this scalar. The scalar
     `"loss_weight"` itself is the sum over the parts.
     """
 
-    def loss_and_aux(model: Any, batch: Any) -> tuple[jax.Array, Scalars]:
-        return unpack_loss(loss_fn(model, batch))
+    def loss_and_aux(model: Any, batch: Any) -> tuple[jax.Array, Any]:
+        loss, scalars, rows = unpack_loss(loss_fn(model, batch))
+        return loss, (scalars, rows)
 
     differentiate = nnx.value_and_grad(
         loss_and_aux, argnums=nnx.DiffState(0, wrt), has_aux=True
     )
     if parts == 1:
-        (loss, aux), grads = differentiate(model, batch)
-        return loss, aux, grads
+        (loss, (aux, rows)), grads = differentiate(model, batch)
+        return loss, aux, rows, grads
 
     graphdef, params, rest = nnx.split(model, wrt, ...)
     pure_params = nnx.to_pure_dict(params)
 
-    def of_part(rest: Any, rows: Any) -> tuple[Any, Any]:
+    def of_part(rest: Any, rows: Any) -> tuple[Any, Any, Scalars]:
         copy = nnx.merge(graphdef, pure_params, rest)
-        (loss, aux), grads = differentiate(copy, rows)
+        (loss, (aux, of_rows)), grads = differentiate(copy, rows)
         rest_after = nnx.to_pure_dict(nnx.state(copy, nnx.Not(wrt)))
         _check_same_form(rest, rest_after)
         counted: Scalars = {}
@@ -186,12 +212,12 @@ def _gradients(
         weighted = jax.tree.map(
             lambda x: jnp.where(weight > 0, _at_least_float32(x) * weight, 0), means
         )
-        return rest_after, (weight, counted, weighted)
+        return rest_after, (weight, counted, weighted), of_rows
 
-    def add(carry: Any, rows: Any) -> tuple[Any, None]:
+    def add(carry: Any, rows: Any) -> tuple[Any, Scalars]:
         rest, sums = carry
-        rest, terms = of_part(rest, rows)
-        return (rest, jax.tree.map(jnp.add, sums, terms)), None
+        rest, terms, of_rows = of_part(rest, rows)
+        return (rest, jax.tree.map(jnp.add, sums, terms)), of_rows
 
     # Part k holds the rows k, k + parts, ..., so every part has rows on all devices.
     # If each part held consecutive rows, cutting the batch would move rows between
@@ -204,14 +230,15 @@ def _gradients(
     zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(of_part, start, first)[1]
     )
-    (rest_after, sums), _ = jax.lax.scan(add, (start, zeros), cut)
+    (rest_after, sums), of_parts = jax.lax.scan(add, (start, zeros), cut)
+    rows = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1), of_parts)
     weight, counted, total = sums
     loss, aux, grads = jax.tree.map(lambda x: x / weight, total)
     grads = jax.tree.map(lambda x, like: x.astype(like.dtype), grads, pure_params)
     nnx.update(model, rest_after)
     gradients = nnx.state(model, wrt)
     nnx.replace_by_pure_dict(gradients, grads)
-    return loss, aux | counted, gradients
+    return loss, aux | counted, rows, gradients
 
 
 def _at_least_float32(x: jax.Array) -> jax.Array:

@@ -69,11 +69,21 @@ def token_lookups(jaxpr: Any, state: Any, batch: Any) -> set[TokenLookup]:
     """Return the arrays that a step traced from `(state, batch)` indexes by tokens."""
     paths = jax.tree_util.tree_flatten_with_path(state)[0]
     labels: list[str | None] = [array_path(keys) for keys, _ in paths]
-    fields = cast("Any", batch if isinstance(batch, dict) else {"tokens": batch})
-    labels += [_TOKENS if name == "tokens" else None for name in sorted(fields)]
+    of_batch = jax.tree_util.tree_flatten_with_path(batch)[0]
+    labels += [_TOKENS if _is_tokens(keys) else None for keys, _ in of_batch]
     found: set[TokenLookup] = set()
     _walk(jaxpr, labels, found)
     return found
+
+
+def _is_tokens(keys: Sequence[Any]) -> bool:
+    """Return whether a leaf of a batch, or of a `Fed`, holds the tokens."""
+    if not keys:
+        return True
+    return getattr(keys[-1], "key", getattr(keys[-1], "name", "")) in (
+        "tokens",
+        "batch",
+    )
 
 
 def missing_rows(sampler: Sampler, lookups: Iterable[TokenLookup]) -> list[str]:

@@ -27,6 +27,13 @@ An example::
     sources = { self = "data/held_out.rox" }
     phases = [{ steps = 4, batch_size = 16, seq_len = 1025 }]
 
+    # Several held-out sets have names, and the losses `eval_loss/web` and so on:
+    # [eval.web]
+    # path = "data/web_held_out.rox"
+    # steps = 4
+    # batch_size = 16
+    # seq_len = 1025
+
     [mesh]
     preset = "fsdp"                 # or "data-parallel"
     axes = { data = -1 }            # -1: all remaining devices

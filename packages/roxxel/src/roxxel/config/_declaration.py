@@ -82,7 +82,7 @@ class MeshConfig:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    """The data of the held-out loss.
+    """The data of one held-out loss.
 
     Attributes:
         sources: Held-out corpora by source name; weights refer to these names.
@@ -115,7 +115,8 @@ class RunConfig:
             starts from the folder of the file.
         trainer: Optional keywords of the trainer.
         mesh: The mesh of devices; None splits batches over all devices.
-        eval: Data of the held-out loss; None if the run has no held-out loss.
+        eval: Data of the held-out loss, or of several by name; None if the run has no
+            held-out loss.
 
     >>> from roxxel.config import parse_config
     >>> toml = '''
@@ -138,7 +139,16 @@ class RunConfig:
     relative_to: str = "."
     trainer: TrainerOptions = TrainerOptions()
     mesh: MeshConfig | None = None
-    eval: EvalConfig | None = None
+    eval: EvalConfig | Mapping[str, EvalConfig] | None = None
+
+    @property
+    def held_out(self) -> dict[str, EvalConfig]:
+        """The held-out sets by name; the name is empty for an `[eval]` of one set."""
+        if self.eval is None:
+            return {}
+        if isinstance(self.eval, EvalConfig):
+            return {"": self.eval}
+        return dict(self.eval)
 
     @property
     def folder(self) -> Path:

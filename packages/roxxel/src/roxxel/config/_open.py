@@ -54,15 +54,26 @@ def open_sampler(config: RunConfig) -> Sampler:
         raise ConfigError(f"{config.file}: {error}") from error
 
 
-def open_eval_curriculum(config: RunConfig) -> Curriculum | None:
+def open_eval_curriculum(
+    config: RunConfig,
+) -> Curriculum | dict[str, Curriculum] | None:
     """Return the curriculum of the held-out loss; None without `[eval]`.
+
+    If `[eval]` names several sets, the result is a dict from names to curricula.
 
     Raises:
         ConfigError, OSError, ShardError: As in `open_curriculum`.
     """
-    if config.eval is None:
-        return None
-    return _curriculum(config, config.eval.sources, config.eval.schedule, "[eval]: ")
+    opened = {
+        name: _curriculum(
+            config,
+            of_set.sources,
+            of_set.schedule,
+            f"[eval.{name}]: " if name else "[eval]: ",
+        )
+        for name, of_set in config.held_out.items()
+    }
+    return opened.get("", opened or None)
 
 
 def _curriculum(

@@ -140,6 +140,13 @@ _MESH: dict[str, Kind] = {
 
 _EVAL: dict[str, Kind] = {"sources": _TABLE, **_SCHEDULE}
 
+_EVAL_OF_ONE_CORPUS: dict[str, Kind] = {
+    "path": _PATHS,
+    "steps": _POSITIVE,
+    "batch_size": _POSITIVE,
+    "seq_len": _POSITIVE,
+}
+
 _TOP: dict[str, Kind] = {
     "model": _FUNCTION,
     "save_path": _TEXT,
@@ -211,9 +218,7 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
     if "mesh" in given:
         given["mesh"] = _mesh(given["mesh"])
     if "eval" in given:
-        given["eval"] = EvalConfig(
-            *_data(_read(given["eval"], _EVAL, "[eval]"), "[eval]")
-        )
+        given["eval"] = _held_out(given["eval"])
     return RunConfig(
         file=file,
         sources=sources,
@@ -221,6 +226,29 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
         trainer=TrainerOptions(**trainer),
         **given,
     )
+
+
+def _held_out(table: Mapping[str, Any]) -> EvalConfig | dict[str, EvalConfig]:
+    """Return the held-out set of `[eval]`, or the named sets of `[eval.NAME]`."""
+    if any(key in _EVAL or not isinstance(value, dict) for key, value in table.items()):
+        return EvalConfig(*_data(_read(table, _EVAL, "[eval]"), "[eval]"))
+    if not table:
+        raise ConfigError("[eval] has no sources; write [eval.NAME] for each set")
+    return {name: _held_out_set(name, of_set) for name, of_set in table.items()}
+
+
+def _held_out_set(name: str, table: Mapping[str, Any]) -> EvalConfig:
+    where = f"[eval.{name}]"
+    if not name:
+        raise ConfigError('[eval] has a set named ""; give the set a name')
+    if "path" not in table:
+        return EvalConfig(*_data(_read(table, _EVAL, where), where))
+    given = _read(table, _EVAL_OF_ONE_CORPUS, where)
+    for key in _EVAL_OF_ONE_CORPUS:
+        if key not in given:
+            raise ConfigError(f"{where} has a path but no {key}; write {key} = ...")
+    phase = {key: given[key] for key in ("steps", "batch_size", "seq_len")}
+    return EvalConfig({"self": given["path"]}, schedule_from({"phases": [phase]}))
 
 
 def _data(

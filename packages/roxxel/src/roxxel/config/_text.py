@@ -63,7 +63,7 @@ def newest_config(run: Path) -> Path | None:
 
 def config_text(config: RunConfig) -> str:
     """Return the TOML text of a config, without values that equal their defaults."""
-    schedule, held_out, mesh = config.schedule, config.eval, config.mesh
+    schedule, mesh = config.schedule, config.mesh
     top = {
         "relative_to": config.relative_to if config.relative_to != "." else None,
         "model": config.model,
@@ -79,14 +79,14 @@ def config_text(config: RunConfig) -> str:
         _table("model_args", config.model_args),
         _table("trainer", config.trainer.given()),
     ]
-    if held_out is not None:
+    for name, held_out in config.held_out.items():
         values = {
             "sources": _sources(held_out.sources),
             **_rules(held_out.schedule),
             "policies": held_out.schedule.policies or None,
             "phases": held_out.schedule.phases,
         }
-        blocks.append(_table("eval", values))
+        blocks.append(_table(f"eval.{_key(name)}" if name else "eval", values))
     if mesh is not None:
         blocks.append(_table("mesh", {n: v or None for n, v in asdict(mesh).items()}))
     return "\n".join(filter(None, blocks))

@@ -240,7 +240,7 @@ def _is_ours(config: RunConfig) -> bool:
         and all(phase.steps is not None for phase in config.schedule.phases)
         and set(sources) == {"self", "docstrings"}
         and all(len(paths) == 1 for paths in sources.values())
-        and config.eval is not None
+        and "" in config.held_out
     )
 
 

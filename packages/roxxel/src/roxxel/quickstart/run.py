@@ -172,11 +172,10 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
 
     from roxxel.quickstart.model import count_parameters
 
-    assert config.eval is not None  # noqa: S101 - `QuickstartFolder` requires [eval]
     uses = {
         "self": (config.sources["self"], "its source code"),
         "docstrings": (config.sources["docstrings"], "the prose in it"),
-        "held out": (config.eval.sources["self"], "never trained on"),
+        "held out": (config.held_out[""].sources["self"], "never trained on"),
     }
     devices = jax.devices()
     say("")

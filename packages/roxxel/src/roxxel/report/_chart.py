@@ -87,6 +87,7 @@ class Line:
     series: Series
     is_faint: bool = False
     has_dots: bool = False  # draw a dot at every point; for short series
+    color: int | None = None  # index of the colour; None: index of the line
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Chart:
         x = Axis(0.0, float(max(1, last_step)))
         y = self._values_axis()
         keys = "".join(
-            f'<span><i style="background:{_color(index)}"'
+            f'<span><i style="background:{_color(line, index)}"'
             f"{' class=faint' if line.is_faint else ''}></i>{escape(line.name)}</span>"
             for index, line in enumerate(self.lines)
         )
@@ -221,7 +222,7 @@ class _Drawing:
         return [
             part
             for index, line in enumerate(self.chart.lines)
-            for part in self._line(line, _color(index))
+            for part in self._line(line, _color(line, index))
         ]
 
     def _line(self, line: Line, color: str) -> list[str]:
@@ -250,6 +251,7 @@ class _Drawing:
         below = [0.0] * len(steps)
         parts: list[str] = []
         for index, line in enumerate(self.chart.lines):
+            color = _color(line, index)
             above = [
                 base + (value or 0.0)
                 for base, value in zip(below, line.series.values, strict=True)
@@ -259,7 +261,7 @@ class _Drawing:
             # Before step 0 the run has read no tokens, so each area starts at (0, 0).
             points = [(0, 0.0), *edge, *back]
             text = " ".join(f"{self._at_x(s)},{self._at_y(v)}" for s, v in points)
-            parts.append(f'<polygon fill="{_color(index)}" points="{text}"/>')
+            parts.append(f'<polygon fill="{color}" points="{text}"/>')
             below = above
         return parts
 
@@ -322,5 +324,5 @@ def axis_over(
     return Axis(low - room, high + room)
 
 
-def _color(index: int) -> str:
-    return f"var(--c{index % _COLORS})"
+def _color(line: Line, index: int) -> str:
+    return f"var(--c{(index if line.color is None else line.color) % _COLORS})"

@@ -36,6 +36,9 @@ Rows = list[dict[str, Any]]
 _START = re.compile(
     r"starts: (\d+) steps|resumed from step \d+ of (\d+)|already complete: \d+ of (\d+)"
 )
+_LOSS_OF = "loss/"
+"""Prefix of the fields of a training row with the loss of one source."""
+
 _NOT_DRAWN = {
     *("kind", "step", "time", "phase", "loss", "loss_mean", "tokens", "value"),
     *("tokens_by_source", "tokens_per_s", "wait_share", "wait_s", "text"),
@@ -76,6 +79,8 @@ class RunFacts:
             thinned.
         evaluations: Values over the steps, by field of the evaluation rows.
         tokens_by_source: Tokens delivered so far, by source.
+        shares: Share of the tokens between one row and the next, by source.
+        planned_shares: The same shares as the weights prescribe them.
         phases: The trained part of each phase.
         checkpoints: The undamaged checkpoints in the folder, oldest first.
         best_metric: Name of the metric that ranks checkpoints.
@@ -109,6 +114,8 @@ class RunFacts:
     train: Mapping[str, Series]
     evaluations: Mapping[str, Series]
     tokens_by_source: Mapping[str, Series]
+    shares: Mapping[str, Series]
+    planned_shares: Mapping[str, Series]
     phases: tuple[PhaseFacts, ...]
     checkpoints: tuple[Checkpoint, ...]
     best_metric: str
@@ -131,7 +138,24 @@ class RunFacts:
     @property
     def other_fields(self) -> list[str]:
         """Fields of `train` that no fixed chart of the page shows."""
-        return [name for name in self.train if name not in _NOT_DRAWN]
+        return [
+            name
+            for name in self.train
+            if name not in _NOT_DRAWN and not self._is_loss_of_source(name)
+        ]
+
+    @property
+    def losses_by_source(self) -> dict[str, Series]:
+        """Mean loss of each source over the steps, by source."""
+        return {
+            name.removeprefix(_LOSS_OF): series
+            for name, series in self.train.items()
+            if self._is_loss_of_source(name)
+        }
+
+    def _is_loss_of_source(self, name: str) -> bool:
+        source = name.removeprefix(_LOSS_OF)
+        return name.startswith(_LOSS_OF) and source in self.tokens_by_source
 
 
 def read_facts(folder: Path) -> RunFacts:
@@ -180,6 +204,8 @@ def read_facts(folder: Path) -> RunFacts:
         train=_columns(train),
         evaluations=_columns(evaluations),
         tokens_by_source=_tokens_columns(train),
+        shares=_shares(train, "tokens_by_source"),
+        planned_shares=_shares(train, "planned_tokens_by_source"),
         phases=tuple(_phases(train, checkpoints)),
         checkpoints=tuple(checkpoints),
         best_metric=best_metric,
@@ -244,6 +270,26 @@ def _tokens_columns(train: Rows) -> dict[str, Series]:
     counts = [(row["step"], row.get("tokens_by_source", {})) for row in train]
     names = {name: 0 for _, found in counts for name in found}
     return _columns({"step": step, **names, **found} for step, found in counts)
+
+
+def _shares(train: Rows, field: str) -> dict[str, Series]:
+    """Return the share of each source in the tokens since the previous row."""
+    rows: list[dict[str, Any]] = []
+    before: dict[str, Any] = {}
+    for row in train:
+        counts = row.get(field)
+        if not isinstance(counts, dict):
+            continue
+        so_far = {
+            n: c for n, c in cast("dict[str, Any]", counts).items() if is_count(c)
+        }
+        new = {name: count - before.get(name, 0) for name, count in so_far.items()}
+        total = sum(new.values())
+        if total > 0:
+            shares = {name: count / total for name, count in new.items()}
+            rows.append({"step": row["step"], **shares})
+        before = so_far
+    return _columns(rows)
 
 
 def _phases(train: Rows, checkpoints: list[Checkpoint]) -> Iterable[PhaseFacts]:

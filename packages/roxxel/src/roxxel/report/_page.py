@@ -88,6 +88,7 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
     for name in others:
         line = Line(name, held_out[name], has_dots=True)
         yield Chart(f"eval-{name}", f"{name} (evaluation)", [line], from_zero=False)
+    yield from _charts_by_source(facts)
     if "tokens_per_s" in train:
         line = Line("tokens/s", train["tokens_per_s"])
         yield Chart("throughput", "Throughput in tokens a second", [line], height=180)
@@ -111,6 +112,40 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
                 shown=_percent if name == "mfu" else short,
                 height=150,
             )
+
+
+def _charts_by_source(facts: RunFacts) -> Iterable[Chart]:
+    """Yield loss and share by source, in one colour for each source."""
+    colors = {name: index for index, name in enumerate(facts.tokens_by_source)}
+    losses = [
+        Line(name, series, color=colors[name])
+        for name, series in facts.losses_by_source.items()
+        if series.finite
+    ]
+    if losses:
+        yield Chart(
+            "loss-by-source",
+            "Mean loss by source",
+            losses,
+            from_zero=False,
+            may_be_log=True,
+            height=260,
+        )
+    if len(colors) < 2:
+        return
+    shares = [
+        Line(name, series, color=colors[name])
+        for name, series in facts.shares.items()
+        if name in colors
+    ]
+    shares += [
+        Line(f"{name} as planned", series, is_faint=True, color=colors[name])
+        for name, series in facts.planned_shares.items()
+        if name in colors
+    ]
+    if shares:
+        title = "Share of the tokens since the previous row, by source"
+        yield Chart("shares", title, shares, shown=_percent, height=200)
 
 
 def _is_loss(name: str) -> bool:

@@ -1,0 +1,201 @@
+"""Local directories for files on their way to and from a bucket.
+
+A directory belongs to one process as long as the process holds a lock on the directory,
+so the directory of a killed process can be told from that of a living one. The lock
+ends with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from roxxel_ckpt.errors import CheckpointWriteError, brief
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+try:
+    import fcntl
+except ModuleNotFoundError:  # Windows has no `fcntl`
+    fcntl = None
+
+_PREFIX = "roxxel-ckpt-"
+
+
+class Copies:
+    """The directories with the copies of one program.
+
+    Args:
+        local: Directory in which copies stay; several programs may share it. None uses
+            a temporary directory, in which nothing stays.
+    """
+
+    def __init__(self, local: Path | None) -> None:
+        self.local = local
+        self._temporary: Path | None = None
+        # Descriptors whose locks keep other processes from the copies in a directory.
+        self._claimed: dict[Path, int] = {}
+        weakref.finalize(self, _close_all, self._claimed)
+
+    def directory(self) -> Path:
+        """Return the directory of all copies."""
+        return self.local or self.temporary()
+
+    def temporary(self) -> Path:
+        """Return a directory that is removed with this object.
+
+        The first call also removes the temporary directories of killed programs.
+        """
+        if self._temporary is None:
+            parent = Path(tempfile.gettempdir())
+            with storing(parent):
+                _remove_orphans(parent)
+                self._temporary, descriptor = _new_temporary()
+            weakref.finalize(
+                self, _remove_temporary, self._temporary, descriptor, os.getpid()
+            )
+        return self._temporary
+
+    def claim(self, directory: Path) -> bool:
+        """Lock a directory of copies in `local`; return False if another one did.
+
+        Creates the directory. Without locks of files, every claim succeeds.
+        """
+        if fcntl is None or self.local is None or directory in self._claimed:
+            return True
+        while True:
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory, os.O_RDONLY)
+            is_free = _lock(descriptor)
+            if is_free is False:
+                os.close(descriptor)
+                return False
+            if _is_open(descriptor, directory):
+                self._claimed[directory] = descriptor
+                return True
+            os.close(descriptor)
+
+    def release(self, directory: Path) -> None:
+        """Give up the claim of a directory."""
+        descriptor = self._claimed.pop(directory, None)
+        if descriptor is not None:
+            _unlock(descriptor)
+
+    def remove(self, directories: Iterable[Path]) -> None:
+        """Remove directories of copies that no other process has claimed."""
+        for directory in directories:
+            with contextlib.suppress(OSError):
+                if self.claim(directory):
+                    shutil.rmtree(directory, ignore_errors=True)
+                    self.release(directory)
+
+
+def write_copy(path: Path, data: bytes) -> None:
+    """Write a file and create its directory.
+
+    Raises:
+        CheckpointWriteError: The local disk refuses the file.
+    """
+    with storing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+@contextlib.contextmanager
+def storing(path: Path) -> Generator[None]:
+    """Raise CheckpointWriteError if the local disk refuses a file.
+
+    A full disk says nothing about the checkpoint, so the error must not count as
+    damage.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointWriteError(
+            f"{path}: this copy of a file of a bucket cannot be stored "
+            f"({error.strerror or brief(error)}); free space there, or give local= "
+            "(else TMPDIR) another directory"
+        ) from error
+
+
+def _new_temporary() -> tuple[Path, int | None]:
+    """Create a temporary directory; return the descriptor that locks it, if any."""
+    while True:
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        if fcntl is None:
+            return path, None
+        descriptor = None
+        # Another program may take the directory for an orphan before the lock.
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(path, os.O_RDONLY)
+            if _lock(descriptor) is not False and _is_open(descriptor, path):
+                return path, descriptor
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _remove_orphans(parent: Path) -> None:
+    """Remove the temporary directories of programs that no longer live."""
+    if fcntl is None:
+        return
+    for path in parent.glob(f"{_PREFIX}*"):
+        # A directory of another user cannot be opened.
+        with contextlib.suppress(OSError):
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+            descriptor = os.open(path, flags)
+            try:
+                if _lock(descriptor):
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _remove_temporary(path: Path, descriptor: int | None, process: int) -> None:
+    """Remove a temporary directory, but not in a fork of the process that made it."""
+    if process == os.getpid():
+        shutil.rmtree(path, ignore_errors=True)
+        if descriptor is not None:
+            _unlock(descriptor)
+
+
+def _lock(descriptor: int) -> bool | None:
+    """Lock an open directory.
+
+    Returns False if another process holds the lock, None if the file system has no
+    locks.
+    """
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _unlock(descriptor: int) -> None:
+    if fcntl is not None:
+        # Closing alone leaves the lock to a fork of this process.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)
+
+
+def _is_open(descriptor: int, path: Path) -> bool:
+    """Return whether a path still names the directory that is open."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
+def _close_all(claimed: dict[Path, int]) -> None:
+    while claimed:
+        os.close(claimed.popitem()[1])

@@ -1,0 +1,98 @@
+"""Totals of a run over its updates: the digest, and the losses by source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from roxxel_train.digest import add_step, digest_text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from roxxel_curriculum import Sampler
+
+    from roxxel_train._step.tally import Tally
+
+
+@dataclass(slots=True)
+class Ledger:
+    """The digest of all updates, and the loss by source since the last metrics row.
+
+    Checkpoints save the totals, so a resumed run writes the rows of an uninterrupted
+    run. The sums are Python floats, to which values are added in the order of updates.
+
+    Attributes:
+        digest: Digest of the steps `[digest_from, step)`; None if batches have no
+            tokens.
+        digest_from: First step of the digest. Not 0 if the run began with a version
+            that computed no digest.
+        losses: Sum of loss times weight, and sum of weight, by source.
+    """
+
+    digest: int | None = 0
+    digest_from: int = 0
+    losses: dict[str, list[float]] = field(default_factory=dict[str, "list[float]"])
+
+    def add(self, step: int, tally: Tally, sources: Sequence[str]) -> None:
+        """Add the update that read batch `step`."""
+        if self.digest is not None:
+            of_batch = tally.digest
+            self.digest = (
+                None if of_batch is None else add_step(self.digest, step, of_batch)
+            )
+        for name, loss, weight in zip(
+            sources, tally.loss_sums.tolist(), tally.weights.tolist(), strict=True
+        ):
+            if weight:
+                sums = self.losses.setdefault(name, [0.0, 0.0])
+                sums[0] += loss
+                sums[1] += weight
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a metrics row, and start the next interval of losses."""
+        losses, self.losses = self.losses, {}
+        row: dict[str, Any] = {
+            f"loss/{name}": loss / weight for name, (loss, weight) in losses.items()
+        }
+        if self.digest is not None:
+            row["digest"] = digest_text(self.digest)
+            if self.digest_from:
+                row["digest_from"] = self.digest_from
+        return row
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the totals as JSON values for a checkpoint."""
+        digest = None if self.digest is None else digest_text(self.digest)
+        return {
+            "digest": digest,
+            "digest_from": self.digest_from,
+            "losses": {name: list(sums) for name, sums in self.losses.items()},
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any] | None, step: int) -> Ledger:
+        """Return the totals of a checkpoint of `step`; older ones have none."""
+        if content is None:
+            return cls(digest_from=step)
+        digest = content["digest"]
+        return cls(
+            None if digest is None else int(digest, 16),
+            content["digest_from"],
+            {name: list(sums) for name, sums in content["losses"].items()},
+        )
+
+
+def rows_by_source(sampler: Sampler, step: int) -> dict[str, int]:
+    """Return the number of sequences of each source in the first `step` steps.
+
+    A formula computes the numbers, so the cost does not depend on `step`.
+    """
+    rows = dict.fromkeys(sampler.source_names, 0)
+    for phase in sampler.phases:
+        steps = min(step, phase.stop) - phase.start
+        if steps <= 0:
+            break
+        for name, count in phase.delivered(steps).items():
+            rows[name] += count
+    return rows

@@ -1,0 +1,239 @@
+"""Loss, tokens and rows of each source, against a recomputation by hand."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import Roxxel
+
+from .helpers import VOCABULARY, corpus, loss_fn, mesh_of, pair, rows, trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from roxxel_train import ModelState
+
+PHASES = (
+    Phase(7, 16, 9, {"self": 0.7, "code": 0.3}),
+    Phase(5, 8, 17, {"self": 1}),
+    Phase(6, 8, 17, {"self": 0.5, "code": 0.5}),
+)
+
+
+def curriculum(folder: Path, phases: Sequence[Phase] = PHASES) -> Curriculum:
+    random = np.random.default_rng(1)
+    code = Roxxel(folder / "code_*.rox")
+    code.write(
+        (random.integers(0, VOCABULARY, 40) for _ in range(90)),
+        vocab_size=VOCABULARY,
+        exist="replace",
+    )
+    web = Roxxel(folder / "web_*.rox")
+    web.write(
+        (random.integers(0, VOCABULARY, 40) for _ in range(90)),
+        vocab_size=VOCABULARY,
+        exist="replace",
+    )
+    return Curriculum(web, phases, {"code": code})
+
+
+def by_position(_: Any, batch: Any) -> Any:
+    """Return losses that depend only on the batch, so NumPy can recompute them."""
+    values, mask = batch[:, 1:] * 1.0, batch[:, :-1] % 3 > 0
+    weight = mask.sum(-1)
+    total = (values * mask).sum()
+    return {
+        "loss": total / mask.sum(),
+        "loss_weight": mask.sum(),
+        "row_loss": (values * mask).sum(-1) / weight,
+        "row_weight": weight,
+    }
+
+
+def expected(data: Curriculum, start: int, stop: int) -> dict[str, float]:
+    """Recompute the losses by source of the steps `[start, stop)`."""
+    sampler = data.sampler(0)
+    sums: dict[str, list[float]] = {}
+    for step in range(start, stop):
+        for row, tokens in enumerate(sampler.batch(step)):
+            source = sampler.locate(step, row).source
+            total = sums.setdefault(source, [0.0, 0.0])
+            for before, token in itertools.pairwise(tokens):
+                if before % 3:
+                    total[0] += int(token)
+                    total[1] += 1
+    return {f"loss/{name}": loss / n for name, (loss, n) in sums.items() if n}
+
+
+def losses(row: dict[str, Any]) -> dict[str, float]:
+    return {name: x for name, x in row.items() if name.startswith("loss/")}
+
+
+@pytest.mark.parametrize(("parts", "devices"), [(1, 1), (2, 1), (1, 8), (2, 4)])
+def test_losses_of_sources_are_those_that_a_person_computes(
+    tmp_path: Path, parts: int, devices: int
+) -> None:
+    data = curriculum(tmp_path)
+
+    trainer(
+        tmp_path,
+        curriculum=data,
+        loss_fn=by_position,
+        log_every=3,
+        grad_accum_steps=parts,
+        mesh=mesh_of(devices),
+    ).run()
+
+    before = 0
+    for row in rows(tmp_path):
+        wanted = expected(data, before, row["step"])
+        assert losses(row) == pytest.approx(wanted, rel=1e-6)
+        before = row["step"]
+    assert before == 18
+    assert "loss/code" not in rows(tmp_path)[4]  # steps 9 to 11: only `self`
+
+
+def test_row_without_a_weight_counts_its_tokens(tmp_path: Path) -> None:
+    def unweighted(_: Any, batch: Any) -> Any:
+        row_loss = batch[:, 0] * 1.0
+        return row_loss.mean(), {"row_loss": row_loss}
+
+    data = curriculum(tmp_path)
+    trainer(tmp_path, curriculum=data, loss_fn=unweighted, log_every=18).run()
+
+    sampler = data.sampler(0)
+    sums = {name: np.zeros(2) for name in sampler.source_names}
+    for step in range(1, 18):
+        for source, tokens in zip(
+            sampler.windows(step).source, sampler.batch(step), strict=True
+        ):
+            name = sampler.source_names[int(source)]
+            sums[name] += len(tokens) * np.asarray([tokens[0], 1.0])
+    assert losses(rows(tmp_path)[-1]) == pytest.approx(
+        {f"loss/{name}": total / weight for name, (total, weight) in sums.items()}
+    )
+
+
+def test_fully_masked_row_does_not_spoil_the_loss_of_its_source(
+    tmp_path: Path,
+) -> None:
+    def masked(model: Any, batch: Any) -> Any:
+        weight = jnp.arange(len(batch)) % 2
+        row_loss = jnp.full(len(batch), 3.0) / weight
+        return loss_fn(model, batch), {"row_loss": row_loss, "row_weight": weight}
+
+    trainer(tmp_path, loss_fn=masked).run()
+
+    assert {row["loss/self"] for row in rows(tmp_path)} == {3.0}
+
+
+def test_resumed_run_has_the_rows_of_an_unbroken_run(tmp_path: Path) -> None:
+    trips = True
+
+    def trip(state: ModelState) -> None:
+        nonlocal trips
+        if trips and int(state.step[...]) == 11:
+            trips = False
+            raise RuntimeError("it tripped")
+
+    options: dict[str, Any] = {
+        "loss_fn": by_position,
+        "eval_fn": trip,
+        "eval_every": 1,
+        "log_every": 4,
+        "checkpoint_every": 5,
+    }
+    data = curriculum(tmp_path)
+    with pytest.raises(RuntimeError, match="it tripped"):
+        trainer(tmp_path / "a", curriculum=data, **options).run()
+    trainer(
+        tmp_path / "a",
+        curriculum=data,
+        mesh=mesh_of(8),
+        **{key: value for key, value in options.items() if key != "mesh"},
+    ).run()
+    trainer(tmp_path / "b", curriculum=data, **options).run()
+
+    ours = [(row["step"], losses(row), row["digest"]) for row in rows(tmp_path / "a")]
+    assert ours == [
+        (row["step"], losses(row), row["digest"]) for row in rows(tmp_path / "b")
+    ]
+
+
+def test_source_that_an_edit_adds_has_a_loss_from_then_on(tmp_path: Path) -> None:
+    data = curriculum(tmp_path)
+    web, code = data.sampler(0), corpus(tmp_path)
+    del web
+    first = Curriculum(data.primary_streamer, [Phase(8, 16, 9)])
+    trainer(tmp_path, curriculum=first, loss_fn=by_position, log_every=4).run()
+    grown = Curriculum(
+        data.primary_streamer,
+        [Phase(8, 16, 9), Phase(4, 16, 9, {"self": 0.5, "more": 0.5})],
+        {"more": code},
+    )
+    trainer(tmp_path, curriculum=grown, loss_fn=by_position, log_every=4).run()
+
+    last = rows(tmp_path)[-1]
+    assert losses(last) == pytest.approx(expected(grown, 8, 12))
+    assert last["rows_by_source"] == {"self": 8 * 16 + 32, "more": 32}
+
+
+def test_rows_of_sources_are_counted_without_row_loss(tmp_path: Path) -> None:
+    data = curriculum(tmp_path)
+    trainer(tmp_path, curriculum=data, log_every=3).run()
+
+    sampler = data.sampler(0)
+    counted = dict.fromkeys(sampler.source_names, 0)
+    by_step = {row["step"]: row for row in rows(tmp_path)}
+    for step in range(18):
+        for source in sampler.windows(step).source:
+            counted[sampler.source_names[int(source)]] += 1
+        if row := by_step.get(step + 1):
+            assert row["rows_by_source"] == counted
+            assert not losses(row)
+
+
+def test_without_row_loss_the_parameters_are_the_same(tmp_path: Path) -> None:
+    def with_rows(model: Any, batch: Any) -> Any:
+        nll = optax.softmax_cross_entropy_with_integer_labels(
+            model(batch[:, :-1]), batch[:, 1:]
+        )
+        return nll.mean(), {"row_loss": nll.mean(-1)}
+
+    one = trainer(tmp_path / "a", loss_fn=with_rows)
+    one.run()
+    other = trainer(tmp_path / "b")
+    other.run()
+
+    pairs = zip(rows(tmp_path / "a"), rows(tmp_path / "b"), strict=True)
+    for ours, theirs in pairs:
+        assert math.isclose(ours["loss"], theirs["loss"], rel_tol=1e-5)
+        assert "loss/self" in ours
+        assert ours["digest"] == theirs["digest"]
+
+
+@pytest.mark.parametrize(
+    ("aux", "words"),
+    [
+        ({"row_loss": jnp.zeros(3)}, r"'row_loss' of shape \(3,\) for a batch of 4"),
+        ({"row_loss": jnp.zeros(())}, r"return one value for each row"),
+        ({"row_weight": jnp.zeros(4)}, "'row_weight' without 'row_loss'"),
+        ({"row_loss": jnp.zeros(4), "loss/self": 1.0}, "metric named 'loss/self'"),
+    ],
+)
+def test_wrong_values_of_rows_fail_at_construction(
+    tmp_path: Path, aux: dict[str, Any], words: str
+) -> None:
+    def wrong(model: Any, batch: Any) -> Any:
+        return loss_fn(model, batch), aux
+
+    with pytest.raises(TypeError, match=words):
+        trainer(tmp_path, [Phase(2, 4, 9)], loss_fn=wrong, pair=pair())

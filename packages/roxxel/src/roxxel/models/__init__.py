@@ -1,0 +1,24 @@
+"""A decoder of the Llama shape in Flax NNX, with its loss and its optimizer.
+
+`llama` is the function that a config names: `model = "roxxel.models:llama"`. Programs
+use `Llama`, `LlamaConfig` and `next_token_loss`. The names and shapes of the weights
+are those of the Hugging Face class `LlamaForCausalLM`, so `roxxel ckpt export` writes
+a file that the library transformers reads.
+"""
+
+from roxxel.models._config import LlamaConfig, RopeScaling
+from roxxel.models._layers import rotate
+from roxxel.models._llama import Llama
+from roxxel.models._loss import next_token_loss
+from roxxel.models._recipe import PRESETS, llama, make_optimizer
+
+__all__ = [
+    "PRESETS",
+    "Llama",
+    "LlamaConfig",
+    "RopeScaling",
+    "llama",
+    "make_optimizer",
+    "next_token_loss",
+    "rotate",
+]

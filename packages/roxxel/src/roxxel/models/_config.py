@@ -1,0 +1,227 @@
+"""Sizes and options of a decoder of the Llama shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Attention = Literal["xla", "cudnn"]
+Remat = Literal["none", "dots", "full"]
+Dtype = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How rotary positions are stretched to a context longer than the original one.
+
+    `"linear"` divides every frequency by `factor` (Chen et al., Extending Context
+    Window of Large Language Models via Positional Interpolation, 2023). `"llama3"`
+    divides the frequencies of long wavelengths alone, as Llama 3.1 does.
+
+    Attributes:
+        kind: The rule.
+        factor: Divisor of the frequencies, at least 1.
+        low_freq_factor: `"llama3"` divides wavelengths above `original_context /
+            low_freq_factor` by the whole factor.
+        high_freq_factor: `"llama3"` keeps wavelengths below `original_context /
+            high_freq_factor`. Between both bounds it interpolates.
+        original_context: Context of the model before the extension, for `"llama3"`.
+    """
+
+    kind: Literal["linear", "llama3"]
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+    def __post_init__(self) -> None:
+        if self.kind not in {"linear", "llama3"}:
+            raise ValueError(
+                f'kind of RopeScaling must be "linear" or "llama3", got {self.kind!r}'
+            )
+        if self.factor < 1:
+            raise ValueError(f"factor of RopeScaling must be >= 1, got {self.factor}")
+        if not 0 < self.low_freq_factor < self.high_freq_factor:
+            raise ValueError(
+                "RopeScaling needs 0 < low_freq_factor < high_freq_factor, got "
+                f"{self.low_freq_factor} and {self.high_freq_factor}"
+            )
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Sizes and options of a decoder.
+
+    >>> f"{LlamaConfig.small().num_parameters:,}"
+    '123,587,328'
+
+    Attributes:
+        vocab_size: Rows of the token table.
+        width: Channels of each token between layers.
+        hidden: Channels inside a feed-forward layer.
+        num_layers: Layers, each of attention and a feed-forward layer.
+        num_heads: Heads of queries.
+        num_kv_heads: Heads of keys and values; divides `num_heads` (grouped-query
+            attention: Ainslie et al., 2023).
+        head_width: Channels of a head, even. None means `width // num_heads`.
+        context: Longest sequence that the model accepts, in tokens.
+        rope_theta: Base of the rotary frequencies (Su et al., RoFormer, 2021).
+        rope_scaling: How the frequencies are stretched; None leaves them.
+        norm_epsilon: Added to the mean square inside RMSNorm.
+        tied: Whether the token table is also the output matrix.
+        init_std: Standard deviation of initial weights. Matrices whose product is added
+            to the residual stream start smaller by `sqrt(2 * num_layers)`.
+        dtype: Type of activations and of the inputs of matrix products. Parameters and
+            logits are always float32.
+        attention: Implementation of `jax.nn.dot_product_attention`. `"cudnn"` needs an
+            NVIDIA GPU and `dtype="bfloat16"`.
+        remat: What the backward pass computes again. `"none"` keeps all activations,
+            `"dots"` keeps the results of products with weights, and `"full"` keeps the
+            input of each layer alone.
+        tensor_axis: Axis of the mesh that splits heads, hidden channels and the
+            vocabulary (Shoeybi et al., Megatron-LM, 2019). None splits nothing.
+        fsdp_axis: Axis of the mesh that splits the other dimension of each matrix.
+            Without `tensor_axis`, `model_sharding="fsdp"` of the trainer does the same
+            for any model.
+        bos_token_id: Token that begins a text, or None.
+        eos_token_id: Token that ends a text, or None.
+    """
+
+    vocab_size: int
+    width: int
+    hidden: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_width: int | None = None
+    context: int = 2048
+    rope_theta: float = 10_000.0
+    rope_scaling: RopeScaling | None = None
+    norm_epsilon: float = 1e-5
+    tied: bool = True
+    init_std: float = 0.02
+    dtype: Dtype = "bfloat16"
+    attention: Attention = "xla"
+    remat: Remat = "none"
+    tensor_axis: str | None = None
+    fsdp_axis: str | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("vocab_size", "width", "hidden", "num_layers", "num_heads"),
+            *("num_kv_heads", "context"),
+        ):
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"{name} of a model must be at least 1, got {getattr(self, name)}"
+                )
+        if self.num_heads % self.num_kv_heads:
+            raise ValueError(
+                f"num_heads={self.num_heads} is not a multiple of "
+                f"num_kv_heads={self.num_kv_heads}; each key head serves an equal "
+                "number of query heads"
+            )
+        if self.head_width is None and self.width % self.num_heads:
+            raise ValueError(
+                f"width={self.width} is not a multiple of num_heads={self.num_heads}; "
+                "change one of them, or give head_width"
+            )
+        if self.channels % 2:
+            raise ValueError(
+                f"a head has {self.channels} channels, and rotary positions need an "
+                "even number; change width, num_heads or head_width"
+            )
+        choices = {"dtype": Dtype, "attention": Attention, "remat": Remat}
+        for name, kind in choices.items():
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(
+                    f"{name} of a model must be one of {', '.join(get_args(kind))}, "
+                    f"got {getattr(self, name)!r}"
+                )
+        if self.attention == "cudnn" and self.dtype != "bfloat16":
+            raise ValueError(
+                'attention="cudnn" needs dtype="bfloat16", got '
+                f'{self.dtype!r}; change the dtype, or use attention="xla"'
+            )
+
+    @property
+    def channels(self) -> int:
+        """Channels of a head."""
+        return self.head_width or self.width // self.num_heads
+
+    @property
+    def num_parameters(self) -> int:
+        """Number of trainable numbers; a tied table counts once."""
+        heads = 2 * self.num_heads + 2 * self.num_kv_heads
+        attention = self.width * heads * self.channels
+        feed = 3 * self.width * self.hidden
+        layers = self.num_layers * (attention + feed + 2 * self.width)
+        tables = (1 if self.tied else 2) * self.vocab_size * self.width
+        return layers + tables + self.width
+
+    @classmethod
+    def tiny(cls, **changes: Any) -> LlamaConfig:
+        """Return a model of a million parameters over bytes, for a laptop.
+
+        The vocabulary is 256 bytes and a separator. Activations are float32, which
+        processors compute faster than bfloat16.
+        """
+        return cls(**_TINY | changes)
+
+    @classmethod
+    def small(cls, **changes: Any) -> LlamaConfig:
+        """Return the 124 M model: 123,587,328 parameters, the size of GPT-2 small.
+
+        The vocabulary of GPT-2 is rounded up from 50,257 to a multiple of 128, which
+        matrix units need to be fast.
+        """
+        return cls(**_SMALL | changes)
+
+    @classmethod
+    def medium(cls, **changes: Any) -> LlamaConfig:
+        """Return the 360 M model: 359,842,816 parameters."""
+        return cls(**_MEDIUM | changes)
+
+    @classmethod
+    def large(cls, **changes: Any) -> LlamaConfig:
+        """Return the 1.2 B model: 1,235,585,024 parameters, with grouped queries."""
+        return cls(**_LARGE | changes)
+
+    @classmethod
+    def llama_3_2_1b(cls, **changes: Any) -> LlamaConfig:
+        """Return the shape of Llama 3.2 1B: 1,235,814,400 parameters."""
+        return cls(**_LLAMA_3_2_1B | changes)
+
+
+def _sizes(
+    vocab_size: int, width: int, hidden: int, layers: int, heads: int, kv_heads: int
+) -> dict[str, Any]:
+    return {
+        "vocab_size": vocab_size,
+        "width": width,
+        "hidden": hidden,
+        "num_layers": layers,
+        "num_heads": heads,
+        "num_kv_heads": kv_heads,
+    }
+
+
+_TINY: dict[str, Any] = {
+    **_sizes(257, 160, 416, 3, 2, 2),
+    "context": 1024,
+    "tied": False,
+    "dtype": "float32",
+}
+_SMALL = _sizes(50304, 768, 2048, 12, 12, 12)
+_MEDIUM = _sizes(50304, 1024, 2816, 24, 16, 16)
+_LARGE = _sizes(50304, 2048, 5632, 24, 16, 8)
+_LLAMA_3_2_1B: dict[str, Any] = {
+    **_sizes(128_256, 2048, 8192, 16, 32, 8),
+    "context": 131_072,
+    "rope_theta": 500_000.0,
+    "rope_scaling": RopeScaling("llama3", 32.0),
+    "bos_token_id": 128_000,
+    "eos_token_id": 128_001,
+}

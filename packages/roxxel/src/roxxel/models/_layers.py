@@ -1,0 +1,181 @@
+"""Layers of a decoder: projections, RMSNorm, rotary attention, gated feed-forward."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+if TYPE_CHECKING:
+    from roxxel.models._config import LlamaConfig, RopeScaling
+
+_Axes = tuple[str | None, str | None]
+
+
+class Matrix(nnx.Module):
+    """A float32 matrix of shape (outputs, inputs), which is also a table of rows.
+
+    Args:
+        config: Gives the dtype of the products.
+        outputs: Rows.
+        inputs: Columns.
+        axes: Axes of the mesh that split the rows and the columns.
+        std: Standard deviation of the initial values.
+        rngs: The stream `params` draws the initial values.
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        outputs: int,
+        inputs: int,
+        axes: _Axes,
+        *,
+        std: float,
+        rngs: nnx.Rngs,
+    ) -> None:
+        self.dtype = jnp.dtype(config.dtype)
+        initial = nnx.initializers.normal(std)
+        if any(axes):
+            initial = nnx.with_partitioning(initial, axes)
+        self.weight = nnx.Param(initial(rngs.params(), (outputs, inputs), jnp.float32))
+
+    def cast(self) -> jax.Array:
+        """Return the matrix in the dtype of the products."""
+        return self.weight[...].astype(self.dtype)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Multiply the last axis; (..., inputs) to (..., outputs)."""
+        return x @ self.cast().T
+
+
+class RMSNorm(nnx.Module):
+    """Root mean square normalisation, in float32 (Zhang and Sennrich, 2019)."""
+
+    def __init__(self, config: LlamaConfig) -> None:
+        self.epsilon = config.norm_epsilon
+        self.weight = nnx.Param(jnp.ones(config.width, jnp.float32))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Return the normalised array in the dtype of `x`."""
+        wide = x.astype(jnp.float32)
+        scale = jax.lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + self.epsilon)
+        return (wide * scale * self.weight[...]).astype(x.dtype)
+
+
+class Attention(nnx.Module):
+    """Causal grouped-query attention with rotary positions."""
+
+    def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
+        self.config = config
+        split, rest = config.tensor_axis, config.fsdp_axis
+        width, std = config.width, config.init_std
+        heads = config.num_heads * config.channels
+        kv_heads = config.num_kv_heads * config.channels
+        across = (split, rest)
+        self.q_proj = Matrix(config, heads, width, across, std=std, rngs=rngs)
+        self.k_proj = Matrix(config, kv_heads, width, across, std=std, rngs=rngs)
+        self.v_proj = Matrix(config, kv_heads, width, across, std=std, rngs=rngs)
+        std = _residual_std(config)
+        self.o_proj = Matrix(config, width, heads, (rest, split), std=std, rngs=rngs)
+
+    def __call__(
+        self, x: jax.Array, angles: jax.Array, mask: jax.Array | None
+    ) -> jax.Array:
+        """Mix each token with earlier tokens of its document.
+
+        Args:
+            x: Shape (B, T, width).
+            angles: Rotary angles, float32, shape (B or 1, T, channels / 2).
+            mask: Pairs of one document, bool, shape (B, 1, T, T), or None for one
+                document in each row.
+        """
+        config = self.config
+        shape = (*x.shape[:2], -1, config.channels)
+        mixed = jax.nn.dot_product_attention(
+            rotate(self.q_proj(x).reshape(shape), angles),
+            rotate(self.k_proj(x).reshape(shape), angles),
+            self.v_proj(x).reshape(shape),
+            mask=mask,
+            is_causal=True,
+            implementation=config.attention,
+        )
+        return self.o_proj(mixed.reshape(*x.shape[:2], -1))
+
+
+class FeedForward(nnx.Module):
+    """Gated feed-forward layer (SwiGLU: Shazeer, GLU Variants, 2020)."""
+
+    def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
+        split, rest = config.tensor_axis, config.fsdp_axis
+        width, hidden, std = config.width, config.hidden, config.init_std
+        across = (split, rest)
+        self.gate_proj = Matrix(config, hidden, width, across, std=std, rngs=rngs)
+        self.up_proj = Matrix(config, hidden, width, across, std=std, rngs=rngs)
+        std = _residual_std(config)
+        self.down_proj = Matrix(
+            config, width, hidden, (rest, split), std=std, rngs=rngs
+        )
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """Transform each token alone; (B, T, width) to (B, T, width)."""
+        return self.down_proj(jax.nn.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nnx.Module):
+    """Attention and a feed-forward layer, each added to its normalised input."""
+
+    def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
+        self.input_layernorm = RMSNorm(config)
+        self.self_attn = Attention(config, rngs=rngs)
+        self.post_attention_layernorm = RMSNorm(config)
+        self.mlp = FeedForward(config, rngs=rngs)
+
+    def __call__(
+        self, x: jax.Array, angles: jax.Array, mask: jax.Array | None
+    ) -> jax.Array:
+        """Return the layer's output; arguments as for `Attention`."""
+        x = x + self.self_attn(self.input_layernorm(x), angles, mask)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
+    """Rotate pairs of channels; channel c pairs with channel c + channels / 2.
+
+    Args:
+        x: Queries or keys, shape (B, T, heads, channels).
+        angles: Radians, float32, shape (B or 1, T, channels / 2).
+
+    Returns:
+        An array of the shape and dtype of `x`. The dot product of a rotated query and
+        a rotated key depends on their positions only through the distance.
+    """
+    cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
+    left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    rotated = [left * cos - right * sin, right * cos + left * sin]
+    return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
+
+
+def frequencies(config: LlamaConfig) -> jax.Array:
+    """Return the radians per position of each pair of channels, float32."""
+    exponents = jnp.arange(0, config.channels, 2, dtype=jnp.float32) / config.channels
+    speeds = config.rope_theta**-exponents
+    return _stretched(speeds, config.rope_scaling) if config.rope_scaling else speeds
+
+
+def _stretched(speeds: jax.Array, scaling: RopeScaling) -> jax.Array:
+    if scaling.kind == "linear":
+        return speeds / scaling.factor
+    # `turns` are the turns of a pair of channels within the original context.
+    turns = speeds * scaling.original_context / (2 * math.pi)
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    kept = jnp.clip((turns - low) / (high - low), 0, 1)
+    return speeds * (kept + (1 - kept) / scaling.factor)
+
+
+def _residual_std(config: LlamaConfig) -> float:
+    """Return the initial deviation of matrices that add to the residual stream."""
+    return config.init_std / math.sqrt(2 * config.num_layers)

@@ -1,0 +1,232 @@
+"""Models leave and enter by the names of Hugging Face, and keep their logits."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from roxxel.cli import main
+from roxxel.models import Llama, LlamaConfig, RopeScaling
+from roxxel.models.huggingface import load, read_config, write_config
+from roxxel_ckpt import Checkpointer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+safetensors: Any = importlib.import_module("safetensors.numpy")
+
+Array = np.ndarray[Any, Any]
+
+PLAIN = LlamaConfig(
+    vocab_size=53,
+    width=12,
+    hidden=20,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    head_width=6,
+    context=64,
+    rope_theta=500.0,
+    dtype="float32",
+    init_std=0.4,
+    eos_token_id=7,
+)
+STRETCHED = RopeScaling("llama3", 8.0, 1.0, 4.0, original_context=16)
+CONFIGS = {
+    "tied": PLAIN,
+    "untied": replace(PLAIN, tied=False),
+    "linear": replace(PLAIN, rope_scaling=RopeScaling("linear", 4.0)),
+    "llama3": replace(PLAIN, rope_scaling=STRETCHED, tied=False),
+}
+TOKENS = np.random.default_rng(0).integers(0, 53, (2, 40), np.int32)
+
+
+def export(config: LlamaConfig, folder: Path) -> Llama:
+    """Save a model as a run does, and export its checkpoint by the command."""
+    model = Llama(config, rngs=nnx.Rngs(3))
+    scales = [model.model.norm, *(x.input_layernorm for x in model.model.layers)]
+    for index, norm in enumerate(scales):
+        norm.weight[...] = 1 + 0.1 * jax.random.normal(jax.random.key(index), (12,))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    with Checkpointer(folder / "checkpoints", model, optimizer) as checkpointer:
+        checkpointer.save(1)
+    (folder / "hf").mkdir()
+    step, file = folder / "checkpoints" / "1", folder / "hf" / "model.safetensors"
+    assert main(["ckpt", "export", str(step), "--safetensors", str(file)]) == 0
+    write_config(config, folder / "hf")
+    return model
+
+
+def reference(folder: Path, tokens: Array) -> Array:
+    """Return logits by the equations of Llama, from the files alone, in float64."""
+    config = json.loads((folder / "config.json").read_text())
+    stored = safetensors.load_file(folder / "model.safetensors")
+    w = {name: array.astype(np.float64) for name, array in stored.items()}
+    size, batch_size, length = config["head_dim"], *tokens.shape
+
+    def norm(x: Array, name: str) -> Array:
+        mean = (x**2).mean(-1, keepdims=True)
+        return x / np.sqrt(mean + config["rms_norm_eps"]) * w[f"{name}.weight"]
+
+    speeds = config["rope_theta"] ** (-np.arange(0, size, 2) / size)
+    scaling = config.get("rope_scaling")
+    if scaling and scaling["rope_type"] == "linear":
+        speeds = speeds / scaling["factor"]
+    elif scaling:
+        old = scaling["original_max_position_embeddings"]
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        for index, speed in enumerate(speeds.copy()):
+            wavelength = 2 * np.pi / speed
+            if wavelength > old / low:
+                speeds[index] = speed / scaling["factor"]
+            elif wavelength >= old / high:
+                smooth = (old / wavelength - low) / (high - low)
+                slow = speed / scaling["factor"]
+                speeds[index] = (1 - smooth) * slow + smooth * speed
+    turned = np.exp(1j * np.arange(length)[:, None] * speeds)[:, None]
+
+    def heads(x: Array, name: str) -> Array:
+        return (x @ w[name].T).reshape(batch_size, length, -1, size)
+
+    def rotated(x: Array) -> Array:
+        product = (x[..., : size // 2] + 1j * x[..., size // 2 :]) * turned
+        return np.concatenate([product.real, product.imag], -1)
+
+    x = w["model.embed_tokens.weight"][tokens]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}"
+        h = norm(x, f"{at}.input_layernorm")
+        query = rotated(heads(h, f"{at}.self_attn.q_proj.weight"))
+        key = rotated(heads(h, f"{at}.self_attn.k_proj.weight"))
+        value = heads(h, f"{at}.self_attn.v_proj.weight")
+        groups = config["num_attention_heads"] // config["num_key_value_heads"]
+        key, value = (np.repeat(a, groups, axis=2) for a in (key, value))
+        scores = np.einsum("bqhc,bkhc->bhqk", query, key) / np.sqrt(size)
+        scores = np.where(np.tri(length, dtype=bool), scores, -np.inf)
+        scores = np.exp(scores - scores.max(-1, keepdims=True))
+        scores /= scores.sum(-1, keepdims=True)
+        mixed = np.einsum("bhqk,bkhc->bqhc", scores, value)
+        mixed = mixed.reshape(batch_size, length, -1)
+        x = x + mixed @ w[f"{at}.self_attn.o_proj.weight"].T
+        h = norm(x, f"{at}.post_attention_layernorm")
+        gate = h @ w[f"{at}.mlp.gate_proj.weight"].T
+        gate = gate / (1 + np.exp(-gate)) * (h @ w[f"{at}.mlp.up_proj.weight"].T)
+        x = x + gate @ w[f"{at}.mlp.down_proj.weight"].T
+    is_tied = config["tie_word_embeddings"]
+    head = "model.embed_tokens.weight" if is_tied else "lm_head.weight"
+    return norm(x, "model.norm") @ w[head].T
+
+
+@nnx.jit
+def logits(model: Llama, tokens: Any) -> jax.Array:
+    return model(tokens)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_an_exported_model_has_its_logits_by_the_published_equations(
+    name: str, tmp_path: Path
+) -> None:
+    model = export(CONFIGS[name], tmp_path)
+
+    own = np.asarray(logits(model, TOKENS))
+
+    expected = reference(tmp_path / "hf", TOKENS)
+    np.testing.assert_allclose(own, expected, atol=1e-4, rtol=1e-4)
+    assert np.std(expected) > 0.1
+    loaded = load(tmp_path / "hf", dtype="float32")
+    np.testing.assert_array_equal(own, logits(loaded, TOKENS))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_is_read_as_written(name: str, tmp_path: Path) -> None:
+    write_config(CONFIGS[name], tmp_path)
+
+    assert read_config(tmp_path, dtype="float32") == CONFIGS[name]
+
+
+def test_the_file_declares_what_generation_needs(tmp_path: Path) -> None:
+    values = json.loads(write_config(PLAIN, tmp_path).read_text())
+
+    assert values["architectures"] == ["LlamaForCausalLM"]
+    assert values["max_position_embeddings"] == 64
+    assert (values["rope_theta"], values["eos_token_id"]) == (500.0, 7)
+
+
+def test_a_config_of_version_5_of_transformers_is_read(tmp_path: Path) -> None:
+    path = write_config(CONFIGS["llama3"], tmp_path)
+    values = json.loads(path.read_text())
+    rope = values.pop("rope_scaling") | {"rope_theta": values.pop("rope_theta")}
+    path.write_text(json.dumps({**values, "rope_parameters": rope}))
+
+    assert read_config(tmp_path, dtype="float32") == CONFIGS["llama3"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model_type", "mamba", "model_type is 'mamba', and roxxel.models computes"),
+        ("attention_bias", True, "attention_bias is True"),
+        ("rope_scaling", {"rope_type": "yarn"}, "scaled by the rule 'yarn'"),
+    ],
+)
+def test_a_model_that_cannot_be_computed_is_an_error(
+    key: str, value: Any, message: str, tmp_path: Path
+) -> None:
+    path = write_config(PLAIN, tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path)
+
+
+def test_weights_in_several_files_of_bfloat16_are_loaded(tmp_path: Path) -> None:
+    model = export(PLAIN, tmp_path)
+    file = tmp_path / "hf" / "model.safetensors"
+    halves: Any = [{}, {}]
+    for index, (name, array) in enumerate(safetensors.load_file(file).items()):
+        halves[index % 2][name] = jnp.asarray(array, jnp.bfloat16)
+    file.unlink()
+    writer: Any = importlib.import_module("safetensors.flax")
+    for index, half in enumerate(halves):
+        writer.save_file(half, tmp_path / "hf" / f"model-{index}.safetensors")
+
+    table = load(tmp_path / "hf").model.embed_tokens.weight[...]
+
+    expected = model.model.embed_tokens.weight[...].astype(jnp.bfloat16)
+    assert table.dtype == jnp.float32
+    np.testing.assert_array_equal(table, expected.astype(jnp.float32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_layers": 3}, r"no safetensors file holds model\.layers\.2\."),
+        ({"num_layers": 1}, r"holds model\.layers\.1\..*, which the model of config"),
+        ({"hidden": 24}, r"has the shape \(\d+, \d+\), but config.json declares"),
+    ],
+)
+def test_weights_of_another_model_are_an_error(
+    changes: dict[str, int], message: str, tmp_path: Path
+) -> None:
+    export(PLAIN, tmp_path)
+    write_config(replace(PLAIN, **changes), tmp_path / "hf")
+
+    with pytest.raises(ValueError, match=message):
+        load(tmp_path / "hf")
+
+
+def test_weights_without_the_extra_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(importlib.import_module("sys").modules, "safetensors", None)
+
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "roxxel\[hf\]"'):
+        load(tmp_path)

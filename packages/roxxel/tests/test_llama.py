@@ -1,0 +1,326 @@
+"""The decoder, its masks and its loss obey the laws that training relies on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+from roxxel.models import PRESETS, Llama, LlamaConfig, llama, next_token_loss, rotate
+
+SMALL = LlamaConfig(
+    vocab_size=61,
+    width=16,
+    hidden=24,
+    num_layers=2,
+    num_heads=4,
+    num_kv_heads=2,
+    context=32,
+    dtype="float32",
+    # Large initial weights, so that every path changes the logits visibly.
+    init_std=0.3,
+)
+TOKENS = np.random.default_rng(0).integers(0, 61, (2, 25), np.int32)
+SEGMENTS = np.repeat([[1, 2, 3], [1, 2, 0]], [9, 8, 8], axis=1).astype(np.int32)
+BATCH = {"tokens": jnp.asarray(TOKENS), "segment_ids": jnp.asarray(SEGMENTS)}
+
+
+def made(**changes: Any) -> Llama:
+    return Llama(replace(SMALL, **changes), rngs=nnx.Rngs(0))
+
+
+@pytest.fixture(scope="module")
+def model() -> Llama:
+    return made()
+
+
+@nnx.jit
+def logits(
+    model: Llama, tokens: Any, segment_ids: Any = None, positions: Any = None
+) -> jax.Array:
+    return model(tokens, segment_ids, positions)
+
+
+def gradients(model: Llama, **options: Any) -> tuple[float, list[np.ndarray[Any, Any]]]:
+    def loss(model: Llama) -> jax.Array:
+        return next_token_loss(model, BATCH, **options)[0]
+
+    value, grads = nnx.jit(nnx.value_and_grad(loss))(model)
+    return float(value), [np.asarray(x) for x in jax.tree.leaves(grads)]
+
+
+def check_same(
+    one: tuple[float, list[np.ndarray[Any, Any]]],
+    two: tuple[float, list[np.ndarray[Any, Any]]],
+) -> None:
+    assert one[0] == pytest.approx(two[0], rel=1e-5)
+    for a, b in zip(one[1], two[1], strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("preset", "number"),
+    [
+        ("tiny", 989_600),
+        ("small", 123_587_328),
+        ("medium", 359_842_816),
+        ("large", 1_235_585_024),
+        ("llama_3_2_1b", 1_235_814_400),
+    ],
+)
+def test_presets_have_the_stated_number_of_parameters(preset: str, number: int) -> None:
+    config = PRESETS[preset]()
+    shapes = nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
+
+    leaves = jax.tree.leaves(nnx.state(shapes, nnx.Param))
+    assert sum(leaf.size for leaf in leaves) == config.num_parameters == number
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("head_width", [None, 6])
+def test_the_number_of_parameters_follows_the_config(
+    tied: bool, head_width: int | None
+) -> None:
+    model = made(tied=tied, head_width=head_width)
+
+    leaves = jax.tree.leaves(nnx.state(model, nnx.Param))
+    assert sum(leaf.size for leaf in leaves) == model.config.num_parameters
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(1, 24), st.integers(0, 60))
+def test_no_token_depends_on_a_later_one(
+    model: Llama, changed: int, token: int
+) -> None:
+    other = TOKENS.copy()
+    other[:, changed:] = token
+
+    one, two = logits(model, TOKENS), logits(model, other)
+
+    np.testing.assert_allclose(one[:, :changed], two[:, :changed], atol=1e-5)
+
+
+def test_every_token_depends_on_the_first(model: Llama) -> None:
+    other = TOKENS.copy()
+    other[:, 0] = (other[:, 0] + 1) % 61
+
+    one, two = logits(model, TOKENS), logits(model, other)
+
+    assert bool(jnp.all(jnp.any(one != two, axis=-1)))
+
+
+@pytest.mark.parametrize("with_positions", [False, True])
+def test_a_document_has_the_logits_that_it_has_alone(
+    model: Llama, with_positions: bool
+) -> None:
+    counts = np.concatenate([np.arange(9), np.arange(8), np.arange(8)])
+    positions = np.tile(counts, (2, 1)) if with_positions else None
+
+    together = logits(model, TOKENS, SEGMENTS, positions)
+
+    for start, stop in ((0, 9), (9, 17), (17, 25)):
+        alone = logits(model, TOKENS[:, start:stop])
+        np.testing.assert_allclose(together[:, start:stop], alone, atol=1e-4)
+
+
+def test_without_segments_a_row_is_one_document(model: Llama) -> None:
+    one = jnp.ones_like(jnp.asarray(SEGMENTS))
+
+    np.testing.assert_allclose(
+        logits(model, TOKENS), logits(model, TOKENS, one), atol=1e-5
+    )
+
+
+@pytest.mark.skipif(jax.default_backend() != "gpu", reason="cuDNN needs a GPU")
+@pytest.mark.parametrize("masked", [False, True])
+def test_cudnn_gives_the_logits_of_xla(masked: bool) -> None:
+    segments = SEGMENTS if masked else None
+    sizes = {"width": 128, "init_std": 0.1, "dtype": "bfloat16"}
+
+    one = logits(made(**sizes), TOKENS, segments)
+    two = logits(made(**sizes, attention="cudnn"), TOKENS, segments)
+
+    np.testing.assert_allclose(one, two, atol=0.1)
+
+
+def test_rotated_products_depend_on_the_distance_alone() -> None:
+    query, key = jax.random.normal(jax.random.key(0), (2, 1, 1, 2, 8))
+    angles = jnp.arange(10.0)[None, :, None] * jnp.asarray([1.0, 0.1, 0.01, 0.001])
+    turned_query = rotate(jnp.repeat(query, 10, axis=1), angles)
+    turned_key = rotate(jnp.repeat(key, 10, axis=1), angles)
+
+    products = jnp.einsum("bqhc,bkhc->hqk", turned_query, turned_key)
+
+    np.testing.assert_allclose(products[:, 3, 1], products[:, 9, 7], rtol=1e-4)
+
+
+def test_activations_are_bfloat16_and_parameters_and_logits_float32() -> None:
+    model = made(dtype="bfloat16", init_std=0.02)
+
+    hidden = model.hidden(jnp.asarray(TOKENS))
+    grads = nnx.grad(lambda model: next_token_loss(model, BATCH)[0])(model)
+
+    assert hidden.dtype == jnp.bfloat16
+    assert model(jnp.asarray(TOKENS)).dtype == jnp.float32
+    for tree in (nnx.state(model, nnx.Param), grads):
+        assert {x.dtype for x in jax.tree.leaves(tree)} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize("remat", ["dots", "full"])
+def test_computing_again_changes_neither_loss_nor_gradients(
+    model: Llama, remat: Any
+) -> None:
+    check_same(gradients(made(remat=remat)), gradients(model))
+
+
+@pytest.mark.parametrize(("chunk", "tied"), [(7, True), (8, False), (100, True)])
+def test_chunks_change_neither_loss_nor_gradients(chunk: int, tied: bool) -> None:
+    model = made(tied=tied)
+
+    check_same(
+        gradients(model, loss_chunk=chunk, z_loss=1e-2), gradients(model, z_loss=1e-2)
+    )
+
+
+def temporary_bytes(chunk: int | None) -> int:
+    config = replace(SMALL, vocab_size=1 << 16, context=128)
+    graphdef, shapes = nnx.split(
+        nnx.eval_shape(lambda: Llama(config, rngs=nnx.Rngs(0)))
+    )
+
+    def loss(state: Any, tokens: jax.Array) -> jax.Array:
+        return next_token_loss(nnx.merge(graphdef, state), tokens, loss_chunk=chunk)[0]
+
+    tokens = jax.ShapeDtypeStruct((2, 129), jnp.int32)
+    compiled: Any = jax.jit(jax.grad(loss)).lower(shapes, tokens).compile()
+    return int(compiled.memory_analysis().temp_size_in_bytes)
+
+
+def test_chunks_bound_the_memory_of_the_logits() -> None:
+    whole = 4 * 2 * 128 * (1 << 16)
+
+    assert temporary_bytes(None) > whole
+    assert temporary_bytes(8) < whole / 2
+
+
+def by_hand(model: Llama, mask: np.ndarray[Any, Any]) -> tuple[float, float, float]:
+    """Return the sums of targets, cross-entropy and squared log-denominators."""
+    values = np.asarray(logits(model, TOKENS, SEGMENTS), np.float64)
+    count = loss = squares = 0.0
+    for row, column in np.ndindex(2, 24):
+        segment = SEGMENTS[row, column + 1]
+        if segment != SEGMENTS[row, column] or segment == 0:
+            continue
+        log_sum = float(np.log(np.exp(values[row, column]).sum()))
+        weight = float(mask[row, column + 1])
+        count += weight
+        chosen = float(values[row, column, TOKENS[row, column + 1]])
+        loss += weight * (log_sum - chosen)
+        squares += weight * log_sum**2
+    return count, loss, squares
+
+
+def test_the_loss_counts_the_targets_inside_documents(model: Llama) -> None:
+    mask = np.random.default_rng(1).integers(0, 2, TOKENS.shape).astype(np.uint8)
+    batch = {**BATCH, "loss_mask": jnp.asarray(mask), "source": jnp.zeros((2, 25))}
+
+    loss, scalars = next_token_loss(model, batch, z_loss=1e-2)
+
+    count, total, squares = by_hand(model, mask)
+    assert float(scalars["loss_weight"]) == count > 0
+    assert float(scalars["cross_entropy"]) == pytest.approx(total / count, rel=1e-5)
+    expected = (total + 1e-2 * squares) / count
+    assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_batch_without_targets_has_the_loss_zero(model: Llama) -> None:
+    loss, scalars = next_token_loss(
+        model, {**BATCH, "segment_ids": jnp.zeros_like(BATCH["segment_ids"])}
+    )
+
+    assert (float(loss), float(scalars["loss_weight"])) == (0.0, 0.0)
+
+
+def test_an_untrained_model_predicts_all_tokens_about_equally() -> None:
+    loss, scalars = next_token_loss(made(init_std=0.02), jnp.asarray(TOKENS))
+
+    assert float(loss) == pytest.approx(np.log(61), abs=0.1)
+    assert float(scalars["loss_weight"]) == TOKENS[:, 1:].size
+
+
+def test_a_sequence_beyond_the_context_is_an_error(model: Llama) -> None:
+    with pytest.raises(ValueError, match="40 columns, but the model's context is 32;"):
+        model(jnp.zeros((1, 40), jnp.int32))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_kv_heads": 3}, "num_heads=4 is not a multiple of num_kv_heads=3"),
+        ({"width": 18}, "width=18 is not a multiple of num_heads=4"),
+        ({"width": 12}, "a head has 3 channels"),
+        ({"hidden": 0}, "hidden of a model must be at least 1, got 0"),
+        ({"remat": "some"}, "remat of a model must be one of none, dots, full"),
+        ({"attention": "cudnn"}, 'attention="cudnn" needs dtype="bfloat16"'),
+    ],
+)
+def test_a_config_that_cannot_be_built_is_an_error(
+    changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        replace(SMALL, **changes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"preset": "huge"}, "preset 'huge' is unknown; the presets are tiny, small"),
+        ({"preset": "tiny", "widht": 8}, "'widht' is neither an argument of"),
+        ({"preset": "tiny", "warmup_steps": 10}, "warmup_steps=10 must be"),
+    ],
+)
+def test_wrong_arguments_of_the_recipe_are_errors(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        llama(total_steps=10, **arguments)
+
+
+def test_axes_of_the_config_annotate_every_matrix() -> None:
+    mesh = Mesh(np.asarray(jax.devices()[:1]).reshape(1, 1), ("data", "tensor"))
+    with jax.set_mesh(mesh):
+        model = made(tied=False, tensor_axis="tensor", fsdp_axis="data")
+
+    def spec(matrix: Any) -> Any:
+        return nnx.get_partition_spec(matrix.weight).get_value()
+
+    layer = model.model.layers[0]
+    attention, feed = layer.self_attn, layer.mlp
+    out_of_width = [attention.q_proj, attention.k_proj, attention.v_proj, model.lm_head]
+    out_of_width += [feed.gate_proj, feed.up_proj, model.model.embed_tokens]
+    assert {spec(matrix) for matrix in out_of_width} == {P("tensor", "data")}
+    assert {spec(x) for x in (attention.o_proj, feed.down_proj)} == {
+        P("data", "tensor")
+    }
+
+
+def test_the_recipe_decays_matrices_alone() -> None:
+    model, optimizer, _ = llama(
+        total_steps=10, preset="tiny", width=8, hidden=8, num_layers=1, warmup_steps=0
+    )
+    grads = jax.tree.map(jnp.zeros_like, nnx.state(model, nnx.Param))
+    before = model.model.embed_tokens.weight[...]
+
+    optimizer.update(model, grads)
+
+    assert bool(jnp.all(model.model.norm.weight[...] == 1))
+    after = model.model.embed_tokens.weight[...]
+    np.testing.assert_allclose(after, before * (1 - 6e-4 * 0.1), rtol=1e-6)
