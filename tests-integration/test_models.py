@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 from roxxel import Roxxel
 
 from .conftest import environment
@@ -85,6 +86,8 @@ def test_a_split_model_has_the_losses_of_one_device(
     alone = train(tmp_path, compilation_cache, "alone")
 
     assert len(alone) == 3
+    for row in rows(tmp_path / "alone"):
+        assert row["loss/self"] == pytest.approx(row["loss"])
     assert alone[2] < alone[0]
     for name, model_args in SPLITS.items():
         losses = train(tmp_path, compilation_cache, name, model_args, MESH)

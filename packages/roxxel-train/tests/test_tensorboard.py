@@ -44,6 +44,8 @@ def test_rows_are_scalars_at_their_steps(tmp_path: Path) -> None:
                 "step": 3,
                 "time": "2026-01-02T03:04:05.500+00:00",
                 "loss": 2.5,
+                "loss/code": 2.25,
+                "digest": "00000000000000ff",
                 "nan": float("nan"),
                 "tokens_by_source": {"self": 40, "code": 2},
                 "list": [1, 2],
@@ -58,6 +60,7 @@ def test_rows_are_scalars_at_their_steps(tmp_path: Path) -> None:
     assert found.pop("train/nan") != 0
     assert found == {
         "train/loss": 2.5,
+        "train/loss/code": 2.25,
         "train/tokens_by_source/self": 40,
         "train/tokens_by_source/code": 2,
     }

@@ -237,6 +237,11 @@ def test_the_loss_counts_the_targets_inside_documents(model: Llama) -> None:
     count, total, squares = by_hand(model, mask)
     assert float(scalars["loss_weight"]) == count > 0
     assert float(scalars["cross_entropy"]) == pytest.approx(total / count, rel=1e-5)
+    assert float(scalars["row_weight"].sum()) == count
+    by_row = scalars["row_loss"] * scalars["row_weight"]
+    assert float(by_row.sum()) == pytest.approx(total, rel=1e-5)
+    _, alone = next_token_loss(model, {name: x[:1] for name, x in batch.items()})
+    assert float(alone["row_loss"][0]) == pytest.approx(float(scalars["row_loss"][0]))
     expected = (total + 1e-2 * squares) / count
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 

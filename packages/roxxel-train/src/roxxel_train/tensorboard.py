@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _EVENTS: Any = event_pb2
 _SUMMARIES: Any = summary_pb2
 
-_NOT_DRAWN = ("kind", "step", "time")
+_NOT_DRAWN = ("kind", "step", "time", "digest", "digest_from")
 
 
 class TensorBoard:

@@ -22,7 +22,7 @@ def next_token_loss(
     z_loss: float = 0.0,
     loss_chunk: int | None = None,
 ) -> tuple[jax.Array, dict[str, jax.Array]]:
-    """Return the mean loss of the next tokens, and scalars for the trainer's log.
+    """Return the mean loss of the next tokens, and values for the trainer's log.
 
     With `segment_ids`, attention stays inside documents, and the first token of a
     document and padding (segment 0) do not count as targets.
@@ -38,8 +38,11 @@ def next_token_loss(
             pass computes these logits again. None keeps the logits of all columns.
 
     Returns:
-        A float32 scalar, and `loss_weight`, the number of targets that count. With
-        `z_loss` also `cross_entropy`, the loss without the second term.
+        A float32 scalar, and a dict: `loss_weight` is the number of targets that count,
+        and `row_loss` and `row_weight`, of shape (B,), are the mean cross-entropy and
+        the number of targets of each row, from which the trainer logs the loss of each
+        source. With `z_loss` the dict also has `cross_entropy`, the loss without the
+        second term.
     """
     fields = batch if isinstance(batch, Mapping) else {"tokens": batch}
     tokens, segments = fields["tokens"], fields.get("segment_ids")
@@ -56,15 +59,17 @@ def next_token_loss(
         None if positions is None else positions[:, :-1],
     )
     sums = _sums(hidden, model.output_matrix(), tokens[:, 1:], weights, loss_chunk)
-    count = weights.sum()
-    cross_entropy, z_term = (total / jnp.maximum(count, 1) for total in sums)
-    scalars: dict[str, jax.Array] = {"loss_weight": count}
-    if not z_loss:
-        return cross_entropy, scalars
-    return cross_entropy + z_loss * z_term, {
-        **scalars,
-        "cross_entropy": cross_entropy,
+    row_weight = weights.sum(axis=1)
+    count = row_weight.sum()
+    cross_entropy, z_term = (total.sum() / jnp.maximum(count, 1) for total in sums)
+    logged = {
+        "loss_weight": count,
+        "row_loss": sums[0] / jnp.maximum(row_weight, 1),
+        "row_weight": row_weight,
     }
+    if not z_loss:
+        return cross_entropy, logged
+    return cross_entropy + z_loss * z_term, {**logged, "cross_entropy": cross_entropy}
 
 
 def _sums(
@@ -74,7 +79,7 @@ def _sums(
     weights: jax.Array,
     chunk: int | None,
 ) -> tuple[jax.Array, jax.Array]:
-    """Return the weighted sums of cross-entropy and of the squared log-denominator."""
+    """Return sums by row of cross-entropy and of the squared log-denominator."""
     length = targets.shape[1]
     if chunk is None:
         return _chunk_sums(matrix, hidden, targets, weights)
@@ -96,7 +101,7 @@ def _sums(
     def add(sums: Any, part: Any) -> tuple[Any, None]:
         return jax.tree.map(jnp.add, sums, sums_of(matrix, part)), None
 
-    zeros = (jnp.zeros(()), jnp.zeros(()))
+    zeros = (jnp.zeros(targets.shape[0]), jnp.zeros(targets.shape[0]))
     return jax.lax.scan(add, zeros, tuple(map(cut, (hidden, targets, weights))))[0]
 
 
@@ -106,4 +111,5 @@ def _chunk_sums(
     logits = logits_of(hidden, matrix)
     log_sum = jax.nn.logsumexp(logits, axis=-1)
     chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    return ((log_sum - chosen) * weights).sum(), (log_sum**2 * weights).sum()
+    losses = (log_sum - chosen) * weights
+    return losses.sum(axis=1), (log_sum**2 * weights).sum(axis=1)

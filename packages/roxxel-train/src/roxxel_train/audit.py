@@ -1,0 +1,162 @@
+"""Compares what a run was fed with what its corpora hold now.
+
+The metrics rows of a run hold a digest of the batches that the devices received. The
+audit reads the same batches again and compares the digests, from one row to the next.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from random import Random
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_format import ShardError
+
+from roxxel_train.digest import add_step, batch_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from roxxel_curriculum import Sampler
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Steps whose batches are not those that the run was fed.
+
+    Attributes:
+        start: First step of the range.
+        stop: One past the last step.
+        damage: Steps of the range that read a damaged block, each with the error. Empty
+            if the sampler verifies no blocks, or if the checksums agree with the
+            changed tokens.
+
+    Example:
+        >>> str(Difference(10, 20, {12: "web_00000.rox: block 3 is damaged"}))
+        'steps 10 to 19 differ; step 12: web_00000.rox: block 3 is damaged'
+    """
+
+    start: int
+    stop: int
+    damage: Mapping[int, str]
+
+    def __str__(self) -> str:
+        """Return the difference as one line."""
+        steps = f"step {self.start} differs"
+        if self.stop > self.start + 1:
+            steps = f"steps {self.start} to {self.stop - 1} differ"
+        found = [f"step {step}: {error}" for step, error in self.damage.items()]
+        return "; ".join([steps, *found])
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The result of `audit`.
+
+    Attributes:
+        num_steps: Steps whose batches were read again.
+        differences: Ranges of steps that differ, in order.
+
+    Example:
+        >>> Audit(7, ()).is_sound
+        True
+    """
+
+    num_steps: int
+    differences: tuple[Difference, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether every batch that was read again is the one that the run was fed."""
+        return not self.differences
+
+
+def audit(
+    sampler: Sampler,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    steps: range | None = None,
+    sample: int | None = None,
+    workers: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Audit:
+    """Read batches of a run again, and compare them with the digests of its log.
+
+    Args:
+        sampler: The sampler of the run, such as `Trainer.sampler`, or one that the
+            run's `data_state` gives. A sampler with `check="blocks"` also names the
+            steps that read damaged blocks.
+        rows: The rows of `metrics.jsonl`.
+        steps: Compare only the intervals between rows that hold some of these steps.
+        sample: Compare only this many intervals, drawn by a fixed seed.
+        workers: Threads that read batches; by default one for each processor.
+        progress: Called with the number of steps read so far, and of all steps to read.
+
+    Returns:
+        The number of steps read again, and the ranges of steps that differ. A range is
+        the interval between two rows: `log_every=1` would name every step.
+
+    Raises:
+        ValueError: The rows hold no digest of these steps.
+        IndexError: A row names a step outside the run of the sampler.
+
+    Example:
+        >>> from roxxel_curriculum import Curriculum, Phase
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> sampler = Curriculum(PositionReader(999), [Phase(2, 2, 8)]).sampler(0)
+        >>> audit(sampler, [{"step": 2, "digest": "0" * 16}]).differences
+        (Difference(start=0, stop=2, damage={}),)
+    """
+    intervals = [
+        (first, last, (after - before) % (1 << 64))
+        for (first, before), (last, after) in pairwise(_digests(rows))
+        if steps is None or (first < steps.stop and steps.start < last)
+    ]
+    if not intervals:
+        raise ValueError(
+            "the metrics rows hold no digest of these steps; the run may have been "
+            "trained by an earlier version, or without the field 'tokens'"
+        )
+    if sample is not None and sample < len(intervals):
+        intervals = sorted(Random(0).sample(intervals, sample))
+    total = sum(last - first for first, last, _ in intervals)
+    done = 0
+    differences: list[Difference] = []
+    with ThreadPoolExecutor(workers or os.cpu_count()) as threads:
+        for first, last, fed in intervals:
+            digest, damage = 0, dict[int, str]()
+            read = threads.map(lambda step: _read(sampler, step), range(first, last))
+            for step, found in zip(range(first, last), read, strict=True):
+                if isinstance(found, str):
+                    damage[step] = found
+                else:
+                    digest = add_step(digest, step, found)
+                done += 1
+                if progress is not None:
+                    progress(done, total)
+            if damage or digest != fed:
+                differences.append(Difference(first, last, damage))
+    return Audit(total, tuple(differences))
+
+
+def _digests(rows: Iterable[Mapping[str, Any]]) -> Sequence[tuple[int, int]]:
+    """Return the digest after each step that has a row, and 0 at the first step."""
+    found: dict[int, int] = {}
+    for row in rows:
+        if isinstance(row.get("digest"), str):
+            found.setdefault(row.get("digest_from", 0), 0)
+            found[row["step"]] = int(row["digest"], 16)
+    return sorted(found.items())
+
+
+def _read(sampler: Sampler, step: int) -> int | str:
+    """Return the digest of a batch, or the error of a damaged block."""
+    try:
+        batch: Any = sampler.batch(step)
+    except ShardError as error:
+        return str(error)
+    is_dict = isinstance(batch, dict)
+    return batch_digest(cast("Any", batch)["tokens"] if is_dict else batch)

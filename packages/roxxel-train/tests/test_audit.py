@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import Roxxel
+from roxxel_train import data_state
+from roxxel_train.audit import audit
+
+from .helpers import rows, trainer
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PHASES = [Phase(6, 4, 9), Phase(4, 2, 17)]
+HEAD_BYTES = 4096
+
+
+def flip(folder: Path, token: int) -> None:
+    """Change one token of the only shard."""
+    [path] = folder.glob("data_*.rox")
+    content = bytearray(path.read_bytes())
+    content[HEAD_BYTES + token] ^= 1
+    path.write_bytes(content)
+
+
+def sampler_of(folder: Path, check: Any = "headers") -> Any:
+    curriculum = Curriculum(Roxxel(folder / "data_*.rox"), PHASES)
+    return curriculum.sampler(state=data_state(folder / "run"), check=check)
+
+
+def test_sound_run_has_no_differences(tmp_path: Path) -> None:
+    trainer(tmp_path, PHASES).run()
+    seen: list[tuple[int, int]] = []
+
+    found = audit(
+        sampler_of(tmp_path),
+        rows(tmp_path),
+        workers=2,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+
+    assert found.is_sound
+    assert found.num_steps == 10
+    assert seen == [(done, 10) for done in range(1, 11)]
+
+
+def test_token_flipped_after_the_run_is_named_by_its_steps(tmp_path: Path) -> None:
+    trainer(tmp_path, PHASES).run()
+    wanted = sampler_of(tmp_path).windows(4)
+    flip(tmp_path, int(wanted.start[2]) + 5)
+
+    [plain] = audit(sampler_of(tmp_path), rows(tmp_path), workers=2).differences
+    exact = audit(sampler_of(tmp_path, "blocks"), rows(tmp_path), workers=2)
+
+    assert (plain.start, plain.stop, plain.damage) == (3, 6, {})
+    assert str(plain) == "steps 3 to 5 differ"
+    named = {
+        step: text for one in exact.differences for step, text in one.damage.items()
+    }
+    assert 4 in named
+    assert "block" in named[4]
+
+
+def test_steps_and_sample_choose_the_intervals(tmp_path: Path) -> None:
+    trainer(tmp_path, PHASES).run()  # rows after 1, 3, 6, 9 and 10 updates
+
+    of_steps = audit(sampler_of(tmp_path), rows(tmp_path), steps=range(4, 7))
+    sampled = audit(sampler_of(tmp_path), rows(tmp_path), sample=2)
+
+    assert of_steps.num_steps == 6
+    assert 2 <= sampled.num_steps <= 6
+
+
+def test_run_continued_from_an_older_checkpoint_is_audited_from_there(
+    tmp_path: Path,
+) -> None:
+    trainer(tmp_path, PHASES, log_every=1).run()
+    digests = {row["step"]: int(row["digest"], 16) for row in rows(tmp_path)}
+    late = [
+        {
+            "step": step,
+            "digest": f"{(digests[step] - digests[4]) % 2**64:016x}",
+            "digest_from": 4,
+        }
+        for step in (6, 10)
+    ]
+
+    assert audit(sampler_of(tmp_path), late).num_steps == 6
+    assert audit(sampler_of(tmp_path), late).is_sound
+
+
+def test_rows_without_a_digest_are_an_error(tmp_path: Path) -> None:
+    trainer(tmp_path, PHASES).run()
+
+    with pytest.raises(ValueError, match="hold no digest of these steps"):
+        audit(sampler_of(tmp_path), [{"step": 3}])
