@@ -154,12 +154,7 @@ def test_resumed_run_has_the_rows_of_an_unbroken_run(tmp_path: Path) -> None:
     data = curriculum(tmp_path)
     with pytest.raises(RuntimeError, match="it tripped"):
         trainer(tmp_path / "a", curriculum=data, **options).run()
-    trainer(
-        tmp_path / "a",
-        curriculum=data,
-        mesh=mesh_of(8),
-        **{key: value for key, value in options.items() if key != "mesh"},
-    ).run()
+    trainer(tmp_path / "a", curriculum=data, mesh=mesh_of(8), **options).run()
     trainer(tmp_path / "b", curriculum=data, **options).run()
 
     ours = [(row["step"], losses(row), row["digest"]) for row in rows(tmp_path / "a")]
@@ -170,14 +165,12 @@ def test_resumed_run_has_the_rows_of_an_unbroken_run(tmp_path: Path) -> None:
 
 def test_source_that_an_edit_adds_has_a_loss_from_then_on(tmp_path: Path) -> None:
     data = curriculum(tmp_path)
-    web, code = data.sampler(0), corpus(tmp_path)
-    del web
     first = Curriculum(data.primary_streamer, [Phase(8, 16, 9)])
     trainer(tmp_path, curriculum=first, loss_fn=by_position, log_every=4).run()
     grown = Curriculum(
         data.primary_streamer,
         [Phase(8, 16, 9), Phase(4, 16, 9, {"self": 0.5, "more": 0.5})],
-        {"more": code},
+        {"more": corpus(tmp_path)},
     )
     trainer(tmp_path, curriculum=grown, loss_fn=by_position, log_every=4).run()
 
