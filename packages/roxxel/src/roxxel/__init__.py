@@ -63,6 +63,7 @@ __all__ = [
     "BatchRow",
     "BestRule",
     "BucketError",
+    "CacheStatus",
     "CachedDataset",
     "CheckpointBucketError",
     "CheckpointDamagedError",
