@@ -43,7 +43,11 @@ def ray(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
     """Ray, connected to a cluster of two raylets with a core each."""
     del bucket
     with pytest.MonkeyPatch.context() as patch:
+        # Paths of sockets are short, so this one is too.
+        folder = tmp_path_factory.mktemp("r")
+        (folder / "ray").mkdir()
         for name, value in {
+            "RAY_TMPDIR": str(folder),
             "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else a file in the home
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
@@ -58,9 +62,9 @@ def ray(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]
             "object_store_memory": 80 << 20,
             "include_dashboard": False,
         }
-        folder = str(tmp_path_factory.mktemp("r"))  # Paths of sockets are short.
         cluster = clusters.Cluster(
-            initialize_head=True, head_node_args={**node, "temp_dir": folder}
+            initialize_head=True,
+            head_node_args={**node, "temp_dir": str(folder / "ray")},
         )
         try:
             cluster.add_node(**node)

@@ -10,8 +10,9 @@ from pathlib import Path
 def test_reading_from_a_bucket() -> None:
     program = Path(__file__).with_name("bucket_read.py")
     small = ("--mib", "4", "--steps", "30", "--shapes", "4x257", "--latency-ms", "5")
+    loaders = ("--loaders", "cached", "disk")
     done = subprocess.run(
-        [sys.executable, str(program), *small, "--step-ms", "1"],
+        [sys.executable, str(program), *small, *loaders, "--step-ms", "1"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -20,8 +21,9 @@ def test_reading_from_a_bucket() -> None:
 
     lines = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [
-        "4x257 roxxel from step 0",
-        "4x257 roxxel from step 1836",
+        "4x257 cached from step 0",
+        "4x257 cached from step 1836",
+        "4x257 cached from step 0, cache full",
         "4x257 disk from step 0",
         "4x257 disk from step 1836",
     ]

@@ -9,6 +9,9 @@ then from 90 % of the run, with an empty cache each time. For each the report sa
 - `bytes`: bytes of objects that were fetched, over the bytes of the batches;
 - `disk`: bytes on the disk at the end.
 
+`cached` is Roxxel with a cache that is empty at first; its third row begins with the
+whole corpus in the cache.
+
 `disk` is Roxxel without the server: its share of waiting is that of the loop itself.
 Server and loader share the cores of this machine, so their CPU time is in the figures.
 
@@ -26,14 +29,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
+
+from roxxel_format import Roxxel
 
 sys.path.append(str(Path(__file__).parents[1]))
 from buckets import running_bucket, set_faults, stats
 
 PEERS = Path(__file__).with_name("peers")
-LOADERS = ("roxxel", "disk", "streaming", "litdata")
+LOADERS = ("roxxel", "cached", "disk", "streaming", "litdata")
 SHAPES = ("16x1025", "1x32769")
 DOCUMENT_BYTES = 100_000
 WARM_UP = 20
@@ -47,7 +53,7 @@ def main() -> None:
     parser.add_argument("--shard-kib", type=int, default=512)
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
     parser.add_argument(
-        "--loaders", nargs="+", choices=LOADERS, default=["roxxel", "disk"]
+        "--loaders", nargs="+", choices=LOADERS, default=["roxxel", "cached", "disk"]
     )
     parser.add_argument("--latency-ms", type=float, default=30)
     parser.add_argument("--step-ms", type=float, default=10)
@@ -85,15 +91,30 @@ def measure(options: argparse.Namespace, shape: str, folder: Path, port: int) ->
                 for _ in range(options.rounds)
             ]
             report(f"{shape} {loader} from step {start}", found)
+        if loader == "cached":
+            again = job | {"steps": min(options.steps, num_steps - 1)}
+            found = [
+                one(options, loader, again, port, is_full=True)
+                for _ in range(options.rounds)
+            ]
+            report(f"{shape} {loader} from step 0, cache full", found)
 
 
 def one(
-    options: argparse.Namespace, loader: str, job: dict[str, Any], port: int
+    options: argparse.Namespace,
+    loader: str,
+    job: dict[str, Any],
+    port: int,
+    *,
+    is_full: bool = False,
 ) -> dict[str, float]:
     cache = Path(job["cache"])
     if cache.exists():
         shutil.rmtree(cache)
     cache.mkdir()
+    if is_full:
+        set_faults(port)
+        fill(cache)
     set_faults(port, latency_s=options.latency_ms / 1000)
     printed = call(loader, {"do": "read"} | job)
     found = json.loads(printed.splitlines()[-1])
@@ -111,10 +132,19 @@ def one(
     }
 
 
+def fill(cache: Path) -> None:
+    with Roxxel("s3://data/web_*.rox", cache=cache) as corpus:
+        corpus.read([0], 1)
+        while (status := corpus.cache_status()) and status.state == "copying":
+            time.sleep(0.05)
+    assert status is not None
+    assert status.state == "complete"
+
+
 def call(loader: str, given: dict[str, Any]) -> str:
     script = PEERS / f"bucket_{loader}.py"
     with_uv = ["uv", "run", "--quiet", "--no-project", "--script"]
-    start = [sys.executable] if loader in {"roxxel", "disk"} else with_uv
+    start = [sys.executable] if loader in {"roxxel", "cached", "disk"} else with_uv
     done = subprocess.run(
         [*start, str(script), json.dumps(given)],
         stdout=subprocess.PIPE,

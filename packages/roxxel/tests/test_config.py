@@ -104,6 +104,8 @@ configs = st.builds(
         st.builds(EvalConfig, sources, schedules),
         min_size=1,
     ),
+    cache=texts,
+    cache_bytes=st.none() | counts,
 )
 
 
@@ -167,6 +169,11 @@ weights = { self = 0.5, code = 0.5 }
         ("model = 'tiny'" + SMALLEST, "model must be \"module:function\", got 'tiny'"),
         ("model = 'a b:c'" + SMALLEST, 'model must be "module:function"'),
         ("model = 'a:'" + SMALLEST, 'model must be "module:function"'),
+        (
+            "cache = 'c'\ncache_bytes = '5 GB'" + SMALLEST,
+            'cache_bytes must be bytes, 1 or more, such as 4096, "64K", "1M", "2G" or',
+        ),
+        ("cache_bytes = 5" + SMALLEST, "cache_bytes is given without cache; write"),
         ("trainer = 3" + SMALLEST, "trainer must be a table, got 3"),
         (
             SMALLEST + "[trainer]\nlog_every = 0",
@@ -305,6 +312,15 @@ def test_paths_are_relative_to_the_file(
     held_out = open_eval_curriculum(config)
     assert isinstance(held_out, Curriculum)
     assert held_out.total_steps == 1
+
+
+def test_a_cache_is_only_for_corpora_in_buckets(tmp_path: Path) -> None:
+    text = "cache = 'copies'\ncache_bytes = '2G'\n" + CONFIG
+    config = load_config(write_project(tmp_path, text))
+
+    assert config.cache_bytes == 2 << 30
+    assert open_curriculum(config).total_steps == 6
+    assert not (tmp_path / "copies").exists()
 
 
 def test_a_list_of_paths_is_one_corpus(tmp_path: Path) -> None:

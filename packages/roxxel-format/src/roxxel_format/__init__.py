@@ -5,6 +5,7 @@ checksum for every block. `Roxxel` writes a corpus from any iterator of document
 reads a corpus as one line of tokens. The package depends only on numpy.
 """
 
+from roxxel_format._read.cached import CacheStatus
 from roxxel_format._read.shard import Shard
 from roxxel_format._read.verify import VerifyReport
 from roxxel_format._version import __version__
@@ -16,6 +17,7 @@ from roxxel_format.protocol import TokenReader
 
 __all__ = [
     "BucketError",
+    "CacheStatus",
     "ChecksumError",
     "Roxxel",
     "Shard",

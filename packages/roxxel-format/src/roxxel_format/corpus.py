@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from operator import index as as_index
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
+from roxxel_format._read.cached import CachedFiles
 from roxxel_format._read.line import each_at
 from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from roxxel_format._read.cached import CacheStatus
     from roxxel_format._read.columns import Column
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
@@ -60,6 +63,12 @@ class Roxxel:
             many corpora are open.
         version: Fingerprint of the version to read. Default: the current version.
         timeout_s: Seconds after which a request to a bucket fails.
+        cache: A folder on a local disk. The shards of a corpus in a bucket are copied
+            there in the background from the first read on; a shard that has arrived is
+            read from the disk. Processes and corpora may share a folder; later runs use
+            its copies.
+        cache_bytes: Maximum size of this folder. Copies that no open corpus uses make
+            room for new ones. Default: 5 % of the disk stays free.
 
     Example:
         >>> corpus = Roxxel("wiki_*.rox")
@@ -76,8 +85,18 @@ class Roxxel:
         max_maps: int | None = None,
         version: str | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
-        self._lazy = LazyReader(absolute(filepath), check, max_maps, version, timeout_s)
+        self._lazy = LazyReader(
+            absolute(filepath),
+            check,
+            max_maps,
+            version,
+            timeout_s,
+            None if cache is None else str(Path(cache).absolute()),
+            None if cache_bytes is None else as_index(cache_bytes),
+        )
 
     def with_check(self, check: Check) -> Self:
         """Return the same corpus and version with another check.
@@ -308,6 +327,11 @@ class Roxxel:
                 f"seq_len and batch_size must be positive, got {seq_len}, {batch_size}"
             )
         return self.num_tokens // (seq_len * batch_size)
+
+    def cache_status(self) -> CacheStatus | None:
+        """Return how much of the corpus is in its cache; None without a cache."""
+        files = self._open().contents.files
+        return files.status if isinstance(files, CachedFiles) else None
 
     def document_lengths(self) -> Lengths:
         """Count the documents by length; reads the whole document index."""

@@ -146,6 +146,14 @@ class Contents:
 
     def open_shard(self, number: int) -> ShardMap:
         """Open a shard; raise ShardError if its file changed since this version."""
+        try:
+            return self._open_shard(number)
+        except ShardError:
+            if not self.files.discard(self.paths[number]):
+                raise
+        return self._open_shard(number)
+
+    def _open_shard(self, number: int) -> ShardMap:
         path = self.paths[number]
         try:
             shard = ShardMap(self.files.open(path, self.shards.num_bytes[number]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -56,9 +56,15 @@ class OpenFile(Protocol):
 
 
 class Files(Protocol):
-    """Opens the files of one corpus."""
+    """Opens the files of one corpus.
 
-    is_remote: bool
+    `is_remote` is true while any shard is read by ranges.
+    """
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether any shard is read by ranges."""
+        ...
 
     def open(self, path: str, num_bytes: int | None = None) -> OpenFile:
         """Open a file.
@@ -70,6 +76,17 @@ class Files(Protocol):
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Prefetch the ranges of a file that opening it reads."""
+        ...
+
+    def take_moved(self) -> Sequence[int]:
+        """Return shards that must be opened again, since their copies came or went."""
+        ...
+
+    def discard(self, path: str) -> bool:
+        """Remove the damaged local copy of a shard, if any; return whether it did.
+
+        `path` is the URL of the shard, or the path of its copy.
+        """
         ...
 
     def release(self) -> None:

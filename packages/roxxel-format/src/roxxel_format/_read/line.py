@@ -58,8 +58,9 @@ class Line(Generic[_T]):
 
     `bounds[i]` is the index of the first item of file i; the last entry is the number
     of all items. `open_file` opens a file by its number. `piece` checks the size of an
-    open file and returns its items. Up to `max_maps` files stay open; None means this
-    line's share of the process's descriptors.
+    open file and returns its items. `is_mapped` says whether a file needs descriptors.
+    Up to `max_maps` such files stay open; None means this line's share of the process's
+    descriptors.
     """
 
     def __init__(
@@ -69,12 +70,13 @@ class Line(Generic[_T]):
         open_file: Callable[[int], _T],
         piece: Callable[[_T], Piece],
         max_maps: int | None,
+        is_mapped: Callable[[_T], bool] = lambda _: True,
     ) -> None:
         self.dtype = dtype
         self._bounds = bounds
         self._piece = piece
         self._limit = map_limit(max_maps)
-        self._files = MapCache(open_file, self._limit)
+        self._files = MapCache(open_file, self._limit, is_mapped)
         self._kept = _KeptPieces(0.0, {})
         register(self)
 
@@ -146,6 +148,11 @@ class Line(Generic[_T]):
     def is_open(self, number: int) -> bool:
         """Return whether a file is open."""
         return number in self._files
+
+    def evict(self, number: int) -> None:
+        """Close a file; the next read opens it again."""
+        self._files.evict(number)
+        self._kept = _KeptPieces(0.0, {})
 
     def release(self) -> None:
         """Release all maps; the next read opens the files again."""

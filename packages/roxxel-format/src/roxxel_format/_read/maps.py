@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _OPTIONS: dict[str, Any] = {"trackfd": False} if sys.version_info >= (3, 13) else {}
 
 _MOST_MAPS = 4096
+_MOST_REMOTE_FILES = 4096
 _DESCRIPTORS_PER_MAP = 2
 
 _T = TypeVar("_T")
@@ -186,33 +187,52 @@ def with_room(make: Callable[[], _R]) -> _R:
 class MapCache(Generic[_T]):
     """The open files of a corpus, by number. Safe to use from many threads.
 
-    The cache keeps the `max_maps()` most recently used files. An evicted file stays
-    mapped until the last array over its map is deleted.
+    The cache keeps the `max_maps()` most recently used mapped files, and up to 4096
+    files in buckets, which need no descriptors. An evicted file stays mapped until the
+    last array over its map is deleted.
     """
 
-    def __init__(self, make: Callable[[int], _T], max_maps: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        make: Callable[[int], _T],
+        max_maps: Callable[[], int],
+        is_mapped: Callable[[_T], bool],
+    ) -> None:
         self._make = make
         self._max_maps = max_maps
+        self._is_mapped = is_mapped
         self._maps: OrderedDict[int, _T] = OrderedDict()
+        self._remote: OrderedDict[int, _T] = OrderedDict()
 
     def __getitem__(self, number: int) -> _T:
         """Return file `number`; open it if it is not in the cache."""
-        maps = self._maps
-        found = maps.get(number)
+        found = self._maps.get(number)
+        if found is None:
+            found = self._remote.get(number)
         if found is None:
             # If two threads open a file at once, the second replaces the first.
             found = with_room(lambda: self._make(number))
-            maps[number] = found
+        if self._is_mapped(found):
+            files, most = self._maps, self._max_maps()
+        else:
+            files, most = self._remote, _MOST_REMOTE_FILES
+        files[number] = found
         with contextlib.suppress(KeyError):  # Another thread may have evicted the file.
-            maps.move_to_end(number)
-            while len(maps) > self._max_maps():
-                maps.popitem(last=False)
+            files.move_to_end(number)
+            while len(files) > most:
+                files.popitem(last=False)
         return found
 
     def __contains__(self, number: int) -> bool:
         """Return whether a file is in the cache."""
-        return number in self._maps
+        return number in self._maps or number in self._remote
+
+    def evict(self, number: int) -> None:
+        """Evict a file; the next use opens it again."""
+        self._maps.pop(number, None)
+        self._remote.pop(number, None)
 
     def clear(self) -> None:
         """Evict all files."""
         self._maps.clear()
+        self._remote.clear()

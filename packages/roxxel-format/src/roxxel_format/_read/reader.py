@@ -11,11 +11,12 @@ import os
 import threading
 from bisect import bisect_right
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
 
+from roxxel_format._read.cached import cached
 from roxxel_format._read.columns import Column
 from roxxel_format._read.line import (
     Line,
@@ -30,10 +31,12 @@ from roxxel_format._read.remote import run_later
 from roxxel_format._read.views import span_rows
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
-from roxxel_format.errors import ShardError
+from roxxel_format._store.cache_folder import CacheFolder
+from roxxel_format._store.urls import is_url
+from roxxel_format.errors import ChecksumError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 Check = Literal["headers", "blocks"]
+_R = TypeVar("_R")
 
 _GAP_BYTES = 32 << 10
 """Largest gap in bytes between windows that one request prefetches."""
@@ -51,7 +55,6 @@ begin inside a page."""
 
 
 _WINDOWS_AT_ONCE = 128
-_MOST_REMOTE_FILES = 4096
 
 
 @dataclass
@@ -68,6 +71,8 @@ class LazyReader:
     max_maps: int | None
     version: str | None
     timeout_s: float
+    cache: str | None = None
+    cache_bytes: int | None = None
     pinned: str | None = None
     opened: CorpusReader | None = None
     # Locks for opening and closing, one for each process: a lock that another thread
@@ -81,6 +86,7 @@ class LazyReader:
             raise ValueError(f"max_maps must be at least 1, got {self.max_maps}")
         if not self.timeout_s > 0:
             raise ValueError(f"timeout_s must be positive, got {self.timeout_s}")
+        self._check_cache()
         if self.check not in ("headers", "blocks"):
             raise ValueError(f'check must be "headers" or "blocks", got {self.check!r}')
 
@@ -96,6 +102,10 @@ class LazyReader:
                     lambda: open_corpus(self.filepath, version, self.timeout_s)
                 )
                 self.pinned = contents.fingerprint
+                if self.cache is not None:
+                    contents = cached(
+                        contents, CacheFolder(self.cache, self.cache_bytes)
+                    )
                 is_checked = self.check == "blocks"
                 self.opened = CorpusReader(
                     contents, checked=is_checked, max_maps=self.max_maps
@@ -108,6 +118,19 @@ class LazyReader:
             if self.opened is not None:
                 self.opened.release()
                 self.opened = None
+
+    def _check_cache(self) -> None:
+        if self.cache_bytes is not None and self.cache_bytes < 1:
+            raise ValueError(f"cache_bytes must be at least 1, got {self.cache_bytes}")
+        if self.cache is None:
+            if self.cache_bytes is not None:
+                raise ValueError("cache_bytes is given without cache; pass a folder")
+            return
+        path = self.filepath if isinstance(self.filepath, str) else self.filepath[0]
+        if not is_url(path):
+            raise ValueError(
+                f"{path}: is on a disk, where a cache has no use; leave cache out"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"opened": None, "_locks": {}}
@@ -127,14 +150,13 @@ class CorpusReader:
         self, contents: Contents, *, checked: bool, max_maps: int | None
     ) -> None:
         self.contents = contents
-        if max_maps is None and contents.files.is_remote:
-            max_maps = _MOST_REMOTE_FILES  # They need no descriptors.
         self._line = Line(
             contents.bounds,
             contents.dtype,
             contents.open_shard,
             lambda shard: shard.piece(checked=checked),
             max_maps,
+            lambda shard: shard.is_mapped,
         )
         self._checked = checked
         self._max_maps = max_maps
@@ -166,22 +188,23 @@ class CorpusReader:
     ) -> Tokens:
         """Return windows; see `Roxxel.read`."""
         begins, length = parse_windows(starts, length, len(self._line))
-        if self.contents.files.is_remote:
-            self._request(begins, length, is_urgent=True)
         wanted = result_dtype((len(begins), length), dtype, out, self._line.dtype)
         limits = self._limits_of(wanted)
-        if limits is None:
-            return self._line.read(begins, length, wanted, out)
+        check = None
+        if limits is not None:
+            check = partial(self._check_values, starts=begins, limits=limits)
 
-        def check(rows: Tokens) -> None:
-            self._check_values(rows, begins, limits)
+        def read() -> Tokens:
+            if self.contents.files.is_remote:
+                self._request(begins, length, is_urgent=True)
+            return self._line.read(begins, length, wanted, out, check)
 
-        return self._line.read(begins, length, wanted, out, check)
+        return self._without_damaged_copies(read)
 
     def token_range(self, start: int, stop: int) -> Tokens:
         """Return tokens `[start, stop)`: a view of one shard, or a copy of several."""
         check_range(start, stop, len(self._line))
-        return self._line.range(start, stop)
+        return self._without_damaged_copies(lambda: self._line.range(start, stop))
 
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return start, stop and separator length; see `Roxxel.document_range`."""
@@ -233,6 +256,21 @@ class CorpusReader:
         for span in _stretches(begins, length, self._line.dtype.itemsize):
             for number, start, stop in self._line.parts(*span):
                 self._line.file(number).will_need(start, stop)
+
+    def _use_copies(self) -> None:
+        """Close shards whose copies came or went; the next read opens them again."""
+        for number in self.contents.files.take_moved():
+            self._line.evict(number)
+
+    def _without_damaged_copies(self, read: Callable[[], _R]) -> _R:
+        """Return `read()`; if a copy is damaged, read the shard in its bucket."""
+        while True:
+            self._use_copies()
+            try:
+                return read()
+            except ChecksumError as error:
+                if not self.contents.files.discard(error.path):
+                    raise
 
     def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
         """Request windows from a bucket, the first windows first.

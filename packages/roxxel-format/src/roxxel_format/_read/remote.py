@@ -27,7 +27,7 @@ from roxxel_format._store.bucket import Answer, read_object
 from roxxel_format.errors import BucketError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -148,6 +148,15 @@ class RemoteFiles:
         """
         span = (0, num_bytes)
         return _fetcher.take(self._owner, url, span, self.timeout_s).size
+
+    def take_moved(self) -> Sequence[int]:
+        """Return no shards: there are no copies."""
+        return ()
+
+    def discard(self, path: str) -> bool:
+        """Remove nothing: there are no copies."""
+        del path
+        return False
 
     def release(self) -> None:
         """Forget what was requested ahead."""

@@ -126,6 +126,11 @@ class ShardMap:
         return self._file.path
 
     @property
+    def is_mapped(self) -> bool:
+        """Whether the file is on a disk."""
+        return self._file.is_mapped
+
+    @property
     def tokens(self) -> Tokens:
         """All items: a read-only view, shape `(num_tokens,)`."""
         self._file.check_size()
@@ -403,6 +408,15 @@ class LocalFiles:
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
         """Do nothing: opening a local file is quick."""
+
+    def take_moved(self) -> Sequence[int]:
+        """Return no shards: there are no copies."""
+        return ()
+
+    def discard(self, path: str) -> bool:
+        """Remove nothing: there are no copies."""
+        del path
+        return False
 
     def release(self) -> None:
         """Do nothing: the system keeps what was prefetched."""

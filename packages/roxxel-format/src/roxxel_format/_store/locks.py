@@ -1,39 +1,27 @@
-"""Locks between processes: `flock` on files beside the manifest.
-
-The system releases a lock when its process ends or is killed. A locked file may be
-renamed or removed: a draft when it is complete, and the lock files of a corpus if there
-is no manifest. A process that waited for such a file would get a lock that no other
-process sees, so `_locked` checks that a locked file still has its name.
-"""
+"""Locks between the writers of a corpus, on files beside the manifest."""
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import fcntl
-import os
 from typing import TYPE_CHECKING
 
+from roxxel_format._store.flock import held
 from roxxel_format._store.local import draft_path
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
     from contextlib import AbstractContextManager
-    from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
-
-_NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 def committing(name: CorpusName) -> AbstractContextManager[None]:
     """Wait for and hold the lock that protects the manifest."""
-    return _held(name.commit_lock, fcntl.LOCK_EX)
+    return held(name.commit_lock, fcntl.LOCK_EX)
 
 
 def writing(name: CorpusName) -> AbstractContextManager[None]:
     """Wait for `clean`, and hold the lock that keeps it from removing new shards."""
-    return _held(name.write_lock, fcntl.LOCK_SH)
+    return held(name.write_lock, fcntl.LOCK_SH)
 
 
 def alone(name: CorpusName) -> AbstractContextManager[None]:
@@ -45,86 +33,5 @@ def alone(name: CorpusName) -> AbstractContextManager[None]:
     busy = f"{name.pattern}: a write of this corpus is in progress; wait for it"
     operation = fcntl.LOCK_EX | fcntl.LOCK_NB
     if name.manifest is None:
-        return _held(draft_path(name.single), operation, busy)
-    return _held(name.write_lock, operation, busy, wait_for_exclusive=True)
-
-
-def is_locked(path: Path) -> bool:
-    """Return whether another writer has locked a file."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-    finally:
-        os.close(fd)
-    return False
-
-
-@contextlib.contextmanager
-def _held(
-    path: Path, operation: int, busy: str = "", *, wait_for_exclusive: bool = False
-) -> Generator[None]:
-    fd = _locked(path, operation, busy, wait_for_exclusive=wait_for_exclusive)
-    try:
-        yield
-    finally:
-        os.close(fd)
-
-
-def _locked(path: Path, operation: int, busy: str, *, wait_for_exclusive: bool) -> int:
-    """Lock a file, and return its descriptor; `operation` is the argument of `flock`.
-
-    With LOCK_NB, raises BlockingIOError with the text `busy` if the lock is held. With
-    `wait_for_exclusive`, waits for an exclusive holder instead: only `clean` holds the
-    lock exclusively, for a short time. Writers share the lock for a long time.
-    """
-    while True:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(fd, operation)
-            if _is_same_file(fd, path):
-                return fd
-        except BlockingIOError:
-            is_shared = _can_share(fd)
-            os.close(fd)
-            if wait_for_exclusive and not is_shared:
-                with _held(path, fcntl.LOCK_SH):
-                    continue
-            raise BlockingIOError(busy) from None
-        except OSError as error:
-            os.close(fd)
-            if error.errno not in _NO_LOCKS:
-                raise
-            raise OSError(
-                error.errno,
-                "this file system has no working flock, so two writers would "
-                "not exclude each other; write the corpus on another disk and copy it "
-                "here",
-                str(path),
-            ) from error
-        except BaseException:
-            os.close(fd)
-            raise
-        os.close(fd)  # Try again: the file was renamed or removed during the wait.
-
-
-def _can_share(fd: int) -> bool:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_same_file(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except FileNotFoundError:
-        return False
+        return held(draft_path(name.single), operation, busy)
+    return held(name.write_lock, operation, busy, wait_for_exclusive=True)

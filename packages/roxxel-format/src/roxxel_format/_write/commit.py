@@ -34,8 +34,9 @@ from roxxel_format._spec.tables import (
     is_of_several,
 )
 from roxxel_format._store.corpus_name import own_names, shards_of, spellings
+from roxxel_format._store.flock import is_locked
 from roxxel_format._store.local import draft_path, drafted_name, names_in, sync_folder
-from roxxel_format._store.locks import alone, committing, is_locked
+from roxxel_format._store.locks import alone, committing
 from roxxel_format._store.output import replace_file
 from roxxel_format._store.reading import read_file
 from roxxel_format.errors import ManifestError, OldShardError, ShardError

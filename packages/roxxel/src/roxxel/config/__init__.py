@@ -5,6 +5,8 @@ An example::
     model = "model:make"            # returns (model, optimizer, loss_fn)
     save_path = "runs/first"        # paths are relative to the file
     seed = 0
+    cache = "/local/ssd"            # copies of corpora in buckets; omit for none
+    cache_bytes = "200G"            # of this folder at most
 
     [sources]
     self = "data/web_*.rox"         # primary corpus: a file, folder, pattern or list
@@ -57,7 +59,7 @@ from roxxel.config._open import (
 )
 from roxxel.config._parse import load_config, parse_config
 from roxxel.config._text import config_text, keep_config, newest_config
-from roxxel.config._trainer import make_trainer
+from roxxel.config._trainer import make_model, make_trainer
 
 __all__ = [
     "ConfigError",
@@ -68,6 +70,7 @@ __all__ = [
     "config_text",
     "keep_config",
     "load_config",
+    "make_model",
     "make_trainer",
     "newest_config",
     "open_curriculum",

@@ -117,6 +117,8 @@ class RunConfig:
         mesh: The mesh of devices; None splits batches over all devices.
         eval: Data of the held-out loss, or of several by name; None if the run has no
             held-out loss.
+        cache: Folder for copies of the corpora in buckets; None for no copies.
+        cache_bytes: Maximum size of this folder; see `Roxxel`.
 
     >>> from roxxel.config import parse_config
     >>> toml = '''
@@ -140,6 +142,8 @@ class RunConfig:
     trainer: TrainerOptions = TrainerOptions()
     mesh: MeshConfig | None = None
     eval: EvalConfig | Mapping[str, EvalConfig] | None = None
+    cache: str | None = None
+    cache_bytes: int | None = None
 
     @property
     def held_out(self) -> dict[str, EvalConfig]:

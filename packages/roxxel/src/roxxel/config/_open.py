@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Curriculum, CurriculumError
 from roxxel_format import Roxxel
@@ -83,7 +83,11 @@ def _curriculum(
     for name, texts in sources.items():
         paths = [config.corpus(text) for text in texts]
         # The repr of a corpus in errors then shows a path, not a list of one path.
-        corpora[name] = Roxxel(paths[0] if len(paths) == 1 else paths)
+        cached: dict[str, Any] = {}
+        if config.cache is not None and isinstance(paths[0], str):  # A URL.
+            folder = config.path(config.cache)
+            cached = {"cache": folder, "cache_bytes": config.cache_bytes}
+        corpora[name] = Roxxel(paths[0] if len(paths) == 1 else paths, **cached)
     primary = corpora.pop("self")
     try:
         return schedule.curriculum(primary, corpora)

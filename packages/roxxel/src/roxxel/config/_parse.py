@@ -5,6 +5,7 @@ For each TOML table, a dict maps the keys to the checks of their values (`Kind`)
 
 from __future__ import annotations
 
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from roxxel.config._declaration import (
 
 if TYPE_CHECKING:
     import os
+
+_SIZE_TEXT = re.compile(r"([0-9]+)([KMGT]?)")
 
 Kind = Callable[[Any], Any]
 """Checks a value and returns the value to store, or raises `_Expected`."""
@@ -79,6 +82,14 @@ def _is_span(value: Any) -> bool:
     return _is_list_of(int, value) and len(value) == 2 and 0 <= value[0] < value[1]
 
 
+def _parsed_size(value: Any) -> int | None:
+    """Return a number of bytes, given as an integer or such as "2G"; None if wrong."""
+    if type(value) is int:
+        return value
+    found = _SIZE_TEXT.fullmatch(value) if isinstance(value, str) else None
+    return int(found[1]) << 10 * " KMGT".index(found[2] or " ") if found else None
+
+
 def _is_function_name(value: Any) -> bool:
     if not isinstance(value, str):
         return False
@@ -103,6 +114,11 @@ _PATHS = _kind(
     "a path, a pattern, or a list of paths and patterns",
     _is_path,
     lambda v: (v,) if isinstance(v, str) else tuple(v),
+)
+_NUM_BYTES = _kind(
+    'bytes, 1 or more, such as 4096, "64K", "1M", "2G" or "1T"',
+    lambda v: v is not None and v >= 1,
+    of=_parsed_size,
 )
 _SPAN = _kind("two rising steps [start, stop]", _is_span, tuple)
 _SIZE = _kind(
@@ -152,6 +168,8 @@ _TOP: dict[str, Kind] = {
     "save_path": _TEXT,
     "seed": _INTEGER,
     "relative_to": _TEXT,
+    "cache": _TEXT,
+    "cache_bytes": _NUM_BYTES,
     "sources": _TABLE,
     **_SCHEDULE,
     "model_args": _TABLE,
@@ -214,6 +232,8 @@ def parse_config(content: str, file: str | os.PathLike[str]) -> RunConfig:
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
     given = _read(table, _TOP, elsewhere=_OF_THE_TRAINER)
     sources, schedule = _data(given)
+    if "cache_bytes" in given and "cache" not in given:
+        raise ConfigError("cache_bytes is given without cache; write cache = a folder")
     trainer = _read(given.pop("trainer", {}), _TRAINER, "[trainer]")
     if "mesh" in given:
         given["mesh"] = _mesh(given["mesh"])

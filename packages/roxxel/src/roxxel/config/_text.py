@@ -69,6 +69,8 @@ def config_text(config: RunConfig) -> str:
         "model": config.model,
         "save_path": config.save_path,
         "seed": config.seed,
+        "cache": config.cache,
+        "cache_bytes": config.cache_bytes,
         **_rules(schedule),
     }
     blocks = [

@@ -1,0 +1,395 @@
+"""A cache of shards on a local disk: the same tokens, and never in the way."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from roxxel_format import Roxxel, ShardError
+
+from .buckets import Bucket, running_bucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+URL = "s3://data/wiki_*.rox"
+
+READ = """
+import sys
+from roxxel_format import Roxxel
+corpus = Roxxel("s3://data/wiki_*.rox", cache=sys.argv[1])
+corpus.read([0], 10)
+print("reading", flush=True)
+while corpus.cache_status().state == "copying":
+    pass
+print(corpus.cache_status().state, flush=True)
+"""
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def state_of(corpus: Roxxel) -> str:
+    status = corpus.cache_status()
+    assert status is not None
+    return status.state
+
+
+def filled(cache: Path) -> Roxxel:
+    """Return a corpus that is wholly in the cache."""
+    corpus = Roxxel(URL, cache=cache)
+    corpus.read([0], 10)
+    wait_for(lambda: state_of(corpus) == "complete")
+    return corpus
+
+
+def copies_in(cache: Path) -> list[Path]:
+    return sorted(each for each in cache.glob("*.rox") if not each.name.startswith("."))
+
+
+def size_of(cache: Path) -> int:
+    return sum(each.stat().st_size for each in cache.iterdir())
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    with running_bucket(tmp_path_factory.mktemp("bucket")) as bucket:
+        chosen = np.random.default_rng(0)
+        for name in ("wiki", "code"):
+            Roxxel(bucket.folder / f"{name}_*.rox").write(
+                [chosen.integers(1, 50_000, 400, np.uint16) for _ in range(500)],
+                separator=0,
+                max_shard_bytes=60_000,
+            )
+        yield bucket
+
+
+@pytest.fixture(autouse=True)
+def no_faults(bucket: Bucket) -> None:
+    bucket.set_faults()
+
+
+@pytest.fixture
+def local(bucket: Bucket) -> Roxxel:
+    return Roxxel(bucket.folder / "wiki_*.rox")
+
+
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_windows_are_the_same_while_the_cache_fills(
+    bucket: Bucket,
+    tmp_path_factory: pytest.TempPathFactory,
+    check: str,
+    data: st.DataObject,
+) -> None:
+    local = Roxxel(bucket.folder / "wiki_*.rox")
+    remote = Roxxel(URL, check=check, cache=tmp_path_factory.mktemp("cache"))  # pyright: ignore[reportArgumentType] - both are valid
+    for _ in range(6):
+        length = data.draw(st.integers(1, 3000))
+        starts = data.draw(
+            st.lists(st.integers(0, local.num_tokens - length), max_size=5)
+        )
+        if data.draw(st.booleans()):
+            remote.will_need(starts, length)
+        windows = remote.read(starts, length)
+        assert np.array_equal(windows, local.read(starts, length))
+    assert np.array_equal(remote.tokens[:], local.tokens[:])
+    assert np.array_equal(remote.documents[321], local.documents[321])
+    remote.close()
+
+
+def test_a_full_cache_is_read_without_the_bucket(
+    bucket: Bucket, local: Roxxel, tmp_path: Path
+) -> None:
+    filled(tmp_path).close()
+    again = Roxxel(URL, cache=tmp_path)
+    assert state_of(again) == "complete"
+    bucket.set_faults()
+
+    assert np.array_equal(again.tokens[:], local.tokens[:])
+    assert np.array_equal(again.read([7, 99_000], 900), local.read([7, 99_000], 900))
+    again.will_need([7], 900)
+
+    assert bucket.stats()["requests"] == 0
+    assert len(copies_in(tmp_path)) == local.num_shards
+
+
+def test_nothing_is_copied_before_the_first_read(tmp_path: Path) -> None:
+    corpus = Roxxel(URL, cache=tmp_path)
+
+    assert corpus.num_tokens == 200_500
+    assert corpus.cache_status() is not None
+    assert state_of(corpus) == "idle"
+    assert not copies_in(tmp_path)
+
+
+def test_the_status_counts_shards_and_bytes(local: Roxxel, tmp_path: Path) -> None:
+    status = filled(tmp_path).cache_status()
+
+    assert status is not None
+    num_bytes = sum(os.stat(path).st_size for path in local.paths)  # noqa: PTH116
+    assert (status.num_shards, status.total_shards) == (local.num_shards,) * 2
+    assert (status.num_bytes, status.total_bytes) == (num_bytes, num_bytes)
+    assert local.cache_status() is None
+
+
+def test_two_processes_copy_every_shard_once(
+    bucket: Bucket, local: Roxxel, tmp_path: Path
+) -> None:
+    bucket.set_faults(latency_s=0.005)
+    command = [sys.executable, "-c", READ, str(tmp_path)]
+    readers = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    ]
+    assert [reader.communicate()[0].split()[-1] for reader in readers] == [
+        "complete",
+        "complete",
+    ]
+
+    num_bytes = sum(os.stat(path).st_size for path in local.paths)  # noqa: PTH116
+    # Each process also opens a few shards and the manifest.
+    assert num_bytes <= bucket.stats()["bytes"] < 1.5 * num_bytes
+
+
+def test_another_process_goes_on_after_a_kill(
+    bucket: Bucket, local: Roxxel, tmp_path: Path
+) -> None:
+    bucket.set_faults(latency_s=0.03)
+    with subprocess.Popen(
+        [sys.executable, "-c", READ, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as reader:
+        wait_for(lambda: len(copies_in(tmp_path)) >= 2)
+        reader.send_signal(signal.SIGKILL)
+    bucket.set_faults()
+
+    corpus = filled(tmp_path)
+
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+    assert corpus.verify().ok
+    assert not list(tmp_path.glob(".*.partial"))
+
+
+def test_the_cache_never_exceeds_its_limit(local: Roxxel, tmp_path: Path) -> None:
+    limit = 200_000
+    corpora = [
+        Roxxel(f"s3://data/{name}_*.rox", cache=tmp_path, cache_bytes=limit)
+        for name in ("wiki", "code")
+    ]
+    sizes: list[int] = []
+    for corpus in corpora:
+        corpus.read([0], 10)
+
+    def is_full() -> bool:
+        sizes.append(size_of(tmp_path))
+        return [state_of(corpus) for corpus in corpora] == ["full", "full"]
+
+    wait_for(is_full)
+    assert limit - 61_000 < max(sizes) <= limit
+    assert np.array_equal(corpora[0].tokens[:], local.tokens[:])
+
+
+def test_unused_copies_make_room(tmp_path: Path) -> None:
+    filled(tmp_path).close()
+    before = copies_in(tmp_path)
+    limit = size_of(tmp_path) + 1000
+
+    other = Roxxel("s3://data/code_*.rox", cache=tmp_path, cache_bytes=limit)
+    other.read([0], 10)
+    wait_for(lambda: state_of(other) == "complete")
+
+    assert size_of(tmp_path) <= limit
+    assert not set(before) & set(copies_in(tmp_path))
+
+
+def test_copies_in_use_stay(tmp_path: Path, local: Roxxel) -> None:
+    corpus = filled(tmp_path)
+    other = Roxxel("s3://data/code_*.rox", cache=tmp_path, cache_bytes=430_000)
+    other.read([0], 10)
+    wait_for(lambda: state_of(other) == "full")
+
+    assert state_of(corpus) == "complete"
+    assert len(copies_in(tmp_path)) == local.num_shards
+
+
+def test_wrong_bytes_never_become_a_copy(
+    bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    corpus = Roxxel(URL, cache=tmp_path)
+    corpus.read([0, 150_000], 10)
+    bucket.set_faults(kinds=["wrong"], keys=r"wiki_0000[1-9]")
+    wait_for(lambda: state_of(corpus) == "stopped")
+
+    assert len(copies_in(tmp_path)) <= 1
+    assert "arrived damaged 3 times, so it is not cached" in caplog.text
+
+
+def test_a_server_that_fails_for_a_while_only_delays_the_cache(
+    bucket: Bucket, tmp_path: Path, local: Roxxel
+) -> None:
+    corpus = Roxxel(URL, cache=tmp_path, timeout_s=1)
+    corpus.read([0], 10)
+    bucket.set_faults(kinds=["503", "cut", "reset"], rate=0.3)
+    wait_for(lambda: len(copies_in(tmp_path)) >= 2)
+    bucket.set_faults()
+    wait_for(lambda: state_of(corpus) == "complete")
+
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+
+
+def test_a_replaced_corpus_is_not_read_from_old_copies(
+    bucket: Bucket, tmp_path: Path
+) -> None:
+    folder = bucket.folder / "changes_*.rox"
+    Roxxel(folder).write([[5, 6, 7]] * 50, vocab_size=10)
+    with Roxxel("s3://data/changes_*.rox", cache=tmp_path) as old:
+        old.read([0], 3)
+        wait_for(lambda: state_of(old) == "complete")
+    Roxxel(folder).write([[1, 2, 3]] * 50, vocab_size=10, exist="replace")
+
+    new = Roxxel("s3://data/changes_*.rox", cache=tmp_path)
+
+    assert new.tokens[:3].tolist() == [1, 2, 3]
+    with pytest.raises(ShardError, match="has no version"):
+        old.read([0], 3)
+
+
+def test_a_corpus_replaced_before_it_is_copied_is_an_error_of_the_reader(
+    bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = bucket.folder / "moves_*.rox"
+    Roxxel(folder).write([[5, 6, 7] * 900] * 40, vocab_size=10, max_shard_bytes=20_000)
+    corpus = Roxxel("s3://data/moves_*.rox", cache=tmp_path)
+    assert corpus.num_shards > 1
+    Roxxel(folder).write([[1, 2, 3] * 900] * 40, vocab_size=10, exist="replace")
+
+    with pytest.raises((ShardError, OSError)):
+        corpus.read([0, 100_000], 3)
+    wait_for(lambda: state_of(corpus) == "stopped")
+    assert "stops growing" in caplog.text
+
+
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+def test_a_damaged_copy_is_replaced(
+    local: Roxxel, tmp_path: Path, check: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path).close()
+    for number, copy in enumerate(copies_in(tmp_path)):
+        data = bytearray(copy.read_bytes())
+        if check == "blocks":
+            data[4096 + 100] ^= 1
+        elif number % 2:
+            data[10] ^= 1
+        else:
+            del data[-5:]
+        copy.write_bytes(data)
+
+    corpus = Roxxel(URL, cache=tmp_path, check=check)  # pyright: ignore[reportArgumentType] - both are valid
+
+    starts = list(range(0, 200_000, 5000))
+    assert np.array_equal(corpus.read(starts, 500), local.read(starts, 500))
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+    assert "is damaged, so it was removed; s3://data/wiki_" in caplog.text
+    wait_for(lambda: state_of(corpus) == "complete")
+    assert corpus.verify().ok
+
+
+def test_a_full_disk_only_stops_the_cache(tmp_path: Path, local: Roxxel) -> None:
+    program = f"""
+import resource, signal, sys, logging
+logging.basicConfig()
+from roxxel_format import Roxxel
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+corpus = Roxxel({URL!r}, cache=sys.argv[1])
+corpus.read([0], 10)
+while corpus.cache_status().state == "copying":
+    pass
+print(corpus.cache_status().state, int(corpus.tokens[:].sum(dtype="u8")))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    total = int(local.tokens[:].sum(dtype="u8"))
+    assert done.stdout.split() == ["stopped", str(total)]
+    assert "stops growing" in done.stderr
+    assert "make room" in done.stderr
+    assert not copies_in(tmp_path)
+
+
+def test_a_folder_that_cannot_be_a_cache_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    corpus = Roxxel(URL, cache=tmp_path / "file" / "cache")
+
+    with pytest.raises(OSError, match="choose a folder on a local disk that this user"):
+        corpus.read([0], 10)
+
+
+@pytest.mark.parametrize(
+    ("filepath", "options", "message"),
+    [
+        ("wiki_*.rox", {"cache": "c"}, "is on a disk, where a cache has no use"),
+        (URL, {"cache_bytes": 5}, "cache_bytes is given without cache"),
+        (URL, {"cache": "c", "cache_bytes": 0}, "cache_bytes must be at least 1"),
+    ],
+)
+def test_invalid_arguments_are_one_sentence(
+    filepath: str, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Roxxel(filepath, **options)  # pyright: ignore[reportArgumentType] - invalid
+
+
+def test_a_pickled_reader_uses_the_same_cache(tmp_path: Path, local: Roxxel) -> None:
+    corpus = filled(tmp_path)
+
+    again = pickle.loads(pickle.dumps(corpus))  # noqa: S301 - our own
+
+    assert state_of(again) == "complete"
+    assert np.array_equal(again.tokens[:], local.tokens[:])
+
+
+def test_the_copying_ends_with_the_reader(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.set_faults(latency_s=0.05)
+    closed = Roxxel(URL, cache=tmp_path / "closed")
+    closed.read([0], 10)
+    closed.close()
+    dropped = Roxxel(URL, cache=tmp_path / "dropped")
+    dropped.read([0], 10)
+    del dropped
+
+    wait_for(lambda: all(each.name != "roxxel-cache" for each in threading.enumerate()))
+    assert not list(tmp_path.glob("*/.*.partial"))
+
+
+def test_the_end_of_the_copying_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "roxxel_format"):
+        filled(tmp_path)
+        said = f"the cache {tmp_path} holds the 9 shards of s3://data/"
+        wait_for(lambda: said in caplog.text)
