@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+COMMANDS = ["quickstart", "plan", "train", "show", "where", "report"]
+
+
 class Ending:
     """Runs the quickstart's command, with an error in place of its work."""
 
@@ -72,11 +75,11 @@ def test_nothing_at_all_shows_the_help(capsys: pytest.CaptureFixture[str]) -> No
 
     shown = capsys.readouterr()
     assert shown.out == ""
-    for command in ("quickstart", "plan", "train", "report", "format", "ckpt"):
+    for command in (*COMMANDS, "format", "ckpt"):
         assert f"\n  {command} " in shown.err
 
 
-@pytest.mark.parametrize("command", ["quickstart", "plan", "train", "report"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_wrong_option_shows_the_usage_of_its_command(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,7 +90,7 @@ def test_a_wrong_option_shows_the_usage_of_its_command(
     assert capsys.readouterr().err.startswith(f"usage: roxxel {command} [-h] ")
 
 
-@pytest.mark.parametrize("command", ["quickstart", "plan", "train", "report"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_the_help_of_a_command_fits_a_terminal_and_imports_no_jax(command: str) -> None:
     program = (
         "import sys\n"

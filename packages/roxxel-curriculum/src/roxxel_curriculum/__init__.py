@@ -27,6 +27,7 @@ from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import DROP, REPEAT, STOP, Policy, repeat
+from roxxel_curriculum.recorded import recorded_sampler
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.toml import (
     Schedule,
@@ -64,6 +65,7 @@ __all__ = [
     "make_key",
     "parse_schedule",
     "permute",
+    "recorded_sampler",
     "repeat",
     "schedule_from",
 ]

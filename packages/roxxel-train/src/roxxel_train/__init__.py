@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from roxxel_train._log.logger import Logger
     from roxxel_train._run.events import RunSummary
-    from roxxel_train._run.folder import data_state
+    from roxxel_train._run.folder import RunData, data_state, run_data
     from roxxel_train._run.mirror import fetch_run
     from roxxel_train._step.loss import TIMING_FIELDS
     from roxxel_train._step.step import ModelState
@@ -38,22 +38,26 @@ __all__ = [
     "ModelState",
     "NonFiniteError",
     "Preempted",
+    "RunData",
     "RunMismatchError",
     "RunSummary",
     "SettingsDifferError",
     "Trainer",
     "data_state",
     "fetch_run",
+    "run_data",
 ]
 
 _HOMES = {
     "TIMING_FIELDS": "_step.loss",
     "Logger": "_log.logger",
     "ModelState": "_step.step",
+    "RunData": "_run.folder",
     "RunSummary": "_run.events",
     "Trainer": "trainer",
     "data_state": "_run.folder",
     "fetch_run": "_run.mirror",
+    "run_data": "_run.folder",
 }
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from roxxel_train import *
 
     from roxxel import checkpoint, sharding
+    from roxxel.run import Run, open_run
 
 _MEMBERS = (
     "roxxel_format",
@@ -62,6 +63,7 @@ __all__ = [
     "BatchRow",
     "BestRule",
     "BucketError",
+    "CacheStatus",
     "CachedDataset",
     "CheckpointBucketError",
     "CheckpointDamagedError",
@@ -110,6 +112,8 @@ __all__ = [
     "RestoreReport",
     "RowSource",
     "Roxxel",
+    "Run",
+    "RunData",
     "RunMismatchError",
     "RunSummary",
     "SQLiteDataset",
@@ -151,10 +155,13 @@ __all__ = [
     "make_fsdp_sharding_config",
     "make_hybrid_sharding_config",
     "make_key",
+    "open_run",
     "parse_schedule",
     "permute",
     "read_description",
+    "recorded_sampler",
     "repeat",
+    "run_data",
     "schedule_from",
     "sharding",
 ]
@@ -173,6 +180,8 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("roxxel")
     if name in {"checkpoint", "sharding"}:
         return import_module(f"roxxel.{name}")
+    if name in {"Run", "open_run"}:
+        return getattr(import_module("roxxel.run"), name)
     if name in _LIBRARIES:
         return getattr(import_module("roxxel_loader"), name)
     if name in __all__:

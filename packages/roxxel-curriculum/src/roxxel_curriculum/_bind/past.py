@@ -10,7 +10,7 @@ import numpy as np
 
 from roxxel_curriculum._bind.sources import at_versions
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
-from roxxel_curriculum._plan.solution import Skip
+from roxxel_curriculum._plan.solution import Declaration, Skip
 from roxxel_curriculum._plan.solver import Solver
 from roxxel_curriculum.phase import PRIMARY, Phase
 from roxxel_curriculum.policy import Policy
@@ -19,7 +19,7 @@ from roxxel_curriculum.state import check_form, recorded_phases
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from roxxel_curriculum._plan.solution import Declaration, ResolvedPhase, Solution
+    from roxxel_curriculum._plan.solution import ResolvedPhase, Solution, Source
 
 _LONGEST_REMEDY = (
     ", the length of the longest phase, so every batch differs; pass the state to "
@@ -62,6 +62,20 @@ def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Sol
     if found:
         raise StateMismatch(found)
     return solver.solution()
+
+
+def recorded_solution(
+    sources: tuple[Source, ...], state: Mapping[str, Any]
+) -> Solution:
+    """Solve the phases that a state records; raise if the sources are not the same.
+
+    The caller must call `check_form` first.
+    """
+    declaration = _recorded_declaration(sources, state)
+    found = _run_differences(declaration, state["seed"], state)
+    if found:
+        raise StateMismatch(found)
+    return _solved_past(declaration, state).solution()
 
 
 def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:
@@ -193,20 +207,12 @@ def _past_legs(
     Returns start and sources of each `Leg`, in one list per phase; None if the sources
     run out too early under these policies.
     """
-    past = replace(
-        declaration,
-        sources=tuple(
-            replace(source, policy=policies.get(source.name, source.policy))
-            for source in declaration.sources
-        ),
-        longest=state["longest"],
-        skips=tuple(Skip(at, count) for at, count in state["skips"]),
-        max_epochs=None,
+    sources = tuple(
+        replace(source, policy=policies.get(source.name, source.policy))
+        for source in declaration.sources
     )
-    solver = Solver(past)
     try:
-        for entry in recorded_phases(state):
-            solver.add(_declared(entry), entry.index)
+        solver = _solved_past(_recorded_declaration(sources, state), state)
     except CurriculumError:
         return None
     if solver.early_stop:
@@ -215,6 +221,31 @@ def _past_legs(
         [(leg.start, leg.blend.sources) for leg in phase.legs]
         for phase in solver.phases
     ]
+
+
+def _recorded_declaration(
+    sources: tuple[Source, ...], state: Mapping[str, Any]
+) -> Declaration:
+    """Return the declaration of the steps that a state records."""
+    phases = tuple(map(_declared, recorded_phases(state)))
+    skips = tuple(Skip(at, count) for at, count in state["skips"])
+    return Declaration(
+        sources, phases, state["longest"], state["overlap"], skips, max_epochs=None
+    )
+
+
+def _solved_past(declaration: Declaration, state: Mapping[str, Any]) -> Solver:
+    """Return a solver that has added the phases of `_recorded_declaration`.
+
+    Raises:
+        CurriculumError: The sources run out before the state's step.
+    """
+    solver = Solver(declaration)
+    index = -1
+    for phase, entry in zip(declaration.phases, recorded_phases(state), strict=True):
+        index += not entry.is_edited
+        solver.add(phase, max(index, 0), is_edited=entry.is_edited)
+    return solver
 
 
 def _declared(entry: ResolvedPhase) -> Phase:

@@ -18,12 +18,10 @@ from roxxel_format import ShardError, TokenReader
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._plan.solution import Source
 from roxxel_curriculum.phase import PRIMARY
-from roxxel_curriculum.policy import DROP, REPEAT, parse_policy
+from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from roxxel_curriculum.policy import Policy
 
 MAX_TOKENS = 2**60
 """Largest number of tokens of a source: sums of token positions must fit 64 bits."""
@@ -66,6 +64,31 @@ def checked_sources(
         _check_reader(source)
         _check_same_kind(sources[0], source)
     return tuple(map(_pinned, sources))
+
+
+def recorded_sources(
+    state: Mapping[str, Any], readers: Mapping[str, TokenReader]
+) -> tuple[Source, ...]:
+    """Return the sources of a state with their recorded policies, at their versions.
+
+    Sources that neither `readers` has nor a recorded phase draws from are left out.
+    """
+    drawn = {name for phase in state["phases"] for name in phase["weights"]}
+    missing = sorted(drawn - readers.keys())
+    if missing:
+        raise CurriculumError(
+            f"the run read from source {missing[0]!r}, which has no reader; "
+            f"give a reader for each of {', '.join(map(repr, sorted(drawn)))}"
+        )
+    sources = tuple(
+        Source(name, readers[name], Policy(**entry["policy"]))
+        for entry in state["sources"]
+        if (name := entry["name"]) in readers
+    )
+    for source in sources:
+        _check_reader(source)
+    fingerprints = {entry["name"]: entry["fingerprint"] for entry in state["sources"]}
+    return at_versions(tuple(map(_pinned, sources)), fingerprints)
 
 
 def batch_dtype(readers: Sequence[TokenReader]) -> np.dtype[Any]:

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roxxel_format._read.opening import open_corpus
-from roxxel_format._spec.tables import as_table
 from roxxel_format._store.output import Output
-from roxxel_format._write.tokenizers import load
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
+from roxxel_format.texts import text_codec
 
 if TYPE_CHECKING:
     import argparse
@@ -135,40 +134,20 @@ def cat(options: argparse.Namespace) -> int:
 def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
     """Return a function that decodes tokens; None if the corpus has no tokenizer.
 
-    If `tokenizer` is None, load the recorded tokenizer from the folder of the shards,
-    the working folder, or the hub. If loading fails, print the reason and return None.
+    If loading the recorded tokenizer fails, print the reason and return None.
     """
-    recorded = corpus.tokenizer
-    if tokenizer is not None:
-        return _decoder_of(tokenizer, recorded)
-    if recorded is None:
-        return np.ndarray.tobytes if corpus.dtype_name == "uint8" else None
     try:
-        name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
-        beside = Path(corpus.paths[0]).parent / name
-        return _decoder_of(str(beside) if beside.is_file() else name, recorded)
+        codec = text_codec(corpus, tokenizer)
     except (OSError, ValueError, TypeError, ImportError) as error:
+        if tokenizer is not None:
+            raise
         print(
-            f"roxxel-format: the recorded tokenizer {recorded} cannot be "
+            f"roxxel-format: the recorded tokenizer {corpus.tokenizer} cannot be "
             f"loaded ({error}); pass --tokenizer to see text",
             file=sys.stderr,
         )
         return None
-
-
-def _decoder_of(tokenizer: str, recorded: str | None) -> Callable[[Tokens], bytes]:
-    loaded = load(tokenizer)
-    if recorded not in {None, loaded.identity} and not str(recorded).endswith(
-        f"@{loaded.hash}"
-    ):
-        raise ValueError(
-            f"{tokenizer}: is {loaded.identity}, but the corpus was tokenized "
-            f"by {recorded}; pass the same tokenizer, or use --ids"
-        )
-    decode: Callable[[list[int]], str] | None = getattr(loaded.source, "decode", None)
-    if decode is None:
-        raise TypeError(f"{tokenizer}: cannot decode; use --ids")
-    return lambda tokens: decode(tokens.tolist()).encode(errors="replace")
+    return None if codec is None else codec.decode
 
 
 def _chosen(

@@ -1,9 +1,10 @@
 """The folder of a run: the lock, `run.json`, and the recorded state of the data.
 
-`run.json` records the data and the model with which the run started. The folder also
-holds `checkpoints/`, `metrics.jsonl` and `system.log`. If the folder is in a bucket, a
-local folder has these files too, except the checkpoints. This module does not import
-JAX, so programs without an accelerator can read the data state.
+`run.json` records the data and the model with which the run started, and `data.json`
+what the last start reads. The folder also holds `checkpoints/`, `metrics.jsonl` and
+`system.log`. If the folder is in a bucket, a local folder has these files too, except
+the checkpoints. This module does not import JAX, so programs without an accelerator can
+read the data state.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from roxxel_ckpt import CheckpointDamagedError, read_description
 
 from roxxel_train._log.files import METRICS_FILE, check_writable
+from roxxel_train._run.data import DATA, read_data_record
 from roxxel_train._run.mirror import CHECKPOINTS, RECORD, Mirror, fetch_run, locked
 from roxxel_train.errors import RunMismatchError
 
@@ -65,12 +68,14 @@ class RunFolder:
         return self._mirror is not None
 
     @contextmanager
-    def run_lock(self, **record: Any) -> Generator[None]:
-        """Hold `run.lock`, and write `record` to `run.json` at the first start.
+    def run_lock(
+        self, data_record: Mapping[str, Any], **record: Any
+    ) -> Generator[None]:
+        """Hold `run.lock`, and write `run.json` at the first start.
 
         An existing `run.json` stays as it is, even if another program wrote the file
-        after this object was made. In a bucket, the files of the run are fetched first,
-        and uploaded at the start and at the end.
+        after this object was made. Every start writes `data.json`. In a bucket, the
+        files of the run are fetched first, and uploaded at the start and at the end.
 
         Raises:
             RunMismatchError: Another process holds the lock.
@@ -86,7 +91,10 @@ class RunFolder:
                 self._mirror.fetch()
             if self._read() is None:
                 # Without `run.json` the folder is not a run, so this file comes first.
-                self._write(record)
+                versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
+                content = {"version": _VERSION, **record, "versions": versions}
+                self._write(RECORD, content)
+            self._write(DATA, data_record)
             if self._mirror is None:
                 yield
                 return
@@ -113,16 +121,14 @@ class RunFolder:
         if self._mirror is not None:
             self._mirror.fetch_folder(name)
 
-    def _write(self, record: Mapping[str, Any]) -> None:
-        versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
-        content = {"version": _VERSION, **record, "versions": versions}
-        temporary = self.path / (RECORD + ".tmp")
+    def _write(self, name: str, content: Mapping[str, Any]) -> None:
+        temporary = self.path / f"{name}.tmp"
         with temporary.open("w", encoding="utf-8") as file:
             json.dump(content, file, indent=2)
             file.write("\n")
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(self.path / RECORD)
+        temporary.replace(self.path / name)
 
     def _read(self) -> dict[str, Any] | None:
         record = _read_record(self.path / RECORD)
@@ -172,6 +178,52 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
             "give the save_path of a run"
         )
     return record["data"]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """What a run reads, from its folder.
+
+    Attributes:
+        sources: Where the last start of the run opened each source: an absolute path, a
+            list of paths, or a URL; None for a reader that is not a `Roxxel`. Empty if
+            an earlier release trained the run, which did not record it.
+        state: `Sampler.state` at the last step that the last start planned; at the
+            newest checkpoint if an earlier release trained the run.
+        trained: `data_state` of the run, which determines the trained batches.
+
+    Example:
+        >>> data = RunData({"self": "web_*.rox"}, {"step": 8}, {"step": 6})
+        >>> data.state["step"]
+        8
+    """
+
+    sources: Mapping[str, str | list[str] | None]
+    state: Mapping[str, Any]
+    trained: Mapping[str, Any]
+
+
+def run_data(path: str | os.PathLike[str]) -> RunData:
+    """Return what a run reads, from the files in its folder.
+
+    With `roxxel_curriculum.recorded_sampler`, this gives every past and planned batch
+    of a run, without the program or the config that trains it.
+
+    Args:
+        path: As for `data_state`, but not the folder of checkpoints.
+
+    Raises:
+        FileNotFoundError: The folder does not hold a run.
+        RunMismatchError: A file of the run is damaged or of another version.
+        roxxel_ckpt.CheckpointError: All checkpoints are damaged.
+    """
+    folder = fetch_run(os.fspath(path)) if _is_url(path) else Path(path)
+    # `data.json` is read last: a start writes it before the first new checkpoint.
+    trained = data_state(folder)
+    record = read_data_record(folder)
+    if record is None:
+        return RunData({}, trained, trained)
+    return RunData(record["sources"], record["state"], trained)
 
 
 def _of_newest_checkpoint(folder: Path) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from roxxel_train._log.files import is_url
 from roxxel_train._log.logger import collected_warnings
 from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
+from roxxel_train._run.data import data_record
 from roxxel_train._run.events import failed_save
 from roxxel_train._run.mirror import CHECKPOINTS
 from roxxel_train._step.step import is_finite, is_sound, put, signature, take
@@ -156,6 +157,7 @@ class RunState:
             self.folder.fetch_folder("autotune")
             return nullcontext()
         return self.folder.run_lock(
+            data_record(self.sampler, self.curriculum),
             seed=self.sampler.seed,
             model=self.signature,
             data=self.sampler.state(0),

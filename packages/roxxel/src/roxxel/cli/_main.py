@@ -36,6 +36,8 @@ _COMMANDS = {
     "quickstart": "train a small model on Python's own sources, in a few minutes",
     "plan": "show what a run will read, from its config file",
     "train": "start or continue the run of a config file",
+    "show": "show what is in a batch of a run",
+    "where": "find the steps in which a run reads a document or a text",
     "report": "write the charts of a run as one HTML page",
 }
 """Help of each command. The module `roxxel.cli._x` implements the command `x`.

@@ -59,7 +59,7 @@ from roxxel.config._open import (
 )
 from roxxel.config._parse import load_config, parse_config
 from roxxel.config._text import config_text, keep_config, newest_config
-from roxxel.config._trainer import make_trainer
+from roxxel.config._trainer import make_model, make_trainer
 
 __all__ = [
     "ConfigError",
@@ -70,6 +70,7 @@ __all__ = [
     "config_text",
     "keep_config",
     "load_config",
+    "make_model",
     "make_trainer",
     "newest_config",
     "open_curriculum",

@@ -66,6 +66,17 @@ def make_trainer(config: RunConfig) -> Trainer:
         )
 
 
+def make_model(config: RunConfig) -> Any:
+    """Return a new model of a config: the first result of the model's function.
+
+    Raises:
+        ConfigError: The config has no `model`, or the function does not fit.
+        Exception: The model's own code raised this error.
+    """
+    with _importable(config.folder), _as_config_error(config):
+        return _Made(config).model_and_optimizer()[0]
+
+
 class _Made:
     """Splits the model's function in two: `model_and_optimizer` and `loss`.
 

@@ -1,0 +1,122 @@
+"""The state of a run alone gives the batches that the run has read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+from roxxel_curriculum import (
+    Curriculum,
+    CurriculumError,
+    Phase,
+    Policy,
+    Sampler,
+    StateMismatch,
+    recorded_sampler,
+)
+from roxxel_curriculum.testing import PositionReader
+
+from .helpers import Declared, declarations, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+SLOW = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+def check_recorded(
+    sampler: Sampler, step: int, readers: Mapping[str, PositionReader]
+) -> None:
+    """Compare the recorded sampler of a state with the sampler that wrote the state."""
+    state = json.loads(json.dumps(sampler.state(step)))
+
+    recorded = recorded_sampler(state, readers)
+
+    assert recorded.total_steps == step
+    assert recorded.state(step) == sampler.state(step)
+    assert recorded.delivered_tokens(step) == sampler.delivered_tokens(step)
+    for each in range(step):
+        assert digest(recorded, each) == digest(sampler, each)
+        assert recorded.phase(each) == sampler.phase(each)
+    for name in recorded.source_names:
+        found = list(recorded.where(name, 0, 200))
+        assert found == list(sampler.where(name, 0, 200, until=step))
+
+
+@SLOW
+@given(declared=declarations(), seed=st.integers(0, 2**64), data=st.data())
+def test_a_state_alone_gives_the_steps_before_it(
+    declared: Declared, seed: int, data: st.DataObject
+) -> None:
+    sampler = declared.curriculum().sampler(seed)
+
+    step = data.draw(st.integers(1, sampler.total_steps))
+    check_recorded(sampler, step, declared.readers)
+
+
+@SLOW
+@given(declared=declarations(), data=st.data())
+def test_a_state_alone_knows_an_edit_inside_a_phase(
+    declared: Declared, data: st.DataObject
+) -> None:
+    before = declared.curriculum().sampler(1)
+    step = data.draw(st.integers(1, before.total_steps))
+    state = before.state(step)
+    current = len(state["phases"]) - 1
+    assume(step < before.phases[current].stop)
+    edited = [*declared.phases]
+    edited[current] = replace(edited[current], weights={"self": 1})
+    sampler = declared.curriculum(phases=edited).sampler(state=state)
+
+    check_recorded(sampler, sampler.total_steps, declared.readers)
+
+
+def test_a_source_that_stops_the_run_is_recorded() -> None:
+    readers = {"self": PositionReader(500), "small": PositionReader(200, "small")}
+    curriculum = Curriculum(
+        readers["self"],
+        [Phase(60, 4, 11, {"self": 1, "small": 1})],
+        {"small": readers["small"]},
+        policies={"small": Policy(2, "stop")},
+    )
+    sampler = curriculum.sampler(3)
+
+    check_recorded(sampler, sampler.total_steps, readers)
+
+
+def test_a_source_that_gave_nothing_may_be_absent() -> None:
+    web, code = PositionReader(500), PositionReader(500, "code")
+    curriculum = Curriculum(
+        web, [Phase(5, 2, 11), Phase(5, 2, 11, {"code": 1})], {"code": code}
+    )
+    sampler = curriculum.sampler(0)
+
+    recorded = recorded_sampler(sampler.state(5), {"self": web})
+
+    assert recorded.source_names == ("self",)
+    assert digest(recorded, 4) == digest(sampler, 4)
+    with pytest.raises(CurriculumError, match="the run read from source 'code', which"):
+        recorded_sampler(sampler.state(6), {"self": web})
+
+
+def test_a_reader_of_other_tokens_is_refused() -> None:
+    state = Curriculum(PositionReader(500), [Phase(5, 2, 11)]).sampler(0).state(5)
+
+    with pytest.raises(StateMismatch, match="the fingerprint of source 'self' was"):
+        recorded_sampler(state, {"self": PositionReader(500, "other")})
+    with pytest.raises(StateMismatch, match="the tokens of source 'self' was 500"):
+        recorded_sampler(state, {"self": PositionReader(60)})
+
+
+def test_a_state_of_step_0_records_nothing() -> None:
+    web = PositionReader(500)
+    state = Curriculum(web, [Phase(5, 2, 11)]).sampler(0).state(0)
+
+    with pytest.raises(CurriculumError, match="at step 0, so it records no batches"):
+        recorded_sampler(state, {"self": web})

@@ -1,0 +1,120 @@
+"""Converts between text and the tokens of a corpus, by the corpus's own tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from roxxel_format._spec.tables import as_table
+from roxxel_format._write.tokenizers import load
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roxxel_format._spec.dtypes import Tokens
+
+
+@dataclass(frozen=True)
+class TextCodec:
+    """Text of a corpus as tokens, and back.
+
+    Attributes:
+        encode: Returns the tokens of a text as an integer array, without special tokens
+            at its ends.
+        decode: Returns the text of tokens as bytes: UTF-8, or the bytes themselves if
+            the corpus holds bytes.
+
+    Example:
+        >>> from roxxel_format import Roxxel
+        >>> corpus = Roxxel("bytes.rox")
+        >>> written = corpus.write([b"to be"])
+        >>> codec = text_codec(corpus)
+        >>> codec.encode("be").tolist(), codec.decode(corpus.tokens[:2])
+        ([98, 101], b'to')
+    """
+
+    encode: Callable[[str], Tokens]
+    decode: Callable[[Tokens], bytes]
+
+
+class RecordedText(Protocol):
+    """What `text_codec` needs of a corpus, such as a `Roxxel`.
+
+    Example:
+        >>> from roxxel_format import Roxxel
+        >>> corpus: RecordedText = Roxxel("bytes.rox")
+    """
+
+    @property
+    def tokenizer(self) -> str | None:
+        """Name and hash of the tokenizer; None if unknown."""
+        ...
+
+    @property
+    def dtype_name(self) -> str:
+        """Name of the type of a stored token."""
+        ...
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the first shard."""
+        ...
+
+    @property
+    def paths(self) -> list[str]:
+        """The shards, in order."""
+        ...
+
+
+def text_codec(corpus: RecordedText, tokenizer: str | None = None) -> TextCodec | None:
+    """Return the codec of a corpus; None if the corpus records no tokenizer.
+
+    Args:
+        corpus: The corpus. A corpus of bytes without a tokenizer holds UTF-8 text.
+        tokenizer: Path or hub name of the corpus's tokenizer. None loads the recorded
+            tokenizer from the folder of the shards, the working folder, or the hub.
+
+    Raises:
+        OSError: The file of the tokenizer cannot be read.
+        ValueError: The tokenizer is not the one that made the corpus.
+        TypeError: The tokenizer cannot decode.
+        ImportError: The package `tokenizers` is missing.
+    """
+    recorded = corpus.tokenizer
+    if tokenizer is not None:
+        return _codec_of(tokenizer, recorded)
+    if recorded is None:
+        return _BYTES if corpus.dtype_name == "uint8" else None
+    name = str(as_table(corpus.metadata.get("tokenizer")).get("name"))
+    beside = Path(corpus.paths[0]).parent / name
+    return _codec_of(str(beside) if beside.is_file() else name, recorded)
+
+
+def _codec_of(tokenizer: str, recorded: str | None) -> TextCodec:
+    loaded = load(tokenizer)
+    if recorded not in {None, loaded.identity} and not str(recorded).endswith(
+        f"@{loaded.hash}"
+    ):
+        raise ValueError(
+            f"{tokenizer}: is {loaded.identity}, but the corpus was tokenized "
+            f"by {recorded}; pass the same tokenizer, or use --ids"
+        )
+    source: Any = loaded.source
+    if getattr(source, "decode", None) is None:
+        raise TypeError(f"{tokenizer}: cannot decode; use --ids")
+
+    def encode(text: str) -> Tokens:
+        return np.asarray(source.encode(text, add_special_tokens=False).ids, np.int64)
+
+    def decode(tokens: Tokens) -> bytes:
+        return source.decode(tokens.tolist()).encode(errors="replace")
+
+    return TextCodec(encode, decode)
+
+
+_BYTES = TextCodec(
+    lambda text: np.frombuffer(text.encode(), np.uint8), np.ndarray.tobytes
+)

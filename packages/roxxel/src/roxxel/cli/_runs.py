@@ -1,0 +1,77 @@
+"""Arguments of the commands that read a run and its corpora."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from roxxel.run import open_run
+from roxxel.run_files import RunFolderError
+
+if TYPE_CHECKING:
+    from roxxel_format import TokenReader
+    from roxxel_format.texts import TextCodec
+
+    from roxxel.run import Run
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run", metavar="RUN", help="folder of a run, or its URL: the save_path"
+    )
+    parser.add_argument(
+        "--source",
+        action="append",
+        default=[],
+        type=_named_path,
+        metavar="NAME=PATH",
+        help="where a source is now, if it moved since the run opened it; repeatable",
+    )
+    parser.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="tokenizer of the corpora (default: the recorded one)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def opened(options: argparse.Namespace) -> Run:
+    """Return the run of the arguments."""
+    return open_run(options.run, dict(options.source))
+
+
+def codec_of(
+    source: str, corpus: TokenReader, options: argparse.Namespace
+) -> TextCodec:
+    """Return the codec of a source's text.
+
+    Raises:
+        RunFolderError: The source's tokenizer is unknown or cannot be loaded.
+    """
+    from roxxel_format import Roxxel
+    from roxxel_format.texts import text_codec
+
+    try:
+        codec = (
+            text_codec(corpus, options.tokenizer)
+            if isinstance(corpus, Roxxel)
+            else None
+        )
+    except (OSError, ValueError, TypeError, ImportError) as error:
+        raise RunFolderError(
+            f"{options.run}: the tokenizer of source {source!r} cannot be loaded "
+            f"({error}); pass --tokenizer PATH"
+        ) from error
+    if codec is None:
+        raise RunFolderError(
+            f"{options.run}: source {source!r} records no tokenizer; "
+            "pass --tokenizer PATH"
+        )
+    return codec
+
+
+def _named_path(text: str) -> tuple[str, str]:
+    name, separator, path = text.partition("=")
+    if not (name and separator and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=PATH")
+    return name, path

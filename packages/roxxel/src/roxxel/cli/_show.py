@@ -1,0 +1,82 @@
+"""`roxxel show`: shows what is in a batch of a run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from roxxel.cli._runs import add_run_arguments, codec_of, opened
+from roxxel.cli._words import say
+from roxxel.run_files import RunFolderError
+
+if TYPE_CHECKING:
+    import argparse
+
+DESCRIPTION = """\
+Show what is in the batch of a step: the source, the tokens and the documents of
+each row. The batch of a trained step is the one that was trained, even if the
+schedule was edited or a corpus has grown since. Steps count from 0: step K is
+the batch of update K + 1, which metrics.jsonl logs as step K + 1.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    parser.add_argument(
+        "--step", type=int, required=True, metavar="K", help="the step, from 0"
+    )
+    parser.add_argument(
+        "--row", type=int, metavar="R", help="only this row of the batch, from 0"
+    )
+    parser.add_argument("--text", action="store_true", help="also show the text")
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the rows of a batch."""
+    opened_run = opened(options)
+    sampler = opened_run.sampler()
+    step = options.step
+    try:
+        batch_size, seq_len = sampler.shape(step)
+        wanted = range(batch_size) if options.row is None else [options.row]
+        places = [(row, sampler.locate(step, row)) for row in wanted]
+    except IndexError as error:
+        raise RunFolderError(f"{options.run}: {error}") from error
+    corpora = opened_run.corpora() if options.text else {}
+    codecs = {
+        name: codec_of(name, corpora[name], options)
+        for name in dict.fromkeys(place.source for _, place in places)
+        if options.text
+    }
+    is_trained = step < opened_run.trained_steps
+    rows: list[dict[str, Any]] = []
+    for row, place in places:
+        shown: dict[str, Any] = {
+            "row": row,
+            "source": place.source,
+            "start": place.start,
+            "stop": place.stop,
+            "documents": list(place.documents),
+        }
+        if options.text:
+            [tokens] = corpora[place.source].read([place.start], seq_len)
+            decoded = codecs[place.source].decode(tokens)
+            shown["text"] = decoded.decode(errors="replace")
+        rows.append(shown)
+    if options.json:
+        head = {"step": step, "phase": sampler.phase(step), "is_trained": is_trained}
+        say(json.dumps({**head, "rows": rows}))
+        return
+    state = "trained" if is_trained else "not trained yet"
+    say(
+        f"step {step}: {batch_size} x {seq_len} tokens, "
+        f"phase {sampler.phase(step)}, {state}"
+    )
+    for shown in rows:
+        documents = ", ".join(map(str, shown["documents"]))
+        say(
+            f"row {shown['row']}: {shown['source']} tokens [{shown['start']}, "
+            f"{shown['stop']}), documents {documents}"
+        )
+        if options.text:
+            say("  " + shown["text"].replace("\n", "\n  "))

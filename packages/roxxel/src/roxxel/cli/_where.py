@@ -1,0 +1,213 @@
+"""`roxxel where`: finds the steps in which a run reads a document, tokens or a text."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from roxxel_format import Roxxel
+
+from roxxel.cli._runs import add_run_arguments, codec_of, opened
+from roxxel.cli._words import say
+from roxxel.run_files import RunFolderError
+from roxxel.search import find_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Self
+
+    from roxxel_curriculum import Occurrence
+    from roxxel_format import TokenReader
+
+DESCRIPTION = """\
+Find every step and row in which a run has read, or will read, a document, a
+range of tokens, or a text. The steps are computed, not searched, for all epochs
+and phases. Only --text and --ids search the corpora, for the exact sequence of
+tokens: a text that was tokenized together with its neighbours may have other
+tokens at its ends, so leave out the first and the last word. Steps count from
+0, as in `roxxel show`.
+"""
+
+EPILOG = """\
+with --json, each line is one JSON object: a range of tokens and its places.
+
+"""
+
+_DOCUMENT = re.compile(r"(.+):(\d+)")
+_TOKENS = re.compile(r"(.+):\[?(\d+),\s*(\d+)\)?")
+
+
+class _Range(NamedTuple):
+    """Tokens of a source to find, and the documents that hold them."""
+
+    source: str
+    start: int
+    stop: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser)
+    wanted = parser.add_mutually_exclusive_group(required=True)
+    wanted.add_argument(
+        "--document", type=_document, metavar="SOURCE:N", help="document N, from 0"
+    )
+    wanted.add_argument(
+        "--tokens",
+        type=_tokens,
+        metavar="SOURCE:[A,B)",
+        help="the tokens from A to before B; quote the argument",
+    )
+    wanted.add_argument("--text", help="a text, wherever a source holds it")
+    wanted.add_argument(
+        "--ids", type=_ids, metavar="'N N ...'", help="consecutive token ids"
+    )
+    parser.add_argument(
+        "--until", type=int, metavar="K", help="only the steps before step K"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print where a run reads the chosen tokens."""
+    opened_run = opened(options)
+    sampler = opened_run.sampler()
+    corpora = opened_run.corpora()
+    trained = opened_run.trained_steps
+    num_found = 0
+    for found in _chosen(options, corpora):
+        num_found += 1
+        try:
+            places = sampler.where(*found, until=options.until)
+        except IndexError as error:
+            raise RunFolderError(f"{options.run}: {error}") from error
+        documents = corpora[found.source].document_spans(found.start, found.stop)
+        numbers = [int(number) for number in documents[:, 0]]
+        if options.json:
+            listed = [_as_dict(place, trained) for place in places]
+            say(json.dumps({**found._asdict(), "documents": numbers, "places": listed}))
+        else:
+            _show(found, numbers, places, trained)
+    if not num_found and not options.json:
+        names = ", ".join(corpora)
+        say(f"no source of the run holds this sequence of tokens (searched: {names})")
+
+
+def _chosen(
+    options: argparse.Namespace, corpora: Mapping[str, TokenReader]
+) -> Iterator[_Range]:
+    """Yield the ranges of tokens that the arguments name."""
+    if options.document is not None:
+        name, document = options.document
+        corpus = _named(name, corpora, options)
+        if not isinstance(corpus, Roxxel):
+            raise RunFolderError(
+                f"{options.run}: source {name!r} is a {type(corpus).__name__}, which "
+                "does not say where a document is; give --tokens"
+            )
+        try:
+            start, stop, _ = corpus.document_range(document)
+        except IndexError as error:
+            raise RunFolderError(f"{options.run}: source {name!r}: {error}") from error
+        yield _Range(name, start, stop)
+    elif options.tokens is not None:
+        name, start, stop = options.tokens
+        _named(name, corpora, options)
+        yield _Range(name, start, stop)
+    else:
+        for name, corpus in corpora.items():
+            wanted = options.ids
+            if wanted is None:
+                wanted = codec_of(name, corpus, options).encode(options.text)
+            if not len(wanted):
+                raise RunFolderError("--text is empty; give a text to find")
+            with _Progress(name, corpus.num_tokens) as progress:
+                for start in find_tokens(corpus, wanted, progress):
+                    yield _Range(name, start, start + len(wanted))
+
+
+def _named(
+    name: str, corpora: Mapping[str, TokenReader], options: argparse.Namespace
+) -> TokenReader:
+    if name not in corpora:
+        raise RunFolderError(
+            f"{options.run}: the run has no source {name!r}; "
+            f"its sources are {', '.join(map(repr, corpora))}"
+        )
+    return corpora[name]
+
+
+def _show(
+    found: _Range, documents: list[int], places: Iterator[Occurrence], trained: int
+) -> None:
+    listed = ", ".join(map(str, documents))
+    say(f"{found.source} tokens [{found.start}, {found.stop}), documents {listed}")
+    is_read = False
+    for place in places:
+        is_read = True
+        stop = place.column + place.stop - place.start
+        state = "" if place.step < trained else ", not trained yet"
+        say(
+            f"  epoch {place.epoch}: step {place.step} row {place.row} "
+            f"columns [{place.column}, {stop}), "
+            f"tokens [{place.start}, {place.stop}){state}"
+        )
+    if not is_read:
+        say("  the run never reads these tokens")
+
+
+def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:
+    return {
+        "epoch": place.epoch,
+        "step": place.step,
+        "row": place.row,
+        "column": place.column,
+        "start": place.start,
+        "stop": place.stop,
+        "is_trained": place.step < trained,
+    }
+
+
+class _Progress:
+    """Shows on a terminal how much of a source was searched."""
+
+    def __init__(self, name: str, num_tokens: int) -> None:
+        self._name, self._num_tokens = name, num_tokens
+        self._is_shown = sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, num_searched: int) -> None:
+        if self._is_shown:
+            share = num_searched / self._num_tokens
+            text = f"\rsearching {self._name}: {share:.0%}"
+            print(text, end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _document(text: str) -> tuple[str, int]:
+    found = _DOCUMENT.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not SOURCE:N, such as web:123")
+    return found[1], int(found[2])
+
+
+def _tokens(text: str) -> tuple[str, int, int]:
+    found = _TOKENS.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not SOURCE:[A,B), such as 'web:[100,200)'"
+        )
+    return found[1], int(found[2]), int(found[3])
+
+
+def _ids(text: str) -> list[int]:
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids")
+    return [int(word) for word in words]

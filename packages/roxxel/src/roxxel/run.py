@@ -1,0 +1,255 @@
+"""Opens a run from its folder: its batches, metrics, checkpoints, config and model.
+
+Everything comes from the folder and the corpora. The program that trains the run is not
+needed, and edits of its config or schedule do not change what a past step shows.
+Reading needs no JAX, except for `Run.model`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+from roxxel_curriculum import CurriculumError, recorded_sampler
+from roxxel_format import Roxxel, ShardError
+from roxxel_train import run_data
+
+from roxxel.config import RunConfig, load_config, make_model, newest_config
+from roxxel.run_files import (
+    CHECKPOINTS,
+    Checkpoint,
+    RunFolderError,
+    check_run,
+    local_folder,
+    read_checkpoints,
+    read_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from roxxel_curriculum import Field, Sampler
+    from roxxel_format import TokenReader
+    from roxxel_train import RunData
+
+Corpus: TypeAlias = "str | os.PathLike[str] | Sequence[str] | TokenReader"
+"""Where a source is: a path, pattern, URL, list of these, or an open reader."""
+
+
+def open_run(
+    path: str | os.PathLike[str], sources: Mapping[str, Corpus] | None = None
+) -> Run:
+    """Open a run to read what it has trained and will train.
+
+    Args:
+        path: Folder of the run, or its URL: the `save_path`.
+        sources: Where sources are now, by name, if they moved since the last start of
+            the run. The others are opened where the run opened them.
+
+    Raises:
+        RunFolderError: The folder does not hold a run.
+        CheckpointBucketError: The bucket cannot be read.
+
+    Example:
+        >>> try:
+        ...     open_run("nowhere")
+        ... except RunFolderError as error:
+        ...     print(error)
+        nowhere: there is no such folder; give the folder of a run
+    """
+    text = os.fspath(path)
+    location = text if "://" in text else Path(text)
+    folder = local_folder(location)
+    check_run(folder)
+    return Run(location, folder, dict(sources or {}))
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run, read from its folder; `open_run` makes it.
+
+    A running run changes: each property and method reads the files again.
+
+    Attributes:
+        path: Folder of the run, or its URL.
+        folder: Local folder with the files of the run.
+        moved: Where sources are now, by name.
+
+    Example:
+        >>> from pathlib import Path
+        >>> row = '{"kind": "train", "step": 3, "loss": 2.5}'
+        >>> _ = Path("metrics.jsonl").write_text(row)
+        >>> open_run(".").metrics[0]["loss"]
+        2.5
+    """
+
+    path: Path | str
+    folder: Path = field(repr=False)
+    moved: Mapping[str, Corpus] = field(default_factory=dict[str, Any])
+
+    @property
+    def config(self) -> RunConfig | None:
+        """The config of the last start; None if a Python program started the run.
+
+        Raises:
+            ConfigError: The copy of the config is invalid.
+        """
+        newest = newest_config(self.folder)
+        return None if newest is None else load_config(newest)
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The undamaged rows of `metrics.jsonl`, in order."""
+        return read_rows(self.folder)[0]
+
+    @property
+    def checkpoints(self) -> tuple[Checkpoint, ...]:
+        """The descriptions of the whole checkpoints, by step."""
+        return tuple(read_checkpoints(self.folder)[0])
+
+    def sampler(
+        self,
+        fields: Iterable[Field] = ("tokens",),
+        check: Literal["headers", "blocks"] = "headers",
+    ) -> Sampler:
+        """Return the batches of the run: those trained, and those planned.
+
+        The batch of a past step is the one that was trained, even if the schedule was
+        edited or a corpus has grown since. Steps that are not trained yet are those of
+        the last start. If an earlier release trained the run, the sampler ends at the
+        newest checkpoint.
+
+        Args:
+            fields: As for `Curriculum.sampler`.
+            check: As for `Curriculum.sampler`.
+
+        Raises:
+            RunFolderError: A corpus cannot be opened or is another one, or the files of
+                the run contradict each other; the message says what to give.
+            RunMismatchError: A file of the run is damaged.
+            CheckpointError: All checkpoints are damaged.
+        """
+        data = self._data()
+        try:
+            sampler = recorded_sampler(data.state, self._readers(data), fields, check)
+            sampler.check(data.trained)
+        except CurriculumError as error:
+            raise RunFolderError(f"{self.path}: {error}") from error
+        return sampler
+
+    @property
+    def trained_steps(self) -> int:
+        """Number of trained steps that the newest whole checkpoint holds."""
+        return self._data().trained["step"]
+
+    def corpora(self) -> dict[str, TokenReader]:
+        """Return the corpora of the run by source name, at the recorded versions.
+
+        Raises:
+            RunFolderError: A corpus cannot be opened.
+        """
+        data = self._data()
+        versions = {each["name"]: each["fingerprint"] for each in data.state["sources"]}
+        readers = self._readers(data)
+        for name, reader in readers.items():
+            if isinstance(reader, Roxxel) and reader.fingerprint != versions[name]:
+                try:
+                    readers[name] = reader.with_version(versions[name])
+                except ShardError as error:
+                    raise self._cannot_open(name, error) from error
+        return readers
+
+    def model(self, step: int | None = None, model: Any = None) -> Any:
+        """Return the model with the weights of a checkpoint.
+
+        Args:
+            step: Step of the checkpoint; None for the newest sound checkpoint.
+            model: A Flax NNX model to read the weights into. None makes the model that
+                the config of the run names.
+
+        Raises:
+            RunFolderError: The run has no checkpoint, or no config and no `model` was
+                given.
+            CheckpointError: The checkpoint is missing or damaged, or does not fit.
+            ConfigError: The function of the config cannot make the model.
+        """
+        if model is None:
+            config = self.config
+            if config is None or config.model is None:
+                raise RunFolderError(
+                    f"{self.path}: a Python program started this run, so its folder "
+                    "does not name the model; pass model="
+                )
+            model = make_model(config)
+
+        from roxxel_ckpt import Checkpointer
+
+        with Checkpointer(f"{self.path}/{CHECKPOINTS}", model) as checkpointer:
+            if not checkpointer.restore(step):
+                raise RunFolderError(
+                    f"{self.path}: holds no checkpoint; train the run until it saves"
+                )
+        return model
+
+    def _data(self) -> RunData:
+        try:
+            return run_data(self.folder)
+        except FileNotFoundError as error:
+            raise RunFolderError(
+                f"{self.path}: holds neither run.json nor a checkpoint, so it does not "
+                "record what was read; give the folder of a run"
+            ) from error
+
+    def _readers(self, data: RunData) -> dict[str, TokenReader]:
+        """Open the sources of the run; those without rows may be unknown."""
+        names = [entry["name"] for entry in data.state["sources"]]
+        unknown = sorted(self.moved.keys() - set(names))
+        if unknown:
+            raise RunFolderError(
+                f"{self.path}: the run has no source {unknown[0]!r}; "
+                f"its sources are {', '.join(map(repr, names))}"
+            )
+        drawn = {name for phase in data.state["phases"] for name in phase["weights"]}
+        recorded = data.sources or self._paths_of_config()
+        readers: dict[str, TokenReader] = {}
+        for name in names:
+            where = self.moved.get(name, recorded.get(name))
+            if where is not None:
+                readers[name] = self._opened(name, where)
+            elif name in drawn:
+                raise RunFolderError(
+                    f"{self.path}: the folder does not record where source {name!r} "
+                    f"is; pass sources={{{name!r}: path}}"
+                )
+        return readers
+
+    def _paths_of_config(self) -> dict[str, Any]:
+        """Return the paths of the sources, for a run of an earlier release."""
+        config = self.config
+        if config is None:
+            return {}
+        return {
+            name: [str(config.corpus(text)) for text in texts]
+            for name, texts in config.sources.items()
+        }
+
+    def _opened(self, name: str, where: Corpus) -> TokenReader:
+        if isinstance(where, str | os.PathLike):
+            reader = Roxxel(cast("Any", where))
+        elif isinstance(where, list | tuple):
+            reader = Roxxel(list(cast("Sequence[str]", where)))
+        else:
+            return cast("TokenReader", where)
+        try:
+            _ = reader.num_tokens
+        except (OSError, ShardError) as error:
+            raise self._cannot_open(name, error) from error
+        return reader
+
+    def _cannot_open(self, name: str, error: Exception) -> RunFolderError:
+        return RunFolderError(
+            f"{self.path}: source {name!r} of the run cannot be opened ({error}); "
+            f"pass sources={{{name!r}: path}}, or --source {name}=PATH, if it moved"
+        )

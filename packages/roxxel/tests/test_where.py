@@ -1,0 +1,243 @@
+"""`roxxel show` and `roxxel where`: what is in a batch, and which batches hold it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
+from roxxel.cli import main
+from roxxel.run_files import RunFolderError
+from roxxel.search import find_tokens
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SENTENCE = b"a needle in the haystack"
+
+
+def loss_fn(model: Any, batch: Any) -> Any:
+    return jnp.square(model(batch) - 1.0).mean()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run on corpora of bytes, one of which was appended to since."""
+    folder = tmp_path_factory.mktemp("bytes")
+    web, code = Roxxel(folder / "web_*.rox"), Roxxel(folder / "code.rox")
+    documents = [f"document {n} of the web. ".encode() * 3 for n in range(20)]
+    documents[7] = SENTENCE + b" of the web"
+    web.write(documents)
+    code.write([f"def f{n}(): return {n}\n".encode() * 4 for n in range(20)])
+    model = nnx.Embed(256, 2, rngs=nnx.Rngs(0))
+    Trainer(
+        model,
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        Curriculum(web, [Phase(70, 2, 33, {"self": 2, "code": 1})], {"code": code}),
+        loss_fn,
+        folder / "run",
+        checkpoint_every=100,
+    ).run()
+    web.write([SENTENCE] * 3, exist="append")
+    return folder / "run"
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run a command that succeeds, and return what it printed."""
+    assert main(list(map(str, arguments))) == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert main(list(map(str, arguments))) == 1
+    return capsys.readouterr().err
+
+
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_show_prints_the_rows_of_a_step(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler = open_run(run).sampler()
+    place = sampler.locate(5, 1)
+
+    text = said(capsys, "show", run, "--step", 5, "--row", 1, "--text")
+
+    documents = ", ".join(map(str, place.documents))
+    head, row, *shown = text.splitlines()
+    assert head == "step 5: 2 x 33 tokens, phase 0, trained"
+    assert row == (
+        f"row 1: {place.source} tokens [{place.start}, {place.stop}), "
+        f"documents {documents}"
+    )
+    batch = sampler.batch(5)[1].astype(np.uint8).tobytes().decode()
+    assert "\n".join(line[2:] for line in shown) == batch
+    [found] = lines(said(capsys, "show", run, "--step", 5, "--text", "--json"))
+    assert found["is_trained"]
+    assert [row["row"] for row in found["rows"]] == [0, 1]
+    assert found["rows"][1]["text"] == batch
+
+
+def test_where_finds_a_document_in_every_epoch(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sampler = open_run(run).sampler()
+    start, stop, _ = open_run(run).corpora()["self"].document_range(7)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
+    expected = list(sampler.where("self", start, stop))  # pyright: ignore[reportUnknownArgumentType]
+
+    [found] = lines(said(capsys, "where", run, "--document", "self:7", "--json"))
+
+    assert (found["source"], found["documents"]) == ("self", [7])
+    assert [(p["step"], p["row"], p["column"]) for p in found["places"]] == [
+        (o.step, o.row, o.column) for o in expected
+    ]
+    assert {p["epoch"] for p in found["places"]} >= {0, 1}
+    assert all(p["is_trained"] for p in found["places"])
+    first = expected[0]
+    until = first.step + 1
+    text = said(capsys, "where", run, "--document", "self:7", "--until", until)
+    assert f"  epoch 0: step {first.step} row {first.row} columns [" in text
+    tokens = f"self:[{start},{stop})"
+    [same] = lines(said(capsys, "where", run, "--tokens", tokens, "--json"))
+    assert same == found
+
+
+def test_where_finds_a_text_in_the_version_that_the_run_reads(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SENTENCE.decode()
+    ids = " ".join(map(str, SENTENCE))
+
+    [found] = lines(said(capsys, "where", run, "--text", text, "--json"))
+    [by_ids] = lines(said(capsys, "where", run, "--ids", ids, "--json"))
+
+    assert found == by_ids
+    assert found["documents"] == [7]
+    for place in found["places"]:
+        batch = open_run(run).sampler().batch(place["step"])
+        stop = place["column"] + place["stop"] - place["start"]
+        read = batch[place["row"], place["column"] : stop].astype(np.uint8).tobytes()
+        offset = place["start"] - found["start"]
+        assert read == SENTENCE[offset : offset + len(read)]
+    assert "no source of the run holds this" in said(
+        capsys, "where", run, "--text", "no such text"
+    )
+    assert said(capsys, "where", run, "--text", "no such text", "--json") == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["where", "--document", "web:3"], "the run has no source 'web'; its sources "),
+        (["where", "--document", "self:20"], "source 'self': "),
+        (["where", "--tokens", "self:[0,99999)"], "are outside source 'self', which"),
+        (["where", "--tokens", "self:0,9", "--until", "999"], "step 999 is outside"),
+        (["where", "--text", ""], "--text is empty; give a text to find"),
+        (["show", "--step", "70"], "step 70 is outside the run, which has 70 steps"),
+        (["show", "--step", "0", "--row", "2"], "row 2 is outside the batch of step"),
+        (["show", "--step", "0", "--source", "self=gone.rox"], "source 'self' of the"),
+    ],
+)
+def test_a_wrong_request_is_one_sentence(
+    run: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    command, *rest = arguments
+
+    error = refused(capsys, command, run, *rest)
+
+    assert error.startswith("roxxel: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--document", "web"],
+        ["--tokens", "web:[5"],
+        ["--ids", "5 x"],
+        ["--text", "a", "--source", "web"],
+        ["--text", "a", "--document", "web:1"],
+        [],
+    ],
+)
+def test_a_malformed_argument_is_refused(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["where", "run", *arguments])
+
+    assert stopped.value.code == 2
+    assert "usage: roxxel where" in capsys.readouterr().err
+
+
+class Held:
+    """A corpus of given tokens that lets `find_tokens` read it."""
+
+    def __init__(self, tokens: list[int]) -> None:
+        self.tokens = np.array(tokens, np.uint8)
+        self.num_tokens = len(tokens)
+        self.most = 0
+
+    def will_need(self, starts: Any, length: int) -> None:
+        assert 0 <= starts[0] <= starts[0] + length <= self.num_tokens
+
+    def read(self, starts: Any, length: int) -> Any:
+        self.most = max(self.most, length)
+        assert starts[0] + length <= self.num_tokens
+        return self.tokens[None, starts[0] : starts[0] + length]
+
+
+@given(
+    tokens=st.lists(st.integers(0, 2), max_size=60),
+    wanted=st.lists(st.integers(0, 2), min_size=1, max_size=5),
+    chunk=st.integers(1, 70),
+)
+def test_a_search_finds_every_place_across_chunks(
+    tokens: list[int], wanted: list[int], chunk: int
+) -> None:
+    corpus: Any = Held(tokens)
+    seen: list[int] = []
+
+    found = list(find_tokens(corpus, wanted, seen.append, chunk=chunk))
+
+    size = len(wanted)
+    starts = range(len(tokens) - size + 1)
+    assert found == [i for i in starts if tokens[i : i + size] == wanted]
+    assert corpus.most <= chunk + size - 1
+    assert seen == sorted(seen)
+    assert not starts or seen[-1] == len(starts)
+
+
+def test_an_empty_sequence_is_refused() -> None:
+    with pytest.raises(ValueError, match="the sequence to find is empty"):
+        find_tokens(Roxxel("any.rox"), [])
+
+
+def test_a_corpus_without_a_tokenizer_shows_no_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus = Roxxel(tmp_path / "ids.rox")
+    corpus.write([np.arange(200) % 50], vocab_size=50)
+    model = nnx.Embed(50, 2, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+    curriculum = Curriculum(corpus, [Phase(2, 1, 9)])
+    Trainer(model, optimizer, curriculum, loss_fn, tmp_path / "run").run()
+
+    error = refused(capsys, "show", tmp_path / "run", "--step", 0, "--text")
+
+    assert "source 'self' records no tokenizer; pass --tokenizer PATH" in error
+    with pytest.raises(RunFolderError):
+        open_run(tmp_path / "elsewhere")
