@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -190,6 +193,67 @@ def test_another_process_goes_on_after_a_kill(
     assert not list(tmp_path.glob(".*.partial"))
 
 
+def test_nobody_waits_for_the_process_that_copies(
+    tmp_path: Path, local: Roxxel
+) -> None:
+    filled(tmp_path).close()
+    for copy in copies_in(tmp_path)[1:]:
+        copy.unlink()
+    with (tmp_path / "download.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+        corpus = Roxxel(URL, cache=tmp_path)
+
+        assert np.array_equal(corpus.tokens[:], local.tokens[:])
+        assert state_of(corpus) == "copying"
+    wait_for(lambda: state_of(corpus) == "complete")
+
+
+def test_a_lack_of_descriptors_removes_no_copy(
+    tmp_path: Path, local: Roxxel, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path).close()
+    corpus = Roxxel(URL, cache=tmp_path)
+    assert state_of(corpus) == "complete"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        with pytest.raises(OSError, match="Too many open files"):
+            corpus.read([0, 100_000], 10)
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+    assert len(copies_in(tmp_path)) == local.num_shards
+    assert not caplog.text
+
+
+def test_a_program_may_end_while_it_copies(bucket: Bucket, tmp_path: Path) -> None:
+    bucket.set_faults(latency_s=0.01)
+    program = f"""
+import sys
+from roxxel_format import Roxxel
+corpus = Roxxel({URL!r}, cache=sys.argv[1])
+corpus.read([0], 10)
+while not corpus.cache_status().num_shards:
+    pass
+"""
+    for number in range(3):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(tmp_path / str(number))],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stderr == ""
+
+
 def test_the_cache_never_exceeds_its_limit(local: Roxxel, tmp_path: Path) -> None:
     limit = 200_000
     corpora = [
@@ -235,12 +299,12 @@ def test_copies_in_use_stay(tmp_path: Path, local: Roxxel) -> None:
 def test_wrong_bytes_never_become_a_copy(
     bucket: Bucket, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    corpus = Roxxel(URL, cache=tmp_path)
-    corpus.read([0, 150_000], 10)
     bucket.set_faults(kinds=["wrong"], keys=r"wiki_0000[1-9]")
+    corpus = Roxxel(URL, cache=tmp_path)
+    corpus.read([0], 10)
     wait_for(lambda: state_of(corpus) == "stopped")
 
-    assert len(copies_in(tmp_path)) <= 1
+    assert len(copies_in(tmp_path)) == 1
     assert "arrived damaged 3 times, so it is not cached" in caplog.text
 
 
@@ -309,7 +373,7 @@ def test_a_damaged_copy_is_replaced(
     starts = list(range(0, 200_000, 5000))
     assert np.array_equal(corpus.read(starts, 500), local.read(starts, 500))
     assert np.array_equal(corpus.tokens[:], local.tokens[:])
-    assert "is damaged, so it was removed; s3://data/wiki_" in caplog.text
+    assert "is missing or damaged; s3://data/wiki_" in caplog.text
     wait_for(lambda: state_of(corpus) == "complete")
     assert corpus.verify().ok
 

@@ -18,8 +18,7 @@ from roxxel_format._spec.layout import digests
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from concurrent.futures import ThreadPoolExecutor
+    from collections.abc import Callable, Iterable
 
     import numpy.typing as npt
 
@@ -31,10 +30,13 @@ _CRC_POLYNOMIAL = 0xEDB88320
 
 def damage_of_shard(
     shard: ShardMap,
-    pool: ThreadPoolExecutor,
+    each: Callable[..., Iterable[tuple[list[ShardError], tuple[int, int]]]],
     advance: Callable[[int], None] = lambda _: None,
 ) -> list[ShardError]:
-    """Return the errors of a shard; raise errors that prevent further checks."""
+    """Return the errors of a shard; raise errors that prevent further checks.
+
+    `each` is `map`, or the method `map` of an executor of threads.
+    """
     layout = shard.layout
     _ = shard.checksums
     step = max(1, _RUN_SIZE // layout.head.block_size)
@@ -42,7 +44,7 @@ def damage_of_shard(
     stops = [min(first + step, layout.num_token_blocks) for first in starts]
     errors: list[ShardError] = []
     seen: list[tuple[int, int]] = []
-    for damage, values in pool.map(partial(_verify_run, shard, advance), starts, stops):
+    for damage, values in each(partial(_verify_run, shard, advance), starts, stops):
         errors.extend(damage)
         seen.append(values)
     for section in (lambda: shard.document_ends, shard.metadata):

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import os
 import threading
 import weakref
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -38,6 +38,7 @@ _CHUNK_BYTES = 8 << 20
 _CHUNKS_AHEAD = 3
 _MOST_FAILURES = 3
 _POLL_S = 1.0
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 _END_S = 2.0
 
 State = Literal["idle", "copying", "complete", "full", "stopped"]
@@ -132,10 +133,13 @@ class CachedFiles:
         number = self._number.get(path)
         if number is not None and number in self._present:
             copy = self._folder.path_of(self._digests[number])
-            with contextlib.suppress(OSError):
+            try:
                 file = LOCAL.open(str(copy))
                 if file.num_bytes == self._sizes[number]:
                     return file
+            except OSError as error:
+                if error.errno in _SHORTAGES:  # The copy is good: the caller retries.
+                    raise
             self.discard(path)
         self._begin()
         return self._remote.open(path, num_bytes)
@@ -160,8 +164,8 @@ class CachedFiles:
         self._moved.append(number)
         _log(
             "warning",
-            f"{self._folder.path_of(self._digests[number])}: is damaged, so it was "
-            f"removed; {self._paths[number]} is read instead",
+            f"{self._folder.path_of(self._digests[number])}: is missing or damaged; "
+            f"{self._paths[number]} is read instead, and copied again",
         )
         if self._state == "complete":
             self._state = "idle"
@@ -292,8 +296,7 @@ class CachedFiles:
             shard = ShardMap(LOCAL.open(draft))
             if shard.layout.digest.hex() != self._digests[number]:
                 return False
-            with ThreadPoolExecutor(1, "roxxel-cache") as pool:
-                return not damage_of_shard(shard, pool)
+            return not damage_of_shard(shard, map)
         except ShardError:
             return False
 
@@ -345,7 +348,12 @@ class _Copies:
                     self._thread = None
                     return
                 job = self._jobs[0]
-            outcome = job.step()
+            try:
+                outcome = job.step()
+            except RuntimeError:
+                if threading.main_thread().is_alive():
+                    raise
+                return  # The program is ending, so no thread can begin.
             with self._changed:
                 # A copy that was found to be damaged may have begun the job again.
                 if outcome == "done" and not job.is_active:

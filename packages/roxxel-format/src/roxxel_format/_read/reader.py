@@ -211,6 +211,9 @@ class CorpusReader:
         if document < 0:
             raise IndexError(f"document {document} is out of range; count from 0")
         parse_index(document, self.contents.num_documents, "document")
+        return self._without_damaged_copies(lambda: self._document_range(document))
+
+    def _document_range(self, document: int) -> tuple[int, int, int]:
         contents = self.contents
         number = bisect_right(contents.first_own, document) - 1
         local = document - contents.first_own[number] + contents.joined[number]
@@ -230,6 +233,9 @@ class CorpusReader:
     def document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Return the documents in a range; see `Roxxel.document_spans`."""
         check_range(start, stop, len(self._line))
+        return self._without_damaged_copies(lambda: self._document_spans(start, stop))
+
+    def _document_spans(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         contents = self.contents
         parts: list[npt.NDArray[np.int64]] = []
         for number, at, until in self._line.parts(start, stop):

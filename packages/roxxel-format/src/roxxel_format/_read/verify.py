@@ -77,7 +77,7 @@ def verify_corpus(
             try:
                 # Opening compares the shard with its manifest entry.
                 shard = contents.open_shard(number)
-                errors.extend(damage_of_shard(shard, pool, advance))
+                errors.extend(damage_of_shard(shard, pool.map, advance))
             except ShardError as error:
                 # A traceback would keep the file open.
                 errors.append(error.with_traceback(None))

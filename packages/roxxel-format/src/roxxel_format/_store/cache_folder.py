@@ -45,7 +45,7 @@ class CacheFolder:
         self._most_bytes = most_bytes
         with self._naming_folder():
             self.path.mkdir(parents=True, exist_ok=True)
-            os.close(locked_shared(self._probe))
+            os.close(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
     def path_of(self, digest: str) -> Path:
         """Return the path of the copy of a shard."""
@@ -82,7 +82,7 @@ class CacheFolder:
     @contextlib.contextmanager
     def downloading(self) -> Generator[bool]:
         """Hold the lock of the folder; gives False if another process holds it."""
-        fd = locked_alone(self._probe)
+        fd = locked_alone(self._lock)
         try:
             yield fd is not None
         finally:
@@ -118,7 +118,7 @@ class CacheFolder:
         return True
 
     @property
-    def _probe(self) -> Path:
+    def _lock(self) -> Path:
         return self.path / "download.lock"
 
     def _fits(self, used: int, num_bytes: int) -> bool:

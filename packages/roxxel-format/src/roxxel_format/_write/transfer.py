@@ -254,7 +254,7 @@ def _check_shard(
         raise ShardError(
             f"{source}: is not the shard that the corpus lists; open the corpus again"
         )
-    for error in damage_of_shard(shard, pool):
+    for error in damage_of_shard(shard, pool.map):
         raise ShardError(f"{source}: is damaged and was not copied ({error})")
 
 
