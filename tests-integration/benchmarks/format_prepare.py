@@ -46,7 +46,7 @@ def main() -> None:
         for number in range(options.kills):
             found.update(trial(folder, f"killed_{number}", chance))
     for outcome, count in sorted(found.items()):
-        print(f"{count} {outcome}")
+        print(f"{outcome}: {count}")
 
 
 def start(folder: Path, name: str) -> subprocess.Popen[bytes]:
@@ -69,7 +69,8 @@ def trial(folder: Path, name: str, chance: random.Random) -> Counter[str]:
     target = folder / name
     command = start(folder, name)
     what = "ended before the kill"
-    first = chance.randrange(len(content(folder / "whole")))
+    # In the first half, so that the command does not end before the kill.
+    first = chance.randrange(len(content(folder / "whole")) // 2)
     while command.poll() is None and len(records(target)) < first:
         with contextlib.suppress(subprocess.TimeoutExpired):
             command.wait(0.001)
