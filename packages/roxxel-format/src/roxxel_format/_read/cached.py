@@ -89,6 +89,8 @@ class CachedFiles:
     `paths`, `sizes` and `digests` describe the shards of the corpus.
     """
 
+    has_copies = True
+
     def __init__(
         self,
         remote: RemoteFiles,

@@ -58,8 +58,11 @@ class OpenFile(Protocol):
 class Files(Protocol):
     """Opens the files of one corpus.
 
-    `is_remote` is true while any shard is read by ranges.
+    `is_remote` is true while any shard is read by ranges. `has_copies` says whether
+    shards of a bucket may have copies on a disk.
     """
+
+    has_copies: bool
 
     @property
     def is_remote(self) -> bool:

@@ -263,20 +263,19 @@ class CorpusReader:
             for number, start, stop in self._line.parts(*span):
                 self._line.file(number).will_need(start, stop)
 
-    def _use_copies(self) -> None:
-        """Close shards whose copies came or went; the next read opens them again."""
-        for number in self.contents.files.take_moved():
-            self._line.evict(number)
-
     def _without_damaged_copies(self, read: Callable[[], _R]) -> _R:
         """Return `read()`; if a copy is damaged, read the shard in its bucket."""
-        while True:
-            self._use_copies()
+        files = self.contents.files
+        while files.has_copies:
+            # Shards whose copies came or went since the last read are opened again.
+            for number in files.take_moved():
+                self._line.evict(number)
             try:
                 return read()
             except ChecksumError as error:
-                if not self.contents.files.discard(error.path):
+                if not files.discard(error.path):
                     raise
+        return read()
 
     def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
         """Request windows from a bucket, the first windows first.

@@ -124,6 +124,7 @@ class RemoteFiles:
     bytes of an object that was replaced before this reader opened it.
     """
 
+    has_copies = False
     is_remote = True
 
     def __init__(self, timeout_s: float) -> None:

@@ -399,6 +399,7 @@ def opening_spans(
 class LocalFiles:
     """Opens files on a disk."""
 
+    has_copies = False
     is_remote = False
 
     def open(self, path: str, num_bytes: int | None = None) -> MappedFile:
