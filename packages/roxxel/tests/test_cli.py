@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-COMMANDS = ["quickstart", "plan", "train", "show", "where", "report"]
+COMMANDS = ["quickstart", "plan", "train", "show", "where", "audit", "report"]
 
 
 class Ending:

@@ -38,6 +38,7 @@ _COMMANDS = {
     "train": "start or continue the run of a config file",
     "show": "show what is in a batch of a run",
     "where": "find the steps in which a run reads a document or a text",
+    "audit": "compare what a run was fed with what its corpora hold",
     "report": "write the charts of a run as one HTML page",
 }
 """Help of each command. The module `roxxel.cli._x` implements the command `x`.

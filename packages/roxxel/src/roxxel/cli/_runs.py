@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from roxxel.run import Run
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+def add_run_arguments(
+    parser: argparse.ArgumentParser, *, reads_text: bool = True
+) -> None:
     parser.add_argument(
         "run", metavar="RUN", help="folder of a run, or its URL: the save_path"
     )
@@ -27,11 +29,12 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="where a source is now, if it moved since the run opened it; repeatable",
     )
-    parser.add_argument(
-        "--tokenizer",
-        metavar="PATH",
-        help="tokenizer of the corpora (default: the recorded one)",
-    )
+    if reads_text:
+        parser.add_argument(
+            "--tokenizer",
+            metavar="PATH",
+            help="tokenizer of the corpora (default: the recorded one)",
+        )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 

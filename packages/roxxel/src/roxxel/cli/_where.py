@@ -5,19 +5,18 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format import Roxxel
 
 from roxxel.cli._runs import add_run_arguments, codec_of, opened
-from roxxel.cli._words import say
+from roxxel.cli._words import ShownProgress, say
 from roxxel.run_files import RunFolderError
 from roxxel.search import find_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Self
 
     from roxxel_curriculum import Occurrence
     from roxxel_format import TokenReader
@@ -122,8 +121,9 @@ def _chosen(
                 wanted = codec_of(name, corpus, options).encode(options.text)
             if not len(wanted):
                 raise RunFolderError("--text is empty; give a text to find")
-            with _Progress(name, corpus.num_tokens) as progress:
-                for start in find_tokens(corpus, wanted, progress):
+            with ShownProgress(f"searching {name}") as progress:
+                shown = partial(_share_of, progress, corpus.num_tokens)
+                for start in find_tokens(corpus, wanted, shown):
                     yield _Range(name, start, start + len(wanted))
 
 
@@ -169,25 +169,8 @@ def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:
     }
 
 
-class _Progress:
-    """Shows on a terminal how much of a source was searched."""
-
-    def __init__(self, name: str, num_tokens: int) -> None:
-        self._name, self._num_tokens = name, num_tokens
-        self._is_shown = sys.stderr.isatty()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __call__(self, num_searched: int) -> None:
-        if self._is_shown:
-            share = num_searched / self._num_tokens
-            text = f"\rsearching {self._name}: {share:.0%}"
-            print(text, end="", file=sys.stderr, flush=True)
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def _share_of(progress: ShownProgress, num_tokens: int, num_searched: int) -> None:
+    progress(num_searched, num_tokens)
 
 
 def _document(text: str) -> tuple[str, int]:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import Self
 
 
 def shown_command(*arguments: str) -> str:
@@ -20,6 +25,26 @@ def say(line: str) -> None:
     line.
     """
     print(line, flush=True)
+
+
+class ShownProgress:
+    """Shows on a terminal what share of some work is done; elsewhere shows nothing."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._is_shown = sys.stderr.isatty()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, num_done: int, total: int) -> None:
+        if self._is_shown:
+            text = f"\r{self._what}: {num_done / max(1, total):.0%}"
+            print(text, end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._is_shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 CONFIG_EXAMPLE = """\

@@ -1,0 +1,93 @@
+"""`roxxel audit`: compares what a run was fed with what its corpora hold."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from typing import TYPE_CHECKING
+
+from roxxel.cli._runs import add_run_arguments, opened
+from roxxel.cli._words import ShownProgress, say
+from roxxel.run_files import RunFolderError
+
+if TYPE_CHECKING:
+    from roxxel_train.audit import Audit
+
+DESCRIPTION = """\
+Read the batches of a run again, and compare them with the digests in
+metrics.jsonl of what the devices received. Each difference names the steps
+between two rows of the log; a block that does not match its checksum names the
+exact steps. Exit code 1 means that a batch differs.
+"""
+
+_STEPS = re.compile(r"(\d+):(\d+)")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_run_arguments(parser, reads_text=False)
+    parser.add_argument(
+        "--steps",
+        type=_steps,
+        metavar="A:B",
+        help="only the rows of the log for the steps from A to before B",
+    )
+    parser.add_argument(
+        "--sample",
+        type=_positive,
+        metavar="N",
+        help="only N intervals between rows, always the same ones",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Print the steps that differ; raise RunFolderError if there are any."""
+    from roxxel_train.audit import audit
+
+    opened_run = opened(options)
+    sampler = opened_run.sampler(check="blocks")
+    with ShownProgress("reading steps") as progress:
+        try:
+            result = audit(
+                sampler,
+                opened_run.metrics,
+                steps=options.steps,
+                sample=options.sample,
+                progress=progress,
+            )
+        except (ValueError, IndexError) as error:
+            raise RunFolderError(f"{options.run}: {error}") from error
+    _show(result, is_json=options.json)
+    if not result.is_sound:
+        raise RunFolderError(
+            f"{options.run}: {len(result.differences)} intervals of its log differ "
+            "from what the corpora hold now; verify the corpora, and find the steps of "
+            "a damaged block with `roxxel where`"
+        )
+
+
+def _show(result: Audit, *, is_json: bool) -> None:
+    if is_json:
+        differences = [
+            {"start": each.start, "stop": each.stop, "damage": dict(each.damage)}
+            for each in result.differences
+        ]
+        say(json.dumps({"num_steps": result.num_steps, "differences": differences}))
+        return
+    for difference in result.differences:
+        say(str(difference))
+    if result.is_sound:
+        say(f"{result.num_steps} steps: the corpora hold what the run was fed")
+
+
+def _steps(text: str) -> range:
+    found = _STEPS.fullmatch(text)
+    if found is None or int(found[1]) >= int(found[2]):
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B with A < B")
+    return range(int(found[1]), int(found[2]))
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer of 1 or more")
+    return int(text)

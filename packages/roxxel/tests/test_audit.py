@@ -1,0 +1,105 @@
+"""`roxxel audit`: the corpora hold what a run was fed, or the steps that differ."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
+from roxxel.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def loss_fn(model: Any, batch: Any) -> Any:
+    return jnp.square(model(batch) - 1.0).mean()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a corpus and a run on it."""
+    folder = tmp_path_factory.mktemp("trained")
+    web = Roxxel(folder / "web_*.rox")
+    web.write([f"document {n} of the web. ".encode() * 30 for n in range(40)])
+    model = nnx.Embed(256, 2, rngs=nnx.Rngs(0))
+    Trainer(
+        model,
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        Curriculum(web, [Phase(40, 2, 33)]),
+        loss_fn,
+        folder / "run",
+        checkpoint_every=100,
+        log_every=10,
+    ).run()
+    return folder
+
+
+def test_a_sound_run_is_one_line(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", str(trained / "run")]) == 0
+    said = capsys.readouterr()
+    assert said.out == "40 steps: the corpora hold what the run was fed\n"
+    assert said.err == ""
+
+
+def test_a_part_of_the_run_can_be_chosen(
+    trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["audit", str(trained / "run"), "--steps", "12:13", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"num_steps": 10, "differences": []}
+
+    assert main(["audit", str(trained / "run"), "--sample", "2"]) == 0
+    assert capsys.readouterr().out.startswith("20 steps: ")
+
+
+def test_a_flipped_token_names_the_steps(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    for path in trained.glob("web_*"):
+        shutil.copy(path, moved)
+    place = open_run(trained / "run").sampler().locate(23, 0)
+    shard = next(moved.glob("web_*.rox"))
+    data = bytearray(shard.read_bytes())
+    data[4096 + place.start] ^= 1
+    shard.write_bytes(data)
+
+    source = f"self={moved}/web_*.rox"
+    assert main(["audit", str(trained / "run"), "--source", source]) == 1
+
+    said = capsys.readouterr()
+    assert "steps 20 to 29 differ; " in said.out
+    assert f"step 23: {shard}: block " in said.out
+    assert "intervals of its log differ from what the corpora hold now; " in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--steps", "900:901"], "run: the metrics rows hold no digest of these steps"),
+        (["--source", "code=x.rox"], "the run has no source 'code'"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_sentence(
+    trained: Path,
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["audit", str(trained / "run"), *arguments]) == 1
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--steps", "3:3"], ["--sample", "0"]])
+def test_a_wrong_number_shows_the_usage(trained: Path, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["audit", str(trained / "run"), *arguments])
+    assert ended.value.code == 2
