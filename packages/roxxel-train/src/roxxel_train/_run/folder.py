@@ -68,14 +68,12 @@ class RunFolder:
         return self._mirror is not None
 
     @contextmanager
-    def run_lock(
-        self, data_record: Mapping[str, Any], **record: Any
-    ) -> Generator[None]:
+    def run_lock(self, **record: Any) -> Generator[None]:
         """Hold `run.lock`, and write `run.json` at the first start.
 
         An existing `run.json` stays as it is, even if another program wrote the file
-        after this object was made. Every start writes `data.json`. In a bucket, the
-        files of the run are fetched first, and uploaded at the start and at the end.
+        after this object was made. In a bucket, the files of the run are fetched first,
+        and uploaded at the start and at the end.
 
         Raises:
             RunMismatchError: Another process holds the lock.
@@ -94,7 +92,6 @@ class RunFolder:
                 versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
                 content = {"version": _VERSION, **record, "versions": versions}
                 self._write(RECORD, content)
-            self._write(DATA, data_record)
             if self._mirror is None:
                 yield
                 return
@@ -107,6 +104,10 @@ class RunFolder:
                     self._mirror.end()
                 raise
             self._mirror.end()
+
+    def write_data(self, record: Mapping[str, Any]) -> None:
+        """Write `data.json`; every start does, once nothing can refuse it any more."""
+        self._write(DATA, record)
 
     def upload_soon(self, report: Callable[[str], object]) -> None:
         """In a bucket, upload the files on a thread; `report` gets an error's text."""

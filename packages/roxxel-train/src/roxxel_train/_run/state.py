@@ -157,12 +157,16 @@ class RunState:
             self.folder.fetch_folder("autotune")
             return nullcontext()
         return self.folder.run_lock(
-            data_record(self.sampler, self.curriculum),
             seed=self.sampler.seed,
             model=self.signature,
             data=self.sampler.state(0),
             init_from=self.weights_from,
         )
+
+    def record_data(self) -> None:
+        """Write the record of the data, on process 0, after a restore succeeded."""
+        if self.folder is not None and jax.process_index() == 0:
+            self.folder.write_data(data_record(self.sampler, self.curriculum))
 
     def compile_ahead(self, compiler: Executor) -> None:
         """Start to compile the check of a save, so the first save does not wait."""
