@@ -28,7 +28,7 @@ def test_hinted_positions_are_computed_once(
         computed.append(steps)
         return make_block(phase, steps, source_keys)
 
-    monkeypatch.setattr("roxxel_curriculum.sampler.make_block", noted)
+    monkeypatch.setattr("roxxel_curriculum._bind.samples.make_block", noted)
     for _ in device_stream(sampler, 0, min(stop, 2000), workers=0):
         pass
 

@@ -11,7 +11,13 @@ import importlib
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from ray.data import Datasink
+
+try:
+    from ray.data import Datasink
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'roxxel_format.ray needs Ray: pip install "roxxel-format[ray]"'
+    ) from error
 
 from roxxel_format._prepare.inputs import column_document
 from roxxel_format._spec.dtypes import stored_name
