@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -376,6 +377,28 @@ def test_a_damaged_copy_is_replaced(
     assert "is missing or damaged; s3://data/wiki_" in caplog.text
     wait_for(lambda: state_of(corpus) == "complete")
     assert corpus.verify().ok
+
+
+@pytest.mark.parametrize("offset", [10, 4096 + 100])
+def test_many_threads_may_meet_one_damaged_copy(
+    local: Roxxel, tmp_path: Path, offset: int
+) -> None:
+    filled(tmp_path).close()
+    for copy in copies_in(tmp_path):
+        data = bytearray(copy.read_bytes())
+        data[offset] ^= 1
+        copy.write_bytes(data)
+    corpus = Roxxel(URL, cache=tmp_path, check="blocks")
+    expected = local.read([0, 50_000, 100_000], 900)
+    barrier = threading.Barrier(8)
+
+    def read() -> bool:
+        barrier.wait()
+        return np.array_equal(corpus.read([0, 50_000, 100_000], 900), expected)
+
+    with ThreadPoolExecutor(8) as pool:
+        tasks = [pool.submit(read) for _ in range(8)]
+        assert all(task.result() for task in tasks)
 
 
 def test_a_full_disk_only_stops_the_cache(tmp_path: Path, local: Roxxel) -> None:

@@ -6,6 +6,7 @@ is safe: a unit that is written twice has the same shards.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from dataclasses import dataclass
@@ -114,7 +115,8 @@ def _work(shared: list[Any], folder: str, number: int) -> Outcome:
     [reference] = shared
     if reference not in _writers:
         # Inputs may be relative to the folder of the driver.
-        os.chdir(folder)
+        with contextlib.suppress(OSError):  # A missing input is a better error.
+            os.chdir(folder)
         os.environ.update(ONE_THREAD)
         ray: Any = importlib.import_module("ray")
         _writers[reference] = ray.get(reference)

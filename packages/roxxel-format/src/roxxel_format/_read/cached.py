@@ -142,7 +142,7 @@ class CachedFiles:
             except OSError as error:
                 if error.errno in _SHORTAGES:  # The copy is good: the caller retries.
                     raise
-            self.discard(path)
+            self._remove(number)
         self._begin()
         return self._remote.open(path, num_bytes)
 
@@ -157,21 +157,13 @@ class CachedFiles:
         return moved
 
     def discard(self, path: str) -> bool:
-        """Remove the copy of a shard; return whether there was one."""
-        number = self._number_of(path)
-        if number is None or number not in self._present:
+        """Remove a damaged copy of a shard; return whether `path` is that of a copy."""
+        copies = (str(self._folder.path_of(each)) for each in self._digests)
+        number = next((n for n, copy in enumerate(copies) if copy == path), None)
+        if number is None:
             return False
-        self._folder.remove(self._digests[number])
-        self._present.discard(number)
-        self._moved.append(number)
-        _log(
-            "warning",
-            f"{self._folder.path_of(self._digests[number])}: is missing or damaged; "
-            f"{self._paths[number]} is read instead, and copied again",
-        )
-        if self._state == "complete":
-            self._state = "idle"
-        self._begin()
+        if number in self._present:  # Another thread may have removed it.
+            self._remove(number)
         return True
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
@@ -218,13 +210,19 @@ class CachedFiles:
         """Whether shards are to be copied."""
         return self._state == "copying"
 
-    def _number_of(self, path: str) -> int | None:
-        """Return the shard that has a URL, or a path of a copy."""
-        number = self._number.get(path)
-        if number is None:
-            copies = (str(self._folder.path_of(each)) for each in self._digests)
-            number = next((n for n, copy in enumerate(copies) if copy == path), None)
-        return number
+    def _remove(self, number: int) -> None:
+        """Remove the copy of a shard, and copy the shard again."""
+        self._folder.remove(self._digests[number])
+        self._present.discard(number)
+        self._moved.append(number)
+        _log(
+            "warning",
+            f"{self._folder.path_of(self._digests[number])}: is missing or damaged; "
+            f"{self._paths[number]} is read instead, and copied again",
+        )
+        if self._state == "complete":
+            self._state = "idle"
+        self._begin()
 
     def _begin(self) -> None:
         """Begin to copy at the first use of a shard."""

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from roxxel_format._read.files import Files
+    from roxxel_format._read.files import Files, OpenFile
     from roxxel_format._spec.layout import Layout
 
 _NUMBERED = re.compile(r"(.*?)([0-9]{5,})([^0-9]*)")
@@ -146,22 +146,26 @@ class Contents:
 
     def open_shard(self, number: int) -> ShardMap:
         """Open a shard; raise ShardError if its file changed since this version."""
-        try:
-            return self._open_shard(number)
-        except ShardError:
-            if not self.files.discard(self.paths[number]):
-                raise
-        return self._open_shard(number)
+        while True:
+            file = self._open_file(number)
+            try:
+                return self._checked_shard(number, file)
+            except ShardError:
+                if not self.files.discard(file.path):
+                    raise
 
-    def _open_shard(self, number: int) -> ShardMap:
+    def _open_file(self, number: int) -> OpenFile:
         path = self.paths[number]
         try:
-            shard = ShardMap(self.files.open(path, self.shards.num_bytes[number]))
+            return self.files.open(path, self.shards.num_bytes[number])
         except FileNotFoundError as error:
             raise ShardError(
                 f"{path}: the file is missing, because the corpus was replaced or the "
                 "file was removed; open the corpus again, or restore the file"
             ) from error
+
+    def _checked_shard(self, number: int, file: OpenFile) -> ShardMap:
+        path, shard = self.paths[number], ShardMap(file)
         layout = shard.layout
         is_same = layout.row(_file_name(path)) == self.shards.row(number)
         is_same = is_same and layout.head.dtype_name == self.dtype_name

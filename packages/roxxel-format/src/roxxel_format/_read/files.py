@@ -86,9 +86,9 @@ class Files(Protocol):
         ...
 
     def discard(self, path: str) -> bool:
-        """Remove the damaged local copy of a shard, if any; return whether it did.
+        """Remove a damaged copy of a shard; return whether `path` is that of a copy.
 
-        `path` is the URL of the shard, or the path of its copy.
+        A copy that another thread has removed counts too: its reader may try again.
         """
         ...
 

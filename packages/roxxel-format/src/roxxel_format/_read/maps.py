@@ -212,11 +212,12 @@ class MapCache(Generic[_T]):
         if found is None:
             # If two threads open a file at once, the second replaces the first.
             found = with_room(lambda: self._make(number))
+            files = self._maps if self._is_mapped(found) else self._remote
+            files[number] = found
         if self._is_mapped(found):
             files, most = self._maps, self._max_maps()
         else:
             files, most = self._remote, _MOST_REMOTE_FILES
-        files[number] = found
         with contextlib.suppress(KeyError):  # Another thread may have evicted the file.
             files.move_to_end(number)
             while len(files) > most:

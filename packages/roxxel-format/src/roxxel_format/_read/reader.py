@@ -126,11 +126,12 @@ class LazyReader:
             if self.cache_bytes is not None:
                 raise ValueError("cache_bytes is given without cache; pass a folder")
             return
-        path = self.filepath if isinstance(self.filepath, str) else self.filepath[0]
-        if not is_url(path):
-            raise ValueError(
-                f"{path}: is on a disk, where a cache has no use; leave cache out"
-            )
+        paths = (self.filepath,) if isinstance(self.filepath, str) else self.filepath
+        for path in paths:
+            if not is_url(path):
+                raise ValueError(
+                    f"{path}: is on a disk, where a cache has no use; leave cache out"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"opened": None, "_locks": {}}
