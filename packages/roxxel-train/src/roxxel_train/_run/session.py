@@ -113,7 +113,7 @@ class Session:
                 stack.callback(self.trace.close)
                 with self.processes.paused("restore"):
                     self._restore()
-                state.record_data()
+                state.record_data(log)
                 self.compile_ahead(compiler)
                 stack.callback(self.updates.close)
                 stack.callback(state.close)

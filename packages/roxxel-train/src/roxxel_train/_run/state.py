@@ -163,10 +163,14 @@ class RunState:
             init_from=self.weights_from,
         )
 
-    def record_data(self) -> None:
-        """Write the record of the data, on process 0, after a restore succeeded."""
+    def record_data(self, log: Logger) -> None:
+        """Write the record of the data, on process 0, after a restore succeeded.
+
+        In a bucket, the upload begins at once: readers of the run need the record.
+        """
         if self.folder is not None and jax.process_index() == 0:
             self.folder.write_data(data_record(self.sampler, self.curriculum))
+            self._upload_soon(self.folder, log)
 
     def compile_ahead(self, compiler: Executor) -> None:
         """Start to compile the check of a save, so the first save does not wait."""
@@ -257,8 +261,11 @@ class RunState:
             if is_due:
                 self.losses.checkpoint.close()
             if self.folder is not None and jax.process_index() == 0:
-                self.folder.upload_soon(lambda text: log.warning(text, terminal=False))
+                self._upload_soon(self.folder, log)
         self._saved_step = self.step
+
+    def _upload_soon(self, folder: RunFolder, log: Logger) -> None:
+        folder.upload_soon(lambda text: log.warning(text, terminal=False))
 
     def check_finite(self, recorder: Recorder) -> None:
         """Check the parameters after the last update; no later loss would show NaN."""
