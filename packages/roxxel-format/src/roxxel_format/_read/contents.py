@@ -146,18 +146,15 @@ class Contents:
 
     def open_shard(self, number: int) -> ShardMap:
         """Open a shard; raise ShardError if its file changed since this version."""
-        while True:
-            file = self._open_file(number)
-            try:
-                return self._checked_shard(number, file)
-            except ShardError:
-                if not self.files.discard(file.path):
-                    raise
-
-    def _open_file(self, number: int) -> OpenFile:
         path = self.paths[number]
         try:
-            return self.files.open(path, self.shards.num_bytes[number])
+            while True:
+                file = self.files.open(path, self.shards.num_bytes[number])
+                try:
+                    return self._checked_shard(number, file)
+                except ShardError:
+                    if not self.files.discard(file.path):
+                        raise
         except FileNotFoundError as error:
             raise ShardError(
                 f"{path}: the file is missing, because the corpus was replaced or the "
