@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
@@ -82,8 +83,8 @@ def train_row(step: int, **more: Any) -> dict[str, Any]:
         "step_s": 0.5,
         "tokens_per_s": 32.0 + step,
         "wait_s": 0.05,
-        "wait_share": 0.1,
-        "grad_norm": 1.5,
+        "wait_share": step / 100,
+        "grad_norm": 1.5 * step,
         **more,
     }
 
@@ -163,9 +164,11 @@ def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
     }
     assert numbers["loss"]["eval_loss (held out)"] == {"x": [4, 8], "y": [5.1, 4.1]}
     assert numbers["throughput"]["tokens/s"]["y"] == [32.0 + s for s in range(1, 9)]
-    assert numbers["waiting"]["waiting"]["y"] == [0.1] * 8
+    assert numbers["waiting"]["waiting"]["y"] == [s / 100 for s in range(1, 9)]
     assert numbers["tokens"]["code <x>"]["y"] == [4 * step for step in range(1, 9)]
-    assert numbers["train-grad_norm"]["grad_norm"]["y"] == [1.5] * 8
+    assert numbers["train-grad_norm"]["grad_norm"]["y"] == [
+        1.5 * s for s in range(1, 9)
+    ]
     assert "128 (128)" in html
     assert "10 %" in html
     assert "jax 9.8.7" in html
@@ -238,6 +241,7 @@ def test_loss_and_share_of_each_source_are_drawn_in_its_colour(tmp_path: Path) -
     rows = [
         train_row(
             step,
+            tokens_by_source={"self": 11 * step + step % 2, "code <x>": 5 * step},
             planned_tokens_by_source={n: x * step for n, x in planned.items()},
             rows_by_source={"self": 3 * step, "code <x>": step},
             digest=f"{step:016x}",
@@ -253,12 +257,129 @@ def test_loss_and_share_of_each_source_are_drawn_in_its_colour(tmp_path: Path) -
     assert numbers["loss-by-source"]["code <x>"]["y"] == pytest.approx(
         [2.0 + step / 10 for step in range(1, 9)]
     )
-    assert numbers["shares"]["self"]["y"] == [0.75] * 8
+    assert numbers["shares"]["self"]["y"] == pytest.approx([12 / 17, 10 / 15] * 4)
     assert numbers["shares"]["code <x> as planned"]["y"] == [0.25] * 8
     for key in ("loss-by-source", "shares", "tokens"):
         assert "var(--c1)" in figure(html, key)
         assert "var(--c2)" not in figure(html, key)
     assert not any(name.startswith("loss/") for name in facts.other_fields)
+
+
+@pytest.mark.parametrize("value", [0.0, 2.5])
+def test_constant_quantity_has_no_chart_but_a_row(tmp_path: Path, value: float) -> None:
+    changed = {"wait_share": value, "grad_norm": value, "tokens_per_s": value}
+    rows = [train_row(step, **changed) for step in range(1, 9)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert list(numbers_of(html)) == ["loss", "tokens"]
+    title = "grad_norm: norm of the gradient"
+    assert f"<td class=left>{title}</td><td>{value:g}</td>" in html
+    title = "Share of the time spent waiting for data"
+    assert f"<td class=left>{title}</td><td>{100 * value:g} %</td>" in html
+
+
+def test_source_that_is_not_read_yet_is_not_drawn(tmp_path: Path) -> None:
+    rows = [train_row(s, tokens_by_source={"self": s, "later": 0}) for s in (1, 2)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert list(numbers_of(html)["tokens"]) == ["self"]
+
+
+def of_losses(folder: Path, losses: list[float], **more: Any) -> RunFacts:
+    rows = [
+        {"kind": "train", "step": step, "loss": loss, "loss_mean": loss, **more}
+        for step, loss in enumerate(losses, 1)
+    ]
+    return read_facts(write_run(folder, rows))
+
+
+def test_spike_is_marked_and_names_the_command_that_shows_its_batch(
+    tmp_path: Path,
+) -> None:
+    losses = [3.0 + 0.01 * (step % 5) for step in range(100)]
+    losses[70:73] = [4.0, 5.0, 4.5]
+
+    facts = of_losses(tmp_path / "my run", losses)
+
+    [spike] = facts.spikes
+    assert (spike.row, list(spike.steps), spike.loss) == (72, [71], 5.0)
+    assert (spike.usual, spike.num_rows, spike.is_mean) == (3.02, 3, False)
+    html = page(facts)
+    checked(html)
+    command = f"roxxel show &#x27;{tmp_path}/my run&#x27; --step 71"
+    assert f"<td class=left><code>{command}</code></td>" in html
+    assert "<title>step 72: loss 5, usually 3.02</title>" in figure(html, "loss")
+    assert "exceeds the median of the 64 rows before by more than 8 times" in html
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.floats(1, 2) | st.floats(1, 9), max_size=150))
+def test_rule_of_spikes_is_the_rule_that_the_page_states(
+    tmp_path_factory: pytest.TempPathFactory, losses: list[float]
+) -> None:
+    """Compare with a slow computation of the rule, row by row."""
+    facts = of_losses(tmp_path_factory.mktemp("a") / "run", losses)
+
+    marked: set[int] = set()
+    for at in range(16, len(losses)):
+        before = losses[max(0, at - 64) : at]
+        median = statistics.median(before)
+        deviation = statistics.median(abs(loss - median) for loss in before)
+        if losses[at] > median + 8 * max(deviation, 0.001 * median):
+            marked.add(at + 1)
+    assert {spike.row for spike in facts.spikes} <= marked
+    assert sum(spike.num_rows for spike in facts.spikes) == len(marked)
+
+
+def test_fall_at_the_start_and_change_of_phase_are_no_spikes(tmp_path: Path) -> None:
+    rows = [
+        {
+            "kind": "train",
+            "step": step,
+            "phase": step // 100,
+            "loss": 9.0 / (1 + step % 100) + step // 100,
+        }
+        for step in range(1, 300)
+    ]
+
+    facts, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert facts.spikes == ()
+    assert "Spikes of the loss" not in html
+
+
+def test_spike_between_two_rows_is_in_the_mean(tmp_path: Path) -> None:
+    rows = [
+        {
+            "kind": "train",
+            "step": 10 * row,
+            "loss": 3.0,
+            "loss_mean": 3.5 if row == 40 else 3.0,
+        }
+        for row in range(1, 60)
+    ]
+
+    facts, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    [spike] = facts.spikes
+    assert (spike.row, spike.steps, spike.is_mean) == (400, range(390, 400), True)
+    assert "<td>390 to 399</td>" in html
+    assert "--step 390</code>" in html
+
+
+def test_only_the_highest_spikes_are_listed(tmp_path: Path) -> None:
+    losses = [3.0 + 0.01 * (step % 5) for step in range(400)]
+    for at in range(20, 400, 20):
+        losses[at] = 4.0 + at / 100
+
+    facts = of_losses(tmp_path / "run", losses)
+
+    html = page(facts)
+    assert len(facts.spikes) == 19
+    assert html.count("<code>roxxel show") == 12
+    assert "7 smaller spikes are not listed" in html
 
 
 def test_run_of_one_source_has_no_chart_of_shares(tmp_path: Path) -> None:
@@ -569,10 +690,10 @@ def test_a_long_line_keeps_its_ends_extremes_and_a_gap(
 
     thin = read_facts(run).train["x"]
 
-    assert len(thin.steps) <= 800
-    assert thin.values == [values[step] for step in thin.steps]
-    assert thin.steps == sorted(set(thin.steps))
-    assert {thin.steps[0], thin.steps[-1]} == {0, NUM_ROWS - 1}
+    assert len(thin.x) <= 800
+    assert thin.values == [values[step] for step in thin.x]
+    assert thin.x == sorted(set(thin.x))
+    assert {thin.x[0], thin.x[-1]} == {0, NUM_ROWS - 1}
     assert (None in thin.values) == (None in values)
     if None not in values:
         finite = [value for value in values if value is not None]
@@ -585,7 +706,10 @@ numbers = st.floats(-1e12, 1e12) | st.floats(1e-9, 1e-3)
 
 @settings(deadline=None)
 @example([1.0, 5e-324], "my_loss")
-@given(st.lists(numbers, min_size=1, max_size=9), st.sampled_from(["x", "my_loss"]))
+@given(
+    st.lists(numbers, min_size=2, max_size=9, unique=True),
+    st.sampled_from(["x", "my_loss"]),
+)
 def test_every_point_and_tick_of_a_chart_is_inside_it(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], field: str
 ) -> None:

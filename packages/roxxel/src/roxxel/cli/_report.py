@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from roxxel.cli._words import say
 from roxxel.report import write_report
-from roxxel.run_files import local_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -40,6 +39,6 @@ def run(options: argparse.Namespace) -> None:
     is_url = "://" in options.run
     run = options.run if is_url else Path(options.run)
     out: Path = options.out or Path("" if is_url else run) / "report.html"
-    report = write_report(local_folder(run), out)
+    report = write_report(run, out)
     say(f"{run}: {report.headline}")
     say(f"wrote {out}; open it in a browser")

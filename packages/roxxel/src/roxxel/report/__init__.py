@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from roxxel.report._facts import RunFacts, read_facts
 from roxxel.report._page import page
-from roxxel.run_files import RunFolderError
+from roxxel.run_files import RunFolderError, local_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["RunFacts", "page", "read_facts", "write_report"]
 
 
-def write_report(run: Path, out: Path) -> RunFacts:
+def write_report(run: Path | str, out: Path) -> RunFacts:
     """Write the page of a run.
 
     Args:
-        run: Folder of the run.
+        run: Folder of the run, or its URL. Commands on the page name it like this.
         out: File of the page; its folder must exist.
 
     Returns:
@@ -35,7 +35,7 @@ def write_report(run: Path, out: Path) -> RunFacts:
             of `out` does not exist.
         OSError: The folder cannot be read, or the page cannot be written.
     """
-    facts = read_facts(run)
+    facts = read_facts(local_folder(run), str(run))
     if out.is_dir():
         raise RunFolderError(f"{out}: is a folder; give a file to --out")
     if not out.parent.is_dir():
