@@ -48,16 +48,16 @@ class _Block(NamedTuple):
     """The bytes `[start, stop)` of a shard that one checksum covers."""
 
     section: str
-    index: int | None
+    number: int | None
     start: int
     stop: int
     checksum: int
 
     @property
     def name(self) -> str:
-        if self.index is None:
+        if self.number is None:
             return f"the {self.section} (byte {self.start} on)"
-        return f"block {self.index} of the {self.section} (byte {self.start} on)"
+        return f"block {self.number} of the {self.section} (byte {self.start} on)"
 
 
 def repair_shard(
@@ -127,7 +127,7 @@ class _SourceOfBlocks:
                     "copy of the same shard",
                     path=self._path,
                     section=block.section,
-                    block=block.index,
+                    block=block.number,
                     byte_offset=block.start,
                 )
         return data
