@@ -2,17 +2,24 @@ from __future__ import annotations
 
 import json
 import re
-import statistics
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roxxel.cli import main
-from roxxel.report import RunFacts, page, read_facts
+from roxxel.report import page, read_facts
 
 from .helpers import run_python
+from .pages import (
+    checked,
+    facts_and_page,
+    figure,
+    numbers_of,
+    train_row,
+    write_checkpoint,
+    write_run,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,114 +30,6 @@ Traceback (most recent call last):
     raise RuntimeError("<oom>")
 RuntimeError: out of <memory>
 """
-
-
-class Checked(HTMLParser):
-    """Checks that elements nest, and gathers what could reach outside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[str] = []
-        self.outside: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-        self.outside += [
-            str(value)
-            for name, value in attrs
-            if name in {"src", "href", "srcset", "action", "data", "xlink:href"}
-        ]
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        del attrs
-        self.seen.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def checked(html: str) -> Checked:
-    parser = Checked()
-    parser.feed(html)
-    parser.close()
-    assert parser.open == []
-    assert parser.outside == []
-    assert "@import" not in html
-    assert "url(" not in html
-    assert "://" not in html
-    return parser
-
-
-def numbers_of(html: str) -> dict[str, Any]:
-    found = re.search(r'id="numbers">(.*?)</script>', html, re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
-
-
-def train_row(step: int, **more: Any) -> dict[str, Any]:
-    return {
-        "kind": "train",
-        "step": step,
-        "time": f"2026-11-21T12:00:{step:02}.000+00:00",
-        "phase": int(step > 4),
-        "loss": 6.0 - step / 4,
-        "loss_mean": 6.25 - step / 4,
-        "tokens": 16 * step,
-        "tokens_by_source": {"self": 12 * step, "code <x>": 4 * step},
-        "step_s": 0.5,
-        "tokens_per_s": 32.0 + step,
-        "wait_s": 0.05,
-        "wait_share": step / 100,
-        "grad_norm": 1.5 * step,
-        **more,
-    }
-
-
-def write_run(
-    folder: Path,
-    rows: list[dict[str, Any]],
-    log: str = "2026-11-21T12:00:00Z INFO starts: 8 steps in 2 phases\n",
-    tail: str = "",
-) -> Path:
-    folder.mkdir(parents=True)
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "metrics.jsonl").write_text(lines + tail)
-    (folder / "system.log").write_text(log)
-    record = {
-        "version": 1,
-        "seed": 7,
-        "data": {"step": 0},
-        "versions": {"jax": "9.8.7"},
-    }
-    (folder / "run.json").write_text(json.dumps(record))
-    return folder
-
-
-def write_checkpoint(folder: Path, step: int, loss: float, **more: float) -> None:
-    phases = [
-        {
-            "start": start,
-            "batch_size": 2,
-            "seq_len": seq_len,
-            "weights": {"self": 3, "code <x>": 1},
-            "edited": edited,
-        }
-        for start, seq_len, edited in ((0, 8, False), (4, 16, False), (6, 16, True))
-        if start < step
-    ]
-    meta = folder / "checkpoints" / str(step) / "meta"
-    meta.mkdir(parents=True)
-    content = {
-        "format": 1,
-        "step": step,
-        "metrics": {"loss": loss, **more},
-        "extra": {"data": {"phases": phases}},
-        "versions": {},
-    }
-    (meta / "metadata").write_text(json.dumps(content))
 
 
 @pytest.fixture
@@ -144,13 +43,6 @@ def finished(tmp_path: Path) -> Path:
     write_checkpoint(run, 4, 3.5)
     write_checkpoint(run, 8, 4.0)
     return run
-
-
-def facts_and_page(run: Path) -> tuple[RunFacts, str]:
-    facts = read_facts(run)
-    html = page(facts)
-    checked(html)
-    return facts, html
 
 
 def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
@@ -285,101 +177,6 @@ def test_source_that_is_not_read_yet_is_not_drawn(tmp_path: Path) -> None:
     _, html = facts_and_page(write_run(tmp_path / "run", rows))
 
     assert list(numbers_of(html)["tokens"]) == ["self"]
-
-
-def of_losses(folder: Path, losses: list[float], **more: Any) -> RunFacts:
-    rows = [
-        {"kind": "train", "step": step, "loss": loss, "loss_mean": loss, **more}
-        for step, loss in enumerate(losses, 1)
-    ]
-    return read_facts(write_run(folder, rows))
-
-
-def test_spike_is_marked_and_names_the_command_that_shows_its_batch(
-    tmp_path: Path,
-) -> None:
-    losses = [3.0 + 0.01 * (step % 5) for step in range(100)]
-    losses[70:73] = [4.0, 5.0, 4.5]
-
-    facts = of_losses(tmp_path / "my run", losses)
-
-    [spike] = facts.spikes
-    assert (spike.row, list(spike.steps), spike.loss) == (72, [71], 5.0)
-    assert (spike.usual, spike.num_rows, spike.is_mean) == (3.02, 3, False)
-    html = page(facts)
-    checked(html)
-    command = f"roxxel show &#x27;{tmp_path}/my run&#x27; --step 71"
-    assert f"<td class=left><code>{command}</code></td>" in html
-    assert "<title>step 72: loss 5, usually 3.02</title>" in figure(html, "loss")
-    assert "exceeds the median of the 64 rows before by more than 8 times" in html
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.floats(1, 2) | st.floats(1, 9), max_size=150))
-def test_rule_of_spikes_is_the_rule_that_the_page_states(
-    tmp_path_factory: pytest.TempPathFactory, losses: list[float]
-) -> None:
-    """Compare with a slow computation of the rule, row by row."""
-    facts = of_losses(tmp_path_factory.mktemp("a") / "run", losses)
-
-    marked: set[int] = set()
-    for at in range(16, len(losses)):
-        before = losses[max(0, at - 64) : at]
-        median = statistics.median(before)
-        deviation = statistics.median(abs(loss - median) for loss in before)
-        if losses[at] > median + 8 * max(deviation, 0.001 * median):
-            marked.add(at + 1)
-    assert {spike.row for spike in facts.spikes} <= marked
-    assert sum(spike.num_rows for spike in facts.spikes) == len(marked)
-
-
-def test_fall_at_the_start_and_change_of_phase_are_no_spikes(tmp_path: Path) -> None:
-    rows = [
-        {
-            "kind": "train",
-            "step": step,
-            "phase": step // 100,
-            "loss": 9.0 / (1 + step % 100) + step // 100,
-        }
-        for step in range(1, 300)
-    ]
-
-    facts, html = facts_and_page(write_run(tmp_path / "run", rows))
-
-    assert facts.spikes == ()
-    assert "Spikes of the loss" not in html
-
-
-def test_spike_between_two_rows_is_in_the_mean(tmp_path: Path) -> None:
-    rows = [
-        {
-            "kind": "train",
-            "step": 10 * row,
-            "loss": 3.0,
-            "loss_mean": 3.5 if row == 40 else 3.0,
-        }
-        for row in range(1, 60)
-    ]
-
-    facts, html = facts_and_page(write_run(tmp_path / "run", rows))
-
-    [spike] = facts.spikes
-    assert (spike.row, spike.steps, spike.is_mean) == (400, range(390, 400), True)
-    assert "<td>390 to 399</td>" in html
-    assert "--step 390</code>" in html
-
-
-def test_only_the_highest_spikes_are_listed(tmp_path: Path) -> None:
-    losses = [3.0 + 0.01 * (step % 5) for step in range(400)]
-    for at in range(20, 400, 20):
-        losses[at] = 4.0 + at / 100
-
-    facts = of_losses(tmp_path / "run", losses)
-
-    html = page(facts)
-    assert len(facts.spikes) == 19
-    assert html.count("<code>roxxel show") == 12
-    assert "7 smaller spikes are not listed" in html
 
 
 def test_run_of_one_source_has_no_chart_of_shares(tmp_path: Path) -> None:
@@ -664,12 +461,6 @@ def test_what_is_no_run_is_one_sentence(
 
 
 NUM_ROWS = 2000
-
-
-def figure(html: str, key: str) -> str:
-    found = re.search(rf'<figure id="{key}">.*?</figure>', html, re.DOTALL)
-    assert found is not None
-    return found[0]
 
 
 @settings(deadline=None, max_examples=20)

@@ -36,6 +36,7 @@ def table(
     left: set[int],
     note: str = "",
     code: int | None = None,
+    kind: str = "",
 ) -> str:
     """Return a section with a table; empty without rows.
 
@@ -46,6 +47,7 @@ def table(
         left: Columns of text, which begin at the left and may wrap.
         note: HTML of a paragraph above the table.
         code: The column of command lines.
+        kind: Class of the table in the style; `runs` has a column for each run.
     """
     if not rows:
         return ""
@@ -66,7 +68,7 @@ def table(
     paragraph = f'<p class="note">{note}</p>' if note else ""
     return (
         f"<section><h2>{escape(title)}</h2>{paragraph}"
-        f'<div class="scroll"><table><thead>'
+        f'<div class="scroll"><table class="{kind}"><thead>'
         f"<tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
         "</section>"
     )
