@@ -66,8 +66,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--connect-timeout",
         type=_at_least_1,
         default=300,
-        metavar="SECONDS",
-        help="longest wait for the other processes of a cluster (default 300)",
+        metavar="S",
+        help="longest wait for the other processes of a cluster, in seconds (default 300)",
     )
 
 
