@@ -6,7 +6,7 @@ reads a corpus as one line of tokens. The package depends only on numpy.
 """
 
 from roxxel_format._read.cached import CacheStatus
-from roxxel_format._read.shard import Shard
+from roxxel_format._read.shard_file import Shard
 from roxxel_format._read.verify import VerifyReport
 from roxxel_format._version import __version__
 from roxxel_format._write.options import WriteSummary

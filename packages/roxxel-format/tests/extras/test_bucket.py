@@ -347,6 +347,43 @@ def test_prefetched_windows_are_requested_once(bucket: Bucket) -> None:
     assert len(starts) <= stats["requests"] <= len(starts) + remote.num_shards
 
 
+def test_a_shard_is_opened_by_one_request(bucket: Bucket) -> None:
+    remote = Roxxel("s3://data/wiki_*.rox")
+    starts = np.arange(0, remote.num_tokens, 5000)
+    bucket.set_faults()
+
+    remote.read(starts, 1)
+
+    assert bucket.stats()["requests"] == remote.num_shards + len(starts)
+
+
+def test_a_shard_with_a_large_tail_is_opened_by_two_requests(bucket: Bucket) -> None:
+    path = bucket.folder / "long_*.rox"
+    tokens = np.resize(np.arange(999, dtype=np.uint16), 4_500_000)
+    Roxxel(path).write([tokens], vocab_size=1000, block_size=512)
+    remote = Roxxel("s3://data/long_*.rox")
+    assert remote.num_shards == 1
+    bucket.set_faults()
+
+    assert remote.read([40_000], 3).tolist() == [[40, 41, 42]]
+
+    assert bucket.stats()["requests"] == 3
+
+
+def test_verify_finds_a_damaged_head(bucket: Bucket) -> None:
+    path = bucket.folder / "head_00000.rox"
+    Roxxel(bucket.folder / "head_*.rox").write([[1] * 50], vocab_size=10)
+    data = bytearray(path.read_bytes())
+    data[2000] = 1
+    path.write_bytes(data)
+    remote = Roxxel("s3://data/head_*.rox")
+
+    assert remote.read([0], 3).tolist() == [[1, 1, 1]]
+    (error,) = remote.verify().errors
+
+    assert "its head and sections do not match the digests in its foot" in str(error)
+
+
 def test_the_first_batch_takes_few_round_trips(bucket: Bucket) -> None:
     bucket.set_faults(latency_s=0.2)
     remote = Roxxel("s3://data/wiki_*.rox")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roxxel_format._spec.layout import digests
+from roxxel_format._spec.layout import HEAD_SIZE, digests
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
@@ -94,11 +94,11 @@ def _verify_run(
 
 
 def _check_against_foot(shard: ShardMap, seen: list[tuple[int, int]]) -> None:
-    """Compare the sections with the digests and the token range of the foot."""
+    """Compare head and sections with the digests and the token range of the foot."""
     layout, at = shard.layout, shard.layout.sections
     found = digests(
         layout,
-        layout.head.pack(),
+        bytes(shard.section(0, HEAD_SIZE)),
         [shard.section(at.documents, at.checksums)],
         shard.section(at.checksums, at.metadata),
         bytes(shard.section(at.metadata, at.foot)),
@@ -110,8 +110,8 @@ def _check_against_foot(shard: ShardMap, seen: list[tuple[int, int]]) -> None:
         layout.max_value,
     ):
         raise ShardError(
-            f"{shard.path}: its sections do not match the digests in its foot; "
-            "fetch or write this shard again"
+            f"{shard.path}: its head and sections do not match the digests in its "
+            "foot; fetch or write this shard again"
         )
 
 

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_format._read.shard import (
     LOCAL,
-    Shard,
+    Opening,
     ShardMap,
     check_same_type,
     layouts_of,
-    opening_spans,
 )
 from roxxel_format._read.shard import open_shard as open_local_shard
 from roxxel_format._spec import dtypes
@@ -162,7 +161,8 @@ class Contents:
             ) from error
 
     def _checked_shard(self, number: int, file: OpenFile) -> ShardMap:
-        path, shard = self.paths[number], ShardMap(file)
+        opening = None if file.is_mapped else self._opening(number)
+        path, shard = self.paths[number], ShardMap(file, opening)
         layout = shard.layout
         is_same = layout.row(_file_name(path)) == self.shards.row(number)
         is_same = is_same and layout.head.dtype_name == self.dtype_name
@@ -178,15 +178,18 @@ class Contents:
 
     def will_open(self, number: int) -> None:
         """Prefetch what `open_shard` reads; does nothing on a disk."""
+        spans = self._opening(number).spans(self.shards.num_bytes[number])
+        self.files.will_open(self.paths[number], spans)
+
+    def _opening(self, number: int) -> Opening:
         table = self.shards
-        spans = opening_spans(
+        return Opening.of(
             table.num_bytes[number],
             table.num_tokens[number],
             table.num_documents[number],
             self.block_size,
-            dtypes.item_size(self.dtype_name),
+            self.dtype_name,
         )
-        self.files.will_open(self.paths[number], spans)
 
 
 def open_contents(
@@ -222,7 +225,7 @@ def _may_be_shard(path: Path, several: CorpusName) -> bool:
     """Return whether a file may be a numbered shard; a damaged one may be."""
     number = several.number(path.name)
     try:
-        metadata = Shard(path).read_metadata()
+        metadata = open_local_shard(str(path)).metadata()
     except OldShardError:
         return True
     except (OSError, ShardError):

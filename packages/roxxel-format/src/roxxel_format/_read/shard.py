@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 import zlib
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from roxxel_format._read.maps import MappedFile
-from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, Layout, parse_layout
+from roxxel_format._spec.dtypes import item_size
+from roxxel_format._spec.layout import (
+    FOOT_SIZE,
+    HEAD_SIZE,
+    Layout,
+    head_of_foot,
+    parse_layout,
+)
 from roxxel_format._store.reading import open_file
 from roxxel_format.errors import ChecksumError, ShardError
 
@@ -23,86 +29,7 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
 
 _DOCUMENTS_AT_ONCE = 1 << 16
-
-
-class Shard:
-    """A file of documents.
-
-    The constructor reads the head and the foot, and checks them against the size of the
-    file. It does not keep the file open; `map()` opens the file for reading.
-
-    Args:
-        path: The file.
-
-    Attributes:
-        path: The file.
-        layout: The fields of the head and foot.
-
-    Raises:
-        ShardError: The file is not a shard, is damaged, or has an unknown format
-            version.
-        OSError: The file cannot be read.
-
-    Example:
-        >>> written = Roxxel("shard.rox").write([[5, 6, 7], [8]], vocab_size=100)
-        >>> shard = Shard("shard.rox")
-        >>> shard.num_documents, shard.tokens.tolist()
-        (2, [5, 6, 7, 8])
-    """
-
-    __slots__ = ("layout", "path")
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self.layout = open_shard(self.path).layout
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Item type, little-endian."""
-        return self.layout.dtype
-
-    @property
-    def num_tokens(self) -> int:
-        """Number of items, separators included."""
-        return self.layout.num_tokens
-
-    @property
-    def num_documents(self) -> int:
-        """Number of documents; a part of a split document counts as a document."""
-        return self.layout.num_documents
-
-    @property
-    def tokens(self) -> Tokens:
-        """All items: a read-only view, which keeps the file mapped."""
-        return self.map().tokens
-
-    @property
-    def document_ends(self) -> npt.NDArray[np.int64]:
-        """End of each document, an index of items; verified, read-only."""
-        return self.map().document_ends
-
-    def map(self) -> ShardMap:
-        """Map the file.
-
-        Raises:
-            ShardError: The file was replaced after the constructor read it.
-        """
-        shard = open_shard(self.path)
-        if shard.layout != self.layout:
-            raise ShardError(
-                f"{self.path}: the file was replaced after it was opened; open it again"
-            )
-        return shard
-
-    def read_metadata(self) -> dict[str, Any]:
-        """Return the metadata.
-
-        Raises:
-            ShardError: The metadata is damaged or not a JSON object, or the file was
-                replaced.
-            OSError: The file cannot be opened.
-        """
-        return self.map().metadata()
+_MOST_TAIL_BYTES = 1 << 16
 
 
 class ShardMap:
@@ -110,12 +37,13 @@ class ShardMap:
 
     Only this class reads shards. A file on a disk is mapped at the first use of a
     section. In a bucket, each read of tokens fetches a range, and the object keeps the
-    document index and the checksums from their first use on.
+    document index and the checksums from their first use on; with an `opening`, one
+    range opens the shard.
     """
 
-    def __init__(self, file: OpenFile) -> None:
+    def __init__(self, file: OpenFile, opening: Opening | None = None) -> None:
         self._file = file
-        self.layout = _layout_of(self._file)
+        self.layout = _layout_of(self._file, opening)
         self._tokens: Tokens | None = None
         self._ends: npt.NDArray[np.int64] | None = None
         self._checksums: npt.NDArray[np.uint32] | None = None
@@ -384,16 +312,42 @@ class TokenReads:
         return self._read(items.start, items.stop)
 
 
-def opening_spans(
-    num_bytes: int, num_tokens: int, num_documents: int, block_size: int, item_size: int
-) -> list[tuple[int, int]]:
-    """Return the byte ranges that opening a shard with these values reads."""
-    spans = [(0, min(num_bytes, HEAD_SIZE)), (max(0, num_bytes - FOOT_SIZE), num_bytes)]
-    if num_documents:
-        num_blocks = -(-num_tokens * item_size // block_size)
+class Opening(NamedTuple):
+    """How to open a shard in a bucket with few requests.
+
+    The end of the last document, the checksums, the metadata and the foot are adjacent.
+    If these are a small part, opening reads the part as one range, from `tail` on. The
+    head is known from its checksum in the foot, and `verify` reads it.
+    """
+
+    dtype_name: str
+    block_size: int
+    last_end: tuple[int, int] | None
+    tail: int
+
+    @classmethod
+    def of(
+        cls,
+        num_bytes: int,
+        num_tokens: int,
+        num_documents: int,
+        block_size: int,
+        dtype_name: str,
+    ) -> Opening:
+        """Return the opening of a shard with these values."""
+        tail = max(0, num_bytes - FOOT_SIZE)
+        if not num_documents:
+            return cls(dtype_name, block_size, None, tail)
+        num_blocks = -(-num_tokens * item_size(dtype_name) // block_size)
         stop = HEAD_SIZE + num_blocks * block_size + num_documents * 8
-        spans.append((stop - 8, stop))
-    return spans
+        if num_bytes - _MOST_TAIL_BYTES <= stop - 8 < tail:
+            return cls(dtype_name, block_size, None, stop - 8)
+        return cls(dtype_name, block_size, (stop - 8, stop), tail)
+
+    def spans(self, num_bytes: int) -> list[tuple[int, int]]:
+        """Return the byte ranges that opening the shard reads."""
+        tail = [(self.tail, num_bytes)]
+        return tail if self.last_end is None else [*tail, self.last_end]
 
 
 class LocalFiles:
@@ -450,16 +404,25 @@ def check_same_type(holding: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def _layout_of(file: OpenFile) -> Layout:
+def _layout_of(file: OpenFile, opening: Opening | None) -> Layout:
     """Return the layout of an open shard, checked against the file's size."""
     size = file.num_bytes
-    head = file.read(0, min(size, HEAD_SIZE))
-    foot = file.read(max(0, size - FOOT_SIZE), size)
+    start = max(0, size - FOOT_SIZE) if opening is None else opening.tail
+    tail = file.read(start, size)
+    foot = tail[-FOOT_SIZE:]
+    head = None
+    if opening is not None:
+        head = head_of_foot(foot, opening.dtype_name, opening.block_size)
+    if head is None:
+        head = file.read(0, min(size, HEAD_SIZE))
     layout = parse_layout(head, foot, size, file.path)
     # Padding hides a wrong number of tokens from the size check, so compare the number
     # with the end of the last document.
     stop = layout.sections.checksums
-    last = file.read(stop - 8, stop) if layout.num_documents else b""
+    last = b""
+    if layout.num_documents:
+        at = stop - 8 - start
+        last = tail[at : at + 8] if at >= 0 else file.read(stop - 8, stop)
     end = int.from_bytes(last, "little")
     if end != layout.num_tokens:
         raise ShardError(

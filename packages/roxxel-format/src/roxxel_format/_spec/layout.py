@@ -14,6 +14,7 @@ import hashlib
 import struct
 import zlib
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format._spec import dtypes
@@ -39,12 +40,14 @@ _MAX_BLOCK_SIZE = 1 << 24
 MAX_METADATA_SIZE = 1 << 20
 MAX_SEPARATOR_LENGTH = 1 << 10
 
-# Structs of the fields of head and foot. Offsets in the foot: `_FOOT_CONTENT` and
-# `_FOOT_DIGEST` of its digests, `_FOOT_ZEROS` of its padding, `_FOOT_CRC` of its CRC.
+# Structs of the fields of head and foot. Offsets in the foot: `_FOOT_HEAD_CRC` of the
+# head's CRC, `_FOOT_CONTENT` and `_FOOT_DIGEST` of its digests, `_FOOT_ZEROS` of its
+# padding, `_FOOT_CRC` of its CRC.
 _HEAD = struct.Struct("<8sII16sIII")
 _FOOT = struct.Struct("<II4QII9QII")
 _CRC = struct.Struct("<I")
 _DIGEST_SIZE = 32
+_FOOT_HEAD_CRC = 4
 _FOOT_CONTENT = _FOOT.size
 _FOOT_DIGEST = _FOOT_CONTENT + _DIGEST_SIZE
 _FOOT_ZEROS = _FOOT_DIGEST + _DIGEST_SIZE
@@ -255,6 +258,26 @@ def _crc_of_head(head: bytes) -> int:
     """Return the checksum in the last bytes of a head."""
     (crc,) = _CRC.unpack_from(head, HEAD_SIZE - _CRC.size)
     return crc
+
+
+@cache
+def _separator_lengths(dtype_name: str, block_size: int) -> dict[int, int]:
+    """Return for each checksum of a head with these fields its separator length."""
+    lengths = range(MAX_SEPARATOR_LENGTH + 1)
+    heads = (Head(dtype_name, block_size, length).pack() for length in lengths)
+    return {_crc_of_head(head): length for length, head in enumerate(heads)}
+
+
+def head_of_foot(foot: bytes, dtype_name: str, block_size: int) -> bytes | None:
+    """Return the head that a foot belongs to, by the checksum that the foot holds.
+
+    None if no head with these fields has this checksum.
+    """
+    if len(foot) < FOOT_SIZE:
+        return None
+    (crc,) = _CRC.unpack_from(foot, _FOOT_HEAD_CRC)
+    length = _separator_lengths(dtype_name, block_size).get(crc)
+    return None if length is None else Head(dtype_name, block_size, length).pack()
 
 
 def is_shard_head(head: bytes) -> bool:

@@ -19,7 +19,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.shard import Shard, layouts_of
+from roxxel_format._read.shard import layouts_of, open_shard
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._spec.manifest import (
     MAX_MANIFEST_SIZE,
@@ -170,7 +170,7 @@ def existing_manifest(name: CorpusName) -> Manifest | None:
         return _manifest_of_numbered(name) if found.data is None else found.manifest
     if not name.single.exists():
         return None
-    metadata = Shard(name.single).read_metadata()
+    metadata = open_shard(str(name.single)).metadata()
     arguments = metadata.get("arguments")
     if arguments is None:  # Earlier writers stored the arguments in `write`.
         arguments = as_table(metadata.get("write")).get("arguments")
@@ -304,7 +304,7 @@ def _is_verified(spelled: Sequence[CorpusName], path: Path) -> bool:
     numbers = (each.number(path.name) for each in spelled)
     number = next((each for each in numbers if each is not None), None)
     try:
-        return is_of_several(Shard(path).read_metadata(), number)
+        return is_of_several(open_shard(str(path)).metadata(), number)
     except (OSError, ShardError):
         return False
 
@@ -335,7 +335,7 @@ def _check_no_old_shards(name: CorpusName) -> None:
     """Raise OldShardError for a shard of the first Roxxel, whatever its number."""
     for each in filter(name.is_numbered, names_in(name.folder)):
         try:
-            Shard(name.folder / each)
+            open_shard(str(name.folder / each))
         except OldShardError:
             raise
         except (OSError, ShardError):
@@ -355,7 +355,7 @@ def _numbered_shards(
         number, path = name.number(each), name.folder / each
         if number is None or (replaces and not _is_verified([name], path)):
             continue
-        metadata = Shard(path).read_metadata()
+        metadata = open_shard(str(path)).metadata()
         if is_of_one_file(metadata, number):
             raise ShardError(
                 f"{path}: is a corpus of one file, but its name is that of a shard of "

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format._read.contents import resolved_to_read
-from roxxel_format._read.shard import Shard
+from roxxel_format._read.shard import open_shard
 from roxxel_format._spec.tables import says_number
 from roxxel_format._store.corpus_name import corpus_name
 from roxxel_format._store.plain_name import resolved
@@ -60,7 +60,7 @@ def name_to_write(
 def _says_number(path: Path, several: CorpusName) -> bool:
     """Return whether a shard records that it was written under its number."""
     try:
-        metadata = Shard(path).read_metadata()
+        metadata = open_shard(str(path)).metadata()
     except ShardError:
         return False
     return says_number(metadata, several.number(path.name))

@@ -29,8 +29,8 @@ at any time, even with kill -9: the same command continues from the newest
 checkpoint. Before you continue, you may edit the config for steps that are not
 trained yet, but not for trained steps.
 
-Under Slurm, Open MPI and Kubernetes, and on TPU pods, start the same command once
-per process, as with `srun`: the processes connect by themselves.
+Under Slurm, Open MPI and Kubernetes, and on TPU pods, start the same command
+once per process, as with `srun`: the processes connect by themselves.
 """
 
 EPILOG = CONFIG_EXAMPLE
@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_at_least_1,
         default=300,
         metavar="S",
-        help="longest wait for the other processes of a cluster, in seconds (default 300)",
+        help="longest wait for the other processes, in seconds (default 300)",
     )
 
 
