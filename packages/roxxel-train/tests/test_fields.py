@@ -119,5 +119,5 @@ def test_other_errors_of_a_loss_function_stay(tmp_path: Path, fields: Any) -> No
     def fails(_: Any, batch: Any) -> Any:
         raise KeyError("segment_ids" if isinstance(batch, dict) else "mine")
 
-    with pytest.raises(KeyError, match="segment_ids|mine"):
+    with pytest.raises(KeyError, match=r"segment_ids|mine"):
         trainer(tmp_path, loss_fn=fails, fields=fields)
