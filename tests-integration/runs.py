@@ -53,7 +53,7 @@ phases = [{ steps = 1, batch_size = 2, seq_len = 9 }]
 
 
 def write_small_project(folder: Path) -> Path:
-    """Write `run.toml`, its model and its corpora into a new folder; return the folder."""
+    """Write `run.toml`, its model and its corpora into a new folder, and return it."""
     folder.mkdir()
     for name, count in (("web_*.rox", 40), ("code.rox", 20)):
         documents = (np.arange(start, start + 40) % 50 for start in range(count))

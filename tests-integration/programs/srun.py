@@ -1,8 +1,8 @@
 """Stands for Slurm's `srun`: runs a command as the tasks of a step on this machine.
 
-`ROXXEL_TEST_STEP` holds the variables of each task as JSON. If `ROXXEL_TEST_LIMIT` is
-set, every task gets SIGTERM once the first has done that many steps, as at a time limit.
-Like `srun`, this program ends with the highest exit code of its tasks.
+`ROXXEL_TEST_STEP` holds the variables of each task as JSON. `ROXXEL_TEST_LIMIT` is the
+step of the first task after which every task gets SIGTERM, as at a time limit. Like
+`srun`, this program ends with the highest exit code of its tasks.
 """
 
 import json

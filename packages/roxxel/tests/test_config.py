@@ -209,7 +209,7 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST + "[mesh]\npreset = 'zero'",
-            'preset in [mesh] must be "data-parallel" or "fsdp" or "hybrid", got \'zero\'',
+            'must be "data-parallel" or "fsdp" or "hybrid", got \'zero\'',
         ),
         (
             SMALLEST + "[mesh]\naxes = { data = 0 }",
