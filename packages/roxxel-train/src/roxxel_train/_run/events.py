@@ -230,6 +230,14 @@ def _of_phases(sampler: Sampler, plan: Plan, start: int) -> Iterator[Planned]:
     for at, count in plan.skips:
         if at >= start:
             yield at, f"step {at}: skips the data of {count} steps"
+    for each in plan.withdrawn:
+        if each.step >= start:
+            counted = f"{each.documents} document{'' if each.documents == 1 else 's'}"
+            yield (
+                each.step,
+                f"step {each.step}: withdraws {counted} of {each.source}: loss_mask is "
+                "0 on the tokens from here on",
+            )
 
 
 def _of_epochs(
