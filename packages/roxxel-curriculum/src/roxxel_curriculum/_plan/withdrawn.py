@@ -30,6 +30,14 @@ class DocumentSet:
     Args:
         starts: First number of each range, in any order.
         stops: One past the last number of each range.
+
+    Attributes:
+        digest: Hex digest of the numbers.
+
+    Example:
+        >>> documents = DocumentSet([3, 100], [4, 200])
+        >>> len(documents), documents.holds([2, 3, 199]).tolist()
+        (101, [False, True, True])
     """
 
     __slots__ = ("_starts", "_stops", "digest")

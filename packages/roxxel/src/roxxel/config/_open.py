@@ -49,7 +49,7 @@ def open_sampler(config: RunConfig) -> Sampler:
     state = None if folder is None else newest_state(folder)
     curriculum = open_curriculum(config)
     try:
-        fields = config.trainer.fields or ("tokens",)
+        fields: Any = config.trainer.fields or ("tokens",)
         return curriculum.sampler(config.seed, state, fields)
     except CurriculumError as error:
         raise ConfigError(f"{config.file}: {error}") from error
