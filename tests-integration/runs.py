@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from roxxel_train import TIMING_FIELDS
@@ -51,6 +53,36 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [
         {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
         for line in lines
+    ]
+
+
+def slurm_step(tasks: int) -> list[dict[str, str]]:
+    """Return the variables that Slurm gives each task of a step on one node.
+
+    JAX computes the port of process 0 from the number of the job, so the number belongs
+    to a free port.
+    """
+    # Programs beside this one begin with another number.
+    for job in range(os.getpid(), os.getpid() + 4096):
+        with socket.socket() as finder, suppress(OSError):
+            finder.bind(("", 65535 - 4095 + job % 4096))
+            break
+    else:
+        raise AssertionError("no port of a job is free")
+    shared = {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_NNODES": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_NUM_TASKS": str(tasks),
+        "SLURM_STEP_TASKS_PER_NODE": str(tasks),
+    }
+    return [
+        {**shared, "SLURM_PROCID": str(index), "SLURM_LOCALID": str(index)}
+        for index in range(tasks)
     ]
 
 
