@@ -120,8 +120,8 @@ def _loss_mask(
     for row in np.flatnonzero(np.isin(source, [*withdrawn])):
         index, start = int(source[row]), int(starts[row])
         spans = readers[index].document_spans(start, start + shape[1])
-        for _, first, stop in spans[withdrawn[index].holds(spans[:, 0])]:
-            mask[row, first - start : stop - start] = 0
+        is_learned = ~withdrawn[index].holds(spans[:, 0])
+        mask[row] = np.repeat(is_learned, spans[:, 2] - spans[:, 1])
     return mask
 
 

@@ -40,7 +40,7 @@ class DocumentSet:
         (101, [False, True, True])
     """
 
-    __slots__ = ("_starts", "_stops", "digest")
+    __slots__ = ("_packed", "_starts", "_stops", "digest")
 
     def __init__(self, starts: npt.ArrayLike, stops: npt.ArrayLike) -> None:
         first, last = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
@@ -54,6 +54,7 @@ class DocumentSet:
             last = reached[np.append(np.flatnonzero(begins)[1:] - 1, reached.size - 1)]
         self._starts: _Integers = first
         self._stops: _Integers = last
+        self._packed: str | None = None
         self.digest = hashlib.blake2b(
             self._bounds().tobytes(), digest_size=16
         ).hexdigest()
@@ -83,13 +84,15 @@ class DocumentSet:
 
     def to_json(self) -> dict[str, Any]:
         """Return the set for JSON: its sizes, and its ranges as compressed text."""
-        # Sorted by significance, the bytes of small differences are long runs of zeros.
-        steps = np.diff(self._bounds(), prepend=0).astype("<u8")
-        planes = steps.view(np.uint8).reshape(-1, 8).T.tobytes()
+        if self._packed is None:  # Every checkpoint holds a state.
+            # By significance, the bytes of small differences are long runs of zeros.
+            steps = np.diff(self._bounds(), prepend=0).astype("<u8")
+            planes = steps.view(np.uint8).reshape(-1, 8).T.tobytes()
+            self._packed = base64.b85encode(zlib.compress(planes)).decode("ascii")
         return {
             "documents": len(self),
             "ranges": int(self._starts.size),
-            "packed": base64.b85encode(zlib.compress(planes)).decode("ascii"),
+            "packed": self._packed,
         }
 
     @classmethod
