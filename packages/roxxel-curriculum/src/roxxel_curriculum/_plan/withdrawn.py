@@ -2,7 +2,7 @@
 
 A set of documents is sorted ranges of their numbers. A membership test is a binary
 search, so a set of a million documents costs a batch no more than a set of one. In a
-state, a set is compressed text: about 1.5 bytes for each of a million numbers that are
+state, a set is compressed text: about 1.7 bytes for each of a million numbers that are
 spread evenly.
 """
 
