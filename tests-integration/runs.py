@@ -9,13 +9,58 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from roxxel import Roxxel
 from roxxel_train import TIMING_FIELDS
+
+from .conftest import MODEL
 
 if TYPE_CHECKING:
     import signal
     import subprocess
     from collections.abc import Sequence
     from pathlib import Path
+
+
+_SMALL = """\
+model = "tiny:make"
+save_path = "run"
+
+[sources]
+self = "web_*.rox"
+code = { path = "code.rox", policy = "repeat" }
+
+[[phases]]
+steps = 12
+batch_size = 4
+seq_len = 9
+weights = { self = 0.75, code = 0.25 }
+
+[[phases]]
+steps = 4
+batch_size = 2
+seq_len = 17
+
+[trainer]
+log_every = 1
+checkpoint_every = 5
+eval_every = 8
+
+[eval]
+sources = { self = "code.rox" }
+phases = [{ steps = 1, batch_size = 2, seq_len = 9 }]
+"""
+
+
+def write_small_project(folder: Path) -> Path:
+    """Write `run.toml`, its model and its corpora into a new folder, and return it."""
+    folder.mkdir()
+    for name, count in (("web_*.rox", 40), ("code.rox", 20)):
+        documents = (np.arange(start, start + 40) % 50 for start in range(count))
+        Roxxel(folder / name).write(documents, vocab_size=50)
+    (folder / "tiny.py").write_text(MODEL)
+    (folder / "run.toml").write_text(_SMALL)
+    return folder
 
 
 def stop_at(step: int, sent: signal.Signals, process: subprocess.Popen[str]) -> int:

@@ -9,12 +9,10 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
-from roxxel import Roxxel
 
 from .conftest import MODEL, SEVERAL_PROCESSES, simulated
-from .runs import all_said, rows, slurm_step, stop_at
+from .runs import all_said, rows, slurm_step, stop_at, write_small_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,49 +20,10 @@ if TYPE_CHECKING:
 
 pytestmark = SEVERAL_PROCESSES
 
-CONFIG = """\
-model = "tiny:make"
-save_path = "run"
-
-[sources]
-self = "web_*.rox"
-code = { path = "code.rox", policy = "repeat" }
-
-[[phases]]
-steps = 12
-batch_size = 4
-seq_len = 9
-weights = { self = 0.75, code = 0.25 }
-
-[[phases]]
-steps = 4
-batch_size = 2
-seq_len = 17
-
-[trainer]
-log_every = 1
-checkpoint_every = 5
-eval_every = 8
-
-[eval]
-sources = { self = "code.rox" }
-phases = [{ steps = 1, batch_size = 2, seq_len = 9 }]
-"""
-
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    return write_project(tmp_path / "project")
-
-
-def write_project(folder: Path) -> Path:
-    folder.mkdir()
-    for name, count in (("web_*.rox", 40), ("code.rox", 20)):
-        documents = (np.arange(start, start + 40) % 50 for start in range(count))
-        Roxxel(folder / name).write(documents, vocab_size=50)
-    (folder / "tiny.py").write_text(MODEL)
-    (folder / "run.toml").write_text(CONFIG)
-    return folder
+    return write_small_project(tmp_path / "project")
 
 
 def start(
@@ -82,7 +41,9 @@ def start(
 
 
 def test_one_config_reads_the_same_however_it_is_launched(tmp_path: Path) -> None:
-    folders = [write_project(tmp_path / name) for name in ("alone", "local", "slurm")]
+    folders = [
+        write_small_project(tmp_path / name) for name in ("alone", "local", "slurm")
+    ]
     alone, local, slurm = folders
     step = slurm_step(2)
 

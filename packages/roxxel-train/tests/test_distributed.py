@@ -32,6 +32,11 @@ MPI = {
     "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
     "OMPI_MCA_orte_hnp_uri": "1.0;tcp://10.0.0.1:1",
 }
+JAX = {
+    "JAX_COORDINATOR_ADDRESS": "10.0.0.1:99",
+    "JAX_NUM_PROCESSES": "2",
+    "JAX_PROCESS_ID": "1",
+}
 POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "JOB_COMPLETION_INDEX": "1"}
 
 
@@ -44,8 +49,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
             monkeypatch.delenv(name)
 
     def record(
-        *arguments: Any, initialization_timeout: int, heartbeat_timeout_seconds: int
+        *arguments: Any,
+        cluster_detection_method: str | None,
+        initialization_timeout: int,
+        heartbeat_timeout_seconds: int,
     ) -> None:
+        is_pod = "KUBERNETES_SERVICE_HOST" in os.environ and None not in arguments
+        assert cluster_detection_method == ("deactivate" if is_pod else None)
         assert heartbeat_timeout_seconds < 100  # JAX's own
         assert initialization_timeout > 300  # after ours, because JAX then aborts
         found.append(arguments)
@@ -66,9 +76,8 @@ def test_lone_process_connects_to_nothing_and_does_not_wait(
 def test_variables_of_the_environment_are_taken(
     calls: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JAX_NUM_PROCESSES", "2")
-    monkeypatch.setenv("JAX_PROCESS_ID", "1")
-    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "10.0.0.1:99")
+    for name, value in JAX.items():
+        monkeypatch.setenv(name, value)
 
     initialize()
 
@@ -105,6 +114,7 @@ def test_arguments_win(
         ({"TPU_ML_PLATFORM": "JAX", "TPU_SKIP_MDS_QUERY": "1"}, None),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, None),
         (POD | {"JAX_NUM_PROCESSES": "1"}, None),
+        (POD | JAX, ("10.0.0.1:99", 2, 1)),
         ({"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, None),
     ],
 )

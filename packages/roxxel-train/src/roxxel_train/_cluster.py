@@ -7,7 +7,7 @@ would wait for processes that nobody starts, for example in a shell of `salloc`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ _SLURM = "SLURM_STEP_NODELIST"
 _SLURM_NEEDED = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
 """The variables beside `_SLURM` by which JAX recognizes a step of Slurm."""
 
+_POD = "KUBERNETES_SERVICE_HOST"
+
 _REMEDIES = {
     NUM_PROCESSES: f"set {COORDINATOR_ADDRESS}, {PROCESS_ID} and {NUM_PROCESSES}",
     _OPEN_MPI: f"start the program by mpirun, or set {NUM_PROCESSES}=1",
@@ -47,6 +49,7 @@ class Cluster:
         coordinator_address: Host and port of process 0.
         has_own_devices: Whether this process uses every GPU that it sees. Otherwise JAX
             restricts a process of Slurm or Open MPI to one GPU.
+        is_pod: Whether this process runs in a pod of Kubernetes.
     """
 
     name: str
@@ -54,6 +57,7 @@ class Cluster:
     process_id: int | None = None
     coordinator_address: str | None = None
     has_own_devices: bool = False
+    is_pod: bool = False
 
     def __str__(self) -> str:
         """Return `process 1 of 2 (Slurm)`, as far as the numbers are known."""
@@ -72,7 +76,8 @@ def find_cluster(environ: Mapping[str, str]) -> Cluster | None:
         found = find(environ)
         if found is not None:
             _check(found)
-            return None if found.num_processes == 1 else found
+            is_pod = _POD in environ
+            return None if found.num_processes == 1 else replace(found, is_pod=is_pod)
     return None
 
 
@@ -149,7 +154,7 @@ def _from_tpu(environ: Mapping[str, str]) -> Cluster | None:
 
 def _from_kubernetes(environ: Mapping[str, str]) -> Cluster | None:
     # Only the pods of an indexed Job, as all Jobs of a JobSet are, have an index.
-    if not {"KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX"} <= environ.keys():
+    if not {_POD, "JOB_COMPLETION_INDEX"} <= environ.keys():
         return None
     if find_spec("kubernetes") is None:
         raise ClusterError(

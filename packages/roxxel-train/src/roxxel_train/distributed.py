@@ -141,13 +141,15 @@ def barrier(name: str, timeout_s: float = 300.0) -> None:
 def _connect(cluster: Cluster, timeout_s: float) -> None:
     """Call JAX in a thread: a wait of JAX ignores Ctrl-C, and aborts at its end."""
     ended: SimpleQueue[Exception | None] = SimpleQueue()
+    numbers = (cluster.coordinator_address, cluster.num_processes, cluster.process_id)
+    # JAX would ask Kubernetes although nothing is missing, or warn that it cannot.
+    needs_no_detection = cluster.is_pod and None not in numbers
 
     def connect() -> None:
         try:
             jax.distributed.initialize(
-                cluster.coordinator_address,
-                cluster.num_processes,
-                cluster.process_id,
+                *numbers,
+                cluster_detection_method="deactivate" if needs_no_detection else None,
                 initialization_timeout=max(1, round(timeout_s + _BACKSTOP_S)),
                 heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_S,
             )
