@@ -10,7 +10,7 @@ import pytest
 from roxxel import Roxxel, open_run
 
 from .conftest import SEVERAL_PROCESSES, STRICT_AT_A_TIME, environment
-from .runs import all_said, free_port, rows
+from .runs import rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,34 +41,17 @@ fields = ["tokens", "segment_ids", "loss_mask"]
 """
 
 
-PROGRAM = """
-import sys
-from roxxel_train.distributed import initialize
-initialize()
-from roxxel.cli import main
-sys.exit(main(sys.argv[1:]))
-"""
-
-
 def train(count: int, config: Path, cache: Path) -> None:
     """Train a config in so many processes, of two devices together."""
-    shared = {
-        **environment(2 // count, cache),
-        "JAX_NUM_PROCESSES": str(count),
-        "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{free_port()}",
-    }
-    processes = [
-        subprocess.Popen(
-            [*STRICT_AT_A_TIME, "-c", PROGRAM, "train", str(config)],
-            env={**shared, "JAX_PROCESS_ID": str(index)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for index in range(count)
-    ]
-    said = all_said(processes, 240)
-    assert [process.returncode for process in processes] == [0] * count, said
+    spread = ["--processes", str(count), "--devices-per-process", str(2 // count)]
+    done = subprocess.run(
+        [*STRICT_AT_A_TIME, "-m", "roxxel", "train", str(config), *spread],
+        env=environment(2 // count, cache),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.fixture(scope="module")
