@@ -218,6 +218,19 @@ def test_phases_and_checkpoints_stand_in_tables(finished: Path) -> None:
     assert "<td>8</td><td class=left>newest</td>" in html
 
 
+def test_sources_of_a_phase_are_in_the_order_of_the_charts(finished: Path) -> None:
+    meta = finished / "checkpoints" / "8" / "meta" / "metadata"
+    weights = '{"self": 3, "code <x>": 1}'
+    assert weights in meta.read_text()
+    sorted_weights = '{"code <x>": 1, "self": 3}'
+    meta.write_text(meta.read_text().replace(weights, sorted_weights))
+
+    _, html = facts_and_page(finished)
+
+    table = html.split("<h2>What was read</h2>")[1]
+    assert table.index(">self<") < table.index(">code &lt;x&gt;<")
+
+
 def test_damaged_files_of_a_run_are_named(finished: Path) -> None:
     (finished / "run.json").write_text("{")
     (finished / "checkpoints" / "8" / "meta" / "metadata").write_text("{")

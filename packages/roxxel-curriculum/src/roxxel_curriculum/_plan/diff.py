@@ -67,6 +67,7 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
         *_longest_changes(before, after),
         *_source_changes(before, after),
         *_skip_changes(before, after),
+        *_withdrawn_changes(before, after),
         *_phase_changes(before, after),
         *_exhaustion_changes(before, after),
         *_total_changes(before, after),
@@ -154,6 +155,35 @@ def _skip_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
             )
 
 
+def _withdrawn_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
+    old = {(each.step, each.source): each for each in before.withdrawn}
+    new = {(each.step, each.source): each for each in after.withdrawn}
+    for key in sorted(old.keys() | new.keys()):
+        was, now = old.get(key), new.get(key)
+        if was == now or (was and now and was.digest == now.digest):
+            continue
+        step, source = key
+        here = now or was
+        is_read = here is not None and here.is_read
+        left = _withdrawn_at(before, step, source)
+        found = _withdrawn_at(after, step, source)
+        text = (
+            f"{found:,} documents of source {source!r} are withdrawn from step "
+            f"{step:,} on instead of {'others' if left == found else f'{left:,}'}"
+        )
+        yield _Change(step if is_read else None, text)
+
+
+def _withdrawn_at(plan: PlanFigures, step: int, source: str) -> int:
+    """Return how many documents of a source a plan masks in a step."""
+    counts = [
+        each.documents
+        for each in plan.withdrawn
+        if each.source == source and each.step <= step
+    ]
+    return counts[-1] if counts else 0
+
+
 def _phase_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
     for number in range(max(len(before.phases), len(after.phases))):
         if number >= len(after.phases):
@@ -177,10 +207,11 @@ def _phase_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]
                     start, f"{what} of phase {number} is {now} instead of {was}"
                 )
         if _weights(old) != _weights(new):
+            now, was = _shares(new, after), _shares(old, before)
+            if now == was:  # the shares differ by less than their texts show
+                now, was = str(_weights(new)), str(_weights(old))
             yield _Change(
-                start,
-                f"the weights of phase {number} are {_weights(new)} instead of "
-                f"{_weights(old)}",
+                start, f"the weights of phase {number} are {now} instead of {was}"
             )
         if old.steps != new.steps:
             yield _Change(
@@ -248,6 +279,13 @@ def _first_use(plan: PlanFigures, name: str) -> int | None:
 
 def _weights(phase: PhasePlan) -> dict[str, int]:
     return {source.name: source.weight for source in phase.sources}
+
+
+def _shares(phase: PhasePlan, plan: PlanFigures) -> str:
+    """Return the weights of a phase, which sum to 1, in the order of the sources."""
+    shares = {source.name: source.share for source in phase.sources}
+    names = [source.name for source in plan.sources if source.name in shares]
+    return ", ".join(f"{name} {shares[name]:.4g}" for name in names)
 
 
 def _step(step: int | None) -> str:

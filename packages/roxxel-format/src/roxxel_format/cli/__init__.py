@@ -127,6 +127,13 @@ def _add_readers(commands: Any) -> None:
     which.add_argument("--tokens", type=values.span, metavar="A:B")
     cat.add_argument("--ids", action="store_true", help="print ids, not text")
     cat.add_argument("--tokenizer", help="default: as recorded in the corpus")
+    cat.add_argument(
+        "--width",
+        type=values.positive,
+        metavar="COLUMNS",
+        help="wrap lines between words; default: the width of the terminal, and no "
+        "wrapping into a file or a pipe",
+    )
     cat.set_defaults(run=reading.cat)
     export = commands.add_parser("export", help="write all tokens into one flat file")
     export.add_argument("corpus", nargs="+")

@@ -162,7 +162,7 @@ def _phases(facts: RunFacts) -> str:
     for phase in facts.phases:
         given = sum(phase.tokens.values())
         label, start = _phase_label(phase), f"{phase.start:,}"
-        for name in {**phase.shares, **phase.tokens}:
+        for name in {**phase.tokens, **phase.shares}:
             tokens, share = phase.tokens.get(name, 0), phase.shares.get(name)
             if not tokens and not share:
                 continue

@@ -22,6 +22,7 @@ _MEANINGS = {
     "device_bytes": "memory in use on the fullest device, in bytes",
     "device_peak_bytes": "peak memory of the fullest device, in bytes",
     "grad_norm": "norm of the gradient",
+    "perplexity": "e to the power of the mean loss",
     "learning_rate": "step size of the optimizer",
 }
 """Chart titles of the trainer's own fields, with units."""
