@@ -13,6 +13,7 @@ from roxxel_curriculum._bind.fields import (
     checked_fields,
     checked_rows,
     fill_fields,
+    reads_documents,
 )
 from roxxel_curriculum._bind.inverse import occurrences
 from roxxel_curriculum._bind.past import check_past
@@ -259,8 +260,11 @@ class Sampler:
                 starts = start[source == index]
                 if starts.size:
                     wanted.setdefault((index, block.seq_len), []).append(starts)
+        documents = reads_documents(self.fields)
         for (index, length), parts in wanted.items():
-            self._readers[index].will_need(np.concatenate(parts), length)
+            self._readers[index].will_need(
+                np.concatenate(parts), length, documents=documents
+            )
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the number of tokens of each source in the first `step` steps.

@@ -35,6 +35,11 @@ def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
     return checked
 
 
+def reads_documents(fields: Sequence[Field]) -> bool:
+    """Return whether the fields depend on the documents of a window."""
+    return "segment_ids" in fields or "positions" in fields
+
+
 def checked_rows(rows: Rows, batch_size: int) -> slice | npt.NDArray[np.int64]:
     """Return rows as a slice or as an int64 array of indices in `[0, batch_size)`."""
     if isinstance(rows, slice):
@@ -81,7 +86,7 @@ def fill_fields(
     each row's whole window. `tokens` begins at column `first_column` of the window.
     """
     made: dict[str, npt.NDArray[Any]] = {"tokens": tokens}
-    if "segment_ids" in fields or "positions" in fields:
+    if reads_documents(fields):
         made["segment_ids"], made["positions"] = _segments(
             tokens.shape, source, starts, readers, first_column
         )
