@@ -3,17 +3,64 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from roxxel import Roxxel
 from roxxel_train import TIMING_FIELDS
+
+from .conftest import MODEL
 
 if TYPE_CHECKING:
     import signal
     import subprocess
     from collections.abc import Sequence
     from pathlib import Path
+
+
+_SMALL = """\
+model = "tiny:make"
+save_path = "run"
+
+[sources]
+self = "web_*.rox"
+code = { path = "code.rox", policy = "repeat" }
+
+[[phases]]
+steps = 12
+batch_size = 4
+seq_len = 9
+weights = { self = 0.75, code = 0.25 }
+
+[[phases]]
+steps = 4
+batch_size = 2
+seq_len = 17
+
+[trainer]
+log_every = 1
+checkpoint_every = 5
+eval_every = 8
+
+[eval]
+sources = { self = "code.rox" }
+phases = [{ steps = 1, batch_size = 2, seq_len = 9 }]
+"""
+
+
+def write_small_project(folder: Path) -> Path:
+    """Write `run.toml`, its model and its corpora into a new folder, and return it."""
+    folder.mkdir()
+    for name, count in (("web_*.rox", 40), ("code.rox", 20)):
+        documents = (np.arange(start, start + 40) % 50 for start in range(count))
+        Roxxel(folder / name).write(documents, vocab_size=50)
+    (folder / "tiny.py").write_text(MODEL)
+    (folder / "run.toml").write_text(_SMALL)
+    return folder
 
 
 def stop_at(step: int, sent: signal.Signals, process: subprocess.Popen[str]) -> int:
@@ -51,6 +98,36 @@ def rows(run: Path) -> list[dict[str, Any]]:
     return [
         {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
         for line in lines
+    ]
+
+
+def slurm_step(tasks: int) -> list[dict[str, str]]:
+    """Return the variables that Slurm gives each task of a step on one node.
+
+    JAX computes the port of process 0 from the number of the job, so the number belongs
+    to a free port.
+    """
+    # Programs beside this one begin with another number.
+    for job in range(os.getpid(), os.getpid() + 4096):
+        with socket.socket() as finder, suppress(OSError):
+            finder.bind(("", 65535 - 4095 + job % 4096))
+            break
+    else:
+        raise AssertionError("no port of a job is free")
+    shared = {
+        "SLURM_JOB_ID": str(job),
+        "SLURM_JOB_NODELIST": "localhost",
+        "SLURM_NTASKS": str(tasks),
+        "SLURM_NNODES": "1",
+        "SLURM_STEP_ID": "0",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_STEP_NUM_NODES": "1",
+        "SLURM_STEP_NUM_TASKS": str(tasks),
+        "SLURM_STEP_TASKS_PER_NODE": str(tasks),
+    }
+    return [
+        {**shared, "SLURM_PROCID": str(index), "SLURM_LOCALID": str(index)}
+        for index in range(tasks)
     ]
 
 

@@ -50,6 +50,7 @@ MAY_BRING_EXTRAS = {
 UNDECLARED = {
     "roxxel-ckpt": {"numpy", "etils", "tensorstore"},
     "roxxel-format": {"ml-dtypes"},
+    "roxxel-train": {"kubernetes"},
     "roxxel": {"rich"},
 }
 

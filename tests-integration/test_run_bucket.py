@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel import Roxxel, data_state, fetch_run
+from roxxel import Roxxel, data_state, fetch_run, open_run
+from roxxel.run_files import RunFolderError
 
 from .buckets import running_bucket, set_faults
 from .conftest import SEVERAL_PROCESSES, environment
@@ -178,6 +179,39 @@ def test_a_run_in_a_bucket_equals_one_on_a_disk(
     assert len(list((objects / "files").iterdir())) == len(
         json.loads(next(objects.glob("log-*.json")).read_text())
     )
+
+
+@pytest.mark.usefixtures("fetched")
+def test_a_run_and_its_corpus_are_read_from_a_bucket(runs: Runs) -> None:
+    url = "s3://data/opened"
+    Roxxel("s3://data/corpus_*.rox").write(
+        Roxxel(runs.folder / "web.rox").documents, separator=0, vocab_size=90
+    )
+    config = runs.folder / runs.config("opened", url)
+    config.write_text(config.read_text().replace("web.rox", "s3://data/corpus_*.rox"))
+    runs.train(config.name, "a")
+    runs.train(runs.config("beside", "runs/beside"), "a")
+    beside = open_run(runs.folder / "runs/beside")
+
+    run = open_run(url)
+
+    assert str(run.path) == url
+    assert run.trained_steps == 40
+    losses_here = [row["loss"] for row in run.metrics if row["kind"] == "train"]
+    assert losses_here == [loss for _, loss in losses(runs.folder / "runs/beside")]
+    assert [each.step for each in run.checkpoints][-1] == 40
+    assert run.config is not None
+    assert run.config.save_path == url
+    assert run.corpora()["self"].num_tokens == beside.corpora()["self"].num_tokens
+    for step in (0, 17, 39):
+        assert np.array_equal(run.sampler().batch(step), beside.sampler().batch(step))
+    assert list(run.sampler().where("self", 0, 9)) == list(
+        beside.sampler().where("self", 0, 9)
+    )
+    embedding = run.model().layers[0].embedding[...]
+    assert np.array_equal(embedding, beside.model().layers[0].embedding[...])
+    with pytest.raises(RunFolderError, match="holds no run"):
+        open_run("s3://data/nothing")
 
 
 @SEVERAL_PROCESSES

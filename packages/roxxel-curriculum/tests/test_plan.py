@@ -219,7 +219,7 @@ def test_equal_plans_have_no_difference() -> None:
         (
             example(Phase(200, 64, 65), Phase(200, 16, 129, {"self": 1})),
             200,
-            "the weights of phase 1 are {'self': 1} instead of",
+            "weights of phase 1 are self 1 instead of self 0.6, code 0.3, math 0.1",
         ),
         (example(skips=[(50, 2)]), 50, "before step 50 the data of 2 steps is skipped"),
         (example(longest=500), 0, "longest is 500 instead of 129"),
@@ -237,6 +237,27 @@ def test_a_difference_says_what_changes_and_from_which_step(
 
     assert found.step == step
     assert change in str(found)
+
+
+def test_weights_that_look_alike_are_shown_exactly() -> None:
+    first, second = (
+        example(Phase(9, 1, 65, {"self": part, "code": 1_000_000 - part}))
+        for part in (500_001, 500_002)
+    )
+
+    assert (
+        "weights of phase 0 are {'code': 249999, 'self': 250001} instead of "
+        "{'code': 499999, 'self': 500001}"
+    ) in str(first.plan().diff(second.plan()))
+
+
+def test_both_tables_have_the_sources_in_one_order() -> None:
+    lines = str(example().plan()).splitlines()
+
+    of_phase = next(i for i, line in enumerate(lines) if line.startswith("phase 1:"))
+    of_run = next(i for i, line in enumerate(lines) if "holds" in line)
+    for rows in (lines[of_phase + 1 :], lines[of_run + 2 :]):
+        assert [row.split()[0] for row in rows[:3]] == ["self", "code", "math"]
 
 
 def test_a_source_that_is_spent_no_more_changes_where_its_phase_begins() -> None:

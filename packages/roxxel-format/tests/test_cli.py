@@ -188,6 +188,25 @@ def test_cat_prints_documents_and_tokens(
     assert capfdbinary.readouterr().out == b"10 98\n"
 
 
+def test_cat_wraps_between_words_and_ids(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    target = tmp_path / "c.rox"
+    text = b"three words here\n\n    more"
+    Roxxel(target).write([text, b"\xff not UTF-8", b"unbreakable"])
+
+    assert run("cat", target, "--width", 11) == 0
+    assert capfdbinary.readouterr().out == (
+        b"three words\nhere\n\n    more\n\xff not UTF-8\nunbreakable\n"
+    )
+    assert run("cat", target, "--ids", "--document", 2, "--width", 16) == 0
+    assert capfdbinary.readouterr().out == (
+        b"117 110 98 114\n101 97 107 97 98\n108 101\n"
+    )
+    assert run("cat", target, "--document", 0) == 0
+    assert capfdbinary.readouterr().out == text + b"\n"
+
+
 def test_export_writes_flat_files(tmp_path: Path) -> None:
     target = tmp_path / "c.rox"
     Roxxel(target).write([np.arange(5, dtype=np.uint16)])

@@ -70,3 +70,54 @@ def test_batches_of_several_fields_train_shard_accumulate_and_resume(
 def test_unknown_field_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="weather"):
         trainer(tmp_path, fields=("tokens", "weather"))
+
+
+def reads_segments(model: Any, batch: Any) -> Any:
+    return model(batch["tokens"][:, :-1]).mean() * batch["segment_ids"].mean()
+
+
+OF_AN_ARRAY = (
+    r"test_fields.py:\d+ reads batch\['tokens'\], but a batch of this run is one array "
+    r'of tokens; pass fields=\("tokens", "segment_ids"\) to get a dict of arrays, or '
+    r'fields = \["tokens", "segment_ids"\] under \[trainer\]'
+)
+OF_A_DICT = (
+    r"test_fields.py:\d+ reads batch\['segment_ids'\], but the batches of this run "
+    "have 'tokens', 'positions'; add 'segment_ids' to fields="
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [(("tokens",), OF_AN_ARRAY), (("tokens", "positions"), OF_A_DICT)],
+)
+def test_field_that_batches_lack_is_one_sentence(
+    tmp_path: Path, fields: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message) as info:
+        trainer(tmp_path, loss_fn=reads_segments, fields=fields)
+
+    assert info.value.__suppress_context__
+
+
+def test_held_out_loss_that_reads_a_missing_field_is_one_sentence(
+    tmp_path: Path,
+) -> None:
+    held_out = trainer(tmp_path / "a", [Phase(1, 4, 9)]).curriculum
+
+    with pytest.raises(TypeError, match=OF_AN_ARRAY):
+        trainer(
+            tmp_path / "b",
+            loss_fn=reads_segments,
+            train_step=lambda model, _, batch: model(batch[:, :-1]).mean(),
+            eval_curriculum=held_out,
+        )
+
+
+@pytest.mark.parametrize("fields", [("tokens",), FIELDS])
+def test_other_errors_of_a_loss_function_stay(tmp_path: Path, fields: Any) -> None:
+    def fails(_: Any, batch: Any) -> Any:
+        raise KeyError("segment_ids" if isinstance(batch, dict) else "mine")
+
+    with pytest.raises(KeyError, match=r"segment_ids|mine"):
+        trainer(tmp_path, loss_fn=fails, fields=fields)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -50,6 +51,45 @@ def test_failure_of_one_ends_the_others_and_shows_what_it_said(
 
     assert local.main([program]) == 1
     assert "[process 1] out of luck" in capfd.readouterr().err
+
+
+def test_only_the_last_lines_of_another_process_are_shown(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = script(
+        tmp_path, "if index:\n  for i in range(100): print(i)\nsys.exit(index)\n"
+    )
+
+    assert local.main([program]) == 1
+
+    shown = capfd.readouterr().err.splitlines()
+    assert shown[0] == "[process 1] (40 earlier lines are left out)"
+    assert shown[1:] == [f"[process 1] {i}" for i in range(40, 100)]
+
+
+def test_processes_end_with_a_killed_launcher(tmp_path: Path) -> None:
+    for name in ("ready", "alive"):
+        os.mkfifo(tmp_path / name)
+    program = tmp_path / "script.py"
+    # The fifo `alive` has an end while one of the processes lives.
+    program.write_text(
+        "import os, signal, sys\n"
+        "from roxxel_train.distributed import initialize\n"
+        "alive = open(sys.argv[2], 'w')\n"
+        "initialize()\n"
+        "if os.environ['JAX_PROCESS_ID'] == '0': open(sys.argv[1], 'w').close()\n"
+        "signal.pause()\n"
+    )
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "roxxel_train.local", str(program)]
+        + [str(tmp_path / name) for name in ("ready", "alive")]
+    )
+    with (tmp_path / "alive").open() as alive:
+        (tmp_path / "ready").read_text()  # both are connected
+        launcher.kill()
+        launcher.wait()
+
+        assert alive.read() == ""
 
 
 def test_process_that_does_not_end_is_killed(

@@ -84,7 +84,7 @@ meshes = st.builds(
     preset=st.sampled_from(["fsdp", "data-parallel"]),
     axes=st.just({"data": -1, "model": 2}),
     batch_axes=st.sampled_from([(), ("data",), ("data", "model")]),
-)
+) | st.builds(MeshConfig, preset=st.just("hybrid"), groups=st.integers(1, 9))
 configs = st.builds(
     RunConfig,
     file=st.just(Path("here") / "first.toml"),
@@ -209,7 +209,7 @@ weights = { self = 0.5, code = 0.5 }
         ),
         (
             SMALLEST + "[mesh]\npreset = 'zero'",
-            'preset in [mesh] must be "data-parallel" or "fsdp", got \'zero\'',
+            'must be "data-parallel" or "fsdp" or "hybrid", got \'zero\'',
         ),
         (
             SMALLEST + "[mesh]\naxes = { data = 0 }",
@@ -218,6 +218,18 @@ weights = { self = 0.5, code = 0.5 }
         (
             SMALLEST + "[mesh]\nbatch_axes = ['data']",
             "batch_axes of [mesh] names 'data', which is not among its axes",
+        ),
+        (
+            SMALLEST + "[mesh]\npreset = 'hybrid'",
+            'groups in [mesh] belongs to preset = "hybrid"; write both, or neither',
+        ),
+        (
+            SMALLEST + "[mesh]\npreset = 'fsdp'\ngroups = 2",
+            'groups in [mesh] belongs to preset = "hybrid"',
+        ),
+        (
+            SMALLEST + "[mesh]\npreset='hybrid'\ngroups=2\naxes = { data = -1 }",
+            'preset = "hybrid" of [mesh] chooses its axes; leave axes out',
         ),
         ("", "the file has no sources; write [sources]"),
         ("[sources]\nself = 'a'", "the file has no phases; write [[phases]]"),
@@ -538,7 +550,12 @@ def test_two_configs_may_call_their_modules_alike(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "mesh",
-    ['preset = "fsdp"', "axes = { data = -1, model = 1 }", 'preset = "data-parallel"'],
+    [
+        'preset = "fsdp"',
+        "axes = { data = -1, model = 1 }",
+        'preset = "data-parallel"',
+        'preset = "hybrid"\ngroups = 1',
+    ],
 )
 def test_a_mesh_is_made_by_its_preset(tmp_path: Path, mesh: str) -> None:
     text = CONFIG + f"\n[mesh]\n{mesh}\n"

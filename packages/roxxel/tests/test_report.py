@@ -2,16 +2,24 @@ from __future__ import annotations
 
 import json
 import re
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from roxxel.cli import main
-from roxxel.report import RunFacts, page, read_facts
+from roxxel.report import page, read_facts
 
 from .helpers import run_python
+from .pages import (
+    checked,
+    facts_and_page,
+    figure,
+    numbers_of,
+    train_row,
+    write_checkpoint,
+    write_run,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,114 +30,6 @@ Traceback (most recent call last):
     raise RuntimeError("<oom>")
 RuntimeError: out of <memory>
 """
-
-
-class Checked(HTMLParser):
-    """Checks that elements nest, and gathers what could reach outside."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.seen: list[str] = []
-        self.outside: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append(tag)
-        self.outside += [
-            str(value)
-            for name, value in attrs
-            if name in {"src", "href", "srcset", "action", "data", "xlink:href"}
-        ]
-        if tag != "meta":
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        del attrs
-        self.seen.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag
-
-
-def checked(html: str) -> Checked:
-    parser = Checked()
-    parser.feed(html)
-    parser.close()
-    assert parser.open == []
-    assert parser.outside == []
-    assert "@import" not in html
-    assert "url(" not in html
-    assert "://" not in html
-    return parser
-
-
-def numbers_of(html: str) -> dict[str, Any]:
-    found = re.search(r'id="numbers">(.*?)</script>', html, re.DOTALL)
-    assert found is not None
-    return json.loads(found[1])
-
-
-def train_row(step: int, **more: Any) -> dict[str, Any]:
-    return {
-        "kind": "train",
-        "step": step,
-        "time": f"2026-11-21T12:00:{step:02}.000+00:00",
-        "phase": int(step > 4),
-        "loss": 6.0 - step / 4,
-        "loss_mean": 6.25 - step / 4,
-        "tokens": 16 * step,
-        "tokens_by_source": {"self": 12 * step, "code <x>": 4 * step},
-        "step_s": 0.5,
-        "tokens_per_s": 32.0 + step,
-        "wait_s": 0.05,
-        "wait_share": 0.1,
-        "grad_norm": 1.5,
-        **more,
-    }
-
-
-def write_run(
-    folder: Path,
-    rows: list[dict[str, Any]],
-    log: str = "2026-11-21T12:00:00Z INFO starts: 8 steps in 2 phases\n",
-    tail: str = "",
-) -> Path:
-    folder.mkdir(parents=True)
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "metrics.jsonl").write_text(lines + tail)
-    (folder / "system.log").write_text(log)
-    record = {
-        "version": 1,
-        "seed": 7,
-        "data": {"step": 0},
-        "versions": {"jax": "9.8.7"},
-    }
-    (folder / "run.json").write_text(json.dumps(record))
-    return folder
-
-
-def write_checkpoint(folder: Path, step: int, loss: float, **more: float) -> None:
-    phases = [
-        {
-            "start": start,
-            "batch_size": 2,
-            "seq_len": seq_len,
-            "weights": {"self": 3, "code <x>": 1},
-            "edited": edited,
-        }
-        for start, seq_len, edited in ((0, 8, False), (4, 16, False), (6, 16, True))
-        if start < step
-    ]
-    meta = folder / "checkpoints" / str(step) / "meta"
-    meta.mkdir(parents=True)
-    content = {
-        "format": 1,
-        "step": step,
-        "metrics": {"loss": loss, **more},
-        "extra": {"data": {"phases": phases}},
-        "versions": {},
-    }
-    (meta / "metadata").write_text(json.dumps(content))
 
 
 @pytest.fixture
@@ -145,13 +45,6 @@ def finished(tmp_path: Path) -> Path:
     return run
 
 
-def facts_and_page(run: Path) -> tuple[RunFacts, str]:
-    facts = read_facts(run)
-    html = page(facts)
-    checked(html)
-    return facts, html
-
-
 def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
     facts, html = facts_and_page(finished)
 
@@ -163,9 +56,11 @@ def test_a_finished_run_is_one_page_with_its_numbers(finished: Path) -> None:
     }
     assert numbers["loss"]["eval_loss (held out)"] == {"x": [4, 8], "y": [5.1, 4.1]}
     assert numbers["throughput"]["tokens/s"]["y"] == [32.0 + s for s in range(1, 9)]
-    assert numbers["waiting"]["waiting"]["y"] == [0.1] * 8
+    assert numbers["waiting"]["waiting"]["y"] == [s / 100 for s in range(1, 9)]
     assert numbers["tokens"]["code <x>"]["y"] == [4 * step for step in range(1, 9)]
-    assert numbers["train-grad_norm"]["grad_norm"]["y"] == [1.5] * 8
+    assert numbers["train-grad_norm"]["grad_norm"]["y"] == [
+        1.5 * s for s in range(1, 9)
+    ]
     assert "128 (128)" in html
     assert "10 %" in html
     assert "jax 9.8.7" in html
@@ -238,6 +133,7 @@ def test_loss_and_share_of_each_source_are_drawn_in_its_colour(tmp_path: Path) -
     rows = [
         train_row(
             step,
+            tokens_by_source={"self": 11 * step + step % 2, "code <x>": 5 * step},
             planned_tokens_by_source={n: x * step for n, x in planned.items()},
             rows_by_source={"self": 3 * step, "code <x>": step},
             digest=f"{step:016x}",
@@ -253,12 +149,34 @@ def test_loss_and_share_of_each_source_are_drawn_in_its_colour(tmp_path: Path) -
     assert numbers["loss-by-source"]["code <x>"]["y"] == pytest.approx(
         [2.0 + step / 10 for step in range(1, 9)]
     )
-    assert numbers["shares"]["self"]["y"] == [0.75] * 8
+    assert numbers["shares"]["self"]["y"] == pytest.approx([12 / 17, 10 / 15] * 4)
     assert numbers["shares"]["code <x> as planned"]["y"] == [0.25] * 8
     for key in ("loss-by-source", "shares", "tokens"):
         assert "var(--c1)" in figure(html, key)
         assert "var(--c2)" not in figure(html, key)
     assert not any(name.startswith("loss/") for name in facts.other_fields)
+
+
+@pytest.mark.parametrize("value", [0.0, 2.5])
+def test_constant_quantity_has_no_chart_but_a_row(tmp_path: Path, value: float) -> None:
+    changed = {"wait_share": value, "grad_norm": value, "tokens_per_s": value}
+    rows = [train_row(step, **changed) for step in range(1, 9)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert list(numbers_of(html)) == ["loss", "tokens"]
+    title = "grad_norm: norm of the gradient"
+    assert f"<td class=left>{title}</td><td>{value:g}</td>" in html
+    title = "Share of the time spent waiting for data"
+    assert f"<td class=left>{title}</td><td>{100 * value:g} %</td>" in html
+
+
+def test_source_that_is_not_read_yet_is_not_drawn(tmp_path: Path) -> None:
+    rows = [train_row(s, tokens_by_source={"self": s, "later": 0}) for s in (1, 2)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    assert list(numbers_of(html)["tokens"]) == ["self"]
 
 
 def test_run_of_one_source_has_no_chart_of_shares(tmp_path: Path) -> None:
@@ -298,6 +216,19 @@ def test_phases_and_checkpoints_stand_in_tables(finished: Path) -> None:
     assert facts.best_step == 4
     assert "<td>4</td><td class=left>best loss</td>" in html
     assert "<td>8</td><td class=left>newest</td>" in html
+
+
+def test_sources_of_a_phase_are_in_the_order_of_the_charts(finished: Path) -> None:
+    meta = finished / "checkpoints" / "8" / "meta" / "metadata"
+    weights = '{"self": 3, "code <x>": 1}'
+    assert weights in meta.read_text()
+    sorted_weights = '{"code <x>": 1, "self": 3}'
+    meta.write_text(meta.read_text().replace(weights, sorted_weights))
+
+    _, html = facts_and_page(finished)
+
+    table = html.split("<h2>What was read</h2>")[1]
+    assert table.index(">self<") < table.index(">code &lt;x&gt;<")
 
 
 def test_damaged_files_of_a_run_are_named(finished: Path) -> None:
@@ -545,12 +476,6 @@ def test_what_is_no_run_is_one_sentence(
 NUM_ROWS = 2000
 
 
-def figure(html: str, key: str) -> str:
-    found = re.search(rf'<figure id="{key}">.*?</figure>', html, re.DOTALL)
-    assert found is not None
-    return found[0]
-
-
 @settings(deadline=None, max_examples=20)
 @given(
     st.dictionaries(
@@ -569,10 +494,10 @@ def test_a_long_line_keeps_its_ends_extremes_and_a_gap(
 
     thin = read_facts(run).train["x"]
 
-    assert len(thin.steps) <= 800
-    assert thin.values == [values[step] for step in thin.steps]
-    assert thin.steps == sorted(set(thin.steps))
-    assert {thin.steps[0], thin.steps[-1]} == {0, NUM_ROWS - 1}
+    assert len(thin.x) <= 800
+    assert thin.values == [values[step] for step in thin.x]
+    assert thin.x == sorted(set(thin.x))
+    assert {thin.x[0], thin.x[-1]} == {0, NUM_ROWS - 1}
     assert (None in thin.values) == (None in values)
     if None not in values:
         finite = [value for value in values if value is not None]
@@ -585,7 +510,10 @@ numbers = st.floats(-1e12, 1e12) | st.floats(1e-9, 1e-3)
 
 @settings(deadline=None)
 @example([1.0, 5e-324], "my_loss")
-@given(st.lists(numbers, min_size=1, max_size=9), st.sampled_from(["x", "my_loss"]))
+@given(
+    st.lists(numbers, min_size=2, max_size=9, unique=True),
+    st.sampled_from(["x", "my_loss"]),
+)
 def test_every_point_and_tick_of_a_chart_is_inside_it(
     tmp_path_factory: pytest.TempPathFactory, values: list[float], field: str
 ) -> None:

@@ -24,8 +24,8 @@ class TextCodec:
     Attributes:
         encode: Returns the tokens of a text as an integer array, without special tokens
             at its ends.
-        decode: Returns the text of tokens as bytes: UTF-8, or the bytes themselves if
-            the corpus holds bytes.
+        decode: Returns the text of tokens as bytes: UTF-8 with the names of special
+            tokens, or the bytes themselves if the corpus holds bytes.
 
     Example:
         >>> from roxxel_format import Roxxel
@@ -110,7 +110,9 @@ def _codec_of(tokenizer: str, recorded: str | None) -> TextCodec:
         return np.asarray(source.encode(text, add_special_tokens=False).ids, np.int64)
 
     def decode(tokens: Tokens) -> bytes:
-        return source.decode(tokens.tolist()).encode(errors="replace")
+        # By default, the library hides special tokens, such as ends of documents.
+        text = source.decode(tokens.tolist(), skip_special_tokens=False)
+        return text.encode(errors="replace")
 
     return TextCodec(encode, decode)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -19,7 +20,6 @@ from .buckets import Bucket, running_bucket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +62,21 @@ def same(one: Roxxel, other: Roxxel) -> bool:
     assert one.versions == other.versions
     assert one.metadata == other.metadata
     return np.array_equal(one.tokens[:], other.tokens[:])
+
+
+@pytest.mark.usefixtures("bucket")
+def test_a_shard_is_repaired_from_a_copy_in_a_bucket(
+    corpus: Roxxel, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = corpus.copy_to("s3://data/texts/web_*.rox").paths
+    shard, right = Path(corpus.paths[0]), Path(corpus.paths[0]).read_bytes()
+    shard.write_bytes(right[:5000] + b"!!" + right[5002:])
+
+    assert main(["repair", str(shard), "--from", copies[1]]) == 1
+    assert "so nothing was changed" in capsys.readouterr().err
+    assert main(["repair", str(shard), "--from", copies[0]]) == 0
+
+    assert shard.read_bytes() == right
 
 
 @pytest.mark.usefixtures("bucket")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from roxxel_train.errors import (
         PREEMPTED_EXIT_CODE,
         BatchRow,
+        ClusterError,
         NonFiniteError,
         Preempted,
         RunMismatchError,
@@ -34,6 +35,7 @@ __all__ = [
     "PREEMPTED_EXIT_CODE",
     "TIMING_FIELDS",
     "BatchRow",
+    "ClusterError",
     "Logger",
     "ModelState",
     "NonFiniteError",

@@ -6,24 +6,26 @@ At the top of a script::
 
     initialize()  # before JAX touches a device
 
-Under Slurm, Open MPI or `python -m roxxel_train.local`, and on a slice of TPUs,
-`initialize` connects the processes. In a single process `initialize` does nothing.
+Under Slurm, Open MPI, Kubernetes or `python -m roxxel_train.local`, and on slices of
+TPUs, `initialize` connects the processes. In a single process `initialize` does
+nothing.
 """
 
 from __future__ import annotations
 
 import os
 from collections import Counter
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 import jax
 from roxxel_ckpt.coordination import coordination_service
 
-from roxxel_train._run.texts import named
+from roxxel_train import _launcher
+from roxxel_train._cluster import LOCAL_DEVICE_IDS, Cluster, find_cluster
+from roxxel_train._run.texts import brief, named
 from roxxel_train._run.watcher import watcher
-
-COORDINATOR_ADDRESS = "JAX_COORDINATOR_ADDRESS"
-NUM_PROCESSES = "JAX_NUM_PROCESSES"
-PROCESS_ID = "JAX_PROCESS_ID"
+from roxxel_train.errors import ClusterError
 
 _passed: Counter[str] = Counter()
 """Number of uses of each barrier name; JAX's service requires a new key per use."""
@@ -31,6 +33,9 @@ _passed: Counter[str] = Counter()
 _HEARTBEAT_TIMEOUT_S = 30
 """Silence after which JAX treats a process as dead and ends the others, in place of
 JAX's default of 100 s. The watcher usually detects a dead process earlier."""
+
+_BACKSTOP_S = 60
+"""Time after `timeout_s` until JAX aborts a program that does not end by itself."""
 
 
 def initialize(
@@ -47,15 +52,24 @@ def initialize(
     the reason on standard error.
 
     This function calls `jax.distributed.initialize` if an argument is given, or if the
-    environment names several processes:
+    environment names several processes. The first of these rules that applies decides:
 
-    - `JAX_NUM_PROCESSES` is above 1. `JAX_COORDINATOR_ADDRESS` and `JAX_PROCESS_ID`
-      must be set too. If `JAX_NUM_PROCESSES` is 1, the program is a single process.
-    - The program is a Slurm step or an Open MPI job of several tasks.
-    - The environment of a TPU pod lists several hosts or slices.
+    - `JAX_NUM_PROCESSES` is set. If the value is 1, the program is a single process;
+      otherwise `JAX_COORDINATOR_ADDRESS` and `JAX_PROCESS_ID` must be set too.
+    - Open MPI started the program (`OMPI_COMM_WORLD_SIZE`). Open MPI 5 does not tell
+      the address of process 0: set `JAX_COORDINATOR_ADDRESS`.
+    - The program is a step of Slurm, with `SLURM_STEP_NUM_TASKS` tasks. The script of
+      `sbatch` and the shell of `salloc` are a single process: use `srun`.
+    - The program runs on a slice of TPUs of several hosts, or on several slices.
+    - The program runs in a pod of an indexed Job or a JobSet of Kubernetes. JAX needs
+      the package `kubernetes` (`jax[k8s]`) and the permission to read pods and jobs;
+      without the package, set the variables of the first rule in the template.
 
-    On any other cluster give the arguments, or call `jax.distributed.initialize`
-    yourself. This function does not connect processes that are already connected.
+    Under Slurm and Open MPI, JAX restricts each process to the GPU of its index on the
+    host. A process that is alone on its host, or to which Slurm has bound GPUs
+    (`--gpus-per-task`, `--gpu-bind`), uses every GPU that it sees instead.
+
+    This function does not connect processes that are already connected.
 
     Args:
         coordinator_address: Host and port of process 0.
@@ -64,28 +78,26 @@ def initialize(
         timeout_s: Longest wait for the other processes, in seconds.
 
     Raises:
-        ValueError: A variable of the environment is missing or is not a number.
-        RuntimeError: JAX has already used a device, or a process did not connect.
+        ClusterError: A variable of the environment is missing or is not a number, JAX
+            has already used a device, or a process did not connect in time. End the
+            program then.
     """
     if coordination_service() is not None:
         watcher()
         return
-    given = (coordinator_address, num_processes, process_id)
-    if NUM_PROCESSES in os.environ and given == (None, None, None):
-        num_processes = _integer(NUM_PROCESSES)
-        if num_processes == 1:
-            return
-        process_id = _integer(PROCESS_ID)
-        coordinator_address = _variable(COORDINATOR_ADDRESS)
-    elif given == (None, None, None) and not _cluster_has_several():
+    _launcher.end_together()
+    if (coordinator_address, num_processes, process_id) == (None, None, None):
+        cluster = find_cluster(os.environ)
+    else:
+        cluster = Cluster(
+            "given arguments", num_processes, process_id, coordinator_address
+        )
+    if cluster is None:
         return
-    jax.distributed.initialize(
-        coordinator_address,
-        num_processes,
-        process_id,
-        initialization_timeout=max(1, round(timeout_s)),
-        heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_S,
-    )
+    _connect(cluster, timeout_s)
+    if cluster.has_own_devices and LOCAL_DEVICE_IDS not in os.environ:
+        jax.config.update("jax_cuda_visible_devices", "all")
+        jax.config.update("jax_rocm_visible_devices", "all")
     watcher()
 
 
@@ -126,32 +138,37 @@ def barrier(name: str, timeout_s: float = 300.0) -> None:
         ) from error
 
 
-def _cluster_has_several() -> bool:
-    """Return whether the environment names several processes that JAX can connect."""
-    environ = os.environ
-    tasks = (
-        environ.get("SLURM_NTASKS", "1") if "SLURM_STEP_NODELIST" in environ else "1"
-    )
-    ranks = environ.get("OMPI_COMM_WORLD_SIZE", "1")
-    slices = environ.get("MEGASCALE_NUM_SLICES", "1")
-    hosts = environ.get(
-        "TPU_PROCESS_ADDRESSES", environ.get("TPU_WORKER_HOSTNAMES", "")
-    )
-    return "," in hosts or any(n not in {"", "1"} for n in (tasks, ranks, slices))
+def _connect(cluster: Cluster, timeout_s: float) -> None:
+    """Call JAX in a thread: a wait of JAX ignores Ctrl-C, and aborts at its end."""
+    ended: SimpleQueue[Exception | None] = SimpleQueue()
+    numbers = (cluster.coordinator_address, cluster.num_processes, cluster.process_id)
+    # JAX would ask Kubernetes although nothing is missing, or warn that it cannot.
+    needs_no_detection = cluster.is_pod and None not in numbers
 
+    def connect() -> None:
+        try:
+            jax.distributed.initialize(
+                *numbers,
+                cluster_detection_method="deactivate" if needs_no_detection else None,
+                initialization_timeout=max(1, round(timeout_s + _BACKSTOP_S)),
+                heartbeat_timeout_seconds=_HEARTBEAT_TIMEOUT_S,
+            )
+        except Exception as error:  # noqa: BLE001 - raised below
+            ended.put(error)
+        else:
+            ended.put(None)
 
-def _variable(name: str) -> str:
-    value = os.environ.get(name)
-    if not value:
-        raise ValueError(
-            f"{NUM_PROCESSES} is set but {name} is not; "
-            f"set {COORDINATOR_ADDRESS}, {NUM_PROCESSES} and {PROCESS_ID} together"
-        )
-    return value
-
-
-def _integer(name: str) -> int:
-    value = _variable(name)
-    if not value.isdecimal():
-        raise ValueError(f"{name}={value!r} is not a number; set it to 0, 1, 2 ...")
-    return int(value)
+    Thread(target=connect, name="roxxel-connect", daemon=True).start()
+    try:
+        error = ended.get(timeout=timeout_s)
+    except Empty:
+        raise ClusterError(
+            f"{cluster} did not find the other processes within {timeout_s:g} s; "
+            "check that all of them were started and can reach the host of process 0, "
+            "then start all of them again"
+        ) from None
+    if error is not None:
+        raise ClusterError(
+            f"{cluster} cannot connect to the other processes ({brief(error)}); check "
+            "how the program was started"
+        ) from error

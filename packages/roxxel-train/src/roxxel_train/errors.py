@@ -8,6 +8,10 @@ PREEMPTED_EXIT_CODE = 75
 """Exit code of a run that a signal stopped (`EX_TEMPFAIL` of `sysexits.h`)."""
 
 
+class ClusterError(RuntimeError):
+    """The processes of this program cannot be connected."""
+
+
 class RunMismatchError(ValueError):
     """The folder holds another run, which this run must not overwrite."""
 

@@ -1,14 +1,17 @@
-"""Starts several processes of a script on this machine's CPU, to test the script.
+"""Starts several processes of a program on this machine's CPU, to test the program.
 
 For example::
 
     python -m roxxel_train.local --processes 2 train.py --steps 10
 
-The script must call `roxxel_train.distributed.initialize()`. The command prints the
-output of process 0, and after a failure also the output of the other processes. The
-command forwards SIGTERM and SIGINT to all processes. If a process fails, the command
-ends the others and returns the exit code of the failed process. Exit code 75 means
-"stopped and saved", which is not a failure.
+The script must call `roxxel_train.distributed.initialize()`. `roxxel train CONFIG
+--processes 2` does the same for the run of a config file.
+
+The command prints the output of process 0, and after a failure also the last lines of
+the other processes. The command forwards SIGTERM and SIGINT to all processes. If a
+process fails, the command ends the others and returns the exit code of the failed
+process. Exit code 75 means "stopped and saved", which is not a failure. If the command
+itself is killed, its processes end too.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import IO, TYPE_CHECKING, Any
 
-from roxxel_train.distributed import COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID
+from roxxel_train import _launcher
+from roxxel_train._cluster import COORDINATOR_ADDRESS, NUM_PROCESSES, PROCESS_ID
 from roxxel_train.errors import PREEMPTED_EXIT_CODE
 
 if TYPE_CHECKING:
@@ -35,6 +39,9 @@ _FORWARDED = (signal.SIGTERM, signal.SIGINT)
 _GRACE_S = 15.0
 """Time from the failure of a process until the command kills the others. In this time
 the other processes detect the failure and log the reason."""
+
+_NUM_LAST_LINES = 60
+"""Lines of each other process that the command prints after a failure."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run(command: Sequence[str], processes: int, devices_per_process: int = 1) -> int:
     """Start processes of one command and wait for them.
 
+    Call this function in the main thread, because it handles signals.
+
     Args:
         command: Program and arguments.
         processes: Number of processes.
@@ -69,6 +78,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
     address = f"127.0.0.1:{_free_port()}"
     with ExitStack() as stack:
         started: list[subprocess.Popen[Any]] = []
+        launcher = stack.enter_context(_launcher.pipe())
         stack.enter_context(_forwarding(started))
         stack.callback(_end, started)
         others = [
@@ -82,6 +92,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
                 COORDINATOR_ADDRESS: address,
                 NUM_PROCESSES: str(processes),
                 PROCESS_ID: str(index),
+                _launcher.VARIABLE: str(launcher),
             }
             started.append(
                 subprocess.Popen(  # noqa: S603 - the user's own script
@@ -90,6 +101,7 @@ def run(command: Sequence[str], processes: int, devices_per_process: int = 1) ->
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
+                    pass_fds=(launcher,),
                     # Otherwise Ctrl-C arrives twice: `forward` sends it again.
                     process_group=0,
                 )
@@ -154,9 +166,13 @@ def _end(started: Sequence[subprocess.Popen[Any]]) -> None:
 
 
 def _show(index: int, output: IO[bytes]) -> None:
-    """Copy the output of a process to standard error."""
+    """Copy the last lines of a process to standard error."""
     output.seek(0)
-    for line in output.read().decode(errors="replace").splitlines():
+    lines = output.read().decode(errors="replace").splitlines()
+    num_left_out = max(0, len(lines) - _NUM_LAST_LINES)
+    if num_left_out:
+        lines[:num_left_out] = [f"({num_left_out} earlier lines are left out)"]
+    for line in lines:
         sys.stderr.write(f"[process {index}] {line}\n")
 
 

@@ -75,6 +75,7 @@ __all__ = [
     "CheckpointWriteError",
     "Checkpointer",
     "ChecksumError",
+    "ClusterError",
     "ConcatDataset",
     "CorpusPlan",
     "Curriculum",

@@ -177,10 +177,11 @@ def _phase_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]
                     start, f"{what} of phase {number} is {now} instead of {was}"
                 )
         if _weights(old) != _weights(new):
+            now, was = _shares(new, after), _shares(old, before)
+            if now == was:  # the shares differ by less than their texts show
+                now, was = str(_weights(new)), str(_weights(old))
             yield _Change(
-                start,
-                f"the weights of phase {number} are {_weights(new)} instead of "
-                f"{_weights(old)}",
+                start, f"the weights of phase {number} are {now} instead of {was}"
             )
         if old.steps != new.steps:
             yield _Change(
@@ -248,6 +249,13 @@ def _first_use(plan: PlanFigures, name: str) -> int | None:
 
 def _weights(phase: PhasePlan) -> dict[str, int]:
     return {source.name: source.weight for source in phase.sources}
+
+
+def _shares(phase: PhasePlan, plan: PlanFigures) -> str:
+    """Return the weights of a phase, which sum to 1, in the order of the sources."""
+    shares = {source.name: source.share for source in phase.sources}
+    names = [source.name for source in plan.sources if source.name in shares]
+    return ", ".join(f"{name} {shares[name]:.4g}" for name in names)
 
 
 def _step(step: int | None) -> str:

@@ -11,14 +11,16 @@ from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum._plan.figures import short_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from roxxel_curriculum._plan.figures import PhasePlan, PlanFigures, SourcePlan
 
 Row: TypeAlias = "tuple[str, ...] | str"
 """The cells of a table's row, or the heading of the rows below."""
 
-_PHASE_COLUMNS = ("source", "share", "samples", "tokens", "epochs", "from-to", "waste")
+_PHASE_COLUMNS = (
+    *("source", "share", "samples", "tokens", "epochs so far", "from-to", "waste"),
+)
 _SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs out")
 _LEFT = {"source", "when it runs out"}
 _WIDTH = 80
@@ -120,13 +122,14 @@ def _rich_table(table: _Table, rows: Iterable[Row], *, has_head: bool = True) ->
 
 def _tables(plan: PlanFigures) -> tuple[_Table, _Table]:
     """Return two tables: sources within phases, and sources over the whole run."""
+    order = {source.name: index for index, source in enumerate(plan.sources)}
     phases: list[Row] = []
     for phase in plan.phases:
         phases.append(
             f"phase {phase.index}: steps {phase.start:,}-{phase.stop - 1:,} of "
             f"{phase.batch_size} x {phase.seq_len}"
         )
-        phases += _phase_rows(phase)
+        phases += _phase_rows(phase, order)
     sources: list[Row] = [
         (
             source.name,
@@ -150,8 +153,8 @@ def headline(plan: PlanFigures) -> str:
     )
 
 
-def _phase_rows(phase: PhasePlan) -> Iterator[Row]:
-    for source in phase.sources:
+def _phase_rows(phase: PhasePlan, order: Mapping[str, int]) -> Iterator[Row]:
+    for source in sorted(phase.sources, key=lambda source: order[source.name]):
         yield (
             source.name,
             f"{source.share:.4g}",

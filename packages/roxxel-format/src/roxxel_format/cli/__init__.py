@@ -87,6 +87,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     copy.add_argument("target", help="a folder or a pattern, or a URL of one")
     copy.add_argument("--exist", choices=("error", "replace"), default="error")
     copy.set_defaults(run=writing.copy)
+    _add_repair(commands)
     clean = commands.add_parser(
         "clean",
         help="remove files of interrupted writes",
@@ -126,12 +127,36 @@ def _add_readers(commands: Any) -> None:
     which.add_argument("--tokens", type=values.span, metavar="A:B")
     cat.add_argument("--ids", action="store_true", help="print ids, not text")
     cat.add_argument("--tokenizer", help="default: as recorded in the corpus")
+    cat.add_argument(
+        "--width",
+        type=values.positive,
+        metavar="COLUMNS",
+        help="wrap lines between words; default: the width of the terminal, and no "
+        "wrapping into a file or a pipe",
+    )
     cat.set_defaults(run=reading.cat)
     export = commands.add_parser("export", help="write all tokens into one flat file")
     export.add_argument("corpus", nargs="+")
     export.add_argument("output", help="a .npy file, or a .bin file without a header")
     export.add_argument("--force", action="store_true", help="replace the output")
     export.set_defaults(run=reading.export)
+
+
+def _add_repair(commands: Any) -> None:
+    repair = commands.add_parser(
+        "repair",
+        help="replace the damaged blocks of a shard by those of a copy",
+        description="Replace the damaged blocks of a shard by those of a copy of the "
+        "shard, which must match the checksums that the shard records. Writes a new "
+        "file, verifies its digest, and renames it to the shard. Changes nothing if "
+        "no block is damaged, or if the copy lacks a block. Restart programs that "
+        "have the shard open, because they read the old file.",
+    )
+    repair.add_argument("shard", help="a file")
+    repair.add_argument(
+        "--from", required=True, dest="copy", metavar="COPY", help="a file or a URL"
+    )
+    repair.set_defaults(run=writing.repair)
 
 
 def _add_split(commands: Any) -> None:

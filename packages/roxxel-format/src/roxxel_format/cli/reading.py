@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,14 +123,42 @@ def cat(options: argparse.Namespace) -> int:
     """Print documents or tokens, as text or as numbers."""
     with Roxxel(_paths(options), check="blocks") as corpus:
         decode = None if options.ids else _decoder(corpus, options.tokenizer)
+        width = options.width or _terminal_width()
+        sys.stdout.flush()
         for part in _chosen(corpus, options.document, options.tokens):
             if decode is None:
-                print(" ".join(map(str, part.tolist())))
+                line = " ".join(map(str, part.tolist())).encode()
             else:
-                sys.stdout.flush()
-                sys.stdout.buffer.write(decode(part) + b"\n")
+                line = decode(part)
+            sys.stdout.buffer.write(_wrapped(line, width) + b"\n")
         sys.stdout.flush()
     return 0
+
+
+def _terminal_width() -> int | None:
+    """Return the width of the terminal; None if the output goes elsewhere."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def _wrapped(text: bytes, width: int | None) -> bytes:
+    """Break lines between words; a word that is wider than a line stays whole."""
+    if width is None:
+        return text
+    lines = text.decode(errors="surrogateescape").split("\n")
+    broken = (
+        textwrap.wrap(
+            line,
+            width,
+            expand_tabs=False,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines
+    )
+    # `wrap` returns no line for an empty one.
+    wrapped = "\n".join("\n".join(parts) for parts in broken)
+    return wrapped.encode(errors="surrogateescape")
 
 
 def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:

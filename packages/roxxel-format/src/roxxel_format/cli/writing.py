@@ -27,6 +27,7 @@ from roxxel_format._store.corpus_name import (
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.input_record import Inputs
 from roxxel_format._write.options import WriteOptions
+from roxxel_format._write.repair import repair_shard
 from roxxel_format._write.side import Side, held_out_path
 from roxxel_format._write.target import name_to_write
 from roxxel_format.cli.values import progress, status_line
@@ -250,4 +251,16 @@ def clean(options: argparse.Namespace) -> int:
         print(f"removed {path}")
     if not removed:
         print(f"{options.corpus}: nothing to remove")
+    return 0
+
+
+def repair(options: argparse.Namespace) -> int:
+    """Replace the damaged blocks of a shard by those of a copy."""
+    done = repair_shard(options.shard, options.copy)
+    for name in done.replaced:
+        print(f"replaced {name}")
+    if not done.replaced:
+        print(f"{options.shard}: all checksums match, so nothing was changed")
+        return 0
+    print(f"{options.shard}: {done.num_bytes} bytes, all checksums match")
     return 0

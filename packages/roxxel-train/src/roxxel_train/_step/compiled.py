@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
+from roxxel_train._step.missing_field import explained
 from roxxel_train._step.placement import in_bytes
 from roxxel_train._step.vocabulary import token_lookups
 
@@ -96,7 +97,7 @@ class CompiledAhead:
         self._lowered: dict[Any, Any] = {}
         self.lookups: set[TokenLookup] = set()
         for key, batch in distinct.items():
-            with jax.set_mesh(mesh):
+            with jax.set_mesh(mesh), explained(batch):
                 traced = function.trace(shapes, batch)
                 self._lowered[key] = traced.lower()
             self.lookups |= token_lookups(traced.jaxpr.jaxpr, shapes, batch)

@@ -1,4 +1,4 @@
-"""`roxxel report`: writes one self-contained page about a run."""
+"""`roxxel report`: writes one self-contained page about a run, or several runs."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel.cli._words import say
-from roxxel.report import write_report
-from roxxel.run_files import local_folder
+from roxxel.report import write_comparison, write_report
 
 if TYPE_CHECKING:
     import argparse
 
 DESCRIPTION = """\
 Write one HTML page about a run: loss, throughput, waiting time and tokens of
-each source over the steps, checkpoints and warnings. The page needs no network.
-The run may still be training, or may have crashed. The command changes nothing
-in the folder of the run except the page.
+each source over the steps, spikes of the loss, checkpoints and warnings. The
+page draws several runs together: their losses by step and by tokens, and how
+their configs differ. The page needs no network. A run may still be training, or
+may have crashed. The command changes nothing in a run's folder except the page.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "run", metavar="RUN", help="folder of a run, or its URL: the save_path"
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="folder of a run, or its URL: the save_path",
     )
     parser.add_argument(
         "--out",
@@ -30,16 +33,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=(
             "file of the page (default: report.html in the folder of the run, or here "
-            "for a URL)"
+            "for a URL and for several runs)"
         ),
     )
 
 
 def run(options: argparse.Namespace) -> None:
     """Write the page and print its path."""
-    is_url = "://" in options.run
-    run = options.run if is_url else Path(options.run)
-    out: Path = options.out or Path("" if is_url else run) / "report.html"
-    report = write_report(local_folder(run), out)
-    say(f"{run}: {report.headline}")
+    runs = [each if "://" in each else Path(each) for each in options.runs]
+    [first, *others] = runs
+    is_in_run = isinstance(first, Path) and not others
+    out: Path = options.out or (first if is_in_run else Path()) / "report.html"
+    reports = write_comparison(runs, out) if others else [write_report(first, out)]
+    for each, report in zip(runs, reports, strict=True):
+        say(f"{each}: {report.headline}")
     say(f"wrote {out}; open it in a browser")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import os
 import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +21,6 @@ from roxxel.config import (
 from roxxel.run_files import claimed, local_folder, newest_state
 
 if TYPE_CHECKING:
-    import argparse
-
     from roxxel_train import RunSummary
 
 DESCRIPTION = """\
@@ -27,6 +28,9 @@ Start or continue the run that a config file declares. You may stop the command
 at any time, even with kill -9: the same command continues from the newest
 checkpoint. Before you continue, you may edit the config for steps that are not
 trained yet, but not for trained steps.
+
+Under Slurm, Open MPI and Kubernetes, and on TPU pods, start the same command
+once per process, as with `srun`: the processes connect by themselves.
 """
 
 EPILOG = CONFIG_EXAMPLE
@@ -42,32 +46,100 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "and exit"
         ),
     )
+    parser.add_argument(
+        "--processes",
+        type=_at_least_1,
+        metavar="N",
+        help=(
+            "start N processes on this machine's CPU, to test the run; 1 means a "
+            "single process, whatever the environment says. By default, the "
+            "environment of Slurm, Open MPI, Kubernetes or a TPU pod decides"
+        ),
+    )
+    parser.add_argument(
+        "--devices-per-process",
+        type=_at_least_1,
+        metavar="M",
+        help="simulate M devices in each of the processes, on the CPU (default 1)",
+    )
+    parser.add_argument(
+        "--connect-timeout",
+        type=_at_least_1,
+        default=300,
+        metavar="S",
+        help="longest wait for the other processes, in seconds (default 300)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Train, or with `--preflight` check that the run can be trained."""
     config = load_config(options.config)
+    if options.devices_per_process is not None or (options.processes or 1) > 1:
+        _run_several(options)
+        return
+    if options.processes is None:
+        _connect(options.connect_timeout)
     trainer = make_trainer(config)
+    import jax
+
+    is_first = jax.process_index() == 0
     if options.preflight:
         found = trainer.preflight()
-        say(str(found))
+        if is_first:
+            say(str(found))
         if not found.ok:
             raise ConfigError(f"{config.file}: the run is not ready; see above")
         return
-    import jax
+    from roxxel_train import Preempted
 
     run_folder = config.run_folder
     assert run_folder is not None  # noqa: S101 - make_trainer requires save_path
-    is_first = jax.process_index() == 0
     if is_first:
         folder = local_folder(run_folder)
         with claimed(folder):
             state = newest_state(folder)
             keep_config(config, folder, 0 if state is None else state["step"])
         say(f"{planned(config, state)}\n")
-    summary = trainer.run()
+    try:
+        summary = trainer.run()
+    except Preempted as stop:
+        if is_first:
+            raise
+        raise SystemExit(stop.code) from None  # every process ends at this step
     if is_first:
         _say_ending(config, run_folder, summary)
+
+
+def _connect(timeout_s: float) -> None:
+    """Connect the processes of a cluster; only the first keeps its standard output."""
+    from roxxel_ckpt.coordination import coordination_service
+    from roxxel_train.distributed import initialize
+
+    initialize(timeout_s=timeout_s)
+    service = coordination_service()
+    if service is not None and service.process_index > 0:
+        # JAX's libraries write to the descriptor and not to `sys.stdout`.
+        with Path(os.devnull).open("w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+
+
+def _run_several(options: argparse.Namespace) -> None:
+    """Run this command in several processes on this machine's CPU."""
+    from roxxel_train import local
+
+    command = [sys.executable, "-m", "roxxel", "train", str(options.config)]
+    if options.preflight:
+        command.append("--preflight")
+    command += ["--connect-timeout", str(options.connect_timeout)]
+    code = local.run(command, options.processes or 1, options.devices_per_process or 1)
+    if code:
+        raise SystemExit(code)
+
+
+def _at_least_1(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return int(text)
 
 
 def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> None:

@@ -65,19 +65,22 @@ class MeshConfig:
     """The mesh of devices.
 
     Attributes:
-        preset: `"data-parallel"` splits only batches; `"fsdp"` also splits the model.
+        preset: `"data-parallel"` splits only batches; `"fsdp"` also splits the model;
+            `"hybrid"` splits the model inside each of several groups of devices.
+        groups: Number of groups of `"hybrid"`, such as slices of TPUs; otherwise None.
         axes: Number of devices along each named axis, in order; -1 means all remaining
             devices. If `axes` is empty, the preset chooses the axes.
         batch_axes: Axes that split the rows of a batch. If `batch_axes` is empty, the
             first axis of the mesh splits them.
 
     >>> MeshConfig("fsdp")
-    MeshConfig(preset='fsdp', axes={}, batch_axes=())
+    MeshConfig(preset='fsdp', axes={}, batch_axes=(), groups=None)
     """
 
-    preset: Literal["data-parallel", "fsdp"] = "data-parallel"
+    preset: Literal["data-parallel", "fsdp", "hybrid"] = "data-parallel"
     axes: Mapping[str, int] = field(default_factory=dict[str, int])
     batch_axes: tuple[str, ...] = ()
+    groups: int | None = None
 
 
 @dataclass(frozen=True)

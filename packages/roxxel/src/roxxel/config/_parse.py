@@ -149,9 +149,10 @@ _TRAINER: dict[str, Kind] = {
 }
 
 _MESH: dict[str, Kind] = {
-    "preset": _one_of("data-parallel", "fsdp"),
+    "preset": _one_of("data-parallel", "fsdp", "hybrid"),
     "axes": _TABLE,
     "batch_axes": _TEXTS,
+    "groups": _POSITIVE,
 }
 
 _EVAL: dict[str, Kind] = {"sources": _TABLE, **_SCHEDULE}
@@ -180,7 +181,7 @@ _TOP: dict[str, Kind] = {
 
 _OF_THE_TRAINER = {
     **dict.fromkeys(_TRAINER, "write it under [trainer]"),
-    **dict.fromkeys(("preset", "axes", "batch_axes"), "write it under [mesh]"),
+    **dict.fromkeys(_MESH, "write it under [mesh]"),
 }
 _OF_THE_TOP = dict.fromkeys(_TOP, "write it above the first [table] of the file")
 
@@ -335,6 +336,14 @@ def _mesh(table: Mapping[str, Any]) -> MeshConfig:
                 f"batch_axes of [mesh] names {name!r}, which is not among its axes; "
                 f"write axes = {{ {name} = -1 }}"
             )
+    if ("groups" in given) != (given.get("preset") == "hybrid"):
+        raise ConfigError(
+            'groups in [mesh] belongs to preset = "hybrid"; write both, or neither'
+        )
+    if "groups" in given and axes:
+        raise ConfigError(
+            'preset = "hybrid" of [mesh] chooses its axes; leave axes out'
+        )
     return MeshConfig(**given)
 
 

@@ -204,10 +204,13 @@ def _mesh_keywords(mesh: MeshConfig | None) -> dict[str, Any]:
         sharding = roxxel_loader.make_custom_sharding_config(
             tuple(mesh.axes.values()), names, mesh.batch_axes or names[0]
         )
+    elif mesh.groups is not None:
+        sharding = roxxel_loader.make_hybrid_sharding_config(mesh.groups)
     elif mesh.preset == "fsdp":
         sharding = roxxel_loader.make_fsdp_sharding_config()
     else:
         sharding = roxxel_loader.make_data_parallel_sharding_config()
     devices = sharding.create_device_mesh()
     keywords = {"mesh": devices, "data_sharding": sharding.batch_sharding(devices)}
-    return {**keywords, "model_sharding": "fsdp"} if mesh.preset == "fsdp" else keywords
+    splits_model = mesh.preset in {"fsdp", "hybrid"}
+    return {**keywords, "model_sharding": "fsdp"} if splits_model else keywords

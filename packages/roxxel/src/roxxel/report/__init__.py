@@ -1,6 +1,6 @@
-"""Writes the HTML page of `roxxel report` about one run.
+"""Writes the HTML page of `roxxel report` about one run, or about several together.
 
-The report reads the run's folder, without JAX. Only the plan needs the corpora: if a
+The report reads the folders of runs, without JAX. Only the plan needs the corpora: if a
 corpus is unreadable, the page omits the plan. The page contains its charts and numbers,
 and needs no network.
 """
@@ -10,21 +10,35 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from roxxel.report._comparison import comparison
+from roxxel.report._configs import config_values
 from roxxel.report._facts import RunFacts, read_facts
 from roxxel.report._page import page
-from roxxel.run_files import RunFolderError
+from roxxel.run_files import RunFolderError, local_folder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["RunFacts", "page", "read_facts", "write_report"]
+__all__ = [
+    "RunFacts",
+    "comparison",
+    "config_values",
+    "page",
+    "read_facts",
+    "write_comparison",
+    "write_report",
+]
+
+MAX_RUNS = 8
+"""Number of runs that a page draws together: each has a colour of its own."""
 
 
-def write_report(run: Path, out: Path) -> RunFacts:
+def write_report(run: Path | str, out: Path) -> RunFacts:
     """Write the page of a run.
 
     Args:
-        run: Folder of the run.
+        run: Folder of the run, or its URL. Commands on the page name it like this.
         out: File of the page; its folder must exist.
 
     Returns:
@@ -35,7 +49,44 @@ def write_report(run: Path, out: Path) -> RunFacts:
             of `out` does not exist.
         OSError: The folder cannot be read, or the page cannot be written.
     """
-    facts = read_facts(run)
+    facts = read_facts(local_folder(run), str(run))
+    _write(out, page(facts))
+    return facts
+
+
+def write_comparison(runs: Sequence[Path | str], out: Path) -> list[RunFacts]:
+    """Write a page that draws several runs together.
+
+    Args:
+        runs: Folders of the runs, or their URLs; at most `MAX_RUNS`.
+        out: File of the page; its folder must exist.
+
+    Returns:
+        The facts of each run.
+
+    Raises:
+        RunFolderError: A folder holds no run, a run is given twice or there are too
+            many, `out` is a folder, or the folder of `out` does not exist.
+        OSError: A folder cannot be read, or the page cannot be written.
+    """
+    if len(runs) > MAX_RUNS:
+        raise RunFolderError(
+            f"a page draws at most {MAX_RUNS} runs together, got {len(runs)}; give "
+            "fewer runs"
+        )
+    folders = [local_folder(run) for run in runs]
+    for index, folder in enumerate(folders):
+        if folder.resolve() in [other.resolve() for other in folders[:index]]:
+            raise RunFolderError(f"{runs[index]}: is given twice; give each run once")
+    facts = [
+        read_facts(folder, str(run)) for folder, run in zip(folders, runs, strict=True)
+    ]
+    _write(out, comparison(facts, [config_values(folder) for folder in folders]))
+    return facts
+
+
+def _write(out: Path, content: str) -> None:
+    """Write a page; the file is never half written."""
     if out.is_dir():
         raise RunFolderError(f"{out}: is a folder; give a file to --out")
     if not out.parent.is_dir():
@@ -45,8 +96,7 @@ def write_report(run: Path, out: Path) -> RunFacts:
     draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
     try:
         with draft.open("x", encoding="utf-8") as file:
-            file.write(page(facts))
+            file.write(content)
         draft.replace(out)
     finally:
         draft.unlink(missing_ok=True)
-    return facts

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: lines or stacked areas over the steps, with marks for phases.
+"""Charts as inline SVG: lines or stacked areas, with marks for phases and spikes.
 
 Colours are CSS variables, which the page sets for light and dark themes. Each figure
 has a wide and a narrow SVG, because scaling an SVG also scales its text.
@@ -9,66 +9,20 @@ equal distances, cannot mark phases, and adds 8 kB of styles and a script per ch
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from roxxel.report._axis import Axis, axis_over
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
+
+    from roxxel.report._series import Series
 
 _COLORS = 8
 """Number of colours; the page defines them as `--c0` to `--c7`."""
-
-_MOST_POINTS = 800
-"""Maximum number of points in a line, about one per pixel column of a chart."""
-
-_LOG_FROM = 2.5
-"""An axis is logarithmic if maximum / minimum of its values exceeds this ratio."""
-
-_LEAST_IN_LOG = 1e-100
-"""Values outside 1e-100 to 1e100 get a linear axis: their ratio may overflow."""
-
-
-@dataclass(frozen=True)
-class Series:
-    """Values of one quantity over the steps; None stands for NaN and infinities."""
-
-    steps: list[int]
-    values: list[float | None]
-
-    @property
-    def last(self) -> float | None:
-        """The newest value; None if the series is empty or the value is not finite."""
-        return self.values[-1] if self.values else None
-
-    @property
-    def finite(self) -> list[float]:
-        return [value for value in self.values if value is not None]
-
-
-def thinned(series: Series) -> Series:
-    """Drop points of a long series, so that the page stays small.
-
-    The result keeps both ends and, from each group of neighbouring points, the minimum
-    and the maximum, or one gap and the minimum. A spike of one step stays visible.
-    """
-    count = len(series.steps)
-    if count <= _MOST_POINTS:
-        return series
-    size = -(-count // (_MOST_POINTS // 2 - 1))
-    kept = {0, count - 1}
-    for start in range(0, count, size):
-        group = range(start, min(start + size, count))
-        gaps = [i for i in group if series.values[i] is None]
-        values = [i for i in group if series.values[i] is not None]
-        kept.update(gaps[:1])
-        if values:
-            ordered = sorted(values, key=lambda i: series.values[i] or 0.0)
-            kept.update(ordered[:1] if gaps else (ordered[0], ordered[-1]))
-    chosen = sorted(kept)
-    return Series([series.steps[i] for i in chosen], [series.values[i] for i in chosen])
 
 
 def short(value: float) -> str:
@@ -91,6 +45,15 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Spot:
+    """A point of a chart to look at, with the words that explain it."""
+
+    x: int
+    value: float
+    words: str
+
+
+@dataclass(frozen=True)
 class Mark:
     """A step at which a phase begins, with labels of different lengths."""
 
@@ -100,27 +63,36 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """Series over the steps, drawn as lines or as a stack of areas."""
+    """Series drawn as lines or as a stack of areas."""
 
     key: str  # id of the figure in the page
     title: str
-    lines: Sequence[Line]  # not empty; the lines of a stack have the same steps
+    lines: Sequence[Line]  # not empty; the lines of a stack have the same `x`
     is_stack: bool = False
     from_zero: bool = True
     may_be_log: bool = False
     shown: Callable[[float], str] = field(default=short)  # returns the text of a value
     height: int = 220  # pixels
+    x_name: str = "step"
+    spots: Sequence[Spot] = ()
 
-    def html(self, last_step: int, marks: Sequence[Mark]) -> str:
-        """Return the figure over the steps from 0 to `last_step`."""
-        x = Axis(0.0, float(max(1, last_step)))
+    @property
+    def is_constant(self) -> bool:
+        """Whether every line has one value throughout."""
+        return all(line.series.is_constant for line in self.lines)
+
+    def html(self, last_x: int, marks: Sequence[Mark] = ()) -> str:
+        """Return the figure from 0 to `last_x`."""
+        x = Axis(0.0, float(max(1, last_x)))
         y = self._values_axis()
         keys = "".join(
             f'<span><i style="background:{_color(line, index)}"'
             f"{' class=faint' if line.is_faint else ''}></i>{escape(line.name)}</span>"
             for index, line in enumerate(self.lines)
         )
-        has_legend = len(self.lines) > 1 or self.is_stack
+        if self.spots:
+            keys += '<span><i class="spot"></i>spike</span>'
+        has_legend = len(self.lines) > 1 or self.is_stack or bool(self.spots)
         legend = f'<p class="legend">{keys}</p>' if has_legend else ""
         drawn = "".join(
             _Drawing(self, x, y, width, name).svg(marks)
@@ -135,7 +107,7 @@ class Chart:
     def data(self) -> dict[str, Any]:
         """Return the numbers of the chart, for the page's script."""
         return {
-            line.name: {"x": line.series.steps, "y": line.series.values}
+            line.name: {"x": line.series.x, "y": line.series.values}
             for line in self.lines
         }
 
@@ -160,6 +132,7 @@ class _Drawing:
     def svg(self, marks: Sequence[Mark]) -> str:
         parts = [*self._grid(), *self._marks(marks)]
         parts += self._areas() if self.chart.is_stack else self._lines()
+        parts += self._spots()
         parts.append(
             f'<line class="cross" y1="{self.top}" y2="{self.bottom}" x1="-9" x2="-9"/>'
         )
@@ -167,13 +140,12 @@ class _Drawing:
             f'<svg class="{self.name}" viewBox="0 0 {self.width} {self.height}" '
             f'role="img" aria-label="{escape(self.chart.title)}" '
             f'data-left="{self.left}" data-right="{self.right}" '
-            f'data-low="{self.x.low}" data-high="{self.x.high}">'
-            + "".join(parts)
-            + "</svg>"
+            f'data-low="{self.x.low}" data-high="{self.x.high}" '
+            f'data-name="{escape(self.chart.x_name)}">' + "".join(parts) + "</svg>"
         )
 
-    def _at_x(self, step: float) -> float:
-        return round(self.left + self.x.position(step) * (self.right - self.left), 1)
+    def _at_x(self, x: float) -> float:
+        return round(self.left + self.x.position(x) * (self.right - self.left), 1)
 
     def _at_y(self, value: float) -> float:
         return round(self.bottom - self.y.position(value) * (self.bottom - self.top), 1)
@@ -188,7 +160,8 @@ class _Drawing:
                 f"{escape(self.chart.shown(tick))}</text>"
             )
         parts.append(
-            f'<text class="y" x="{self.left - 7}" y="{self.bottom + 18}">step</text>'
+            f'<text class="y" x="{self.left - 7}" y="{self.bottom + 18}">'
+            f"{escape(self.chart.x_name)}</text>"
         )
         ticks = self.x.ticks(8 if self.width > 500 else 4)
         parts += [
@@ -218,6 +191,14 @@ class _Drawing:
             ]
         return parts
 
+    def _spots(self) -> list[str]:
+        return [
+            f'<circle class="spot" cx="{self._at_x(spot.x)}" '
+            f'cy="{self._at_y(spot.value)}" r="6"><title>{escape(spot.words)}</title>'
+            "</circle>"
+            for spot in self.chart.spots
+        ]
+
     def _lines(self) -> list[str]:
         return [
             part
@@ -227,11 +208,11 @@ class _Drawing:
 
     def _line(self, line: Line, color: str) -> list[str]:
         pieces: list[list[str]] = [[]]
-        for step, value in zip(line.series.steps, line.series.values, strict=True):
+        for x, value in zip(line.series.x, line.series.values, strict=True):
             if value is None:
                 pieces.append([])
             else:
-                pieces[-1].append(f"{self._at_x(step)},{self._at_y(value)}")
+                pieces[-1].append(f"{self._at_x(x)},{self._at_y(value)}")
         faint = " faint" if line.is_faint else ""
         drawn = [
             f'<polyline class="line{faint}" stroke="{color}" points="{" ".join(p)}"/>'
@@ -247,8 +228,8 @@ class _Drawing:
         return drawn
 
     def _areas(self) -> list[str]:
-        steps = self.chart.lines[0].series.steps
-        below = [0.0] * len(steps)
+        all_x = self.chart.lines[0].series.x
+        below = [0.0] * len(all_x)
         parts: list[str] = []
         for index, line in enumerate(self.chart.lines):
             color = _color(line, index)
@@ -256,72 +237,14 @@ class _Drawing:
                 base + (value or 0.0)
                 for base, value in zip(below, line.series.values, strict=True)
             ]
-            edge = zip(steps, above, strict=True)
-            back = [*zip(steps, below, strict=True)][::-1]
+            edge = zip(all_x, above, strict=True)
+            back = [*zip(all_x, below, strict=True)][::-1]
             # Before step 0 the run has read no tokens, so each area starts at (0, 0).
             points = [(0, 0.0), *edge, *back]
-            text = " ".join(f"{self._at_x(s)},{self._at_y(v)}" for s, v in points)
+            text = " ".join(f"{self._at_x(x)},{self._at_y(v)}" for x, v in points)
             parts.append(f'<polygon fill="{color}" points="{text}"/>')
             below = above
         return parts
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A linear or logarithmic axis from `low` to `high`; `low < high`."""
-
-    low: float
-    high: float
-    is_log: bool = False
-
-    def position(self, value: float) -> float:
-        """Return the position of a value: 0 at `low`, 1 at `high`."""
-        if self.is_log:
-            low, high = math.log(self.low), math.log(self.high)
-            return (math.log(max(value, self.low)) - low) / (high - low)
-        return (value - self.low) / (self.high - self.low)
-
-    def ticks(self, most: int) -> list[float]:
-        """Return round numbers on the axis, about `most` of them."""
-        if self.is_log:
-            decades = range(
-                math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1
-            )
-            for digits in ((1, 1.5, 2, 3, 4, 5, 6, 8), (1, 2, 3, 5), (1, 3), (1,)):
-                found = [d * 10.0**e for e in decades for d in digits]
-                inside = [tick for tick in found if self.low <= tick <= self.high]
-                if 2 <= len(inside) <= most + 2:
-                    return inside
-            if len(decades) > most:
-                every = -(-len(decades) // most)
-                powers = [10.0**exponent for exponent in decades[::every]]
-                return [tick for tick in powers if self.low <= tick <= self.high]
-        least = (self.high - self.low) / most
-        power = 10.0 ** math.floor(math.log10(least))
-        steps = (power * factor for factor in (1, 2, 2.5, 5, 10))
-        step = next(step for step in steps if step >= least * 0.999)
-        first = math.ceil(self.low / step - 1e-9)
-        last = math.floor(self.high / step + 1e-9)
-        return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
-
-
-def axis_over(
-    values: Iterable[float], *, from_zero: bool = False, may_be_log: bool = False
-) -> Axis:
-    """Return an axis over finite values, with a margin at both ends.
-
-    If `from_zero` and no value is negative, the axis begins at 0.
-    """
-    found = list(values) or [0.0, 1.0]
-    low, high = min(found), max(found)
-    in_reach = low > _LEAST_IN_LOG and high < 1 / _LEAST_IN_LOG
-    if may_be_log and in_reach and high / low > _LOG_FROM:
-        room = (high / low) ** 0.04
-        return Axis(low / room, high * room, is_log=True)
-    if from_zero and low >= 0:
-        return Axis(0.0, high * 1.06 or 1.0)
-    room = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
-    return Axis(low - room, high + room)
 
 
 def _color(line: Line, index: int) -> str:

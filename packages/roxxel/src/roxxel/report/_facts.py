@@ -6,9 +6,12 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 from roxxel_ckpt import best_rule
 
-from roxxel.report._chart import Series, thinned
+from roxxel.report._phases import PhaseFacts, trained_phases
+from roxxel.report._series import Series, thinned
+from roxxel.report._spikes import Spike, find_spikes
 from roxxel.run_files import (
     CHECKPOINTS,
     RECORD,
@@ -48,23 +51,12 @@ _NOT_DRAWN = {
 
 
 @dataclass(frozen=True)
-class PhaseFacts:
-    """The trained part of one phase."""
-
-    index: int
-    start: int
-    shape: str  # such as `8 x 257`; empty if no checkpoint records the phase
-    # Planned share of each source. Empty if no checkpoint records the phase.
-    shares: Mapping[str, float]
-    tokens: Mapping[str, int]  # tokens read in this phase, by source
-
-
-@dataclass(frozen=True)
 class RunFacts:
     """Everything that the page shows.
 
     Attributes:
         name: Name of the run's folder.
+        location: The folder or URL of the run, as the user gave it.
         status: `complete`, `running`, `stopped` or `ended with an error`.
         step: Updates done, from the newest row or checkpoint.
         total_steps: Updates of the whole run; None if the log does not record them.
@@ -79,10 +71,13 @@ class RunFacts:
         train: Values over the steps, by field of the training rows; a long series is
             thinned.
         evaluations: Values over the steps, by field of the evaluation rows.
+        train_by_tokens: The values of `train` over the tokens read.
+        evaluations_by_tokens: The values of `evaluations` over the tokens read.
         tokens_by_source: Tokens delivered so far, by source.
         shares: Share of the tokens between one row and the next, by source.
         planned_shares: The same shares as the weights prescribe them.
         phases: The trained part of each phase.
+        spikes: Spikes of the loss, by step.
         checkpoints: The undamaged checkpoints in the folder, oldest first.
         best_metric: Name of the metric that ranks checkpoints.
         best_step: Step of the best checkpoint; None if no checkpoint has the metric.
@@ -101,6 +96,7 @@ class RunFacts:
     """
 
     name: str
+    location: str
     status: str
     step: int
     total_steps: int | None
@@ -114,10 +110,13 @@ class RunFacts:
     versions: Mapping[str, str]
     train: Mapping[str, Series]
     evaluations: Mapping[str, Series]
+    train_by_tokens: Mapping[str, Series]
+    evaluations_by_tokens: Mapping[str, Series]
     tokens_by_source: Mapping[str, Series]
     shares: Mapping[str, Series]
     planned_shares: Mapping[str, Series]
     phases: tuple[PhaseFacts, ...]
+    spikes: tuple[Spike, ...]
     checkpoints: tuple[Checkpoint, ...]
     best_metric: str
     best_step: int | None
@@ -159,8 +158,12 @@ class RunFacts:
         return name.startswith(_LOSS_OF) and source in self.tokens_by_source
 
 
-def read_facts(folder: Path) -> RunFacts:
+def read_facts(folder: Path, location: str | None = None) -> RunFacts:
     """Read the facts of a run from its folder.
+
+    Args:
+        folder: Folder of the run, on a disk.
+        location: The folder or URL that commands on the page name; None for `folder`.
 
     Raises:
         RunFolderError: The folder holds no run.
@@ -189,6 +192,7 @@ def read_facts(folder: Path) -> RunFacts:
     texts = [row["text"] for row in evaluations if isinstance(row.get("text"), str)]
     return RunFacts(
         name=folder.resolve().name,
+        location=str(folder) if location is None else location,
         status=_status(folder, step, total_steps, entries),
         step=step,
         total_steps=total_steps,
@@ -204,10 +208,13 @@ def read_facts(folder: Path) -> RunFacts:
         versions=cast("dict[str, Any]", versions) if isinstance(versions, dict) else {},
         train=_columns(train),
         evaluations=_columns(evaluations),
+        train_by_tokens=_over_tokens(train, train),
+        evaluations_by_tokens=_over_tokens(evaluations, train),
         tokens_by_source=_tokens_columns(train),
         shares=_shares(train, "tokens_by_source"),
         planned_shares=_shares(train, "planned_tokens_by_source"),
-        phases=tuple(_phases(train, checkpoints)),
+        spikes=tuple(find_spikes(train)),
+        phases=tuple(trained_phases(train, checkpoints)),
         checkpoints=tuple(checkpoints),
         best_metric=best_metric,
         best_step=best_step,
@@ -266,6 +273,22 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
     return {name: thinned(Series(steps[name], values[name])) for name in steps}
 
 
+def _over_tokens(rows: Rows, train: Rows) -> dict[str, Series]:
+    """Return the numbers of rows by field, over the tokens read."""
+    counted = [row for row in train if is_count(row.get("tokens"))]
+    if not counted:
+        return {}
+    steps = [0, *(row["step"] for row in counted)]
+    tokens = [0, *(row["tokens"] for row in counted)]
+    # All steps of a phase read the same number of tokens, so interpolation is exact
+    # unless a phase begins between two rows.
+    found = (
+        {**row, "step": round(float(np.interp(row["step"], steps, tokens)))}
+        for row in rows
+    )
+    return _columns(found)
+
+
 def _tokens_columns(train: Rows) -> dict[str, Series]:
     """Return the cumulative tokens by source; all series have the same steps."""
     counts = [(row["step"], row.get("tokens_by_source", {})) for row in train]
@@ -291,59 +314,6 @@ def _shares(train: Rows, field: str) -> dict[str, Series]:
             rows.append({"step": row["step"], **shares})
         before = so_far
     return _columns(rows)
-
-
-def _phases(train: Rows, checkpoints: list[Checkpoint]) -> Iterable[PhaseFacts]:
-    """Yield the trained part of each phase in the rows or the newest checkpoint."""
-    recorded = _recorded_phases(checkpoints)
-    before: dict[str, int] = {}
-    last_step = 0
-    found = {row["phase"]: row for row in train if "phase" in row}
-    for index in sorted({*found, *recorded}):
-        row = found.get(index, {})
-        so_far = row.get("tokens_by_source", {}) if row else before
-        given = {name: count - before.get(name, 0) for name, count in so_far.items()}
-        entry = recorded.get(index, {})
-        weights = entry.get("weights", {})
-        total = sum(weights.values())
-        yield PhaseFacts(
-            index=index,
-            start=entry.get("start", last_step),
-            shape=f"{entry['batch_size']} x {entry['seq_len']}" if entry else "",
-            shares={name: weight / total for name, weight in weights.items()},
-            tokens=given,
-        )
-        before = so_far
-        last_step = row.get("step", last_step)
-
-
-def _recorded_phases(checkpoints: list[Checkpoint]) -> dict[int, dict[str, Any]]:
-    """Return the phases that the newest checkpoint describes, by declared index."""
-    data = checkpoints[-1].extra.get("data") if checkpoints else None
-    entries = (
-        cast("dict[str, Any]", data).get("phases") if isinstance(data, dict) else []
-    )
-    if not isinstance(entries, list) or not all(map(_is_phase, entries)):
-        return {}
-    found: dict[int, dict[str, Any]] = {}
-    for entry in cast("list[dict[str, Any]]", entries):
-        if entry["edited"] and found:
-            # An edit of the weights starts a new entry of the same phase.
-            index = max(found)
-            found[index] = {**entry, "start": found[index]["start"]}
-        else:
-            found[len(found)] = entry
-    return found
-
-
-def _is_phase(entry: Any) -> bool:
-    """Return whether an entry has the form of a phase in `Sampler.state`."""
-    try:
-        counts = [entry["start"], entry["batch_size"], entry["seq_len"]]
-        weights = list(entry["weights"].values())
-        return "edited" in entry and sum(weights) > 0 and all(map(is_count, counts))
-    except (AttributeError, KeyError, TypeError):
-        return False
 
 
 def _best(

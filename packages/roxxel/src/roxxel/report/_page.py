@@ -1,159 +1,47 @@
-"""The HTML of the page, with its charts, tables, style and script in one file."""
+"""The page of one run."""
 
 from __future__ import annotations
 
-import json
-from datetime import datetime
+import shlex
 from html import escape
-from importlib import resources
 from typing import TYPE_CHECKING
 
-from roxxel.report._chart import Chart, Line, Mark, short
+from roxxel.report._chart import Mark, short
+from roxxel.report._html import document, duration, percent, table, when
+from roxxel.report._run_charts import charts_of, constants_of, is_loss
+from roxxel.report._spikes import RULE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from roxxel.report._facts import PhaseFacts, RunFacts
+    from roxxel.report._facts import RunFacts
+    from roxxel.report._phases import PhaseFacts
+    from roxxel.report._spikes import Spike
 
 _MOST_ALERTS = 40
-
-_MEANINGS = {
-    "read_s": "wait for reading tokens since the previous row, in seconds",
-    "assemble_s": "wait for assembling batches since the previous row, in seconds",
-    "transfer_s": "wait for making arrays since the previous row, in seconds",
-    "model_flops_per_s": "work of the model, in FLOP/s",
-    "mfu": "share of the peak FLOP/s of all devices",
-    "device_bytes": "memory in use on the fullest device, in bytes",
-    "device_peak_bytes": "peak memory of the fullest device, in bytes",
-    "grad_norm": "norm of the gradient",
-    "learning_rate": "step size of the optimizer",
-}
-"""Chart titles of the trainer's own fields, with units."""
+_MOST_SPIKES = 12
 
 
 def page(facts: RunFacts) -> str:
     """Return the HTML of a run's page."""
-    charts = list(_charts(facts))
+    charts = charts_of(facts)
     marks = [
         Mark(p.start, (_phase_label(p), f"phase {p.index}", str(p.index)))
         for p in facts.phases
     ]
-    numbers = {chart.key: chart.data() for chart in charts}
+    drawn = [chart.html(facts.step, marks) for chart in charts]
     body = [
         _head(facts),
         _alerts(facts),
-        *(chart.html(facts.step, marks) for chart in charts),
-        "" if charts else "<p>The run has not written a training row yet.</p>",
+        *(drawn or ["<p>The run has not written a training row yet.</p>"]),
+        _constants(facts),
         _phases(facts),
         _checkpoints(facts),
         _plan(facts),
         _text(facts),
         _versions(facts),
     ]
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(facts.name)}: {escape(facts.headline)}</title>\n"
-        f"<style>\n{_file('page.css')}</style>\n</head>\n<body>\n<main>\n"
-        + "\n".join(part for part in body if part)
-        + '\n</main>\n<div id="tip" hidden></div>\n'
-        f'<script type="application/json" id="numbers">{_json(numbers)}</script>\n'
-        f"<script>\n{_file('page.js')}</script>\n</body>\n</html>\n"
-    )
-
-
-def _charts(facts: RunFacts) -> Iterable[Chart]:
-    """Yield every chart that has numbers."""
-    train = facts.train
-    names = {"loss": "loss of a step", "loss_mean": "mean loss"}
-    if train.get("loss") == train.get("loss_mean"):
-        # If every step has a row, the mean equals the loss. Draw only one line.
-        del names["loss_mean"]
-    losses = [
-        Line(words, train[name], is_faint=name == "loss" and len(names) > 1)
-        for name, words in names.items()
-        if name in train and train[name].finite
-    ]
-    held_out = {name: s for name, s in facts.evaluations.items() if s.finite}
-    losses += [
-        Line(f"{name} (held out)", series, has_dots=True)
-        for name, series in held_out.items()
-        if _is_loss(name)
-    ]
-    if losses:
-        yield Chart(
-            "loss", "Loss", losses, from_zero=False, may_be_log=True, height=300
-        )
-    others = [name for name in held_out if not _is_loss(name) and _is_value(name)]
-    for name in others:
-        line = Line(name, held_out[name], has_dots=True)
-        yield Chart(f"eval-{name}", f"{name} (evaluation)", [line], from_zero=False)
-    yield from _charts_by_source(facts)
-    if "tokens_per_s" in train:
-        line = Line("tokens/s", train["tokens_per_s"])
-        yield Chart("throughput", "Throughput in tokens a second", [line], height=180)
-    if "wait_share" in train:
-        line = Line("waiting", train["wait_share"])
-        title = "Share of the time spent waiting for data"
-        yield Chart("waiting", title, [line], shown=_percent, height=150)
-    by_source = [Line(name, s) for name, s in facts.tokens_by_source.items()]
-    if by_source:
-        title = "Tokens read so far, by source"
-        yield Chart("tokens", title, by_source, is_stack=True)
-    for name in facts.other_fields:
-        if facts.train[name].finite:
-            line = Line(name, facts.train[name])
-            yield Chart(
-                f"train-{name}",
-                f"{name}: {_MEANINGS[name]}" if name in _MEANINGS else name,
-                [line],
-                from_zero=False,
-                may_be_log="norm" in name or "loss" in name,
-                shown=_percent if name == "mfu" else short,
-                height=150,
-            )
-
-
-def _charts_by_source(facts: RunFacts) -> Iterable[Chart]:
-    """Yield loss and share by source, in one colour for each source."""
-    colors = {name: index for index, name in enumerate(facts.tokens_by_source)}
-    losses = [
-        Line(name, series, color=colors[name])
-        for name, series in facts.losses_by_source.items()
-        if series.finite
-    ]
-    if losses:
-        yield Chart(
-            "loss-by-source",
-            "Mean loss by source",
-            losses,
-            from_zero=False,
-            may_be_log=True,
-            height=260,
-        )
-    if len(colors) < 2:
-        return
-    shares = [
-        Line(name, series, color=colors[name])
-        for name, series in facts.shares.items()
-        if name in colors
-    ]
-    shares += [
-        Line(f"{name} as planned", series, is_faint=True, color=colors[name])
-        for name, series in facts.planned_shares.items()
-        if name in colors
-    ]
-    if shares:
-        title = "Share of the tokens since the previous row, by source"
-        yield Chart("shares", title, shares, shown=_percent, height=200)
-
-
-def _is_loss(name: str) -> bool:
-    return "loss" in name or name == "value"
-
-
-def _is_value(name: str) -> bool:
-    return not name.endswith("_s")
+    if charts and charts[0].key == "loss":
+        body.insert(3, _spikes(facts))  # below the chart of the loss
+    return document(f"{facts.name}: {facts.headline}", body, charts)
 
 
 def _head(facts: RunFacts) -> str:
@@ -166,14 +54,14 @@ def _head(facts: RunFacts) -> str:
         ("Steps", steps),
         ("Tokens", f"{short(facts.tokens)} ({facts.tokens:,})"),
         ("Loss", _losses(facts)),
-        ("Training", _duration(facts.seconds)),
+        ("Training", duration(facts.seconds)),
         ("Throughput", f"{short(rate)} tokens/s on average" if rate else ""),
-        ("Waiting for data", _percent(facts.wait_share) if facts.seconds else ""),
+        ("Waiting for data", percent(facts.wait_share) if facts.seconds else ""),
         (
             "Not training",
-            ", ".join(f"{name} {_duration(s)}" for name, s in facts.apart.items()),
+            ", ".join(f"{name} {duration(s)}" for name, s in facts.apart.items()),
         ),
-        ("Rows from", f"{_when(facts.first_time)} to {_when(facts.last_time)}"),
+        ("Rows from", f"{when(facts.first_time)} to {when(facts.last_time)}"),
         ("Started", f"{facts.starts} times" if facts.starts > 1 else "once"),
         ("Seed", "" if facts.seed is None else str(facts.seed)),
     ]
@@ -195,14 +83,14 @@ def _losses(facts: RunFacts) -> str:
     if last is not None:
         parts.append(f"{last:.4f} at the last row")
     for name, series in facts.evaluations.items():
-        if _is_loss(name) and series.last is not None:
+        if is_loss(name) and series.last is not None:
             parts.append(f"{name} {series.last:.4f}")
     return "; ".join(parts)
 
 
 def _alerts(facts: RunFacts) -> str:
     items = [
-        f'<li class="{entry.level.lower()}"><time>{_when(entry.time)}</time> '
+        f'<li class="{entry.level.lower()}"><time>{when(entry.time)}</time> '
         f"<b>{escape(entry.level.lower())}</b> {_entry(entry.text)}</li>"
         for entry in facts.alerts[-_MOST_ALERTS:]
     ]
@@ -231,12 +119,50 @@ def _entry(text: str) -> str:
     )
 
 
+def _spikes(facts: RunFacts) -> str:
+    """Return the table of the spikes, each with the command that shows its batch."""
+    highest = sorted(facts.spikes, key=lambda spike: spike.usual - spike.loss)
+    shown = sorted(highest[:_MOST_SPIKES], key=lambda spike: spike.row)
+    left_out = len(facts.spikes) - len(shown)
+    note = (
+        f"{RULE} Batches count from 0: the row of step k is about batch k - 1. Add "
+        "<code>--row R</code> for one row of the batch and <code>--text</code> for its "
+        "text; <code>roxxel where</code> finds the other steps of a document."
+    )
+    if left_out:
+        note += f" {left_out:,} smaller spikes are not listed."
+    rows = [
+        (
+            f"{spike.row:,}",
+            f"{spike.loss:.4g}",
+            f"{spike.usual:.4g}",
+            _batches(spike),
+            shlex.join(
+                ["roxxel", "show", facts.location, "--step", str(spike.steps.start)]
+            ),
+        )
+        for spike in shown
+    ]
+    head = ("step", "loss", "usual", "batch", "command")
+    return table("Spikes of the loss", head, rows, left={4}, note=note, code=4)
+
+
+def _batches(spike: Spike) -> str:
+    first, last = spike.steps.start, spike.steps[-1]
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
+
+
+def _constants(facts: RunFacts) -> str:
+    rows = constants_of(facts)
+    return table("Constant in all rows", ("quantity", "value"), rows, left={0})
+
+
 def _phases(facts: RunFacts) -> str:
     rows: list[tuple[str, ...]] = []
     for phase in facts.phases:
         given = sum(phase.tokens.values())
         label, start = _phase_label(phase), f"{phase.start:,}"
-        for name in {**phase.shares, **phase.tokens}:
+        for name in {**phase.tokens, **phase.shares}:
             tokens, share = phase.tokens.get(name, 0), phase.shares.get(name)
             if not tokens and not share:
                 continue
@@ -245,14 +171,14 @@ def _phases(facts: RunFacts) -> str:
                     label,
                     start,
                     name,
-                    "" if share is None else _percent(share),
-                    _percent(tokens / given) if given else "",
+                    "" if share is None else percent(share),
+                    percent(tokens / given) if given else "",
                     f"{tokens:,}",
                 )
             )
             label, start = "", ""
     head = ("phase", "from step", "source", "share planned", "share read", "tokens")
-    return _table("What was read", head, rows, left={0, 2})
+    return table("What was read", head, rows, left={0, 2})
 
 
 def _checkpoints(facts: RunFacts) -> str:
@@ -267,7 +193,7 @@ def _checkpoints(facts: RunFacts) -> str:
         metrics = ", ".join(f"{n} {v:.4g}" for n, v in checkpoint.metrics.items())
         rows.append((f"{checkpoint.step:,}", ", ".join(marks), metrics))
     head = ("step", "", "metrics")
-    return _table("Checkpoints kept", head, rows, left={1, 2})
+    return table("Checkpoints kept", head, rows, left={1, 2})
 
 
 def _plan(facts: RunFacts) -> str:
@@ -293,61 +219,5 @@ def _versions(facts: RunFacts) -> str:
     return f"<footer>The run began with {escape(shown)}.</footer>" if shown else ""
 
 
-def _table(
-    title: str, head: Sequence[str], rows: Sequence[Sequence[str]], left: set[int]
-) -> str:
-    if not rows:
-        return ""
-
-    def cells(row: Sequence[str], tag: str) -> str:
-        return "".join(
-            f"<{tag}{' class=left' if index in left else ''}>{escape(text)}</{tag}>"
-            for index, text in enumerate(row)
-        )
-
-    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return (
-        f'<section><h2>{title}</h2><div class="scroll"><table><thead>'
-        f"<tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
-        "</section>"
-    )
-
-
 def _phase_label(phase: PhaseFacts) -> str:
     return f"phase {phase.index}" + (f": {phase.shape}" if phase.shape else "")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
-def _duration(seconds: float) -> str:
-    """Return a duration in its two largest units."""
-    if seconds < 60:
-        return f"{seconds:.3g} s"
-    minutes, seconds = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
-
-
-def _when(time: str) -> str:
-    """Return an ISO 8601 time in UTC as `YYYY-MM-DD HH:MM:SS UTC`.
-
-    A text that cannot be parsed is returned unchanged.
-    """
-    try:
-        return f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M:%S} UTC"
-    except ValueError:
-        return time
-
-
-def _json(value: object) -> str:
-    """Return JSON without `<`, so that no string can close the script element."""
-    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def _file(name: str) -> str:
-    return (resources.files("roxxel.report") / name).read_text(encoding="utf-8")

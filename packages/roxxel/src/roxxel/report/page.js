@@ -20,7 +20,7 @@ function text(value) {
 for (const svg of document.querySelectorAll("figure svg")) {
   const series = numbers[svg.parentNode.id];
   const cross = svg.querySelector(".cross");
-  const {left, right, low, high} = svg.dataset;
+  const {left, right, low, high, name: axis} = svg.dataset;
   const all = Object.values(series).reduce((a, b) => a.x.length >= b.x.length ? a : b).x;
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
@@ -30,10 +30,10 @@ for (const svg of document.querySelectorAll("figure svg")) {
     const x = +left + (step - low) / (high - low) * (right - left);
     cross.setAttribute("x1", x);
     cross.setAttribute("x2", x);
-    const lines = ["step " + step.toLocaleString("en")];
+    const lines = [axis + " " + step.toLocaleString("en")];
     for (const [name, {x, y}] of Object.entries(series)) {
       const index = nearest(x, step);
-      const other = x[index] === step ? "" : " at step " + x[index].toLocaleString("en");
+      const other = x[index] === step ? "" : " at " + axis + " " + x[index].toLocaleString("en");
       lines.push(name + ": " + text(y[index]) + other);
     }
     tip.textContent = lines.join("\n");

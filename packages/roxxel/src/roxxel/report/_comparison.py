@@ -1,0 +1,169 @@
+"""The page of several runs, drawn together."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+from roxxel.report._chart import Chart, Line, short
+from roxxel.report._configs import differences
+from roxxel.report._html import document, duration, table
+from roxxel.report._run_charts import is_loss
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from roxxel.report._facts import RunFacts
+    from roxxel.report._series import Series
+
+
+def comparison(
+    runs: Sequence[RunFacts], configs: Sequence[Mapping[str, str] | None]
+) -> str:
+    """Return the HTML of a page about several runs, each with its config's values."""
+    names = _names(runs)
+    charts = list(_charts(runs, names))
+    last = {
+        "step": max(run.step for run in runs),
+        "tokens": max(run.tokens for run in runs),
+    }
+    title = f"{len(runs)} runs: {', '.join(names)}"
+    body = [
+        f"<header><h1>{escape(', '.join(names))}</h1></header>",
+        _runs(runs, names),
+        *(chart.html(last[chart.x_name]) for chart in charts),
+        "" if charts else "<p>The runs have not written a training row yet.</p>",
+        _differences(names, configs),
+        _versions(runs, names),
+    ]
+    return document(title, body, charts)
+
+
+def _names(runs: Sequence[RunFacts]) -> list[str]:
+    """Return the names of the runs' folders, or their locations if names repeat."""
+    names = [run.name for run in runs]
+    is_unique = len(set(names)) == len(names)
+    return names if is_unique else [run.location for run in runs]
+
+
+def _charts(runs: Sequence[RunFacts], names: Sequence[str]) -> Iterator[Chart]:
+    """Yield each loss over the steps and over the tokens, then the throughput."""
+    fields = [
+        name
+        for run in runs
+        for name, series in run.evaluations.items()
+        if is_loss(name) and series.finite
+    ]
+    is_mean = all("loss_mean" in run.train for run in runs if "loss" in run.train)
+    loss = "loss_mean" if is_mean else "loss"
+    title = "Mean loss" if is_mean else "Loss"
+    wanted: list[tuple[str, str, Callable[[RunFacts], Series | None]]] = [
+        ("loss", title, lambda run: run.train.get(loss)),
+        ("loss", title, lambda run: run.train_by_tokens.get(loss)),
+    ]
+    for name in dict.fromkeys(fields):
+        shown = f"{name} (held out)"
+        wanted += [
+            (f"eval-{name}", shown, lambda run, n=name: run.evaluations.get(n)),
+            (
+                f"eval-{name}",
+                shown,
+                lambda run, n=name: run.evaluations_by_tokens.get(n),
+            ),
+        ]
+    for index, (key, title, series_of) in enumerate(wanted):
+        x_name = "tokens" if index % 2 else "step"
+        lines = [
+            Line(name, series, has_dots=key != "loss", color=color)
+            for color, (name, run) in enumerate(zip(names, runs, strict=True))
+            if (series := series_of(run)) is not None and series.finite
+        ]
+        if lines:
+            yield Chart(
+                f"{key}-by-{x_name}",
+                f"{title} by {x_name}",
+                lines,
+                from_zero=False,
+                may_be_log=True,
+                height=300 if key == "loss" else 220,
+                x_name=x_name,
+            )
+    rates = [
+        Line(name, run.train["tokens_per_s"], color=color)
+        for color, (name, run) in enumerate(zip(names, runs, strict=True))
+        if "tokens_per_s" in run.train and run.train["tokens_per_s"].finite
+    ]
+    if rates:
+        yield Chart("throughput", "Throughput in tokens a second", rates, height=180)
+
+
+def _runs(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
+    held_out = dict.fromkeys(
+        name for run in runs for name in run.evaluations if is_loss(name)
+    )
+    rows = [
+        ("status", *(run.status for run in runs)),
+        ("steps", *(_steps(run) for run in runs)),
+        ("tokens", *(short(run.tokens) for run in runs)),
+        ("loss at the last row", *(_last(run.train, "loss") for run in runs)),
+        *(
+            (f"{name} at the end", *(_last(run.evaluations, name) for run in runs))
+            for name in held_out
+        ),
+        ("training", *(duration(run.seconds) for run in runs)),
+        ("tokens/s on average", *(_rate(run) for run in runs)),
+        ("seed", *("" if run.seed is None else str(run.seed) for run in runs)),
+    ]
+    given = [row for row in rows if any(row[1:])]
+    return table("Runs", ("", *names), given, left={0}, kind="runs")
+
+
+def _steps(run: RunFacts) -> str:
+    total = run.total_steps
+    return f"{run.step:,}" + ("" if total is None else f" of {total:,}")
+
+
+def _last(columns: Mapping[str, Series], name: str) -> str:
+    last = columns[name].last if name in columns else None
+    return "" if last is None else f"{last:.4f}"
+
+
+def _rate(run: RunFacts) -> str:
+    return short(run.tokens / run.seconds) if run.seconds else ""
+
+
+def _differences(
+    names: Sequence[str], configs: Sequence[Mapping[str, str] | None]
+) -> str:
+    without = [
+        name for name, config in zip(names, configs, strict=True) if config is None
+    ]
+    note = "An empty cell is the default."
+    if without:
+        note += f" These runs have no readable config: {escape(', '.join(without))}."
+    rows = [(key, *values) for key, values in differences(configs)]
+    columns = set(range(len(names) + 1))
+    made = table(
+        "Differences of the configs",
+        ("key", *names),
+        rows,
+        left=columns,
+        note=note,
+        kind="runs",
+    )
+    if made or len(without) == len(names):
+        return made
+    compared = len(names) - len(without)
+    words = "The configs do not differ." if compared > 1 else note
+    return f"<section><h2>Differences of the configs</h2><p>{words}</p></section>"
+
+
+def _versions(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
+    packages = dict.fromkeys(name for run in runs for name in run.versions)
+    rows = [
+        (package, *(str(run.versions.get(package, "")) for run in runs))
+        for package in packages
+    ]
+    differing = [row for row in rows if len(set(row[1:])) > 1]
+    head = ("package", *names)
+    return table("Differences of the versions", head, differing, left={0}, kind="runs")

@@ -1,0 +1,95 @@
+"""The values of a run's config as text, to compare runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from roxxel.config import EvalConfig, RunConfig
+
+
+def config_values(folder: Path) -> dict[str, str] | None:
+    """Return the values that a run used last, by dotted key; None without a config.
+
+    Values that equal their defaults are left out, and paths of corpora are absolute, so
+    that different spellings of one config compare equal.
+    """
+    from roxxel.config import config_text, load_config, newest_config
+
+    try:
+        newest = newest_config(folder)
+        config = None if newest is None else load_config(newest)
+    except (OSError, ValueError):
+        return None
+    if config is None:
+        return None
+    same_form = replace(
+        config,
+        save_path=None,
+        relative_to=".",
+        sources=_absolute(config.sources, config),
+        eval={name: _moved(held, config) for name, held in config.held_out.items()},
+    )
+    return dict(_flat("", tomllib.loads(config_text(same_form))))
+
+
+def differences(
+    configs: Sequence[Mapping[str, str] | None],
+) -> list[tuple[str, list[str]]]:
+    """Return the keys whose values differ, each with the value in every config.
+
+    An empty text stands for the default. A run without a config has no values.
+    """
+    known = [config for config in configs if config is not None]
+    keys = dict.fromkeys(key for config in known for key in config)
+    return [
+        (key, ["" if config is None else config.get(key, "") for config in configs])
+        for key in keys
+        if len({config.get(key) for config in known}) > 1
+    ]
+
+
+def _flat(prefix: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Yield the leaves of tables and of lists of tables, by dotted key."""
+    if isinstance(value, dict):
+        for key, inner in cast("dict[str, Any]", value).items():
+            yield from _flat(f"{prefix}.{key}" if prefix else key, inner)
+    elif _is_list_of_tables(value):
+        for index, inner in enumerate(value):
+            yield from _flat(f"{prefix}[{index}]", inner)
+    else:
+        is_text = isinstance(value, str)
+        yield prefix, value if is_text else json.dumps(value, default=str)
+
+
+def _is_list_of_tables(value: Any) -> bool:
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(each, dict) for each in cast("list[Any]", value))
+
+
+def _moved(held_out: EvalConfig, config: RunConfig) -> EvalConfig:
+    return replace(held_out, sources=_absolute(held_out.sources, config))
+
+
+def _absolute(
+    sources: Mapping[str, tuple[str, ...]], config: RunConfig
+) -> dict[str, tuple[str, ...]]:
+    return {
+        name: tuple(
+            found if isinstance(found := config.corpus(text), str) else _path(found)
+            for text in texts
+        )
+        for name, texts in sources.items()
+    }
+
+
+def _path(path: Path) -> str:
+    return os.path.abspath(path)  # noqa: PTH100 - a link may be what the user edits

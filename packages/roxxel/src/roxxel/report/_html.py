@@ -1,0 +1,110 @@
+"""What every page of a report consists of: the document, tables and words."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from html import escape
+from importlib import resources
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from roxxel.report._chart import Chart
+
+
+def document(title: str, body: Iterable[str], charts: Iterable[Chart]) -> str:
+    """Return a page as one file, with its style, its script and numbers of charts."""
+    numbers = {chart.key: chart.data() for chart in charts}
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n"
+        f"<style>\n{_file('page.css')}</style>\n</head>\n<body>\n<main>\n"
+        + "\n".join(part for part in body if part)
+        + '\n</main>\n<div id="tip" hidden></div>\n'
+        f'<script type="application/json" id="numbers">{_json(numbers)}</script>\n'
+        f"<script>\n{_file('page.js')}</script>\n</body>\n</html>\n"
+    )
+
+
+def table(
+    title: str,
+    head: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    left: set[int],
+    note: str = "",
+    code: int | None = None,
+    kind: str = "",
+) -> str:
+    """Return a section with a table; empty without rows.
+
+    Args:
+        title: Heading of the section.
+        head: Names of the columns.
+        rows: Cells, as text.
+        left: Columns of text, which begin at the left and may wrap.
+        note: HTML of a paragraph above the table.
+        code: The column of command lines.
+        kind: Class of the table in the style; `runs` has a column for each run.
+    """
+    if not rows:
+        return ""
+
+    def cells(row: Sequence[str], tag: str) -> str:
+        return "".join(
+            f"<{tag}{' class=left' if index in left else ''}>"
+            + (
+                f"<code>{escape(text)}</code>"
+                if index == code and tag == "td"
+                else escape(text)
+            )
+            + f"</{tag}>"
+            for index, text in enumerate(row)
+        )
+
+    body = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
+    paragraph = f'<p class="note">{note}</p>' if note else ""
+    return (
+        f"<section><h2>{escape(title)}</h2>{paragraph}"
+        f'<div class="scroll"><table class="{kind}"><thead>'
+        f"<tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
+        "</section>"
+    )
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
+
+
+def when(time: str) -> str:
+    """Return an ISO 8601 time in UTC as `YYYY-MM-DD HH:MM:SS UTC`.
+
+    A text that cannot be parsed is returned unchanged.
+    """
+    try:
+        return f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M:%S} UTC"
+    except ValueError:
+        return time
+
+
+def _json(value: object) -> str:
+    """Return JSON without `<`, so that no string can close the script element."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _file(name: str) -> str:
+    return (resources.files("roxxel.report") / name).read_text(encoding="utf-8")

@@ -1,0 +1,82 @@
+"""What a run has read in each of its phases, from its rows and checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel.run_files import is_count
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from roxxel.run_files import Checkpoint
+
+
+@dataclass(frozen=True)
+class PhaseFacts:
+    """The trained part of one phase."""
+
+    index: int
+    start: int
+    shape: str  # such as `8 x 257`; empty if no checkpoint records the phase
+    # Planned share of each source. Empty if no checkpoint records the phase.
+    shares: Mapping[str, float]
+    tokens: Mapping[str, int]  # tokens read in this phase, by source
+
+
+def trained_phases(
+    train: Sequence[Mapping[str, Any]], checkpoints: Sequence[Checkpoint]
+) -> Iterable[PhaseFacts]:
+    """Yield the trained part of each phase in the rows or the newest checkpoint."""
+    recorded = _recorded_phases(checkpoints)
+    before: dict[str, int] = {}
+    last_step = 0
+    found = {row["phase"]: row for row in train if "phase" in row}
+    for index in sorted({*found, *recorded}):
+        row = found.get(index, {})
+        so_far = row.get("tokens_by_source", {}) if row else before
+        given = {name: count - before.get(name, 0) for name, count in so_far.items()}
+        entry = recorded.get(index, {})
+        weights = entry.get("weights", {})
+        total = sum(weights.values())
+        yield PhaseFacts(
+            index=index,
+            start=entry.get("start", last_step),
+            shape=f"{entry['batch_size']} x {entry['seq_len']}" if entry else "",
+            shares={name: weight / total for name, weight in weights.items()},
+            tokens=given,
+        )
+        before = so_far
+        last_step = row.get("step", last_step)
+
+
+def _recorded_phases(
+    checkpoints: Sequence[Checkpoint],
+) -> dict[int, dict[str, Any]]:
+    """Return the phases that the newest checkpoint describes, by declared index."""
+    data = checkpoints[-1].extra.get("data") if checkpoints else None
+    entries = (
+        cast("dict[str, Any]", data).get("phases") if isinstance(data, dict) else []
+    )
+    if not isinstance(entries, list) or not all(map(_is_phase, entries)):
+        return {}
+    found: dict[int, dict[str, Any]] = {}
+    for entry in cast("list[dict[str, Any]]", entries):
+        if entry["edited"] and found:
+            # An edit of the weights starts a new entry of the same phase.
+            index = max(found)
+            found[index] = {**entry, "start": found[index]["start"]}
+        else:
+            found[len(found)] = entry
+    return found
+
+
+def _is_phase(entry: Any) -> bool:
+    """Return whether an entry has the form of a phase in `Sampler.state`."""
+    try:
+        counts = [entry["start"], entry["batch_size"], entry["seq_len"]]
+        weights = list(entry["weights"].values())
+        return "edited" in entry and sum(weights) > 0 and all(map(is_count, counts))
+    except (AttributeError, KeyError, TypeError):
+        return False

@@ -1,0 +1,169 @@
+"""The charts of one run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from roxxel.report._chart import Chart, Line, Spot, short
+from roxxel.report._html import percent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from roxxel.report._facts import RunFacts
+    from roxxel.report._spikes import Spike
+
+_MEANINGS = {
+    "read_s": "wait for reading tokens since the previous row, in seconds",
+    "assemble_s": "wait for assembling batches since the previous row, in seconds",
+    "transfer_s": "wait for making arrays since the previous row, in seconds",
+    "model_flops_per_s": "work of the model, in FLOP/s",
+    "mfu": "share of the peak FLOP/s of all devices",
+    "device_bytes": "memory in use on the fullest device, in bytes",
+    "device_peak_bytes": "peak memory of the fullest device, in bytes",
+    "grad_norm": "norm of the gradient",
+    "perplexity": "e to the power of the mean loss",
+    "learning_rate": "step size of the optimizer",
+}
+"""Chart titles of the trainer's own fields, with units."""
+
+
+_ALWAYS = {"loss", "loss-by-source", "tokens"}
+"""Keys of the charts that are drawn even if their values are constant."""
+
+
+def charts_of(facts: RunFacts) -> list[Chart]:
+    """Return the charts of a run; a constant quantity has none."""
+    return [chart for chart in _charts(facts) if _is_drawn(chart)]
+
+
+def constants_of(facts: RunFacts) -> list[tuple[str, str]]:
+    """Return title and value of each quantity that is constant and has no chart."""
+    return [
+        (chart.title, chart.shown(line.series.finite[-1]))
+        for chart in _charts(facts)
+        # Constant shares are in the table of the phases.
+        if not _is_drawn(chart) and chart.key != "shares"
+        for line in chart.lines
+    ]
+
+
+def is_loss(name: str) -> bool:
+    """Return whether a field of an evaluation is a loss, by its name."""
+    return "loss" in name or name == "value"
+
+
+def _is_drawn(chart: Chart) -> bool:
+    return chart.key in _ALWAYS or not chart.is_constant
+
+
+def _charts(facts: RunFacts) -> Iterable[Chart]:
+    """Yield every chart that has numbers."""
+    train = facts.train
+    names = {"loss": "loss of a step", "loss_mean": "mean loss"}
+    if train.get("loss") == train.get("loss_mean"):
+        # If every step has a row, the mean equals the loss. Draw only one line.
+        del names["loss_mean"]
+    losses = [
+        Line(words, train[name], is_faint=name == "loss" and len(names) > 1)
+        for name, words in names.items()
+        if name in train and train[name].finite
+    ]
+    held_out = {name: s for name, s in facts.evaluations.items() if s.finite}
+    losses += [
+        Line(f"{name} (held out)", series, has_dots=True)
+        for name, series in held_out.items()
+        if is_loss(name)
+    ]
+    if losses:
+        yield Chart(
+            "loss",
+            "Loss",
+            losses,
+            from_zero=False,
+            may_be_log=True,
+            height=300,
+            spots=[_spot(spike) for spike in facts.spikes],
+        )
+    others = [name for name in held_out if not is_loss(name) and _is_value(name)]
+    for name in others:
+        line = Line(name, held_out[name], has_dots=True)
+        yield Chart(f"eval-{name}", f"{name} (evaluation)", [line], from_zero=False)
+    yield from _charts_by_source(facts)
+    if "tokens_per_s" in train and train["tokens_per_s"].finite:
+        line = Line("tokens/s", train["tokens_per_s"])
+        yield Chart("throughput", "Throughput in tokens a second", [line], height=180)
+    if "wait_share" in train and train["wait_share"].finite:
+        line = Line("waiting", train["wait_share"])
+        title = "Share of the time spent waiting for data"
+        yield Chart("waiting", title, [line], shown=percent, height=150)
+    colors = _colors(facts)
+    by_source = [
+        Line(name, series, color=colors[name])
+        for name, series in facts.tokens_by_source.items()
+        if any(series.values)
+    ]
+    if by_source:
+        title = "Tokens read so far, by source"
+        yield Chart("tokens", title, by_source, is_stack=True)
+    for name in facts.other_fields:
+        if facts.train[name].finite:
+            line = Line(name, facts.train[name])
+            yield Chart(
+                f"train-{name}",
+                f"{name}: {_MEANINGS[name]}" if name in _MEANINGS else name,
+                [line],
+                from_zero=False,
+                may_be_log="norm" in name or "loss" in name,
+                shown=percent if name == "mfu" else short,
+                height=150,
+            )
+
+
+def _charts_by_source(facts: RunFacts) -> Iterable[Chart]:
+    """Yield loss and share by source, in one colour for each source."""
+    colors = _colors(facts)
+    losses = [
+        Line(name, series, color=colors[name])
+        for name, series in facts.losses_by_source.items()
+        if series.finite
+    ]
+    if losses:
+        yield Chart(
+            "loss-by-source",
+            "Mean loss by source",
+            losses,
+            from_zero=False,
+            may_be_log=True,
+            height=260,
+        )
+    if len(colors) < 2:
+        return
+    shares = [
+        Line(name, series, color=colors[name])
+        for name, series in facts.shares.items()
+        if name in colors and any(series.values)
+    ]
+    shares += [
+        Line(f"{name} as planned", series, is_faint=True, color=colors[name])
+        for name, series in facts.planned_shares.items()
+        if name in colors and any(series.values)
+    ]
+    if shares:
+        title = "Share of the tokens since the previous row, by source"
+        yield Chart("shares", title, shares, shown=percent, height=200)
+
+
+def _colors(facts: RunFacts) -> dict[str, int]:
+    """Return the colour of each source, the same in all charts."""
+    return {name: index for index, name in enumerate(facts.tokens_by_source)}
+
+
+def _spot(spike: Spike) -> Spot:
+    what = "mean loss" if spike.is_mean else "loss"
+    words = f"step {spike.row:,}: {what} {spike.loss:.4g}, usually {spike.usual:.4g}"
+    return Spot(spike.row, spike.loss, words)
+
+
+def _is_value(name: str) -> bool:
+    return not name.endswith("_s")

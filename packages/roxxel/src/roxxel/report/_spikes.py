@@ -1,0 +1,134 @@
+"""Finds spikes of the loss: rows whose loss is far above that of the rows before.
+
+The rule uses medians, so neither earlier spikes nor the fall of the loss at the start
+of a run change what counts as usual. It compares rows of one phase only, because
+another blend or length changes the loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roxxel.run_files import number
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
+
+NUM_BEFORE = 64
+"""Number of earlier rows that a row is compared with."""
+
+LEAST_BEFORE = 16
+"""A row with fewer earlier rows in its phase is not compared."""
+
+FACTOR = 8
+"""A loss is a spike above the median by more than this many deviations."""
+
+LEAST_DEVIATION = 1e-3
+"""Least deviation, as a part of the median: a loss that hardly varies has no spikes."""
+
+RULE = (
+    "A row of the log is marked if its loss exceeds the median of the "
+    f"{NUM_BEFORE} rows before by more than {FACTOR} times their median absolute "
+    f"deviation, and by more than {100 * FACTOR * LEAST_DEVIATION:.2g} % of the "
+    "median. Only rows of the same phase are compared, from its row "
+    f"{LEAST_BEFORE + 1} on."
+)
+"""The rule in words, for the page."""
+
+_ROWS_AT_A_TIME = 2**14  # 8 MiB of windows
+
+
+@dataclass(frozen=True)
+class Spike:
+    """Consecutive rows with a high loss, described by the highest.
+
+    Attributes:
+        row: The step that the log gives the highest row: updates done.
+        steps: Steps of the batches that its loss is about, counted from 0.
+        loss: The highest loss.
+        usual: Median of the losses before.
+        num_rows: Number of rows in the spike.
+        is_mean: Whether the loss is a mean over several steps.
+    """
+
+    row: int
+    steps: range
+    loss: float
+    usual: float
+    num_rows: int
+    is_mean: bool = False
+
+
+def find_spikes(rows: Sequence[Mapping[str, Any]]) -> list[Spike]:
+    """Return the spikes of a run's training rows, in order of steps.
+
+    The mean loss since the previous row shows spikes of steps that have no row. A spike
+    that the loss of a step shows is not repeated.
+    """
+    found = list(_spikes(rows, "loss"))
+    rows_found = {spike.row for spike in found}
+    means = _spikes(rows, "loss_mean")
+    found += [spike for spike in means if spike.row not in rows_found]
+    return sorted(found, key=lambda spike: spike.row)
+
+
+def _spikes(rows: Sequence[Mapping[str, Any]], field: str) -> Iterator[Spike]:
+    is_mean = field == "loss_mean"
+    first = 0
+    for stop in range(1, len(rows) + 1):
+        same = stop < len(rows) and rows[stop].get("phase") == rows[first].get("phase")
+        if same:
+            continue
+        indices = [
+            i for i in range(first, stop) if number(rows[i].get(field)) is not None
+        ]
+        losses = np.array([rows[i][field] for i in indices], np.float64)
+        usual, is_high = _compared(losses)
+        for start, end in _stretches(is_high):
+            at = start + int(losses[start:end].argmax())
+            row = rows[indices[at]]["step"]
+            before = rows[indices[at] - 1]["step"] if is_mean and indices[at] else 0
+            steps = range(before if is_mean else max(row - 1, 0), row)
+            loss, median = float(losses[at]), float(usual[at])
+            yield Spike(row, steps, loss, median, end - start, is_mean)
+        first = stop
+
+
+def _compared(
+    losses: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """Return the usual loss at each row, and whether the loss of the row is a spike."""
+    usual, bound = np.full((2, len(losses)), np.inf)
+    for at in range(LEAST_BEFORE, min(NUM_BEFORE, len(losses))):
+        usual[at : at + 1], bound[at : at + 1] = _bounds(losses[None, :at])
+    if len(losses) > NUM_BEFORE:
+        windows = np.lib.stride_tricks.sliding_window_view(losses[:-1], NUM_BEFORE)
+        for start in range(0, len(windows), _ROWS_AT_A_TIME):
+            some = windows[start : start + _ROWS_AT_A_TIME]
+            stop = NUM_BEFORE + start + len(some)
+            usual[NUM_BEFORE + start : stop], bound[NUM_BEFORE + start : stop] = (
+                _bounds(some)
+            )
+    return usual, losses > bound
+
+
+def _bounds(
+    windows: npt.NDArray[np.float64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the median of each window, and the greatest loss that is no spike."""
+    medians = np.median(windows, axis=1)
+    deviations = np.median(np.abs(windows - medians[:, None]), axis=1)
+    least = LEAST_DEVIATION * np.abs(medians)
+    return medians, medians + FACTOR * np.maximum(deviations, least)
+
+
+def _stretches(is_high: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Yield start and stop of each group of consecutive rows that are high."""
+    padded = np.concatenate([[0], is_high.astype(np.int8), [0]])
+    edges = np.flatnonzero(np.diff(padded))
+    yield from zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)

@@ -1,0 +1,134 @@
+"""Folders of runs that no trainer has written, and checks of their pages."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+from roxxel.report import RunFacts, page, read_facts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+class Checked(HTMLParser):
+    """Checks that elements nest, and gathers what could reach outside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.outside: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.outside += [
+            str(value)
+            for name, value in attrs
+            if name in {"src", "href", "srcset", "action", "data", "xlink:href"}
+        ]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        del attrs
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(html: str) -> Checked:
+    parser = Checked()
+    parser.feed(html)
+    parser.close()
+    assert parser.open == []
+    assert parser.outside == []
+    assert "@import" not in html
+    assert "url(" not in html
+    assert "://" not in html
+    return parser
+
+
+def numbers_of(html: str) -> dict[str, Any]:
+    found = re.search(r'id="numbers">(.*?)</script>', html, re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
+
+
+def train_row(step: int, **more: Any) -> dict[str, Any]:
+    return {
+        "kind": "train",
+        "step": step,
+        "time": f"2026-11-21T12:00:{step:02}.000+00:00",
+        "phase": int(step > 4),
+        "loss": 6.0 - step / 4,
+        "loss_mean": 6.25 - step / 4,
+        "tokens": 16 * step,
+        "tokens_by_source": {"self": 12 * step, "code <x>": 4 * step},
+        "step_s": 0.5,
+        "tokens_per_s": 32.0 + step,
+        "wait_s": 0.05,
+        "wait_share": step / 100,
+        "grad_norm": 1.5 * step,
+        **more,
+    }
+
+
+def write_run(
+    folder: Path,
+    rows: list[dict[str, Any]],
+    log: str = "2026-11-21T12:00:00Z INFO starts: 8 steps in 2 phases\n",
+    tail: str = "",
+) -> Path:
+    folder.mkdir(parents=True)
+    lines = "".join(json.dumps(row) + "\n" for row in rows)
+    (folder / "metrics.jsonl").write_text(lines + tail)
+    (folder / "system.log").write_text(log)
+    record = {
+        "version": 1,
+        "seed": 7,
+        "data": {"step": 0},
+        "versions": {"jax": "9.8.7"},
+    }
+    (folder / "run.json").write_text(json.dumps(record))
+    return folder
+
+
+def write_checkpoint(folder: Path, step: int, loss: float, **more: float) -> None:
+    phases = [
+        {
+            "start": start,
+            "batch_size": 2,
+            "seq_len": seq_len,
+            "weights": {"self": 3, "code <x>": 1},
+            "edited": edited,
+        }
+        for start, seq_len, edited in ((0, 8, False), (4, 16, False), (6, 16, True))
+        if start < step
+    ]
+    meta = folder / "checkpoints" / str(step) / "meta"
+    meta.mkdir(parents=True)
+    content = {
+        "format": 1,
+        "step": step,
+        "metrics": {"loss": loss, **more},
+        "extra": {"data": {"phases": phases}},
+        "versions": {},
+    }
+    (meta / "metadata").write_text(json.dumps(content))
+
+
+def facts_and_page(run: Path) -> tuple[RunFacts, str]:
+    facts = read_facts(run)
+    html = page(facts)
+    checked(html)
+    return facts, html
+
+
+def figure(html: str, key: str) -> str:
+    found = re.search(rf'<figure id="{key}">.*?</figure>', html, re.DOTALL)
+    assert found is not None
+    return found[0]

@@ -1,0 +1,156 @@
+"""`roxxel train` on one config: alone, with `--processes`, and as a job of Slurm."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .conftest import MODEL, SEVERAL_PROCESSES, simulated
+from .runs import all_said, rows, slurm_step, stop_at, write_small_project
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+pytestmark = SEVERAL_PROCESSES
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write_small_project(tmp_path / "project")
+
+
+def start(
+    folder: Path, *options: str, variables: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start the command that a user types, in an environment with these variables."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "roxxel", "train", "run.toml", *options],
+        cwd=folder,
+        env={**os.environ, **simulated(1), **(variables or {})},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_one_config_reads_the_same_however_it_is_launched(tmp_path: Path) -> None:
+    folders = [
+        write_small_project(tmp_path / name) for name in ("alone", "local", "slurm")
+    ]
+    alone, local, slurm = folders
+    step = slurm_step(2)
+
+    said = [
+        *all_said([start(alone)], 300),
+        *all_said([start(local, "--processes", "2")], 300),
+        *all_said([start(slurm, variables=step[index]) for index in (0, 1)], 300),
+    ]
+
+    for shown, told in said[:3]:
+        assert "done: 16 of 16 steps" in shown, told
+        assert re.search(r"^step 16/16 ", told, re.MULTILINE), told
+    assert said[3] == ("", "")
+    expected = rows(alone / "run")
+    assert len(expected) == 16 + 2
+    assert all(row["digest"] for row in expected if row["kind"] == "train")
+    for folder in (local, slurm):
+        found = rows(folder / "run")
+        assert [without_losses(row) for row in found] == [
+            without_losses(row) for row in expected
+        ]
+        assert [losses(row) for row in found] == [
+            pytest.approx(losses(row), rel=1e-5) for row in expected
+        ]
+
+
+def without_losses(row: dict[str, object]) -> dict[str, object]:
+    """Return the fields of a row that no float reduction changes."""
+    return {name: x for name, x in row.items() if not isinstance(x, float)}
+
+
+def losses(row: dict[str, object]) -> dict[str, float]:
+    return {name: x for name, x in row.items() if isinstance(x, float)}
+
+
+def test_signal_to_the_launcher_saves_and_the_same_command_continues(
+    project: Path,
+) -> None:
+    options = ("--processes", "2", "--devices-per-process", "2")
+
+    assert stop_at(3, signal.SIGTERM, start(project, *options)) == 75
+    [(shown, told)] = all_said([start(project, *options)], 300)
+
+    assert "done: 16 of 16 steps" in shown, told
+    assert "resumed from step" in told
+    assert [row["step"] for row in rows(project / "run") if row["kind"] == "train"] == [
+        *range(1, 17)
+    ]
+
+
+def test_process_that_dies_ends_the_others_and_is_named(project: Path) -> None:
+    (project / "tiny.py").write_text(
+        MODEL + "\nimport os, signal\nif os.environ['JAX_PROCESS_ID'] == '1':\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+
+    process = start(project, "--processes", "2")
+    [(_, told)] = all_said([process], 300)
+
+    assert process.returncode in {1, 128 + signal.SIGKILL}
+    assert "the run ends: process 1 failed" in told
+
+
+def test_error_in_another_process_is_shown_with_its_index(project: Path) -> None:
+    (project / "tiny.py").write_text(
+        MODEL + "\nimport os\nif os.environ['JAX_PROCESS_ID'] == '1':\n"
+        "    raise RuntimeError('out of luck')\n"
+    )
+
+    process = start(project, "--processes", "2")
+    [(_, told)] = all_said([process], 300)
+
+    assert process.returncode == 1
+    assert "[process 1] RuntimeError: out of luck" in told
+
+
+def test_job_whose_other_task_is_missing_ends_with_one_sentence(
+    project: Path,
+) -> None:
+    alone = slurm_step(2)[1]
+
+    process = start(project, "--connect-timeout", "1", variables=alone)
+    [(shown, told)] = all_said([process], 300)
+
+    assert process.returncode == 1
+    assert told == (
+        "roxxel: process 1 of 2 (Slurm) did not find the other processes within 1 s; "
+        "check that all of them were started and can reach the host of process 0, then "
+        "start all of them again\n"
+    )
+    assert shown == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "variables"),
+    [
+        ((), {"SLURM_STEP_NUM_TASKS": "1"}),  # a shell of `salloc -n 2`
+        (("--processes", "1"), {}),
+    ],
+)
+def test_single_process_of_slurm_waits_for_nobody(
+    project: Path, options: tuple[str, ...], variables: dict[str, str]
+) -> None:
+    environment = {**slurm_step(2)[0], **variables}
+
+    process = start(project, "--preflight", *options, variables=environment)
+    [(shown, told)] = all_said([process], 300)
+
+    assert process.returncode == 0, told
+    assert shown.endswith("ready\n")
