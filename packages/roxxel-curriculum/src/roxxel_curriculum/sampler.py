@@ -285,8 +285,10 @@ class Sampler:
                 starts = start[source == index]
                 if starts.size:
                     wanted.setdefault((index, block.seq_len), []).append(starts)
-        documents = reads_documents(self.fields)
         for (index, length), parts in wanted.items():
+            documents = reads_documents(self.fields) or (
+                "loss_mask" in self.fields and index in self._withdrawn.at(stop - 1)
+            )
             self._readers[index].will_need(
                 np.concatenate(parts), length, documents=documents
             )

@@ -44,7 +44,7 @@ def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
 
 
 def reads_documents(fields: Sequence[Field]) -> bool:
-    """Return whether the fields depend on the documents of a window."""
+    """Return whether the fields depend on the documents of every window."""
     return "segment_ids" in fields or "positions" in fields
 
 
