@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import curriculum_batch, curriculum_index, curriculum_seek, curriculum_where
+from . import (
+    curriculum_batch,
+    curriculum_index,
+    curriculum_seek,
+    curriculum_where,
+    curriculum_withdrawn,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -59,3 +65,11 @@ def test_the_inverse(capsys: pytest.CaptureFixture[str]) -> None:
         "1e+10 tokens: where",
         "1e+13 tokens: where",
     ]
+
+
+def test_withdrawn_documents(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    curriculum_withdrawn.compare(tmp_path, withdrawn=2000, rounds=2)
+
+    assert "times one with segment_ids" in capsys.readouterr().out

@@ -65,6 +65,9 @@ schedules = st.builds(
     max_epochs=st.none() | counts,
     overlap=st.integers(0, 1),
     skips=st.sampled_from([(), ((3, 1),), ((3, 1), (7, 2))]),
+    without=st.dictionaries(
+        texts, texts | st.lists(counts | st.just([3, 7]), min_size=1), max_size=2
+    ),
 )
 paths = st.lists(texts, min_size=1, max_size=2).map(tuple)
 sources = st.dictionaries(texts, paths, max_size=2).flatmap(

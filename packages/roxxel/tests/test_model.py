@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any, cast
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -71,7 +73,7 @@ def test_rotated_products_depend_on_the_distance_alone() -> None:
 
 
 def test_an_untrained_model_holds_every_byte_for_as_likely(model: Decoder) -> None:
-    loss = float(next_byte_loss(model, jnp.asarray(TOKENS)))
+    loss = float(cast("Any", next_byte_loss(model, jnp.asarray(TOKENS))))
 
     assert loss == pytest.approx(np.log(VOCAB_SIZE), abs=0.1)
 
@@ -91,3 +93,14 @@ def test_bytes_that_would_upset_a_terminal_are_replaced() -> None:
 
 def test_a_separator_ends_the_text() -> None:
     assert decode(np.array([97, SEPARATOR, 98])) == "a"
+
+
+def test_the_loss_leaves_out_masked_tokens(model: Decoder) -> None:
+    tokens = jnp.asarray(TOKENS)
+    mask = jnp.ones_like(tokens).at[:, -3:].set(0)
+
+    masked = cast("Any", next_byte_loss(model, {"tokens": tokens, "loss_mask": mask}))
+
+    shorter = cast("Any", next_byte_loss(model, tokens[:, :-3]))
+    assert float(masked["loss"]) == pytest.approx(float(shorter), rel=1e-5)
+    assert int(masked["loss_weight"]) == int(mask[:, 1:].sum())

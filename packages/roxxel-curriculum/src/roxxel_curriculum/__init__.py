@@ -17,13 +17,21 @@ from roxxel_format import TokenReader
 from roxxel_curriculum._bind.fields import Field
 from roxxel_curriculum._bind.inverse import Occurrence
 from roxxel_curriculum._bind.samples import Location, Windows
+from roxxel_curriculum._documents import Documents
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import Permutation, make_key, permute
 from roxxel_curriculum._plan.diff import PlanDiff
-from roxxel_curriculum._plan.figures import CorpusPlan, MixPlan, PhasePlan, SourcePlan
+from roxxel_curriculum._plan.figures import (
+    CorpusPlan,
+    MixPlan,
+    PhasePlan,
+    SourcePlan,
+    WithdrawnPlan,
+)
 from roxxel_curriculum._plan.plan import Plan
 from roxxel_curriculum._plan.solution import ResolvedPhase
+from roxxel_curriculum._plan.withdrawn import DocumentSet, Withdrawal
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import DROP, REPEAT, STOP, Policy, repeat
@@ -44,6 +52,8 @@ __all__ = [
     "CorpusPlan",
     "Curriculum",
     "CurriculumError",
+    "DocumentSet",
+    "Documents",
     "Field",
     "Location",
     "MixPlan",
@@ -61,6 +71,8 @@ __all__ = [
     "StateMismatch",
     "TokenReader",
     "Windows",
+    "Withdrawal",
+    "WithdrawnPlan",
     "load_schedule",
     "make_key",
     "parse_schedule",

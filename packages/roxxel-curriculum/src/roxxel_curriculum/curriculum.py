@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from roxxel_curriculum._arguments import (
@@ -13,10 +14,12 @@ from roxxel_curriculum._arguments import (
 )
 from roxxel_curriculum._bind.past import resume
 from roxxel_curriculum._bind.sources import checked_sources
+from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum._plan.solution import Declaration
 from roxxel_curriculum._plan.solver import solve, solve_with_earlier_longest
+from roxxel_curriculum._plan.withdrawn import continued
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import check_form
 
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from roxxel_format import TokenReader
 
     from roxxel_curriculum._bind.fields import Field
+    from roxxel_curriculum._documents import Documents
     from roxxel_curriculum._plan.plan import Plan
     from roxxel_curriculum._plan.solution import ResolvedPhase, Skip, Solution
     from roxxel_curriculum.phase import Phase
@@ -58,6 +62,14 @@ class Curriculum:
             predicted once.
         skips: Pairs `(at, count)`: before training step `at`, skip the data of `count`
             steps. Skips do not shorten a phase: its `steps` count training steps.
+        without: Documents that the run does not learn, by source: numbers from 0,
+            ranges, pairs `[start, stop)`, an array of integers, or the path of a file
+            (`.npy`, or a text with a number on each line). The field `"loss_mask"` is
+            0 on their tokens. The tokens stay where they are, so no window moves and
+            every other batch is the same; without `"segment_ids"` they are still read
+            as the context of later tokens of their row. A change of `without` in a run
+            holds from the step at which the run resumes, and the state of the run
+            records each change.
 
     Raises:
         TypeError: An argument has the wrong type, or a source is not a token reader.
@@ -86,6 +98,7 @@ class Curriculum:
         max_epochs: int | None = None,
         overlap: int = 0,
         skips: Iterable[Skip | tuple[int, int]] = (),
+        without: Mapping[str, Documents] | None = None,
     ) -> None:
         sources = checked_sources(primary_streamer, mix_streamers, policies)
         self._primary_streamer = primary_streamer
@@ -98,6 +111,7 @@ class Curriculum:
             checked_overlap(overlap),
             merged_skips(skips),
             checked_count("max_epochs", max_epochs),
+            checked_without(without, sources),
         )
         # The error of a new run; None if a new run can meet the schedule.
         self._refusal: str | None = None
@@ -108,6 +122,10 @@ class Curriculum:
             if solution is None:
                 raise
             self._solution, self._refusal = solution, str(error)
+        self._solution = replace(
+            self._solution,
+            withdrawals=continued((), self._declaration.without, names, 0),
+        )
 
     def __repr__(self) -> str:
         names = ", ".join(self.source_names)
@@ -188,8 +206,15 @@ class Curriculum:
                 version. You may edit the phase that contains the step of the state: new
                 `weights` apply from that step on, and `steps` counts from the start of
                 the phase.
-            fields: Names of the fields of a batch. If `"tokens"` is the only field, a
-                batch is an array, otherwise a dict of arrays.
+            fields: Names of the fields of a batch, each of shape `(B, T)`. If
+                `"tokens"` is the only field, a batch is an array, otherwise a dict of
+                arrays. All fields but the tokens are int32: `"segment_ids"` counts the
+                documents of a row from 1, `"positions"` counts tokens from the start of
+                their document in the row, and `"source"` is an index into
+                `source_names`. `"loss_mask"` is 1 on tokens to learn, and 0 on tokens
+                of withdrawn documents: the loss of predicting token j of a row counts
+                `loss_mask[:, j]` times, so a loss over `tokens[:, 1:]` uses
+                `loss_mask[:, 1:]`.
             check: `"blocks"` verifies the checksum of every block of tokens that the
                 sampler reads, as `Roxxel(check="blocks")` does. `"headers"` uses the
                 readers as they are.
@@ -197,13 +222,24 @@ class Curriculum:
         Raises:
             StateMismatch: The state and this curriculum differ in data, seed or past
                 phases.
-            CurriculumError: The sources cannot meet the schedule, or `check` is
-                `"blocks"` and a source has no checksums.
+            CurriculumError: The sources cannot meet the schedule, `check` is `"blocks"`
+                and a source has no checksums, or documents are withdrawn and `fields`
+                lacks `"loss_mask"`.
             TypeError: Both `seed` and `state` are None.
             ValueError: A field or `check` is unknown.
         """
         seed, solution = self._bound(seed, state)
-        return Sampler(solution, seed, fields, check)
+        sampler = Sampler(solution, seed, fields, check)
+        withdrawn = sorted(self._declaration.without)
+        if withdrawn and "loss_mask" not in sampler.fields:
+            names = ", ".join(map(repr, (*sampler.fields, "loss_mask")))
+            raise CurriculumError(
+                f"documents of source {withdrawn[0]!r} are withdrawn, but a batch of "
+                "the fields "
+                f"{', '.join(map(repr, sampler.fields))} does not say which tokens "
+                f"to leave out; give fields=({names})"
+            )
+        return sampler
 
     def _bound(
         self, seed: int | None, state: Mapping[str, Any] | None

@@ -13,6 +13,7 @@ from roxxel_curriculum._bind.fields import (
     checked_fields,
     checked_rows,
     fill_fields,
+    reads_documents,
 )
 from roxxel_curriculum._bind.inverse import occurrences
 from roxxel_curriculum._bind.past import check_past
@@ -22,6 +23,7 @@ from roxxel_curriculum._bind.sources import batch_dtype, token_range, with_block
 from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
+from roxxel_curriculum._plan.withdrawn import WithdrawnByStep, masked_steps
 from roxxel_curriculum.state import state_of
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum._bind.inverse import Occurrence
     from roxxel_curriculum._bind.samples import SampleBlock
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
+    from roxxel_curriculum._plan.withdrawn import Withdrawal
 
 
 class Sampler:
@@ -52,6 +55,9 @@ class Sampler:
             the dtype to which NumPy promotes the dtypes of the sources.
         phases: The phases with known steps. A phase that was edited in the middle has
             several entries.
+        withdrawals: The documents that the run does not learn, in the order of the
+            steps from which it does not. A withdrawal replaces those of its source
+            before.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -81,6 +87,8 @@ class Sampler:
         self.total_steps = solution.total_steps
         self.longest = solution.longest
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
+        self.withdrawals: tuple[Withdrawal, ...] = solution.withdrawals
+        self._withdrawn = WithdrawnByStep(self.withdrawals, self.source_names)
         self._progress = Progress(solution.phases, solution.source_names)
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
@@ -156,7 +164,13 @@ class Sampler:
         if self.fields == ("tokens",):
             return tokens
         return fill_fields(
-            self.fields, tokens, source, start, self._readers, first_column=first
+            self.fields,
+            tokens,
+            source,
+            start,
+            self._readers,
+            self._withdrawn.at(step),
+            first_column=first,
         )
 
     def windows(self, step: int) -> Windows:
@@ -233,6 +247,18 @@ class Sampler:
             for phase in self.phases
         )
 
+    def masked_steps(self, source: str, document: int) -> tuple[range, ...]:
+        """Return the steps in which `loss_mask` is 0 on a document of a source.
+
+        The steps are those in which the document is withdrawn, whether a batch holds
+        some of its tokens or not.
+
+        Raises:
+            KeyError: `source` is not the name of a source.
+        """
+        self._check_source(source)
+        return masked_steps(self.withdrawals, source, document, self.total_steps)
+
     def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
         """Hint to the sources that the steps `[step, step + n)` will be read soon.
 
@@ -260,7 +286,12 @@ class Sampler:
                 if starts.size:
                     wanted.setdefault((index, block.seq_len), []).append(starts)
         for (index, length), parts in wanted.items():
-            self._readers[index].will_need(np.concatenate(parts), length)
+            documents = reads_documents(self.fields) or (
+                "loss_mask" in self.fields and index in self._withdrawn.at(stop - 1)
+            )
+            self._readers[index].will_need(
+                np.concatenate(parts), length, documents=documents
+            )
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the number of tokens of each source in the first `step` steps.

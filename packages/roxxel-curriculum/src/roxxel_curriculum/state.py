@@ -13,6 +13,7 @@ import numpy as np
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._plan.solution import ResolvedPhase
+from roxxel_curriculum._plan.withdrawn import recorded_withdrawals
 from roxxel_curriculum.policy import Policy
 
 if TYPE_CHECKING:
@@ -29,6 +30,13 @@ _STATE: dict[str, type] = {
     "sources": list,
     "phases": list,
     "skips": list,
+}
+_WITHOUT: dict[str, type] = {
+    "step": int,
+    "source": str,
+    "documents": int,
+    "ranges": int,
+    "packed": str,
 }
 _SOURCE: dict[str, type] = {
     "name": str,
@@ -82,6 +90,10 @@ def state_of(solution: Solution, seed: int, step: int) -> dict[str, Any]:
             [skip.at, skip.steps] for skip in declaration.skips if skip.at < step
         ],
     }
+    without = [each.to_json() for each in solution.withdrawals if each.step < step]
+    # Without withdrawals, a state is equal to one of an earlier release.
+    if without:
+        state["without"] = without
     return state | {"digest": _digest(state)}
 
 
@@ -107,8 +119,8 @@ def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
 
 
 def _digest(state: Mapping[str, Any]) -> str:
-    """Return the hash of the state's values under the keys of `_STATE`."""
-    parts = {name: state[name] for name in _STATE}
+    """Return the hash of the state's values under the keys that `state_of` writes."""
+    parts = {name: state[name] for name in (*_STATE, "without") if name in state}
     text = json.dumps(parts, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -142,6 +154,7 @@ def check_form(state: Any) -> None:
     _check(state["longest"] > 0, f"longest {state['longest']}")
     _check(state["overlap"] in (0, 1), f"overlap {state['overlap']}")
     _check(_are_skips(state["skips"], state["step"]), f"skips {state['skips']}")
+    _check_withdrawals(state, names)
     starts = [phase["start"] for phase in state["phases"]]
     bounds = [*starts, state["step"]]
     _check(
@@ -152,6 +165,23 @@ def check_form(state: Any) -> None:
         raise StateMismatch(
             ["it was changed after Sampler.state wrote it: the digest does not match"]
         )
+
+
+def _check_withdrawals(state: Mapping[str, Any], names: set[str]) -> None:
+    without = state.get("without", [])
+    _check(isinstance(without, list), f"withdrawn documents {without!r}")
+    for entry in without:
+        _check_keys(entry, _WITHOUT, "one of its withdrawals")
+        is_valid = entry["source"] in names and 0 <= entry["ranges"] < 2**40
+        _check(is_valid, f"a withdrawal of source {entry['source']!r}")
+    try:
+        steps = [each.step for each in recorded_withdrawals(state)]
+    except (ValueError, OverflowError) as error:
+        raise StateMismatch([f"its withdrawn documents are wrong: {error}"]) from error
+    _check(
+        steps == sorted(steps) and all(0 <= at < state["step"] for at in steps),
+        f"withdrawals from steps {steps}",
+    )
 
 
 def _is_unchanged(state: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from roxxel_format import TokenReader
 
+    from roxxel_curriculum._documents import Documents
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -36,6 +38,7 @@ class Schedule:
         max_epochs: See `Curriculum`.
         overlap: See `Curriculum`.
         skips: Pairs `(at, count)`; see `Curriculum`.
+        without: Documents to withdraw by source; see `Curriculum`.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -52,6 +55,7 @@ class Schedule:
     max_epochs: int | None = None
     overlap: int = 0
     skips: tuple[tuple[int, int], ...] = ()
+    without: Mapping[str, Documents] = field(default_factory=dict[str, "Documents"])
 
     def curriculum(
         self,
@@ -76,11 +80,22 @@ class Schedule:
             max_epochs=self.max_epochs,
             overlap=self.overlap,
             skips=self.skips,
+            without=self.without,
         )
+
+    def relative_to(self, folder: Path) -> Schedule:
+        """Return the schedule with the paths in `without` relative to a folder."""
+        without = {
+            name: folder / documents if isinstance(documents, str) else documents
+            for name, documents in self.without.items()
+        }
+        return replace(self, without=without)
 
 
 def load_schedule(path: str | PathLike[str]) -> Schedule:
     """Read a schedule from a TOML file; see `parse_schedule`.
+
+    Paths of files in `without` are relative to the folder of the file.
 
     Raises:
         OSError: The file cannot be read.
@@ -88,7 +103,8 @@ def load_schedule(path: str | PathLike[str]) -> Schedule:
     """
     content = Path(path).read_bytes()
     try:
-        return parse_schedule(content.decode("utf-8"))
+        schedule = parse_schedule(content.decode("utf-8"))
+        return schedule.relative_to(Path(path).parent)
     except (TypeError, ValueError) as error:
         raise CurriculumError(f"{path}: {error}") from error
 
@@ -104,6 +120,10 @@ def parse_schedule(text: str) -> Schedule:
         [policies]
         code = "drop"                   # or "repeat", "stop", or a number of epochs
         math = { epochs = 2, then = "stop" }
+
+        [without]                       # documents that the run does not learn
+        code = [17, [200, 300]]         # document 17, and 200 to 299
+        math = "withdrawn.txt"          # a number on each line; or a .npy file
 
         [[phases]]
         steps = 1000                    # or epochs = 0.5, or tokens = 1_000_000
@@ -142,10 +162,12 @@ def schedule_from(table: Mapping[str, Any]) -> Schedule:
     phases = _list(given.pop("phases", []), "phases")
     policies = _table(given.pop("policies", {}), "policies")
     skips = _list(given.pop("skips", []), "skips")
+    without = _table(given.pop("without", {}), "without")
     schedule = Schedule(
         phases=tuple(_phase(phase, index) for index, phase in enumerate(phases)),
         policies={name: _policy(policy, name) for name, policy in policies.items()},
         skips=tuple(_skip(skip) for skip in skips),
+        without=without,
         **given,
     )
     # `Curriculum` checks these values, too. Only here can the error name the file.

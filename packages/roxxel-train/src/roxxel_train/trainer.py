@@ -146,6 +146,7 @@ class Trainer:
             layout.mesh,
             state.path,
         )
+        state.check_mask(updates.unused)
         evaluator = Evaluator(config, placement, graphdef, state)
         evaluator.check_best_metric(
             state.best_metric, updates.names, is_recorded=config.best_metric is None

@@ -12,6 +12,7 @@ from roxxel_curriculum._bind.sources import at_versions
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._plan.solution import Declaration, Skip
 from roxxel_curriculum._plan.solver import Solver
+from roxxel_curriculum._plan.withdrawn import continued, recorded_withdrawals
 from roxxel_curriculum.phase import PRIMARY, Phase
 from roxxel_curriculum.policy import Policy
 from roxxel_curriculum.state import check_form, recorded_phases
@@ -61,7 +62,14 @@ def resume(declaration: Declaration, seed: int, state: Mapping[str, Any]) -> Sol
     found = found or _policy_differences(declaration, state)
     if found:
         raise StateMismatch(found)
-    return solver.solution()
+    solution = solver.solution()
+    past = recorded_withdrawals(state)
+    return replace(
+        solution,
+        withdrawals=continued(
+            past, declaration.without, solution.source_names, state["step"]
+        ),
+    )
 
 
 def recorded_solution(
@@ -75,7 +83,10 @@ def recorded_solution(
     found = _run_differences(declaration, state["seed"], state)
     if found:
         raise StateMismatch(found)
-    return _solved_past(declaration, state).solution()
+    return replace(
+        _solved_past(declaration, state).solution(),
+        withdrawals=recorded_withdrawals(state),
+    )
 
 
 def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:
@@ -89,6 +100,7 @@ def check_past(solution: Solution, seed: int, state: Mapping[str, Any]) -> None:
         )
     else:
         found += _phase_differences(solution, state)
+        found += _withdrawn_differences(solution, state)
         found = found or _policy_differences(solution.declaration, state)
     if found:
         raise StateMismatch(found)
@@ -165,6 +177,19 @@ def _phase_differences(solution: Solution, state: Mapping[str, Any]) -> list[str
         for phase in live[len(past) :]
     )
     return found
+
+
+def _withdrawn_differences(solution: Solution, state: Mapping[str, Any]) -> list[str]:
+    """Return a sentence for each withdrawal before the state's step that differs."""
+    past = recorded_withdrawals(state)
+    live = [each for each in solution.withdrawals if each.step < state["step"]]
+    different = {*past} ^ {*live}
+    return [
+        f"from step {each.step} on, the run withdrew {len(each.documents)} documents "
+        f"of source {each.source!r}"
+        + (", the curriculum did not" if each in past else " only in the curriculum")
+        for each in sorted(different, key=lambda each: (each.step, each.source))
+    ]
 
 
 def _policy_differences(

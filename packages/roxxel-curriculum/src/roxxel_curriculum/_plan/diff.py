@@ -67,6 +67,7 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
         *_longest_changes(before, after),
         *_source_changes(before, after),
         *_skip_changes(before, after),
+        *_withdrawn_changes(before, after),
         *_phase_changes(before, after),
         *_exhaustion_changes(before, after),
         *_total_changes(before, after),
@@ -152,6 +153,35 @@ def _skip_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
                 f"before step {at:,} the data of {new.get(at, 0):,} steps is "
                 f"skipped instead of {old.get(at, 0):,}",
             )
+
+
+def _withdrawn_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
+    old = {(each.step, each.source): each for each in before.withdrawn}
+    new = {(each.step, each.source): each for each in after.withdrawn}
+    for key in sorted(old.keys() | new.keys()):
+        was, now = old.get(key), new.get(key)
+        if was == now or (was and now and was.digest == now.digest):
+            continue
+        step, source = key
+        here = now or was
+        is_read = here is not None and here.is_read
+        left = _withdrawn_at(before, step, source)
+        found = _withdrawn_at(after, step, source)
+        text = (
+            f"{found:,} documents of source {source!r} are withdrawn from step "
+            f"{step:,} on instead of {'others' if left == found else f'{left:,}'}"
+        )
+        yield _Change(step if is_read else None, text)
+
+
+def _withdrawn_at(plan: PlanFigures, step: int, source: str) -> int:
+    """Return how many documents of a source a plan masks in a step."""
+    counts = [
+        each.documents
+        for each in plan.withdrawn
+        if each.source == source and each.step <= step
+    ]
+    return counts[-1] if counts else 0
 
 
 def _phase_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:

@@ -150,6 +150,35 @@ class CorpusPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class WithdrawnPlan:
+    """The documents of a source that the run does not learn from some step on.
+
+    Attributes:
+        step: First step that masks the documents.
+        source: Name of the source.
+        documents: Number of documents; 0 if the documents withdrawn before are learned
+            again.
+        digest: Digest of the numbers of the documents.
+        is_read: Whether the run reads the source from this step on.
+
+    Example:
+        >>> from roxxel_curriculum.testing import PositionReader
+        >>> curriculum = Curriculum(
+        ...     PositionReader(10_000), [Phase(9, 4, 129)], without={"self": [3, 7]}
+        ... )
+        >>> (withdrawn,) = curriculum.plan().withdrawn
+        >>> withdrawn.step, withdrawn.source, withdrawn.documents
+        (0, 'self', 2)
+    """
+
+    step: int
+    source: str
+    documents: int
+    digest: str
+    is_read: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PlanFigures:
     """The numbers of a plan; see `Plan`."""
 
@@ -162,6 +191,7 @@ class PlanFigures:
     sources: tuple[CorpusPlan, ...]
     skips: tuple[tuple[int, int], ...]
     ended: str | None
+    withdrawn: tuple[WithdrawnPlan, ...] = ()
 
 
 def short_count(number: int) -> str:

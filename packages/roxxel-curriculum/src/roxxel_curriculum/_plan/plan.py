@@ -14,6 +14,7 @@ from roxxel_curriculum._plan.figures import (
     PhasePlan,
     PlanFigures,
     SourcePlan,
+    WithdrawnPlan,
 )
 from roxxel_curriculum._plan.tables import (
     notes_on_longest,
@@ -56,6 +57,7 @@ class Plan(PlanFigures):
         skips: Pairs `(at, count)`: before training step `at`, the run skips the data of
             `count` steps.
         ended: Why the run ends early; None if the run trains every declared step.
+        withdrawn: Documents that the run does not learn, and from which steps on.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -162,6 +164,22 @@ def make_plan(solution: Solution, seed: int) -> Plan:
         ),
         skips=tuple((skip.at, skip.steps) for skip in solution.declaration.skips),
         ended=None if early_stop is None else _why_early(early_stop, solution),
+        withdrawn=tuple(
+            WithdrawnPlan(
+                each.step,
+                each.source,
+                len(each.documents),
+                each.documents.digest,
+                is_read=any(
+                    row.name == each.source
+                    and row.last_step is not None
+                    and row.last_step >= each.step
+                    for phase in phases
+                    for row in phase.sources
+                ),
+            )
+            for each in solution.withdrawals
+        ),
     )
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._order.blend import Blend
     from roxxel_curriculum._order.rounds import Cursor, Spans
+    from roxxel_curriculum._plan.withdrawn import DocumentSet, Withdrawal
     from roxxel_curriculum.phase import Phase
     from roxxel_curriculum.policy import Policy
 
@@ -49,6 +50,9 @@ class Declaration:
     overlap: int  # tokens that neighbouring windows share, 0 or 1
     skips: tuple[Skip, ...]  # sorted by step, at most one for a step
     max_epochs: int | None  # limit for every source; None for no limit
+    without: Mapping[str, DocumentSet] = field(  # withdrawn documents by source
+        default_factory=dict[str, "DocumentSet"]
+    )
 
     @property
     def resolved_longest(self) -> int:
@@ -247,6 +251,7 @@ class Solution:
     spans: Mapping[str, Spans]  # by source name
     phases: tuple[ResolvedPhase, ...]  # several for a phase whose weights changed
     early_stop: EarlyStop | None  # None if the run trains every declared step
+    withdrawals: tuple[Withdrawal, ...] = ()  # in the order of their steps
 
     @property
     def total_steps(self) -> int:

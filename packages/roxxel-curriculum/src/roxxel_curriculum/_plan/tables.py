@@ -184,6 +184,13 @@ def _notes(plan: PlanFigures) -> Iterator[str]:
             yield f"{source.name} is read {source.epochs:.2f} times"
     for at, count in plan.skips:
         yield f"before step {at:,} the data of {count:,} steps is skipped"
+    for each in plan.withdrawn:
+        yield (
+            f"from step {each.step:,} on, {_counted(each.documents, 'document')} of "
+            f"{each.source} {'is' if each.documents == 1 else 'are'} withdrawn: "
+            "loss_mask is 0 on the tokens"
+            + ("" if each.is_read else "; the run reads no tokens of this source then")
+        )
     if plan.ended is not None:
         yield plan.ended
     yield from notes_on_longest(plan)

@@ -135,7 +135,8 @@ def planned(sampler: Sampler, plan: Plan, start: int, every: int) -> Iterator[Pl
     most one line about epochs in `every` steps.
     """
     at_step = itemgetter(0)
-    rest = sorted(_of_phases(sampler, plan, start), key=at_step)
+    known = [*_of_phases(sampler, plan, start), *_of_withdrawals(plan, start)]
+    rest = sorted(known, key=at_step)
     epochs = (_of_epochs(sampler, name, start, every) for name in sampler.source_names)
     return merge(rest, *epochs, key=at_step)
 
@@ -230,6 +231,17 @@ def _of_phases(sampler: Sampler, plan: Plan, start: int) -> Iterator[Planned]:
     for at, count in plan.skips:
         if at >= start:
             yield at, f"step {at}: skips the data of {count} steps"
+
+
+def _of_withdrawals(plan: Plan, start: int) -> Iterator[Planned]:
+    for each in plan.withdrawn:
+        if each.step >= start:
+            counted = f"{each.documents} document{'' if each.documents == 1 else 's'}"
+            line = (
+                f"step {each.step}: {counted} of {each.source} withdrawn: loss_mask is "
+                "0 on the tokens from here on"
+            )
+            yield each.step, line
 
 
 def _of_epochs(

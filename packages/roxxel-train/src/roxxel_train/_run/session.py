@@ -312,6 +312,10 @@ class Session:
         return {
             "sources": sampler.source_names,
             **of_sources,
+            "withdrawn documents": [
+                [each.step, each.source, each.documents.digest]
+                for each in sampler.withdrawals
+            ],
             "number of phases": len(sampler.phases),
             **of_phases,
             **state,

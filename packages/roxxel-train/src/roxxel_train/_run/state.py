@@ -26,6 +26,7 @@ from roxxel_train._step.step import is_finite, is_sound, put, signature, take
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
 
@@ -147,6 +148,17 @@ class RunState:
             nnx.update(self.model, streams)
         self.arrays = take(self.model, self.optimizer)
         self.weights_from = {"path": str(init_from), "step": step}
+
+    def check_mask(self, unused: Collection[str]) -> None:
+        """Raise ValueError if documents are withdrawn and the loss ignores the mask."""
+        last = {each.source: each.documents for each in self.sampler.withdrawals}
+        withdrawn = sorted(name for name, documents in last.items() if len(documents))
+        if withdrawn and "loss_mask" in unused:
+            raise ValueError(
+                f"documents of source {withdrawn[0]!r} are withdrawn, but the loss "
+                "does not use the field 'loss_mask', so the run would learn them; "
+                "weight the loss of token j of a row by loss_mask[:, j]"
+            )
 
     def run_lock(self) -> AbstractContextManager[None]:
         """Return a context in which process 0 holds `RunFolder.run_lock`."""

@@ -21,6 +21,7 @@ import jax
 
 from roxxel_train._step.missing_field import explained
 from roxxel_train._step.placement import in_bytes
+from roxxel_train._step.unused import unused_fields
 from roxxel_train._step.vocabulary import token_lookups
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ class CompiledAhead:
     The function returns any value, a dict, and possibly further values; it may name the
     axes of `mesh`. The programs keep the shardings of `state`. `batches` has the shape,
     dtype and sharding of each batch (any pytree of arrays), in the order in which the
-    run needs the programs. `lookups` are the arrays that the programs index by tokens.
+    run needs the programs. `lookups` are the arrays that the programs index by tokens,
+    and `unused` the fields of a batch that at least one program does not use.
     """
 
     def __init__(
@@ -96,11 +98,13 @@ class CompiledAhead:
         distinct = {_key(batch): batch for batch in batches}
         self._lowered: dict[Any, Any] = {}
         self.lookups: set[TokenLookup] = set()
+        self.unused: set[str] = set()
         for key, batch in distinct.items():
             with jax.set_mesh(mesh), explained(batch):
                 traced = function.trace(shapes, batch)
                 self._lowered[key] = traced.lower()
             self.lookups |= token_lookups(traced.jaxpr.jaxpr, shapes, batch)
+            self.unused |= unused_fields(traced.jaxpr.jaxpr, shapes, batch)
         self._compiled: dict[Any, Future[tuple[Any, CompiledShape]]] = {}
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum import Sampler
 
-_PASS_ON = {
+PASS_ON = {
     "broadcast_in_dim",
     "convert_element_type",
     "copy",
@@ -169,7 +169,7 @@ def _results(
     primitive = equation.primitive.name
     if primitive == "concatenate":
         return [_TOKENS] if _TOKENS in operands else []
-    if primitive in _PASS_ON:
+    if primitive in PASS_ON:
         return operands[:1] if _keeps_tokens(equation.outvars[0].aval.dtype) else []
     if primitive == "lt":
         is_sign = operands[0] == _TOKENS and _is_zero(equation.invars[1])
@@ -177,13 +177,13 @@ def _results(
     if primitive == "select_n":
         # This `select_n` wraps negative indices; valid tokens select the first case.
         return operands[1:2] if operands[0] == _NEGATIVE else []
-    inner = _inner_program(equation)
+    inner = inner_program(equation)
     if inner is None or len(inner.invars) != len(operands):
         return []
     return _walk(inner, operands, found)
 
 
-def _inner_program(equation: Any) -> Any:
+def inner_program(equation: Any) -> Any:
     """Return the program that `jit`, `scan`, `checkpoint` and the like run, or None."""
     for value in equation.params.values():
         program = getattr(value, "jaxpr", value)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from roxxel.cli._runs import add_run_arguments, codec_of, opened
 from roxxel.cli._words import say
 from roxxel.run_files import RunFolderError
 
 if TYPE_CHECKING:
     import argparse
+
+    from roxxel_curriculum import Sampler
 
 DESCRIPTION = """\
 Show what is in the batch of a step: the source, the tokens and the documents of
@@ -34,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the rows of a batch."""
     opened_run = opened(options)
-    sampler = opened_run.sampler()
+    sampler = opened_run.sampler(["loss_mask"])
     step = options.step
     try:
         batch_size, seq_len = sampler.shape(step)
@@ -58,6 +62,9 @@ def run(options: argparse.Namespace) -> None:
             "stop": place.stop,
             "documents": list(place.documents),
         }
+        masked = _masked(sampler, step, row, place.start)
+        if masked:
+            shown["masked"] = masked
         if options.text:
             [tokens] = corpora[place.source].read([place.start], seq_len)
             decoded = codecs[place.source].decode(tokens)
@@ -78,5 +85,16 @@ def run(options: argparse.Namespace) -> None:
             f"row {shown['row']}: {shown['source']} tokens [{shown['start']}, "
             f"{shown['stop']}), documents {documents}"
         )
+        for start, stop in shown.get("masked", ()):
+            say(f"  masked, so not learned: tokens [{start}, {stop})")
         if options.text:
             say("  " + shown["text"].replace("\n", "\n  "))
+
+
+def _masked(sampler: Sampler, step: int, row: int, start: int) -> list[list[int]]:
+    """Return the ranges of a row's tokens that the loss leaves out."""
+    if not sampler.withdrawals:
+        return []
+    [mask] = sampler.rows(step, [row])["loss_mask"]
+    edges = np.flatnonzero(np.diff(mask, prepend=1, append=1)) + start
+    return edges.reshape(-1, 2).tolist()

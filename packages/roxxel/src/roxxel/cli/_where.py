@@ -16,7 +16,7 @@ from roxxel.run_files import RunFolderError
 from roxxel.search import find_tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from roxxel_curriculum import Occurrence
     from roxxel_format import TokenReader
@@ -83,11 +83,21 @@ def run(options: argparse.Namespace) -> None:
             raise RunFolderError(f"{options.run}: {error}") from error
         documents = corpora[found.source].document_spans(found.start, found.stop)
         numbers = [int(number) for number in documents[:, 0]]
+        masked = {
+            number: steps
+            for number in numbers
+            if (steps := sampler.masked_steps(found.source, number))
+        }
         if options.json:
             listed = [_as_dict(place, trained) for place in places]
-            say(json.dumps({**found._asdict(), "documents": numbers, "places": listed}))
+            withdrawn = {
+                number: [[each.start, each.stop] for each in steps]
+                for number, steps in masked.items()
+            }
+            facts = {"documents": numbers, "withdrawn": withdrawn, "places": listed}
+            say(json.dumps({**found._asdict(), **facts}))
         else:
-            _show(found, numbers, places, trained)
+            _show(found, numbers, masked, places, trained, sampler.total_steps)
     if not num_found and not options.json:
         names = ", ".join(corpora)
         say(f"no source of the run holds this sequence of tokens (searched: {names})")
@@ -139,10 +149,22 @@ def _named(
 
 
 def _show(
-    found: _Range, documents: list[int], places: Iterator[Occurrence], trained: int
+    found: _Range,
+    documents: list[int],
+    masked: Mapping[int, Sequence[range]],
+    places: Iterator[Occurrence],
+    trained: int,
+    total: int,
 ) -> None:
     listed = ", ".join(map(str, documents))
     say(f"{found.source} tokens [{found.start}, {found.stop}), documents {listed}")
+    for document, steps in masked.items():
+        for each in steps:
+            until = "on" if each.stop == total else f"to step {each.stop - 1}"
+            say(
+                f"  document {document} is withdrawn from step {each.start} {until}: "
+                "its tokens are masked there"
+            )
     is_read = False
     for place in places:
         is_read = True

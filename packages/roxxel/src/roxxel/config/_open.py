@@ -49,7 +49,8 @@ def open_sampler(config: RunConfig) -> Sampler:
     state = None if folder is None else newest_state(folder)
     curriculum = open_curriculum(config)
     try:
-        return curriculum.sampler(config.seed, state)
+        fields: Any = config.trainer.fields or ("tokens",)
+        return curriculum.sampler(config.seed, state, fields)
     except CurriculumError as error:
         raise ConfigError(f"{config.file}: {error}") from error
 
@@ -90,6 +91,6 @@ def _curriculum(
         corpora[name] = Roxxel(paths[0] if len(paths) == 1 else paths, **cached)
     primary = corpora.pop("self")
     try:
-        return schedule.curriculum(primary, corpora)
+        return schedule.relative_to(config.folder).curriculum(primary, corpora)
     except CurriculumError as error:
         raise ConfigError(f"{config.file}: {where}{error}") from error

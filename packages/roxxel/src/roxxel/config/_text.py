@@ -77,6 +77,7 @@ def config_text(config: RunConfig) -> str:
         _pairs(top),
         _table("sources", _sources(config.sources)),
         _table("policies", schedule.policies),
+        _table("without", schedule.without),
         *("[[phases]]\n" + _pairs(asdict(phase)) for phase in schedule.phases),
         _table("model_args", config.model_args),
         _table("trainer", config.trainer.given()),
@@ -86,6 +87,7 @@ def config_text(config: RunConfig) -> str:
             "sources": _sources(held_out.sources),
             **_rules(held_out.schedule),
             "policies": held_out.schedule.policies or None,
+            "without": held_out.schedule.without or None,
             "phases": held_out.schedule.phases,
         }
         blocks.append(_table(f"eval.{_key(name)}" if name else "eval", values))

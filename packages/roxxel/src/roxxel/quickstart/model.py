@@ -8,6 +8,7 @@ quickstart's config names the function `make`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -158,19 +159,34 @@ def count_parameters(model: nnx.Module) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
-def next_byte_loss(model: Any, batch: jax.Array) -> jax.Array:
+def next_byte_loss(
+    model: Any, batch: jax.Array | Mapping[str, jax.Array]
+) -> jax.Array | dict[str, jax.Array]:
     """Return the mean cross entropy of every next token, in nats.
 
     Args:
         model: Tokens, shape (B, T - 1), to logits, shape (B, T - 1, vocab_size).
-        batch: Token ids, int32, shape (B, T).
+        batch: Token ids, int32, shape (B, T), or a mapping with the field `tokens` and
+            possibly `loss_mask`, of the same shape. The mean leaves out tokens whose
+            `loss_mask` is 0. Other fields are ignored.
 
     Returns:
-        A float32 scalar.
+        A float32 scalar; for a mapping, `loss` and as `loss_weight` the number of
+        tokens in the mean.
     """
-    logits = model(batch[:, :-1])
-    targets = batch[:, 1:]
-    return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+    fields = batch if isinstance(batch, Mapping) else {"tokens": batch}
+    tokens = fields["tokens"]
+    losses = optax.softmax_cross_entropy_with_integer_labels(
+        model(tokens[:, :-1]), tokens[:, 1:]
+    )
+    if not isinstance(batch, Mapping):
+        return losses.mean()
+    mask = fields.get("loss_mask", jnp.ones_like(tokens))[:, 1:]
+    weight = mask.sum().astype(jnp.float32)
+    return {
+        "loss": (losses * mask).sum() / jnp.maximum(weight, 1),
+        "loss_weight": weight,
+    }
 
 
 def make_optimizer(horizon: int) -> optax.GradientTransformation:
@@ -193,7 +209,7 @@ def make_optimizer(horizon: int) -> optax.GradientTransformation:
 
 def make(
     seed: int, horizon: int
-) -> tuple[Decoder, nnx.Optimizer[Decoder], Callable[[Any, jax.Array], jax.Array]]:
+) -> tuple[Decoder, nnx.Optimizer[Decoder], Callable[..., Any]]:
     """Return model, optimizer and loss function.
 
     Args:

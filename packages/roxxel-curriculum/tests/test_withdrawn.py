@@ -1,0 +1,321 @@
+"""Withdrawn documents: masked from a step on, and nothing else of any batch changes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from roxxel_curriculum import (
+    Curriculum,
+    CurriculumError,
+    DocumentSet,
+    Phase,
+    StateMismatch,
+    load_schedule,
+    parse_schedule,
+    recorded_sampler,
+)
+from roxxel_curriculum.testing import PositionReader
+
+from .helpers import declarations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from roxxel_curriculum import Sampler
+
+    from .helpers import Declared
+
+FIELDS = ("tokens", "segment_ids", "positions", "source", "loss_mask")
+LAW = settings(max_examples=60, deadline=None)
+
+
+def drawn(data: st.DataObject, declared: Declared) -> dict[str, set[int]]:
+    """Draw documents to withdraw of some sources."""
+    return {
+        name: data.draw(st.sets(st.integers(0, len(reader.documents) - 1)))
+        for name, reader in declared.readers.items()
+        if data.draw(st.booleans())
+    }
+
+
+def expected(
+    sampler: Sampler, declared: Declared, without: dict[str, set[int]], step: int
+) -> Any:
+    """Return the mask of a step, token by token."""
+    windows = sampler.windows(step)
+    mask = np.ones(sampler.shape(step), np.int32)
+    for row, column in np.ndindex(mask.shape):
+        name = sampler.source_names[windows.source[row]]
+        at = int(windows.start[row]) + column
+        document = at // declared.readers[name].document_tokens
+        mask[row, column] = document not in without.get(name, ())
+    return mask
+
+
+@LAW
+@given(data=st.data(), declared=declarations())
+def test_a_mask_is_zero_on_withdrawn_documents_and_no_other_field_changes(
+    data: st.DataObject, declared: Declared
+) -> None:
+    without = drawn(data, declared)
+    plain = declared.curriculum().sampler(3, fields=FIELDS)
+    sampler = declared.curriculum(without=without).sampler(3, fields=FIELDS)
+    step = data.draw(st.integers(0, sampler.total_steps - 1))
+
+    before, batch = plain.batch(step), sampler.batch(step)
+
+    assert np.array_equal(before.pop("loss_mask"), np.ones(plain.shape(step)))
+    mask = batch.pop("loss_mask")
+    assert mask.dtype == np.int32
+    assert np.array_equal(mask, expected(sampler, declared, without, step))
+    for name in before:
+        assert np.array_equal(before[name], batch[name])
+    start, stop = sorted(data.draw(st.tuples(*[st.integers(0, mask.shape[1])] * 2)))
+    rows = data.draw(st.lists(st.integers(0, mask.shape[0] - 1)))
+    part = sampler.rows(step, rows, slice(start, stop))["loss_mask"]
+    assert np.array_equal(part, mask[rows, start:stop])
+
+
+@LAW
+@given(data=st.data(), declared=declarations())
+def test_an_edit_holds_from_the_step_at_which_a_run_resumes(
+    data: st.DataObject, declared: Declared
+) -> None:
+    total = declared.curriculum().total_steps
+    edits = [drawn(data, declared) for _ in range(3)]
+    marks = sorted(data.draw(st.tuples(*[st.integers(0, total)] * 2)))
+    steps = [0, *marks, total]
+    state: dict[str, Any] | None = None
+    sampler: Any = None
+
+    for without, stop in zip(edits, steps[1:], strict=True):
+        curriculum = declared.curriculum(without=without)
+        sampler = curriculum.sampler(3, state, fields=FIELDS)
+        if state is not None:
+            sampler.check(state)
+        state = json.loads(json.dumps(sampler.state(stop)))
+
+    assert state is not None
+    past = recorded_sampler(state, declared.readers, fields=FIELDS)
+    sampler.check(past.state(total))
+    for each in (sampler, past):
+        for index, without in enumerate(edits):
+            for step in range(steps[index], steps[index + 1]):
+                assert np.array_equal(
+                    each.batch(step)["loss_mask"],
+                    expected(each, declared, without, step),
+                )
+    name = data.draw(st.sampled_from(sorted(declared.readers)))
+    document = data.draw(
+        st.integers(0, len(declared.readers[name].documents) - 1), label="document"
+    )
+    masked = [step for steps in past.masked_steps(name, document) for step in steps]
+    assert masked == [
+        step
+        for index, without in enumerate(edits)
+        if document in without.get(name, ())
+        for step in range(steps[index], steps[index + 1])
+    ]
+
+
+@given(
+    ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60))),
+    far=st.integers(0, 2**40),
+)
+def test_a_set_of_documents_is_a_set(ranges: list[tuple[int, int]], far: int) -> None:
+    numbers = {far + n for start, stop in ranges for n in range(start, stop)}
+    found = DocumentSet([far + a for a, _ in ranges], [far + b for _, b in ranges])
+
+    assert len(found) == len(numbers)
+    asked = np.arange(far - 3, far + 70)
+    assert found.holds(asked).tolist() == [n in numbers for n in asked.tolist()]
+    again = DocumentSet.from_json(json.loads(json.dumps(found.to_json())))
+    assert again == found
+    assert hash(again) == hash(found)
+    array = np.array(sorted(numbers), np.int64)
+    assert DocumentSet(array, array + 1) == found
+
+
+def reader(name: str = "", documents: int = 100) -> PositionReader:
+    return PositionReader(documents * 100, name, document_tokens=100)
+
+
+def curriculum(**options: Any) -> Curriculum:
+    return Curriculum(
+        reader(),
+        [Phase(9, 4, 129, {"self": 1, "web": 1})],
+        {"web": reader("w")},
+        **options,
+    )
+
+
+def masked(without: Any) -> list[int]:
+    sampler = curriculum(without={"web": without}).sampler(1, fields=["loss_mask"])
+    (withdrawal,) = sampler.withdrawals
+    assert (withdrawal.step, withdrawal.source) == (0, "web")
+    return np.flatnonzero(withdrawal.documents.holds(np.arange(100))).tolist()
+
+
+def test_documents_are_numbers_ranges_pairs_arrays_and_files(tmp_path: Path) -> None:
+    numbers = tmp_path / "numbers.txt"
+    numbers.write_text("5\n3\n\n")
+    np.save(tmp_path / "numbers.npy", np.array([3, 5], np.uint64))
+
+    for given_ in (
+        [3, 5],
+        {5, 3},
+        (n for n in (5, 3, 3)),
+        [range(3, 4), [5, 6]],
+        np.array([5, 3], np.int16),
+        [np.int32(3), np.uint8(5)],
+        numbers,
+        str(numbers),
+        tmp_path / "numbers.npy",
+    ):
+        assert masked(given_) == [3, 5]
+    assert masked(range(3, 6)) == [3, 4, 5]
+
+
+@pytest.mark.parametrize("without", [None, {}, {"web": []}, {"web": range(0)}])
+def test_nothing_withdrawn_is_a_run_as_before(without: Any) -> None:
+    sampler = curriculum(without=without).sampler(1)
+
+    assert sampler.withdrawals == ()
+    assert sampler.state(9) == curriculum().sampler(1).state(9)
+
+
+@pytest.mark.parametrize(
+    ("without", "error", "message"),
+    [
+        ({"code": [1]}, CurriculumError, "unknown source 'code'; the sources are"),
+        ({"web": [100]}, CurriculumError, "document 100 of source 'web', which has"),
+        ({"web": [-1]}, CurriculumError, "document -1 of source 'web', which has the"),
+        ({"web": [2**63]}, CurriculumError, "and no source has as many documents"),
+        ({"web": [[5, 3]]}, CurriculumError, r"the falling range \[5, 3\)"),
+        (
+            {"web": [[5]]},
+            CurriculumError,
+            r"ranges or pairs \[start, stop\], got \[5\]",
+        ),
+        ({"web": [range(0, 9, 2)]}, CurriculumError, "give a range with step 1"),
+        ({"web": [1.5]}, TypeError, "must be integers, ranges or pairs"),
+        ({"web": 7}, TypeError, "must be integers, ranges, an array, or the path"),
+        ({"web": np.zeros((2, 2), int)}, TypeError, "2 dimensions of int64"),
+        ({"web": np.zeros(2)}, TypeError, "1 dimensions of float64"),
+        ([1], TypeError, "without must map source names"),
+    ],
+)
+def test_wrong_documents_are_one_sentence(
+    without: Any, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        curriculum(without=without)
+
+
+def test_a_file_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ids.txt"
+    path.write_text("3\nx\n")
+
+    with pytest.raises(CurriculumError, match=r"ids\.txt: is not a list of documents"):
+        curriculum(without={"web": path})
+
+
+def test_batches_that_do_not_say_what_is_withdrawn_are_refused() -> None:
+    """A loop that never sees the mask would learn the documents silently."""
+    withdrawing = curriculum(without={"web": [3]})
+
+    with pytest.raises(CurriculumError, match=r"fields=\('tokens', 'loss_mask'\)"):
+        withdrawing.sampler(1)
+
+
+def test_a_state_with_another_withdrawal_is_not_the_past_of_a_sampler() -> None:
+    fields = ("tokens", "loss_mask")
+    state = curriculum(without={"web": [3]}).sampler(1, fields=fields).state(5)
+    plain = curriculum().sampler(1)
+
+    with pytest.raises(StateMismatch, match="from step 0 on, the run withdrew 1 docum"):
+        plain.check(state)
+    with pytest.raises(StateMismatch, match=r"2 documents .* only in the curriculum"):
+        curriculum(without={"web": [3, 4]}).sampler(1, fields=fields).check(state)
+
+
+@pytest.mark.parametrize(
+    "change", [{"packed": "00"}, {"ranges": 5}, {"documents": 5}, {"source": "x"}]
+)
+def test_a_damaged_set_in_a_state_is_found(change: dict[str, Any]) -> None:
+    withdrawing = curriculum(without={"web": [3, 9]})
+    state = withdrawing.sampler(1, fields=["loss_mask"]).state(5)
+    del state["digest"]
+    state["without"][0] |= change
+
+    with pytest.raises(StateMismatch):
+        withdrawing.sampler(1, state, fields=["loss_mask"])
+
+
+def test_plan_and_diff_say_from_which_step_what_is_withdrawn() -> None:
+    state = curriculum().sampler(1).state(5)
+    edited = curriculum(without={"web": [3, 4]})
+
+    plan = edited.plan(1, state)
+    diff = curriculum().plan(1, state).diff(plan)
+
+    assert "from step 5 on, 2 documents of web are withdrawn" in str(plan)
+    assert plan.to_dict()["withdrawn"][0]["step"] == 5
+    assert diff.step == 5
+    assert diff.changes == (
+        "2 documents of source 'web' are withdrawn from step 5 on instead of 0",
+    )
+    other = curriculum(without={"web": [3, 5]}).plan(1, state)
+    assert plan.diff(other).changes == (
+        "2 documents of source 'web' are withdrawn from step 5 on instead of others",
+    )
+    assert not plan.diff(edited.plan(1, state))
+
+
+def test_a_plan_says_that_a_withdrawn_source_is_not_read() -> None:
+    never = Curriculum(
+        reader(), [Phase(9, 4, 129)], {"web": reader("w")}, without={"web": [3]}
+    )
+
+    assert "the run reads no tokens of this source then" in str(never.plan())
+    assert (
+        Curriculum(reader(), [Phase(9, 4, 129)]).plan().diff(never.plan()).step is None
+    )
+
+
+def test_a_million_withdrawn_documents_are_a_small_state() -> None:
+    """At most 2 bytes for each number that is spread evenly."""
+    numbers = np.sort(np.random.default_rng(0).choice(10**8, 10**6, replace=False))
+    found = DocumentSet(numbers, numbers + 1)
+
+    entry = found.to_json()
+
+    assert len(json.dumps(entry)) < 2 * 10**6
+    assert DocumentSet.from_json(entry) == found
+
+
+def test_schedules_in_toml_withdraw_documents(tmp_path: Path) -> None:
+    text = """
+        [without]
+        web = [3, [10, 12]]
+        self = "ids.txt"
+
+        [[phases]]
+        steps = 9
+        batch_size = 4
+        seq_len = 129
+    """
+    (tmp_path / "ids.txt").write_text("7\n")
+    (tmp_path / "schedule.toml").write_text(text)
+
+    schedule = load_schedule(tmp_path / "schedule.toml")
+
+    found = schedule.curriculum(reader(), {"web": reader("w")})
+    counts = {each.source: each.documents for each in found.plan().withdrawn}
+    assert counts == {"self": 1, "web": 3}
+    assert parse_schedule(text).without["web"] == [3, [10, 12]]
