@@ -37,7 +37,7 @@ An example::
     # seq_len = 1025
 
     [mesh]
-    preset = "fsdp"                 # or "data-parallel"
+    preset = "fsdp"                 # or "data-parallel"; "hybrid" with groups = 2
     axes = { data = -1 }            # -1: all remaining devices
 
 Reading or planning a config file does not start an accelerator.
