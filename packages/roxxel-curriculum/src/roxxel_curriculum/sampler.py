@@ -15,6 +15,7 @@ from roxxel_curriculum._bind.fields import (
     fill_fields,
 )
 from roxxel_curriculum._bind.inverse import occurrences
+from roxxel_curriculum._bind.masks import Masks, check_columns
 from roxxel_curriculum._bind.past import check_past
 from roxxel_curriculum._bind.progress import Progress
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
@@ -22,7 +23,7 @@ from roxxel_curriculum._bind.sources import batch_dtype, token_range, with_block
 from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
-from roxxel_curriculum._plan.withdrawn import WithdrawnByStep, masked_steps
+from roxxel_curriculum._plan.withdrawn import masked_steps
 from roxxel_curriculum.state import state_of
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Sampler:
         seed: int,
         fields: Iterable[Field] = ("tokens",),
         check: Literal["headers", "blocks"] = "headers",
+        past: Mapping[str, Any] | None = None,
     ) -> None:
         if check not in ("headers", "blocks"):
             raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
@@ -87,10 +89,13 @@ class Sampler:
         self.longest = solution.longest
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
         self.withdrawals: tuple[Withdrawal, ...] = solution.withdrawals
-        self._withdrawn = WithdrawnByStep(self.withdrawals, self.source_names)
         self._progress = Progress(solution.phases, solution.source_names)
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
+        has_mask = "loss_mask" in self.fields
+        self._masks = Masks(solution, self._readers) if has_mask else None
+        if self._masks is not None and past is not None:
+            check_columns(self._masks.digests, past)
         self._source_keys = {
             name: make_key(ARITHMETIC_VERSION, seed, name) for name in self.source_names
         }
@@ -162,14 +167,10 @@ class Sampler:
         tokens = self._read(block.source_indices, source, start + first, length)
         if self.fields == ("tokens",):
             return tokens
+        masks = self._masks
+        mask = masks and masks.rows(step, source, start + first, length)
         return fill_fields(
-            self.fields,
-            tokens,
-            source,
-            start,
-            self._readers,
-            self._withdrawn.at(step),
-            first_column=first,
+            self.fields, tokens, source, start, self._readers, mask, first_column=first
         )
 
     def windows(self, step: int) -> Windows:
@@ -370,7 +371,8 @@ class Sampler:
         Raises:
             IndexError: The step is outside the run.
         """
-        return state_of(self._solution, self.seed, self._steps_done(step))
+        columns = {} if self._masks is None else self._masks.digests
+        return state_of(self._solution, self.seed, self._steps_done(step), columns)
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Check that this sampler returns the batches that a run was trained on.
@@ -383,6 +385,8 @@ class Sampler:
                 phases.
         """
         check_past(self._solution, self.seed, state)
+        if self._masks is not None:
+            check_columns(self._masks.digests, state)
 
     @property
     def token_ranges(self) -> dict[str, tuple[int, int] | None]:
