@@ -120,6 +120,25 @@ def test_error_in_another_process_is_shown_with_its_index(project: Path) -> None
     assert "[process 1] RuntimeError: out of luck" in told
 
 
+def test_drill_of_two_processes_ends_as_the_unbroken_run(project: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "roxxel", "drill", "run.toml", "--seed", "3"),
+            *("--processes", "2", "--kills", "1", "--steps", "9"),
+        ],
+        cwd=project,
+        env={**os.environ, **simulated(1)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "kill 1: after step" in done.stdout
+    assert re.search("log: 1. rows are equal", done.stdout)
+
+
 def test_job_whose_other_task_is_missing_ends_with_one_sentence(
     project: Path,
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 def test_reading_from_a_bucket() -> None:
     program = Path(__file__).with_name("bucket_read.py")
     small = ("--mib", "4", "--steps", "30", "--shapes", "4x257", "--latency-ms", "5")
-    loaders = ("--loaders", "cached", "disk")
+    loaders = ("--loaders", "blocks", "cached", "disk")
     done = subprocess.run(
         [sys.executable, str(program), *small, *loaders, "--step-ms", "1"],
         capture_output=True,
@@ -21,6 +21,8 @@ def test_reading_from_a_bucket() -> None:
 
     lines = done.stdout.splitlines()
     assert [line.split(":")[0] for line in lines] == [
+        "4x257 blocks from step 0",
+        "4x257 blocks from step 1836",
         "4x257 cached from step 0",
         "4x257 cached from step 1836",
         "4x257 cached from step 0, cache full",

@@ -7,10 +7,11 @@ then from 90 % of the run, with an empty cache each time. For each the report sa
 - `first`: seconds from the first call to the first batch;
 - `waiting`: share of the time after the first 20 steps that the loop waits for batches;
 - `bytes`: bytes of objects that were fetched, over the bytes of the batches;
-- `disk`: bytes on the disk at the end.
+- `disk`: bytes on the disk at the end;
+- `private`: memory of the program at the end that no file backs, JAX included.
 
-`cached` is Roxxel with a cache that is empty at first; its third row begins with the
-whole corpus in the cache.
+`blocks` is Roxxel with `check="blocks"`. `cached` is Roxxel with a cache that is empty
+at first; its third row begins with the whole corpus in the cache.
 
 `disk` is Roxxel without the server: its share of waiting is that of the loop itself.
 Server and loader share the cores of this machine, so their CPU time is in the figures.
@@ -39,7 +40,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from buckets import running_bucket, set_faults, stats
 
 PEERS = Path(__file__).with_name("peers")
-LOADERS = ("roxxel", "cached", "disk", "streaming", "litdata")
+OWN = ("roxxel", "blocks", "cached", "disk")
+LOADERS = (*OWN, "streaming", "litdata")
 SHAPES = ("16x1025", "1x32769")
 DOCUMENT_BYTES = 100_000
 WARM_UP = 20
@@ -52,9 +54,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=64)
     parser.add_argument("--shard-kib", type=int, default=512)
     parser.add_argument("--shapes", nargs="+", default=SHAPES)
-    parser.add_argument(
-        "--loaders", nargs="+", choices=LOADERS, default=["roxxel", "cached", "disk"]
-    )
+    parser.add_argument("--loaders", nargs="+", choices=LOADERS, default=OWN)
     parser.add_argument("--latency-ms", type=float, default=30)
     parser.add_argument("--step-ms", type=float, default=10)
     parser.add_argument("--steps", type=int, default=200)
@@ -83,6 +83,7 @@ def measure(options: argparse.Namespace, shape: str, folder: Path, port: int) ->
     for loader in options.loaders:
         shutil.rmtree(folder / "data")
         (folder / "data").mkdir()
+        job["loader"] = loader
         call(loader, {"do": "write"} | job)
         for start in (0, int(0.9 * num_steps)):
             steps = min(options.steps, num_steps - start - 1)
@@ -129,6 +130,7 @@ def one(
             path.stat().st_size for path in cache.rglob("*") if path.is_file()
         )
         / 1e6,
+        "private MB": found["private"] / 1e6,
     }
 
 
@@ -142,9 +144,10 @@ def fill(cache: Path) -> None:
 
 
 def call(loader: str, given: dict[str, Any]) -> str:
-    script = PEERS / f"bucket_{loader}.py"
+    is_own = loader in OWN
+    script = PEERS / f"bucket_{'roxxel' if is_own else loader}.py"
     with_uv = ["uv", "run", "--quiet", "--no-project", "--script"]
-    start = [sys.executable] if loader in {"roxxel", "cached", "disk"} else with_uv
+    start = [sys.executable] if is_own else with_uv
     done = subprocess.run(
         [*start, str(script), json.dumps(given)],
         stdout=subprocess.PIPE,

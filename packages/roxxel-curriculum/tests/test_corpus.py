@@ -129,7 +129,8 @@ class Recorder(Roxxel):
         super().__init__(corpus.filepath)
         self.hints: list[tuple[list[int], int]] = []
 
-    def will_need(self, starts: Any, length: int) -> None:
+    def will_need(self, starts: Any, length: int, *, documents: bool = False) -> None:
+        del documents
         self.hints.append((starts.tolist(), length))
 
 

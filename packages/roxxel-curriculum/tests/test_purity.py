@@ -98,7 +98,7 @@ class InMemory:
     def document_spans(self, start: int, stop: int) -> Any:
         return np.array([(0, start, stop)], np.int64)
 
-    def will_need(self, starts: Any, length: int) -> None:
+    def will_need(self, starts: Any, length: int, *, documents: bool = False) -> None:
         """Do nothing: the tokens are in memory."""
 
 

@@ -75,6 +75,16 @@ def test_any_damage_between_head_and_foot_is_repaired(
     assert Roxxel(path).verify().ok
 
 
+def test_a_damaged_end_of_the_last_document_is_repaired(
+    shard: Path, whole: Path
+) -> None:
+    flip(shard, Shard(whole).layout.sections.checksums - 8)
+
+    assert repair(shard, whole) == 0
+
+    assert shard.read_bytes() == whole.read_bytes()
+
+
 def test_each_replaced_block_is_named(
     shard: Path, whole: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -191,7 +191,8 @@ class Held:
         self.num_tokens = len(tokens)
         self.most = 0
 
-    def will_need(self, starts: Any, length: int) -> None:
+    def will_need(self, starts: Any, length: int, *, documents: bool = False) -> None:
+        del documents
         assert 0 <= starts[0] <= starts[0] + length <= self.num_tokens
 
     def read(self, starts: Any, length: int) -> Any:

@@ -25,11 +25,12 @@ DOCUMENT = 50_000
 class Job:
     """A corpus of random uint16 tokens, and the steps to read.
 
-    `data` is the folder that the server shows as the bucket `data`, `cache` an empty
-    folder. The corpus has `num_documents` documents of `DOCUMENT` tokens, in shards of
-    about `shard_bytes`.
+    `loader` is the row of the report. `data` is the folder that the server shows as the
+    bucket `data`, `cache` an empty folder. The corpus has `num_documents` documents of
+    `DOCUMENT` tokens, in shards of about `shard_bytes`.
     """
 
+    loader: str
     data: str
     cache: str
     num_documents: int
@@ -66,4 +67,14 @@ def run(
         time.sleep(job.step_s)
         asked = time.perf_counter()
     taken = time.perf_counter() - began
-    print(json.dumps({"waits": waits, "seconds": taken}), flush=True)
+    print(
+        json.dumps({"waits": waits, "seconds": taken, "private": private_bytes()}),
+        flush=True,
+    )
+
+
+def private_bytes() -> int:
+    """Return the memory of this process that no file backs, at the end of the loop."""
+    status = Path("/proc/self/status").read_text()
+    (line,) = [line for line in status.splitlines() if line.startswith("RssAnon")]
+    return int(line.split()[1]) << 10

@@ -1,7 +1,8 @@
-"""Roxxel by byte ranges, onto one CPU device."""
+"""Roxxel onto one CPU device: by byte ranges, with a cache, or from the disk."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bucket_loop import Job, run
@@ -11,7 +12,6 @@ from roxxel_loader import device_stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 
 def write(job: Job, data: Path) -> None:
@@ -20,10 +20,19 @@ def write(job: Job, data: Path) -> None:
     )
 
 
+def corpus(job: Job) -> Roxxel:
+    url = "s3://data/web_*.rox"
+    if job.loader == "disk":
+        return Roxxel(Path(job.data) / "web_*.rox")
+    if job.loader == "cached":
+        return Roxxel(url, cache=job.cache)
+    return Roxxel(url, check="blocks" if job.loader == "blocks" else "headers")
+
+
 def batches(job: Job) -> Iterable[Any]:
     stop = job.start + job.steps
     phase = Phase(stop, job.rows, job.seq_len)
-    sampler = Curriculum(Roxxel("s3://data/web_*.rox"), [phase]).sampler(seed=0)
+    sampler = Curriculum(corpus(job), [phase]).sampler(seed=0)
     return device_stream(sampler, job.start, stop)
 
 

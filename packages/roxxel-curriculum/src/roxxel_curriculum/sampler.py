@@ -13,6 +13,7 @@ from roxxel_curriculum._bind.fields import (
     checked_fields,
     checked_rows,
     fill_fields,
+    reads_documents,
 )
 from roxxel_curriculum._bind.inverse import occurrences
 from roxxel_curriculum._bind.masks import Masks, check_columns
@@ -286,7 +287,12 @@ class Sampler:
                 if starts.size:
                     wanted.setdefault((index, block.seq_len), []).append(starts)
         for (index, length), parts in wanted.items():
-            self._readers[index].will_need(np.concatenate(parts), length)
+            documents = reads_documents(self.fields) or (
+                "loss_mask" in self.fields and index in self._withdrawn.at(stop - 1)
+            )
+            self._readers[index].will_need(
+                np.concatenate(parts), length, documents=documents
+            )
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the number of tokens of each source in the first `step` steps.

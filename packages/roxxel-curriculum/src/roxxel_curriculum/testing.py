@@ -88,8 +88,11 @@ class PositionReader:
             np.int64,
         )
 
-    def will_need(self, starts: npt.ArrayLike, length: int) -> None:
+    def will_need(
+        self, starts: npt.ArrayLike, length: int, *, documents: bool = False
+    ) -> None:
         """Record the hint in `hints`."""
+        del documents
         self.hints.append((np.asarray(starts, np.int64), length))
 
 

@@ -303,18 +303,26 @@ class Roxxel:
         """
         return self._open().document_spans(as_index(start), as_index(stop))
 
-    def will_need(self, starts: npt.ArrayLike, length: int) -> None:
+    def will_need(
+        self, starts: npt.ArrayLike, length: int, *, documents: bool = False
+    ) -> None:
         """Prefetch windows: advise the system to read their pages into its cache.
 
         Does not wait for the disk. Windows near each other become one request, so pass
         the windows of several batches in one call. A call can take a millisecond, so
-        call from a background thread.
+        call from a background thread. In a bucket, request the windows.
+
+        Args:
+            starts: Index of the first token of each window; integers, shape `(n,)`.
+            length: Tokens of each window.
+            documents: In a bucket, also request what `document_spans` of the windows
+                reads: the document index of each shard, once.
 
         Raises:
             IndexError: A window leaves `[0, num_tokens)`.
             ShardError: The corpus was replaced, or a file was truncated.
         """
-        self._open().will_need(starts, length)
+        self._open().will_need(starts, length, documents=documents)
 
     def estimate_steps(self, seq_len: int, batch_size: int) -> int:
         """Return `num_tokens // (seq_len * batch_size)`, an upper bound.

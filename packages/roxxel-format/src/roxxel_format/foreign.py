@@ -190,8 +190,11 @@ class MappedTokens:
         high = int(np.searchsorted(stops, stop, "left")) + 1
         return span_rows(low, stops[low:high], start, stop)
 
-    def will_need(self, starts: npt.ArrayLike, length: int) -> None:
+    def will_need(
+        self, starts: npt.ArrayLike, length: int, *, documents: bool = False
+    ) -> None:
         """Check that the windows lie inside the corpus; do not prefetch them."""
+        del documents
         parse_windows(starts, length, self.num_tokens)
 
 

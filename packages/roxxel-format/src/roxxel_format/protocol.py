@@ -118,6 +118,14 @@ class TokenReader(Protocol):
         """
         ...
 
-    def will_need(self, starts: npt.ArrayLike, length: int) -> None:
-        """Prefetch windows that the caller will read soon; may do nothing."""
+    def will_need(
+        self, starts: npt.ArrayLike, length: int, *, documents: bool = False
+    ) -> None:
+        """Prefetch windows that the caller will read soon; may do nothing.
+
+        Args:
+            starts: Index of the first token of each window; integers, shape `(n,)`.
+            length: Tokens of each window.
+            documents: Whether `document_spans` of the windows will be called too.
+        """
         ...

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from unittest import mock
 
 import numpy as np
@@ -345,6 +345,27 @@ def test_prefetched_windows_are_requested_once(bucket: Bucket) -> None:
     stats = bucket.stats()
     assert stats["bytes"] == len(starts) * 257 * 2
     assert len(starts) <= stats["requests"] <= len(starts) + remote.num_shards
+
+
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+def test_hints_fetch_all_that_windows_and_documents_read(
+    bucket: Bucket, local: Roxxel, check: Literal["headers", "blocks"]
+) -> None:
+    remote = Roxxel("s3://data/wiki_*.rox", check=check)
+    starts = np.arange(0, remote.num_tokens - 257, 5000)
+    bucket.set_faults()
+
+    remote.will_need(starts, 257, documents=True)
+    # Each shard is opened, and sends its checksums and its documents.
+    requests = len(starts) + 3 * remote.num_shards
+    wait_for(lambda: bucket.stats()["requests"] >= requests)
+    remote.read(starts, 257)
+    for start in starts.tolist():
+        spans = remote.document_spans(start, start + 257)
+        assert spans.tolist() == local.document_spans(start, start + 257).tolist()
+
+    crossing = bucket.stats()["requests"] - requests
+    assert 0 <= crossing <= remote.num_shards
 
 
 def test_a_shard_is_opened_by_one_request(bucket: Bucket) -> None:

@@ -41,6 +41,11 @@ def checked_fields(fields: Iterable[Field]) -> tuple[Field, ...]:
     return checked
 
 
+def reads_documents(fields: Sequence[Field]) -> bool:
+    """Return whether the fields depend on the documents of every window."""
+    return "segment_ids" in fields or "positions" in fields
+
+
 def checked_rows(rows: Rows, batch_size: int) -> slice | npt.NDArray[np.int64]:
     """Return rows as a slice or as an int64 array of indices in `[0, batch_size)`."""
     if isinstance(rows, slice):
@@ -89,7 +94,7 @@ def fill_fields(
     `mask` is the field `loss_mask`, if the batch has it.
     """
     made: dict[str, npt.NDArray[Any]] = {"tokens": tokens}
-    if "segment_ids" in fields or "positions" in fields:
+    if reads_documents(fields):
         made["segment_ids"], made["positions"] = _segments(
             tokens.shape, source, starts, readers, first_column
         )

@@ -254,11 +254,17 @@ class CorpusReader:
                 parts.append(rows)
         return np.concatenate(parts) if parts else np.empty((0, 3), np.int64)
 
-    def will_need(self, starts: npt.ArrayLike, length: int) -> None:
+    def will_need(
+        self, starts: npt.ArrayLike, length: int, *, documents: bool = False
+    ) -> None:
         """Prefetch windows; see `Roxxel.will_need`."""
         begins, length = parse_windows(starts, length, len(self._line))
         if self.contents.files.is_remote:
-            run_later(lambda: self._request(begins, length, is_urgent=False))
+            run_later(
+                lambda: self._request(
+                    begins, length, is_urgent=False, documents=documents
+                )
+            )
             return
         for span in _stretches(begins, length, self._line.dtype.itemsize):
             for number, start, stop in self._line.parts(*span):
@@ -278,7 +284,14 @@ class CorpusReader:
                     raise
         return read()
 
-    def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
+    def _request(
+        self,
+        starts: list[int],
+        length: int,
+        *,
+        is_urgent: bool,
+        documents: bool = False,
+    ) -> None:
         """Request windows from a bucket, the first windows first.
 
         Each window is a request of its own, because a read takes whole requests. The
@@ -295,9 +308,11 @@ class CorpusReader:
                 if not line.is_open(number):
                     self.contents.will_open(number)
             for number, start, stop in parts:
-                line.file(number).will_need(
-                    start, stop, checked=self._checked, is_urgent=is_urgent
+                shard = line.file(number)
+                shard.will_need_sections(
+                    checksums=self._checked, documents=documents, is_urgent=is_urgent
                 )
+                shard.will_need(start, stop, checked=self._checked, is_urgent=is_urgent)
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""

@@ -115,6 +115,21 @@ class ShardMap:
             span = self._bytes_of(start, stop)
         self._file.will_need(*span, is_urgent=is_urgent)
 
+    def will_need_sections(
+        self, *, checksums: bool, documents: bool, is_urgent: bool
+    ) -> None:
+        """Prefetch sections of a shard in a bucket that are not in memory yet.
+
+        The document index needs the checksums too.
+        """
+        if self._file.is_mapped:
+            return
+        at = self.layout.sections
+        if (checksums or documents) and self._checksums is None:
+            self._file.will_need(at.checksums, at.metadata, is_urgent=is_urgent)
+        if documents and self._ends is None:
+            self._file.will_need(at.documents, at.checksums, is_urgent=is_urgent)
+
     def read(self, start: int, stop: int) -> Tokens:
         """Return a copy of tokens `[start, stop)`."""
         data = self._file.read(*self._bytes_of(start, stop))
@@ -188,9 +203,12 @@ class ShardMap:
         return self._ends
 
     def ends(self, first: int, last: int, *, checked: bool) -> npt.NDArray[np.int64]:
-        """Return the ends of documents `[first, last)`; verify them if `checked`."""
+        """Return the ends of documents `[first, last)`; verify them if `checked`.
+
+        What came from a bucket was verified when it arrived, and stays in memory.
+        """
         ends = self.document_ends
-        if not checked or first >= last:
+        if not (checked and self._file.is_mapped) or first >= last:
             return ends[first:last]
         layout, at, size = self.layout, self.layout.sections, self._block_size
         blocks = range(first * 8 // size, -(-last * 8 // size))
@@ -212,7 +230,7 @@ class ShardMap:
         ends = self.document_ends
         low = int(np.searchsorted(ends, start, "right"))
         high = int(np.searchsorted(ends, stop, "left")) + 1
-        if not checked:
+        if not (checked and self._file.is_mapped):
             return low, ends[low:high]
         # The search read unverified bytes of the map, so repeat the search in a copy.
         first = max(0, low - 1)

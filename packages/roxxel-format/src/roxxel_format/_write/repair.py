@@ -21,8 +21,8 @@ import numpy as np
 
 from roxxel_format._read.blocks import damage_of_shard
 from roxxel_format._read.remote import RemoteFiles
-from roxxel_format._read.shard import LOCAL, ShardMap, open_shard
-from roxxel_format._spec.layout import HEAD_SIZE
+from roxxel_format._read.shard import LOCAL, open_shard
+from roxxel_format._spec.layout import FOOT_SIZE, HEAD_SIZE, parse_layout
 from roxxel_format._store.output import Output
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format.errors import ChecksumError, ShardError
@@ -81,7 +81,7 @@ def repair_shard(
         )
     path = Path(filepath).resolve()  # A rename would replace a link.
     file = LOCAL.open(str(path))
-    layout = ShardMap(file).layout
+    layout = _layout_of(file)
     source = _SourceOfBlocks(copy, file, timeout_s)
     damaged = [
         block
@@ -102,6 +102,15 @@ def repair_shard(
             ) from errors[0]
         output.publish()
     return Repair(tuple(block.name for block in damaged), layout.sections.stop)
+
+
+def _layout_of(file: OpenFile) -> Layout:
+    """Return the layout; the sections, which may be damaged, are not read."""
+    size = file.num_bytes
+    head = file.read(0, min(size, HEAD_SIZE))
+    return parse_layout(
+        head, file.read(max(0, size - FOOT_SIZE), size), size, file.path
+    )
 
 
 class _SourceOfBlocks:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import shlex
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel.cli._plan import planned
-from roxxel.cli._words import CONFIG_EXAMPLE, say, shown_command
+from roxxel.cli._words import CONFIG_EXAMPLE, at_least_1, say, shown_command
 from roxxel.config import (
     ConfigError,
     RunConfig,
@@ -21,6 +20,8 @@ from roxxel.config import (
 from roxxel.run_files import claimed, local_folder, newest_state
 
 if TYPE_CHECKING:
+    import argparse
+
     from roxxel_train import RunSummary
 
 DESCRIPTION = """\
@@ -48,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--processes",
-        type=_at_least_1,
+        type=at_least_1,
         metavar="N",
         help=(
             "start N processes on this machine's CPU, to test the run; 1 means a "
@@ -58,13 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--devices-per-process",
-        type=_at_least_1,
+        type=at_least_1,
         metavar="M",
         help="simulate M devices in each of the processes, on the CPU (default 1)",
     )
     parser.add_argument(
         "--connect-timeout",
-        type=_at_least_1,
+        type=at_least_1,
         default=300,
         metavar="S",
         help="longest wait for the other processes, in seconds (default 300)",
@@ -134,12 +135,6 @@ def _run_several(options: argparse.Namespace) -> None:
     code = local.run(command, options.processes or 1, options.devices_per_process or 1)
     if code:
         raise SystemExit(code)
-
-
-def _at_least_1(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
-    return int(text)
 
 
 def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import sys
@@ -25,6 +26,13 @@ def say(line: str) -> None:
     line.
     """
     print(line, flush=True)
+
+
+def at_least_1(text: str) -> int:
+    """Parse an option whose value is an integer of 1 or more."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return int(text)
 
 
 class ShownProgress:

@@ -1,0 +1,322 @@
+"""`roxxel drill`: kills a run at random steps, and compares it with an unbroken one."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import random
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel.cli._plan import planned
+from roxxel.cli._words import CONFIG_EXAMPLE, at_least_1, say
+from roxxel.config import ConfigError, RunConfig, config_text, load_config
+from roxxel.run_files import CHECKPOINTS, RunFolderError, read_rows
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Generator, Iterator
+
+DESCRIPTION = """\
+Prove that a run survives being killed. The command trains the first steps of a
+config twice, in a scratch folder: once without a break, and once with kill -9
+at random steps, after each of which the same command continues the run. Then
+the command compares the logs, the digests of what the devices received, and
+all parameters and optimizer states bit for bit. The folder of the run itself
+is not touched. Exit code 1 means that something differs.
+"""
+
+EPILOG = CONFIG_EXAMPLE
+
+_STEP = re.compile(r"step +([0-9,]+)/")
+_RESUMED = re.compile(r"resumed from step ([0-9,]+)")
+_NUM_LAST_LINES = 30
+"""Lines of a failed start that the error contains."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+    parser.add_argument(
+        "--steps",
+        type=at_least_1,
+        default=24,
+        metavar="K",
+        help="train the first K steps (default 24); checkpoints are 4 times as many",
+    )
+    parser.add_argument(
+        "--kills", type=at_least_1, default=3, metavar="N", help="kills (default 3)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=at_least_1,
+        default=1,
+        metavar="N",
+        help="as of `roxxel train`: N processes on this machine's CPU (default 1)",
+    )
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="seed of the steps (default: random)"
+    )
+    parser.add_argument(
+        "--scratch",
+        type=Path,
+        metavar="FOLDER",
+        help="a new folder for both runs, with space for their checkpoints; by "
+        "default a temporary folder, removed if nothing differs",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Drill a config; raise RunFolderError if the two runs differ."""
+    config, total_steps = _shortened(load_config(options.config), options.steps)
+    seed = random.randrange(10**6) if options.seed is None else options.seed
+    scratch = _new_folder(options.scratch)
+    drill = _Drill(config, total_steps, options.processes, scratch)
+    say(
+        f"{options.config}: the first {total_steps} steps, "
+        f"{options.kills} kill{'s' if options.kills > 1 else ''}, seed {seed}, "
+        f"in {scratch}"
+    )
+    try:
+        unbroken = drill.unbroken()
+        killed = drill.killed(unbroken, options.kills, random.Random(seed))
+    except RunFolderError:
+        say(f"{scratch} keeps both runs")
+        raise
+    differences = [*_log_differences(unbroken, killed), *_state_differences(scratch)]
+    if differences:
+        for line in differences:
+            say(line)
+        raise RunFolderError(
+            f"{scratch}: the killed run differs from the unbroken run, as the lines "
+            "above say; on a GPU set XLA_FLAGS=--xla_gpu_exclude_nondeterministic_ops="
+            "true, and check that the model draws random numbers from its rngs only"
+        )
+    if options.scratch is None:
+        shutil.rmtree(scratch)
+
+
+@dataclass(frozen=True)
+class _Drill:
+    """Starts the two runs of a config in a scratch folder."""
+
+    config: RunConfig
+    total_steps: int
+    processes: int
+    scratch: Path
+
+    def unbroken(self) -> list[dict[str, Any]]:
+        """Train without a break; return the rows of the log."""
+        began_s = time.monotonic()
+        with self._started("unbroken") as start:
+            start.finish()
+        took_s = time.monotonic() - began_s
+        say(f"unbroken: {self.total_steps} steps in {took_s:.1f} s")
+        return read_rows(self.scratch / "unbroken")[0]
+
+    def killed(
+        self, unbroken: list[dict[str, Any]], num_kills: int, chosen: random.Random
+    ) -> list[dict[str, Any]]:
+        """Train with kills; return the rows of the log."""
+        step_s = statistics.median(row.get("step_s", 0.0) for row in unbroken)
+        # A run that is killed before step 1 begins anew.
+        latest = max(1, self.total_steps - 2)
+        steps = sorted(chosen.choices(range(latest), k=num_kills))
+        num_done = 0
+        for number, step in enumerate(steps, 1):
+            with self._started("killed") as start:
+                reached = start.kill_after(step, chosen.uniform(0, 2 * step_s))
+            if num_done:
+                say(start.resumed())
+            if reached is None:
+                break
+            num_done += 1
+            say(f"kill {number}: after step {reached}")
+        else:
+            with self._started("killed") as start:
+                start.finish()
+            say(start.resumed())
+        if not num_done:
+            raise RunFolderError(
+                f"{self.scratch}: the run was complete before the first kill; give "
+                "more --steps"
+            )
+        return read_rows(self.scratch / "killed")[0]
+
+    @contextlib.contextmanager
+    def _started(self, name: str) -> Generator[_Start]:
+        """Start or continue one of the two runs; kill the run at the end."""
+        file = self.scratch / f"{name}.toml"
+        config = replace(self.config, save_path=str(self.scratch / name))
+        file.write_text(config_text(config), encoding="utf-8")
+        command = [sys.executable, "-m", "roxxel", "train", str(file)]
+        start = _Start([*command, "--processes", str(self.processes)])
+        try:
+            yield start
+        finally:
+            start.end()
+
+
+class _Start:
+    """One start of a run, which reports steps on its standard error."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._began_s = time.monotonic()
+        self._process = subprocess.Popen(  # noqa: S603 - the user's own config
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        self._lines: list[str] = []
+        self._from = 0
+        self._first_step_s: float | None = None
+
+    def resumed(self) -> str:
+        """Return how this start continued the run."""
+        if self._first_step_s is None:
+            return f"  resumed from step {self._from}, which was the last"
+        return (
+            f"  resumed from step {self._from}; "
+            f"{self._first_step_s:.1f} s from the start to the first step"
+        )
+
+    def finish(self) -> None:
+        """Wait until the run is complete."""
+        for _ in self._steps():
+            pass
+        self._check_complete()
+
+    def kill_after(self, step: int, delay_s: float) -> int | None:
+        """Kill the run after a step and a delay; None if the run was complete before.
+
+        The result is the last step that the run reported before the kill.
+        """
+        for reached in self._steps():
+            # Any line reports step 0: the run has begun.
+            if reached >= step:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(delay_s)
+                    break
+                self._process.kill()
+                return max([reached, *self._steps()])
+        self._check_complete()
+        return None
+
+    def end(self) -> None:
+        """Kill the run if it lives, and wait until all its processes have ended."""
+        self._process.kill()
+        assert self._process.stderr is not None  # noqa: S101 - a pipe
+        self._process.stderr.read()  # its end is closed by the last process
+        self._process.stderr.close()
+        self._process.wait()
+
+    def _steps(self) -> Iterator[int]:
+        """Yield the newest step after each line that the run writes."""
+        reached = 0
+        assert self._process.stderr is not None  # noqa: S101 - a pipe
+        for line in self._process.stderr:
+            self._lines.append(line)
+            if found := _RESUMED.search(line):
+                self._from = reached = _integer(found[1])
+            elif found := _STEP.match(line):
+                reached = _integer(found[1])
+                if self._first_step_s is None:
+                    self._first_step_s = time.monotonic() - self._began_s
+            yield reached
+
+    def _check_complete(self) -> None:
+        code = self._process.wait()
+        if code:
+            last = "".join(self._lines[-_NUM_LAST_LINES:])
+            raise RunFolderError(f"a start of the run ended with code {code}: {last}")
+
+
+def _integer(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
+    """Return a config of the first steps, with rows and checkpoints close together."""
+    for name in ("model", "save_path"):
+        if getattr(config, name) is None:
+            raise ConfigError(f"{config.file}: has no {name}, which training needs")
+    plan = planned(config)
+    total_steps = min(steps, plan.total_steps)
+    phases = tuple(
+        replace(
+            config.schedule.phases[phase.index],
+            steps=min(phase.stop, total_steps) - phase.start,
+            epochs=None,
+            tokens=None,
+        )
+        for phase in plan.phases
+        if phase.start < total_steps
+    )
+    skips = tuple(skip for skip in config.schedule.skips if skip[0] < total_steps)
+    trainer = replace(
+        config.trainer,
+        log_every=1,
+        checkpoint_every=max(1, total_steps // 4),
+        eval_every=max(1, total_steps // 3) if config.held_out else None,
+        profile=None,
+    )
+    return (
+        replace(
+            config,
+            relative_to=str(config.folder.resolve()),
+            schedule=replace(config.schedule, phases=phases, skips=skips),
+            trainer=trainer,
+        ),
+        total_steps,
+    )
+
+
+def _new_folder(path: Path | None) -> Path:
+    if path is None:
+        return Path(tempfile.mkdtemp(prefix="roxxel-drill-"))
+    if path.exists():
+        raise RunFolderError(f"{path}: exists; give --scratch a new folder")
+    path.mkdir(parents=True)
+    return path.resolve()
+
+
+def _log_differences(
+    unbroken: list[dict[str, Any]], killed: list[dict[str, Any]]
+) -> Iterator[str]:
+    """Yield the first difference of two logs; print what is equal."""
+    from roxxel_train import TIMING_FIELDS
+
+    def untimed(row: dict[str, Any]) -> dict[str, Any]:
+        return {name: row[name] for name in row.keys() - TIMING_FIELDS}
+
+    if len(unbroken) != len(killed):
+        yield f"log: {len(unbroken)} rows without a break, {len(killed)} with kills"
+        return
+    for a, b in zip(map(untimed, unbroken), map(untimed, killed), strict=True):
+        if a != b:
+            names = sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n))
+            shown = ", ".join(f"{n} {a.get(n)} and {b.get(n)}" for n in names)
+            yield f"log: the rows of step {a.get('step')} differ: {shown}"
+            return
+    say(f"log: {len(killed)} rows are equal")
+    digests = [row["digest"] for row in killed if "digest" in row]
+    say(f"digest: {digests[-1]} in both runs")
+
+
+def _state_differences(scratch: Path) -> Iterator[str]:
+    """Yield the differences of the last checkpoints; print what is equal."""
+    from roxxel_ckpt.cli import main
+
+    pair = [str(scratch / name / CHECKPOINTS) for name in ("unbroken", "killed")]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        code = main(["diff", "--values", *pair])
+    lines = [f"checkpoint: {line}" for line in printed.getvalue().splitlines()]
+    if code:
+        yield from lines
+    else:
+        say("\n".join(lines))

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from roxxel.cli import main
+
+from .runs import CONFIG, MODEL, write_project
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_killed_run_ends_as_the_unbroken_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    scratch = tmp_path / "scratch"
+
+    command = ["drill", str(config), "--kills", "2", "--seed", "1"]
+    assert main([*command, "--scratch", str(scratch)]) == 0
+
+    shown = capsys.readouterr().out
+    assert shown.startswith(
+        f"{config}: the first 6 steps, 2 kills, seed 1, in {scratch}"
+    )
+    assert "kill 2: after step" in shown
+    assert shown.count("s from the start to the first step") == 2
+    assert "log: 9 rows are equal" in shown
+    assert "checkpoint: 2 leaves equal, 0 differences" in shown
+    shutil.rmtree(scratch)
+    left = (path for path in tmp_path.rglob("*") if "__pycache__" not in str(path))
+    assert sorted(left) == before
+
+
+def test_model_that_is_not_reproducible_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    # Each start of the program draws other weights.
+    seeded = MODEL.replace("nnx.Rngs(seed)", "nnx.Rngs(os.getpid())")
+    (tmp_path / "tiny.py").write_text("import os\n" + seeded)
+    scratch = tmp_path / "scratch"
+
+    command = ["drill", str(config), "--kills", "1", "--steps", "4"]
+    assert main([*command, "--scratch", str(scratch)]) == 1
+
+    shown, told = capsys.readouterr()
+    assert "log: the rows of step 1 differ: " in shown
+    assert ", loss " in shown
+    assert "checkpoint: ! " in shown
+    assert f"{scratch}: the killed run differs from the unbroken run" in told
+    assert scratch.is_dir()
+
+
+def test_start_that_fails_shows_its_last_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path, CONFIG.replace("tiny:make", "tiny:nothing"))
+
+    scratch = tmp_path / "scratch"
+    assert main(["drill", str(config), "--scratch", str(scratch)]) == 1
+
+    told = capsys.readouterr().err
+    assert "a start of the run ended with code 1: roxxel: " in told
+    assert "has no function 'nothing'" in told
+
+
+def test_scratch_folder_must_be_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+
+    assert main(["drill", str(config), "--scratch", str(tmp_path)]) == 1
+
+    assert "exists; give --scratch a new folder" in capsys.readouterr().err
