@@ -13,6 +13,7 @@ from roxxel_curriculum._bind.fields import (
     checked_fields,
     checked_rows,
     fill_fields,
+    read_rows,
     reads_documents,
 )
 from roxxel_curriculum._bind.inverse import occurrences
@@ -165,7 +166,8 @@ class Sampler:
         source, start = block.rows(step)
         chosen = checked_rows(rows, source.size)
         source, start = source[chosen], start[chosen]
-        tokens = self._read(block.source_indices, source, start + first, length)
+        readers = {index: self._readers[index] for index in block.source_indices}
+        tokens = read_rows(readers, source, start + first, length, self.dtype)
         if self.fields == ("tokens",):
             return tokens
         masks = self._masks
@@ -273,6 +275,7 @@ class Sampler:
         Raises:
             IndexError: `step` is negative, or a row is outside the batch.
         """
+        masks = self._masks
         wanted: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = {}
         first = as_integer(step, "step must be an integer")
         num_steps = as_integer(n, "the number of steps must be an integer")
@@ -288,7 +291,7 @@ class Sampler:
                     wanted.setdefault((index, block.seq_len), []).append(starts)
         for (index, length), parts in wanted.items():
             documents = reads_documents(self.fields) or (
-                "loss_mask" in self.fields and index in self._withdrawn.at(stop - 1)
+                masks is not None and masks.reads_documents(stop - 1, index)
             )
             self._readers[index].will_need(
                 np.concatenate(parts), length, documents=documents
@@ -436,21 +439,3 @@ class Sampler:
         return self._blocks.at(step) or self._blocks.add(
             self.phases[self._phase_index(step)], step
         )
-
-    def _read(
-        self,
-        source_indices: tuple[int, ...],
-        source: npt.NDArray[np.int64],
-        start: npt.NDArray[np.int64],
-        length: int,
-    ) -> npt.NDArray[Any]:
-        """Return the windows of some rows; reads each source once."""
-        if len(source_indices) == 1:
-            return self._readers[source_indices[0]].read(start, length, self.dtype)
-        tokens = np.empty((start.size, length), self.dtype)
-        for index in source_indices:
-            rows = np.flatnonzero(source == index)
-            if rows.size:
-                reader = self._readers[index]
-                tokens[rows] = reader.read(start[rows], length, self.dtype)
-        return tokens

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from roxxel_format import TokenReader
 
@@ -75,6 +75,28 @@ def checked_columns(columns: slice | None, seq_len: int) -> tuple[int, int]:
     if step != 1:
         raise ValueError(f"columns must be a slice without a step, got {columns}")
     return start, max(0, stop - start)
+
+
+def read_rows(
+    readers: Mapping[int, TokenReader],
+    source: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    length: int,
+    dtype: np.dtype[Any],
+) -> npt.NDArray[Any]:
+    """Return the windows of some rows; reads each source once.
+
+    `readers` has the readers of the sources of these rows, by the index of the source.
+    """
+    if len(readers) == 1:
+        [reader] = readers.values()
+        return reader.read(starts, length, dtype)
+    tokens = np.empty((starts.size, length), dtype)
+    for index, reader in readers.items():
+        rows = np.flatnonzero(source == index)
+        if rows.size:
+            tokens[rows] = reader.read(starts[rows], length, dtype)
+    return tokens
 
 
 def fill_fields(

@@ -62,6 +62,10 @@ class Masks:
             mask[row] &= np.repeat(is_learned, spans[:, 2] - spans[:, 1])
         return mask
 
+    def reads_documents(self, step: int, index: int) -> bool:
+        """Return whether the masks of a source in a step depend on its documents."""
+        return index in self._withdrawn.at(step)
+
 
 def check_columns(digests: Mapping[str, str], state: Mapping[str, Any]) -> None:
     """Raise `StateMismatch` if a column is not the one that a state records.
