@@ -212,9 +212,10 @@ class Curriculum:
                 documents of a row from 1, `"positions"` counts tokens from the start of
                 their document in the row, and `"source"` is an index into
                 `source_names`. `"loss_mask"` is 1 on tokens to learn, and 0 on tokens
-                of withdrawn documents: the loss of predicting token j of a row counts
-                `loss_mask[:, j]` times, so a loss over `tokens[:, 1:]` uses
-                `loss_mask[:, 1:]`.
+                of withdrawn documents and where a column `loss_mask` of a corpus is 0;
+                the state of the run has the digest of such a column. The loss of
+                predicting token j of a row counts `loss_mask[:, j]` times, so a loss
+                over `tokens[:, 1:]` uses `loss_mask[:, 1:]`.
             check: `"blocks"` verifies the checksum of every block of tokens that the
                 sampler reads, as `Roxxel(check="blocks")` does. `"headers"` uses the
                 readers as they are.
@@ -229,7 +230,7 @@ class Curriculum:
             ValueError: A field or `check` is unknown.
         """
         seed, solution = self._bound(seed, state)
-        sampler = Sampler(solution, seed, fields, check)
+        sampler = Sampler(solution, seed, fields, check, state)
         withdrawn = sorted(self._declaration.without)
         if withdrawn and "loss_mask" not in sampler.fields:
             names = ", ".join(map(repr, (*sampler.fields, "loss_mask")))

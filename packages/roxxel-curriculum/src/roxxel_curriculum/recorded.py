@@ -62,4 +62,4 @@ def recorded_sampler(
             "give the state of a later step, or declare a Curriculum"
         )
     solution = recorded_solution(recorded_sources(state, sources), state)
-    return Sampler(solution, state["seed"], fields, check)
+    return Sampler(solution, state["seed"], fields, check, state)

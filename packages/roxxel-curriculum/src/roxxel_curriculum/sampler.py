@@ -13,9 +13,11 @@ from roxxel_curriculum._bind.fields import (
     checked_fields,
     checked_rows,
     fill_fields,
+    read_rows,
     reads_documents,
 )
 from roxxel_curriculum._bind.inverse import occurrences
+from roxxel_curriculum._bind.masks import Masks, check_columns
 from roxxel_curriculum._bind.past import check_past
 from roxxel_curriculum._bind.progress import Progress
 from roxxel_curriculum._bind.samples import BlockCache, Location, Windows
@@ -23,7 +25,7 @@ from roxxel_curriculum._bind.sources import batch_dtype, token_range, with_block
 from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
-from roxxel_curriculum._plan.withdrawn import WithdrawnByStep, masked_steps
+from roxxel_curriculum._plan.withdrawn import masked_steps
 from roxxel_curriculum.state import state_of
 
 if TYPE_CHECKING:
@@ -73,6 +75,7 @@ class Sampler:
         seed: int,
         fields: Iterable[Field] = ("tokens",),
         check: Literal["headers", "blocks"] = "headers",
+        past: Mapping[str, Any] | None = None,
     ) -> None:
         if check not in ("headers", "blocks"):
             raise ValueError(f'check must be "headers" or "blocks", got {check!r}')
@@ -88,10 +91,13 @@ class Sampler:
         self.longest = solution.longest
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
         self.withdrawals: tuple[Withdrawal, ...] = solution.withdrawals
-        self._withdrawn = WithdrawnByStep(self.withdrawals, self.source_names)
         self._progress = Progress(solution.phases, solution.source_names)
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
+        has_mask = "loss_mask" in self.fields
+        self._masks = Masks(solution, self._readers) if has_mask else None
+        if self._masks is not None and past is not None:
+            check_columns(self._masks.digests, past)
         self._source_keys = {
             name: make_key(ARITHMETIC_VERSION, seed, name) for name in self.source_names
         }
@@ -160,17 +166,14 @@ class Sampler:
         source, start = block.rows(step)
         chosen = checked_rows(rows, source.size)
         source, start = source[chosen], start[chosen]
-        tokens = self._read(block.source_indices, source, start + first, length)
+        readers = {index: self._readers[index] for index in block.source_indices}
+        tokens = read_rows(readers, source, start + first, length, self.dtype)
         if self.fields == ("tokens",):
             return tokens
+        masks = self._masks
+        mask = masks and masks.rows(step, source, start + first, length)
         return fill_fields(
-            self.fields,
-            tokens,
-            source,
-            start,
-            self._readers,
-            self._withdrawn.at(step),
-            first_column=first,
+            self.fields, tokens, source, start, self._readers, mask, first_column=first
         )
 
     def windows(self, step: int) -> Windows:
@@ -272,6 +275,7 @@ class Sampler:
         Raises:
             IndexError: `step` is negative, or a row is outside the batch.
         """
+        masks = self._masks
         wanted: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = {}
         first = as_integer(step, "step must be an integer")
         num_steps = as_integer(n, "the number of steps must be an integer")
@@ -287,7 +291,7 @@ class Sampler:
                     wanted.setdefault((index, block.seq_len), []).append(starts)
         for (index, length), parts in wanted.items():
             documents = reads_documents(self.fields) or (
-                "loss_mask" in self.fields and index in self._withdrawn.at(stop - 1)
+                masks is not None and masks.reads_documents(stop - 1, index)
             )
             self._readers[index].will_need(
                 np.concatenate(parts), length, documents=documents
@@ -376,7 +380,8 @@ class Sampler:
         Raises:
             IndexError: The step is outside the run.
         """
-        return state_of(self._solution, self.seed, self._steps_done(step))
+        columns = {} if self._masks is None else self._masks.digests
+        return state_of(self._solution, self.seed, self._steps_done(step), columns)
 
     def check(self, state: Mapping[str, Any]) -> None:
         """Check that this sampler returns the batches that a run was trained on.
@@ -389,6 +394,8 @@ class Sampler:
                 phases.
         """
         check_past(self._solution, self.seed, state)
+        if self._masks is not None:
+            check_columns(self._masks.digests, state)
 
     @property
     def token_ranges(self) -> dict[str, tuple[int, int] | None]:
@@ -432,21 +439,3 @@ class Sampler:
         return self._blocks.at(step) or self._blocks.add(
             self.phases[self._phase_index(step)], step
         )
-
-    def _read(
-        self,
-        source_indices: tuple[int, ...],
-        source: npt.NDArray[np.int64],
-        start: npt.NDArray[np.int64],
-        length: int,
-    ) -> npt.NDArray[Any]:
-        """Return the windows of some rows; reads each source once."""
-        if len(source_indices) == 1:
-            return self._readers[source_indices[0]].read(start, length, self.dtype)
-        tokens = np.empty((start.size, length), self.dtype)
-        for index in source_indices:
-            rows = np.flatnonzero(source == index)
-            if rows.size:
-                reader = self._readers[index]
-                tokens[rows] = reader.read(start[rows], length, self.dtype)
-        return tokens

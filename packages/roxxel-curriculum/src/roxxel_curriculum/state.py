@@ -54,8 +54,13 @@ _PHASE: dict[str, type] = {
 }
 
 
-def state_of(solution: Solution, seed: int, step: int) -> dict[str, Any]:
-    """Return the state from which a run resumes at `step`, as a dict for JSON."""
+def state_of(
+    solution: Solution, seed: int, step: int, columns: Mapping[str, str]
+) -> dict[str, Any]:
+    """Return the state from which a run resumes at `step`, as a dict for JSON.
+
+    `columns` has the digests of the columns `loss_mask` that the run uses, by source.
+    """
     declaration = solution.declaration
     state: dict[str, Any] = {
         "arithmetic": ARITHMETIC_VERSION,
@@ -72,6 +77,11 @@ def state_of(solution: Solution, seed: int, step: int) -> dict[str, Any]:
                 "tokenizer": source.reader.tokenizer,
                 "spans": solution.spans[source.name].num_spans,
                 "policy": {"epochs": source.policy.epochs, "then": source.policy.then},
+                **(
+                    {"loss_mask": columns[source.name]}
+                    if source.name in columns
+                    else {}
+                ),
             }
             for source in declaration.sources
         ],

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from roxxel_format import TokenReader
 
-    from roxxel_curriculum._plan.withdrawn import DocumentSet
-
 Field: TypeAlias = Literal["tokens", "segment_ids", "positions", "source", "loss_mask"]
 
 Rows: TypeAlias = "slice | npt.ArrayLike"
@@ -79,13 +77,35 @@ def checked_columns(columns: slice | None, seq_len: int) -> tuple[int, int]:
     return start, max(0, stop - start)
 
 
+def read_rows(
+    readers: Mapping[int, TokenReader],
+    source: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+    length: int,
+    dtype: np.dtype[Any],
+) -> npt.NDArray[Any]:
+    """Return the windows of some rows; reads each source once.
+
+    `readers` has the readers of the sources of these rows, by the index of the source.
+    """
+    if len(readers) == 1:
+        [reader] = readers.values()
+        return reader.read(starts, length, dtype)
+    tokens = np.empty((starts.size, length), dtype)
+    for index, reader in readers.items():
+        rows = np.flatnonzero(source == index)
+        if rows.size:
+            tokens[rows] = reader.read(starts[rows], length, dtype)
+    return tokens
+
+
 def fill_fields(
     fields: Sequence[Field],
     tokens: npt.NDArray[Any],
     source: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
     readers: Sequence[TokenReader],
-    withdrawn: Mapping[int, DocumentSet],
+    mask: npt.NDArray[np.int32] | None,
     *,
     first_column: int = 0,
 ) -> dict[str, npt.NDArray[Any]]:
@@ -93,41 +113,19 @@ def fill_fields(
 
     `source` and `starts` hold the index of each row's source and the first token of
     each row's whole window. `tokens` begins at column `first_column` of the window.
-    `withdrawn` has the withdrawn documents by the index of their source.
+    `mask` is the field `loss_mask`, if the batch has it.
     """
     made: dict[str, npt.NDArray[Any]] = {"tokens": tokens}
     if reads_documents(fields):
         made["segment_ids"], made["positions"] = _segments(
             tokens.shape, source, starts, readers, first_column
         )
-    if "loss_mask" in fields:
-        made["loss_mask"] = _loss_mask(
-            tokens.shape, source, starts + first_column, readers, withdrawn
-        )
+    if mask is not None:
+        made["loss_mask"] = mask
     if "source" in fields:
         per_row = source.astype(np.int32)[:, None]
         made["source"] = np.repeat(per_row, tokens.shape[1], axis=1)
     return {field: made[field] for field in fields}
-
-
-def _loss_mask(
-    shape: tuple[int, ...],
-    source: npt.NDArray[np.int64],
-    starts: npt.NDArray[np.int64],
-    readers: Sequence[TokenReader],
-    withdrawn: Mapping[int, DocumentSet],
-) -> npt.NDArray[np.int32]:
-    """Return 0 for each token of a withdrawn document, else 1; int32.
-
-    `starts` holds the first token of each row.
-    """
-    mask = np.ones(shape, np.int32)
-    for row in np.flatnonzero(np.isin(source, [*withdrawn])):
-        index, start = int(source[row]), int(starts[row])
-        spans = readers[index].document_spans(start, start + shape[1])
-        is_learned = ~withdrawn[index].holds(spans[:, 0])
-        mask[row] = np.repeat(is_learned, spans[:, 2] - spans[:, 1])
-    return mask
 
 
 def _segments(

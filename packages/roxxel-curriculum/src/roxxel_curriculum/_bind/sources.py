@@ -111,6 +111,19 @@ def with_block_checks(source: Source) -> TokenReader:
     return with_check("blocks")
 
 
+def mask_column(name: str, reader: TokenReader) -> Any | None:
+    """Return the column `loss_mask` of a source, with an integer for each token."""
+    if "loss_mask" not in (_optional(reader, "columns") or ()):
+        return None
+    column = _optional(reader, "column")("loss_mask")
+    if column.per != "token" or column.dtype.kind not in "biu":
+        raise CurriculumError(
+            f"the column 'loss_mask' of source {name!r} has {column.dtype} per "
+            f"{column.per}; write an integer, 0 or 1, for each token"
+        )
+    return column
+
+
 def token_range(reader: TokenReader) -> tuple[int, int] | None:
     """Return the smallest and largest token of a source; None if not recorded."""
     return _optional(reader, "token_range_seen")

@@ -1,0 +1,107 @@
+"""A column `loss_mask` of a corpus is part of the field of this name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from roxxel_curriculum import (
+    Curriculum,
+    CurriculumError,
+    Phase,
+    StateMismatch,
+    recorded_sampler,
+)
+from roxxel_format import Roxxel
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FIELDS = ("tokens", "loss_mask")
+
+
+def corpus_of(folder: Path, mask: Any = None, **options: Any) -> Roxxel:
+    corpus = Roxxel(folder / "web_*.rox")
+    random = np.random.default_rng(0)
+    corpus.write(
+        [random.integers(0, 99, 40) for _ in range(100)],
+        dtype="uint16",
+        block_size=512,
+        max_shard_bytes=12_000,
+    )
+    if mask is not None:
+        corpus.write_column("loss_mask", mask, **options)
+    return corpus
+
+
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(step=st.integers(0, 8), documents=st.sets(st.integers(0, 99)))
+def test_a_mask_is_the_column_times_what_is_withdrawn(
+    step: int, documents: set[int], tmp_path: Path
+) -> None:
+    column = np.random.default_rng(1).integers(0, 2, 4000).astype(np.uint8)
+    corpus = Roxxel(tmp_path / "web_*.rox")
+    if not (tmp_path / "web_manifest.json").exists():
+        corpus = corpus_of(tmp_path, column)
+    curriculum = Curriculum(corpus, [Phase(9, 4, 65)], without={"self": documents})
+    sampler = curriculum.sampler(1, fields=FIELDS, check="blocks")
+
+    mask = sampler.batch(step)["loss_mask"]
+
+    windows = sampler.windows(step)
+    for row, start in enumerate(windows.start.tolist()):
+        expected = [
+            int(column[at]) if at // 40 not in documents else 0
+            for at in range(start, start + 65)
+        ]
+        assert mask[row].tolist() == expected
+    part = sampler.rows(step, [2], slice(5, 30))["loss_mask"]
+    assert np.array_equal(part, mask[2:3, 5:30])
+
+
+def test_a_state_records_the_column_that_a_run_uses(tmp_path: Path) -> None:
+    mask = np.ones(4000, np.uint8)
+    corpus = corpus_of(tmp_path, mask)
+    phases = [Phase(9, 4, 65)]
+    plain = Curriculum(corpus, phases).sampler(1)
+    state = Curriculum(corpus, phases).sampler(1, fields=FIELDS).state(5)
+    assert "loss_mask" not in plain.state(5)["sources"][0]
+    assert recorded_sampler(state, {"self": corpus}, FIELDS).total_steps == 5
+
+    mask[0] = 0
+    corpus.write_column("loss_mask", mask, exist="replace")
+
+    with pytest.raises(StateMismatch, match="column 'loss_mask' of source 'self' had"):
+        Curriculum(corpus, phases).sampler(1, state, fields=FIELDS)
+    with pytest.raises(StateMismatch, match="column 'loss_mask' of source 'self' had"):
+        recorded_sampler(state, {"self": corpus}, FIELDS)
+    other = Curriculum(corpus, phases).sampler(1, fields=FIELDS)
+    with pytest.raises(StateMismatch, match="column 'loss_mask' of source 'self' had"):
+        other.check(state)
+    # Tokens do not depend on the column, and a run may begin to use it.
+    Curriculum(corpus, phases).sampler(1, state).check(state)
+    Curriculum(corpus, phases).sampler(1, plain.state(5), fields=FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("values", "options"),
+    [
+        (np.ones(4000, np.float32), {}),
+        (np.ones(100, np.uint8), {"per": "document"}),
+    ],
+)
+def test_a_column_that_is_no_mask_is_one_sentence(
+    values: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    corpus = corpus_of(tmp_path, values, **options)
+    curriculum = Curriculum(corpus, [Phase(9, 4, 65)])
+
+    with pytest.raises(CurriculumError, match="write an integer, 0 or 1, for each"):
+        curriculum.sampler(1, fields=FIELDS)
