@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel.cli._plan import planned
-from roxxel.cli._words import CONFIG_EXAMPLE, at_least_1, say
+from roxxel.cli._words import (
+    CONFIG_EXAMPLE,
+    add_config_arguments,
+    at_least_1,
+    say,
+)
 from roxxel.config import ConfigError, RunConfig, config_text, load_config
 from roxxel.run_files import CHECKPOINTS, RunFolderError, read_rows
 
@@ -43,7 +48,7 @@ _NUM_LAST_LINES = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+    add_config_arguments(parser)
     parser.add_argument(
         "--steps",
         type=at_least_1,
@@ -75,7 +80,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Drill a config; raise RunFolderError if the two runs differ."""
-    config, total_steps = _shortened(load_config(options.config), options.steps)
+    config, total_steps = _shortened(
+        load_config(options.config, options.set), options.steps
+    )
     seed = random.randrange(10**6) if options.seed is None else options.seed
     scratch = _new_folder(options.scratch)
     drill = _Drill(config, total_steps, options.processes, scratch)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel.cli._words import CONFIG_EXAMPLE
+from roxxel.cli._words import CONFIG_EXAMPLE, add_config_arguments
 from roxxel.config import (
     ConfigError,
     RunConfig,
@@ -34,7 +34,7 @@ EPILOG = CONFIG_EXAMPLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+    add_config_arguments(parser)
     parser.add_argument(
         "--diff",
         type=Path,
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the plan of a config, or its differences from another plan."""
-    config = load_config(options.config)
+    config = load_config(options.config, options.set)
     folder = config.run_folder
     is_diff = options.diff is not None
     other, other_folder = _other(options.diff) if is_diff else (config, folder)

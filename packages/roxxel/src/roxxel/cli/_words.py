@@ -6,6 +6,7 @@ import argparse
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +34,21 @@ def at_least_1(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
     return int(text)
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a config file and `--set`, which `load_config` reads."""
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=(
+            "replace a value of CONFIG, such as trainer.log_every=1, phases.0.steps=20 "
+            "or save_path=runs/b; repeatable. Paths are relative to CONFIG"
+        ),
+    )
 
 
 class ShownProgress:

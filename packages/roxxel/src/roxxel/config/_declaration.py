@@ -122,6 +122,8 @@ class RunConfig:
             held-out loss.
         cache: Folder for copies of the corpora in buckets; None for no copies.
         cache_bytes: Maximum size of this folder; see `Roxxel`.
+        changes: Changes of the file, such as `"trainer.log_every=1"`, that the other
+            attributes include.
 
     >>> from roxxel.config import parse_config
     >>> toml = '''
@@ -147,6 +149,7 @@ class RunConfig:
     eval: EvalConfig | Mapping[str, EvalConfig] | None = None
     cache: str | None = None
     cache_bytes: int | None = None
+    changes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def held_out(self) -> dict[str, EvalConfig]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Schedule, schedule_from
 
+from roxxel.config._changes import changed
 from roxxel.config._declaration import (
     ConfigError,
     EvalConfig,
@@ -186,8 +187,15 @@ _OF_THE_TRAINER = {
 _OF_THE_TOP = dict.fromkeys(_TOP, "write it above the first [table] of the file")
 
 
-def load_config(path: str | os.PathLike[str]) -> RunConfig:
+def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> RunConfig:
     """Read a config file.
+
+    Args:
+        path: The file.
+        changes: Values that replace or add to the values of the file, each as
+            `"trainer.log_every=1"`: a dotted key and a TOML value. Text that is not
+            TOML is a string. An integer in the key selects an entry of an array, as in
+            `"phases.0.steps=20"`. Paths are relative to the file.
 
     Raises:
         OSError: The file cannot be read.
@@ -205,29 +213,57 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
         inside = file / "config.toml"
         hint = f"give {inside}" if inside.is_file() else "give a config file"
         raise ConfigError(f"{file}: is a folder; {hint}") from error
-    return parse_config(content, file)
+    return parse_config(content, file, changes)
 
 
-def parse_config(content: str, file: str | os.PathLike[str]) -> RunConfig:
+def parse_config(
+    content: str, file: str | os.PathLike[str], changes: Sequence[str] = ()
+) -> RunConfig:
     """Parse the TOML text of a config file.
 
     Args:
         content: TOML.
         file: Path of the file, which need not exist. Its folder is the base of relative
             paths in `content`.
+        changes: As in `load_config`.
 
     Raises:
         ConfigError: As in `load_config`.
     """
     file = Path(file)
     try:
-        return _config(tomllib.loads(content), file)
+        table = tomllib.loads(content)
+        return _changed_config(table, file, tuple(changes))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: not TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{file}: its values are nested too deeply") from error
+
+
+def _changed_config(
+    table: Mapping[str, Any], file: Path, changes: tuple[str, ...]
+) -> RunConfig:
+    """Return a config with changes; an error names the changes that cause the error."""
+    config, error = _attempt(table, file, changes)
+    if config is not None:
+        return config
+    others = [changes[:n] + changes[n + 1 :] for n in range(len(changes))]
+    causes = [
+        f"--set {change}: "
+        for change, other in zip(changes, others, strict=True)
+        if str(_attempt(table, file, other)[1]) != str(error)
+    ]
+    raise ConfigError(f"{file}: {''.join(causes)}{error}") from error
+
+
+def _attempt(
+    table: Mapping[str, Any], file: Path, changes: tuple[str, ...]
+) -> tuple[RunConfig | None, Exception | None]:
+    """Return the config of a table with changes, or the error."""
+    try:
+        return replace(_config(changed(table, changes), file), changes=changes), None
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{file}: {error}") from error
+        return None, error
 
 
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
