@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import re
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -503,6 +505,34 @@ def test_a_long_line_keeps_its_ends_extremes_and_a_gap(
         finite = [value for value in values if value is not None]
         assert min(thin.finite) == min(finite)
         assert max(thin.finite) == max(finite)
+
+
+def test_areas_of_a_long_run_have_the_same_steps_whatever_the_counts(
+    tmp_path: Path,
+) -> None:
+    """Counts that fall are damage, which must not keep the page from being made."""
+    rows = [
+        train_row(step, tokens_by_source={"self": step % 7, "code": step % 5})
+        for step in range(NUM_ROWS)
+    ]
+
+    facts, _ = facts_and_page(write_run(tmp_path / "run", rows))
+
+    first, second = facts.tokens_by_source.values()
+    assert first.x == second.x
+    assert len(first.x) <= 800
+
+
+def test_tokens_at_every_row_are_found_in_one_pass(tmp_path: Path) -> None:
+    """A count of calls, since a test of the time would depend on the machine."""
+    rows = [train_row(step) for step in range(1, 9)]
+    run = write_run(tmp_path / "run", rows)
+
+    with mock.patch.object(np, "interp", wraps=np.interp) as interp:
+        facts = read_facts(run)
+
+    assert facts.train_by_tokens["loss"].x == [16 * step for step in range(1, 9)]
+    assert interp.call_count <= 2
 
 
 numbers = st.floats(-1e12, 1e12) | st.floats(1e-9, 1e-3)

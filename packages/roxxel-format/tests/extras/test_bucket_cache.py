@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import pickle
@@ -216,6 +217,7 @@ def test_a_lack_of_descriptors_removes_no_copy(
     filled(tmp_path).close()
     corpus = Roxxel(URL, cache=tmp_path)
     assert state_of(corpus) == "complete"
+    gc.collect()  # A corpus of another test would give its descriptors away.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     taken: list[int] = []

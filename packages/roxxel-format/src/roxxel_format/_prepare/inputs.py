@@ -1,4 +1,4 @@
-"""Read documents from files of text, JSON lines, numpy arrays or Parquet."""
+"""Read documents from files of text, JSON lines, numpy arrays, Parquet and others."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from roxxel_format._prepare.input_file import (
     opened,
     reason,
 )
+from roxxel_format._prepare.tables import record_batches, token_documents
 from roxxel_format._read.foreign_files import (
     check_not_negative,
     is_roxxel02,
@@ -37,6 +38,8 @@ _BY_SUFFIX = {
     ".npy": "npy",
     ".parquet": "parquet",
     ".rox": "roxxel02",
+    ".ds": "ds",
+    ".arrow": "arrow",
 }
 
 
@@ -80,12 +83,14 @@ def documents_in(
             a document. `jsonl`: each line is a JSON string, a list of tokens, or an
             object with one of these in `field`. `npy`: a flat array is one document;
             each row of a 2-D array is a document. `parquet`: each value of a column,
-            a text or a list of tokens, is a document. `roxxel02`: a shard of the first
+            a text or a list of tokens, is a document; `arrow`: also. `ds`: tokens of
+            datatrove, with `.index` beside the file. `roxxel02`: a shard of the first
             Roxxel is one document. None: inferred from the name.
-        field: Key of the document in JSON objects, or name of the Parquet column.
+        field: Key of the document in JSON objects, or name of the column.
         old_dtype: Item type of shards of the first Roxxel that do not record one.
         span: A part of an uncompressed file: the lines that begin in the bytes
-            `[start, stop)`, or the row groups `[start, stop)` of `parquet`.
+            `[start, stop)`, the row groups of `parquet`, the record batches of
+            `arrow`, or the documents of `ds`.
         yields_errors: Yield the InputError of a single line or row in its place,
             instead of raising it.
 
@@ -184,14 +189,7 @@ def _parquet_rows(
         names = list(table.schema_arrow.names)
     except Exception as error:  # pyarrow raises exceptions of many types
         raise _not_parquet(path, error) from error
-    number = names.count(field)
-    if number != 1:
-        problem = _lacks("column", field, names)
-        if number:
-            problem = f"has {number} columns {field!r}"
-        raise InputError(
-            f"{path}: {problem}; pass the column of the documents as --field"
-        )
+    _check_column(path, names, field)
     groups = range(*span) if span else range(table.metadata.num_row_groups)
     first, stop = (
         sum(table.metadata.row_group(each).num_rows for each in range(end))
@@ -202,6 +200,35 @@ def _parquet_rows(
         for value in column:
             yield _tried(column_document, path, row, value)
             row += 1
+
+
+def _check_column(path: str, names: Sequence[str], field: str) -> None:
+    number = names.count(field)
+    if number != 1:
+        problem = _lacks("column", field, names)
+        if number:
+            problem = f"has {number} columns {field!r}"
+        raise InputError(
+            f"{path}: {problem}; pass the column of the documents as --field"
+        )
+
+
+def _arrow_rows(
+    path: str, file: BinaryIO, field: str, span: Span | None
+) -> Iterator[object]:
+    row = 0
+    for number, batch in enumerate(record_batches(path, file)):
+        if span is None or span[0] <= number < span[1]:
+            _check_column(path, batch.schema.names, field)
+            for at, value in enumerate(batch.column(field), row):
+                yield _tried(column_document, path, at, value)
+        row += batch.num_rows
+
+
+def _token_file(
+    path: str, file: BinaryIO, _field: str, span: Span | None
+) -> Iterator[object]:
+    return token_documents(path, file, span)
 
 
 def _columns(
@@ -398,5 +425,7 @@ _READERS: dict[str, Callable[[str, BinaryIO, str, Span | None], Iterator[object]
     "jsonl": _json_lines,
     "npy": _array_rows,
     "parquet": _parquet_rows,
+    "arrow": _arrow_rows,
+    "ds": _token_file,
 }
 FORMATS = (*_READERS, "roxxel02")

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_format._prepare.tables import files_of_dataset, without_side_files
 from roxxel_format._store.corpus_name import visible
 
 if TYPE_CHECKING:
@@ -16,11 +17,18 @@ if TYPE_CHECKING:
 def expanded(paths: Sequence[str]) -> list[str]:
     """Return the files of paths, patterns and folders, in natural order for each.
 
-    A folder means its visible files, and those of the folders in it.
+    A folder means its visible files, and those of the folders in it. A folder that
+    `datasets` saved means its Arrow files. The files beside a `.ds` file, such as its
+    index, are left out.
     """
     found: list[str] = []
     for path in paths:
+        dataset = None
         if path != "-" and Path(path).is_dir():
+            dataset = files_of_dataset(Path(path))
+        if dataset is not None:
+            files, what = dataset, f"{path}: the dataset has no rows"
+        elif path != "-" and Path(path).is_dir():
             inside = visible(each for each in Path(path).rglob("*") if each.is_file())
             is_hidden = [
                 any(part[0] == "." for part in Path(each).relative_to(path).parts)
@@ -38,4 +46,4 @@ def expanded(paths: Sequence[str]) -> list[str]:
         if not files:
             raise FileNotFoundError(f"{what}; check the path")
         found += files
-    return found
+    return without_side_files(found)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Span: TypeAlias = tuple[int, int]
-"""A part of a file: `[start, stop)` in bytes, or in row groups of Parquet."""
+"""A part of a file, `[start, stop)`: bytes, row groups of Parquet, record batches of
+Arrow, or documents of `.ds`."""
 
 
 @dataclass(frozen=True, slots=True)

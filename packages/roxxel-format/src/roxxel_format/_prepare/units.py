@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.input_file import opened
 from roxxel_format._prepare.inputs import format_of, parquet_table
+from roxxel_format._prepare.tables import divided_batches, divided_tokens
 from roxxel_format._prepare.unit import Part, Unit
 
 if TYPE_CHECKING:
@@ -56,13 +57,18 @@ def _divided(path: str, form: str | None, num_bytes: int, least: int) -> list[Sp
     """Divide a file into parts of about `least` bytes; return [] for one part.
 
     `num_bytes` is the size of the file. Only lines and JSON lines that are not
-    compressed, and Parquet, can be divided.
+    compressed, Parquet, Arrow and `.ds` can be divided.
     """
     form, count = form or format_of(path), num_bytes // max(1, least)
     if count < 2 or path.endswith((".gz", ".zst")):
         return []
     if form == "parquet":
         return _divided_rows(path, least)
+    if form == "ds":
+        return divided_tokens(path, num_bytes, least)
+    if form == "arrow":
+        with opened(path) as file:
+            return divided_batches(path, file, least)
     if form not in ("lines", "jsonl"):
         return []
     ends = [number * num_bytes // count for number in range(count + 1)]

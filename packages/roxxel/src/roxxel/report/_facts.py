@@ -10,7 +10,7 @@ import numpy as np
 from roxxel_ckpt import best_rule
 
 from roxxel.report._phases import PhaseFacts, trained_phases
-from roxxel.report._series import Series, thinned
+from roxxel.report._series import Series, at, points_to_draw, thinned
 from roxxel.report._spikes import Spike, find_spikes
 from roxxel.run_files import (
     CHECKPOINTS,
@@ -282,18 +282,26 @@ def _over_tokens(rows: Rows, train: Rows) -> dict[str, Series]:
     tokens = [0, *(row["tokens"] for row in counted)]
     # All steps of a phase read the same number of tokens, so interpolation is exact
     # unless a phase begins between two rows.
-    found = (
-        {**row, "step": round(float(np.interp(row["step"], steps, tokens)))}
-        for row in rows
-    )
-    return _columns(found)
+    found = np.interp([row["step"] for row in rows], steps, tokens)
+    pairs = zip(rows, found.tolist(), strict=True)
+    return _columns({**row, "step": round(count)} for row, count in pairs)
 
 
 def _tokens_columns(train: Rows) -> dict[str, Series]:
     """Return the cumulative tokens by source; all series have the same steps."""
-    counts = [(row["step"], row.get("tokens_by_source", {})) for row in train]
-    names = {name: 0 for _, found in counts for name in found}
-    return _columns({"step": step, **names, **found} for step, found in counts)
+    counts: list[tuple[int, dict[str, int]]] = [
+        (row["step"], row.get("tokens_by_source", {})) for row in train
+    ]
+    steps = [step for step, _ in counts]
+    names = dict.fromkeys(name for _, found in counts for name in found)
+    total = Series(steps, [float(sum(found.values())) for _, found in counts])
+    kept = points_to_draw(total)
+    return {
+        name: at(
+            Series(steps, [float(found.get(name, 0)) for _, found in counts]), kept
+        )
+        for name in names
+    }
 
 
 def _shares(train: Rows, field: str) -> dict[str, Series]:

@@ -36,9 +36,19 @@ def thinned(series: Series) -> Series:
     The result keeps both ends and, from each group of neighbouring points, the minimum
     and the maximum, or one gap and the minimum. A spike of one step stays visible.
     """
+    return at(series, points_to_draw(series))
+
+
+def at(series: Series, indices: list[int]) -> Series:
+    """Return the points of a series with these indices."""
+    return Series([series.x[i] for i in indices], [series.values[i] for i in indices])
+
+
+def points_to_draw(series: Series) -> list[int]:
+    """Return the indices of the points that `thinned` keeps."""
     count = len(series.x)
     if count <= _MOST_POINTS:
-        return series
+        return list(range(count))
     size = -(-count // (_MOST_POINTS // 2 - 1))
     kept = {0, count - 1}
     for start in range(0, count, size):
@@ -49,5 +59,4 @@ def thinned(series: Series) -> Series:
         if values:
             ordered = sorted(values, key=lambda i: series.values[i] or 0.0)
             kept.update(ordered[:1] if gaps else (ordered[0], ordered[-1]))
-    chosen = sorted(kept)
-    return Series([series.x[i] for i in chosen], [series.values[i] for i in chosen])
+    return sorted(kept)

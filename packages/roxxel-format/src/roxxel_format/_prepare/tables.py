@@ -1,0 +1,172 @@
+"""Read documents from files of other programs: `.ds` of datatrove, Arrow of `datasets`.
+
+Both formats are divided without reading their documents: `.ds` by its index, Arrow by
+its record batches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from roxxel_format._prepare.input_file import InputError, as_seekable, library, reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from roxxel_format._prepare.unit import Span
+
+_ITEM_SIZES = (2, 4)
+_RUN_BYTES = 1 << 24
+_SIDE_FILES = (".index", ".metadata", ".loss")
+_ARROW_FILE = b"ARROW1"
+_ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+def without_side_files(paths: list[str]) -> list[str]:
+    """Return the files without those that only describe a `.ds` file among them."""
+    tokens = {path for path in paths if path.endswith(".ds")}
+    side = {path + suffix for path in tokens for suffix in _SIDE_FILES}
+    return [path for path in paths if path not in side]
+
+
+def files_of_dataset(folder: Path) -> list[str] | None:
+    """Return the Arrow files of a folder that `datasets` saved; None for others.
+
+    Raises:
+        InputError: The folder holds several splits, or its list of files is damaged.
+    """
+    if (folder / "dataset_dict.json").is_file():
+        raise InputError(
+            f"{folder}: holds the splits of a DatasetDict; pass the folder of one "
+            "split, or of several"
+        )
+    state = folder / "state.json"
+    if not state.is_file() or not (folder / "dataset_info.json").is_file():
+        return None
+    try:
+        table = json.loads(state.read_bytes())
+        names = [str(each["filename"]) for each in table["_data_files"]]
+        mapped = table.get("_indices_data_files")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{state}: does not list the files of a dataset ({reason(error)}); save "
+            "the dataset again"
+        ) from error
+    if mapped:
+        raise InputError(
+            f"{folder}: its rows are chosen by a file of indices; call "
+            "flatten_indices() on the dataset and save it again"
+        )
+    return [str(folder / name) for name in names]
+
+
+def token_documents(path: str, file: BinaryIO, span: Span | None) -> Iterator[object]:
+    """Yield the documents of a `.ds` file: `[start, stop)` of them with a span."""
+    ends = token_ends(path)
+    file = as_seekable(file)
+    num_bytes = file.seek(0, os.SEEK_END)
+    num_tokens = int(ends[-1]) if ends.size else 0
+    item_size = num_bytes // num_tokens if num_tokens else _ITEM_SIZES[0]
+    if num_bytes != num_tokens * item_size or item_size not in _ITEM_SIZES:
+        raise InputError(
+            f"{path}: has {num_bytes} bytes, but its index declares {num_tokens} "
+            "tokens of 2 or 4 bytes; the file or its index is damaged, so copy both "
+            "again"
+        )
+    first, last = span or (0, ends.size)
+    start = int(ends[first - 1]) if first else 0
+    file.seek(start * item_size)
+    most = _RUN_BYTES // item_size
+    while first < last:
+        until = max(first + 1, int(np.searchsorted(ends, start + most, "right")))
+        until = min(until, last)
+        stop = int(ends[until - 1])
+        data = file.read((stop - start) * item_size)
+        tokens = np.frombuffer(data, f"<u{item_size}")
+        if tokens.size != stop - start:
+            raise InputError(f"{path}: was truncated while it was read; copy it again")
+        yield from np.split(tokens, ends[first : until - 1] - start)
+        first, start = until, stop
+
+
+def token_ends(path: str) -> npt.NDArray[np.int64]:
+    """Return the end of each document of a `.ds` file, from its index."""
+    index = Path(path + ".index")
+    try:
+        data = index.read_bytes()
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path}: has no {index.name} beside it, which says where documents end; "
+            "copy it too, or rename the file to .bin and read it with "
+            "roxxel_format.foreign.FlatTokens"
+        ) from error
+    ends = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
+    is_rising = bool((np.diff(ends, prepend=0) >= 0).all())
+    if len(data) % 8 or not is_rising:
+        raise InputError(
+            f"{index}: is not an index of rising 8-byte numbers ({len(data)} bytes); "
+            "copy it again"
+        )
+    return ends
+
+
+def divided_tokens(path: str, num_bytes: int, least: int) -> list[Span]:
+    """Divide a `.ds` file into ranges of documents of about `least` bytes."""
+    ends = token_ends(path)
+    count = num_bytes // max(1, least)
+    if count < 2 or not ends.size:
+        return []
+    marks = [int(ends[-1]) * number // count for number in range(1, count)]
+    cuts = np.unique([0, *np.searchsorted(ends, marks), ends.size]).tolist()
+    return list(pairwise(cuts))
+
+
+def record_batches(path: str, file: BinaryIO) -> Iterator[Any]:
+    """Yield the record batches of an Arrow file or stream."""
+    arrow = library("pyarrow", "parquet", path)
+    seekable = as_seekable(file)
+    is_file = seekable.read(len(_ARROW_FILE)) == _ARROW_FILE
+    seekable.seek(-min(len(_ARROW_END), seekable.seek(0, os.SEEK_END)), os.SEEK_END)
+    if not is_file and seekable.read() != _ARROW_END:
+        raise InputError(
+            f"{path}: does not end as an Arrow file or stream does; it was probably "
+            "truncated, so copy it again or make it again"
+        )
+    seekable.seek(0)
+    try:
+        is_plain = getattr(file, "name", None) == path
+        source = arrow.memory_map(path) if is_plain else seekable
+        if is_file:
+            reader = arrow.ipc.open_file(source)
+            yield from map(reader.get_batch, range(reader.num_record_batches))
+        else:
+            yield from arrow.ipc.open_stream(source)
+    except (GeneratorExit, InputError):
+        raise
+    except Exception as error:  # pyarrow raises exceptions of many types
+        raise InputError(
+            f"{path}: not an Arrow file, or a damaged one ({reason(error)}); copy it "
+            "again or make it again"
+        ) from error
+
+
+def divided_batches(path: str, file: BinaryIO, least: int) -> list[Span]:
+    """Divide an Arrow file into ranges of record batches of at least `least` bytes."""
+    spans: list[Span] = []
+    start = size = stop = 0
+    for stop, batch in enumerate(record_batches(path, file), 1):
+        size += batch.nbytes
+        if size >= least:
+            spans.append((start, stop))
+            start, size = stop, 0
+    if size:
+        spans.append((start, stop))
+    return spans if len(spans) > 1 else []
