@@ -126,6 +126,6 @@ def test_a_plan_takes_changes(
     assert main(["plan", str(config), "--json", "--set", "phases.-1.steps=3"]) == 0
 
     plan: dict[str, Any] = json.loads(capsys.readouterr().out)
-    assert plan["phases"][-1]["stop"] == 7
+    assert plan["phases"][-1]["steps"] == 3
     assert main(["plan", str(config), "--set", "phases.1.stps=3"]) == 1
     assert "--set phases.1.stps=3: " in capsys.readouterr().err

@@ -35,13 +35,15 @@ def _parsed(change: str) -> tuple[list[str], Any]:
             f"{change!r} is not KEY=VALUE; write for example trainer.log_every=1"
         )
     keys: list[str] = []
-    while isinstance(nested, dict):
-        [(name, nested)] = cast("dict[str, Any]", nested).items()
+    inner: Any = nested
+    while isinstance(inner, dict):
+        [(name, inner)] = cast("dict[str, Any]", inner).items()
         keys.append(name)
     found = _toml(f"value = {text}")
-    # A value of several lines could hold further keys, which are not its value.
-    is_toml = found is not None and len(found) == 1
-    return keys, found["value"] if is_toml else text
+    # A text of several lines could hold further keys, which are not part of the value.
+    if found is None or len(found) > 1:
+        return keys, text
+    return keys, found["value"]
 
 
 def _with(inside: Any, keys: Sequence[str], value: Any, change: str) -> Any:
