@@ -121,8 +121,16 @@ class TrainConfig:
             is kept besides the newest ones. By default a resumed run uses the metric
             that its checkpoints record. A new run uses `"eval_loss"`, or without
             held-out data the mean training loss since the last checkpoint.
-        init_from: Folder of a run or of checkpoints. A new run starts with the newest
-            weights in this folder; a run that has a checkpoint ignores the folder.
+        init_from: A checkpoint of another run: the folder of the run for the newest
+            one, such as `"runs/a"`, `"runs/a@100"` for step 100, the folder of the
+            checkpoints or of one step, or a URL. A new run starts at step 0 with the
+            weights of this checkpoint; a run that has a checkpoint ignores `init_from`.
+        branch_from: A checkpoint of another run, named as for `init_from`. A new run
+            continues from the whole state: model, optimizer, random streams, step and
+            data order. The curriculum may differ in steps after the checkpoint, as
+            after an edit of one run. The new run saves this state at once, and from
+            then on does not need the other run; a run that has a checkpoint ignores
+            `branch_from`.
         profile: Steps `(start, stop)` whose JAX trace is written to `profile/`.
         hang_after_s: Time limit of a step in seconds; compiling and evaluating do not
             count. If a step exceeds the limit, the trainer logs the stacks of all
@@ -169,6 +177,7 @@ class TrainConfig:
     eval_curriculum: Curriculum | Mapping[str, Curriculum] | None = None
     best_metric: str | None = None
     init_from: str | os.PathLike[str] | None = None
+    branch_from: str | os.PathLike[str] | None = None
     profile: tuple[int, int] | None = None
     hang_after_s: float | None = 1800.0
     flops_per_token: float | None = None
@@ -197,6 +206,11 @@ class TrainConfig:
                 )
 
         _check_held_out(self.eval_curriculum)
+        if self.init_from is not None and self.branch_from is not None:
+            raise ValueError(
+                "init_from and branch_from are both given; give init_from for the "
+                "weights alone, or branch_from for the whole state"
+            )
 
     @property
     def held_out(self) -> dict[str, Curriculum]:

@@ -115,6 +115,7 @@ class Trainer:
                 "sharding": [*mesh, config.model_sharding],
                 "save_path or checkpointer": writes,
                 "init_from": config.init_from is not None,
+                "branch_from": config.branch_from is not None,
             }
             check_same("construction of the trainer", settings, config.timeout)
 
@@ -123,7 +124,7 @@ class Trainer:
                 config.model, config.optimizer, layout, compare
             )
 
-        # The state to start from: a checkpoint of this run, or weights of another run.
+        # The state to start from: a checkpoint of this run, or of another run.
         state = RunState(config, self.curriculum, self.model, self.optimizer, folder)
         sampler = state.sampler
         self.seed = sampler.seed
@@ -132,9 +133,8 @@ class Trainer:
         traced = checked_steps(
             config.profile, sampler.total_steps, has_folder=folder is not None
         )
-        if config.init_from is not None:
-            with instead_of_set_mesh(layout.mesh):
-                state.load_weights(config.init_from)
+        with instead_of_set_mesh(layout.mesh):
+            state.load_origin()
 
         # Tracing the programs for every phase makes a wrong loss_fn fail here.
         graphdef = nnx.graphdef((self.model, self.optimizer))
@@ -272,6 +272,7 @@ class Trainer:
     def _train(self) -> None:
         """Make the remaining updates, with their evaluations and checkpoints."""
         session, state = self._session, self._session.state
+        session.save_branch()
         if state.is_evaluation_due:
             session.evaluate()
             session.act()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from roxxel_curriculum import MixPlan, Plan, Sampler
 
     from roxxel_train._log.logger import Logger
+    from roxxel_train._run.origin import Origin
 
 Planned = tuple[int, str]
 """A number of updates, and a line that is due when these updates are done."""
@@ -100,17 +101,18 @@ class RunSummary:
 
 
 def opening(
-    sampler: Sampler, plan: Plan, step: int, weights_from: Mapping[str, Any] | None
+    sampler: Sampler, plan: Plan, step: int, origin: Origin | None
 ) -> Iterator[str]:
     """Yield the first lines of a run, which starts or resumes after `step` updates.
 
-    `weights_from` has path and step of the checkpoint that gave a new run its weights.
+    `origin` is the checkpoint of another run from which this run starts.
     """
     total = plan.total_steps
+    first = origin.step if origin is not None and origin.is_branch else 0
     if step == total:
         yield f"already complete: {_all_done(plan)}"
         return
-    if step:
+    if step > first:
         yield f"resumed from step {step} of {total}"
     else:
         phases = len({phase.index for phase in plan.phases})
@@ -118,9 +120,9 @@ def opening(
     yield _epochs(sampler, plan, step)
     if plan.ended is not None:
         yield f"ends early: {plan.ended}"
-    if not step and weights_from is not None:
-        at, path = weights_from["step"], weights_from["path"]
-        yield f"begins with the weights of step {at} of {path}"
+    if step == first and origin is not None:
+        what = "as a branch" if origin.is_branch else "with the weights"
+        yield f"begins {what} of step {origin.step} of {origin.record['path']}"
 
 
 def uploads(folder: Path, url: Path | str) -> str:
