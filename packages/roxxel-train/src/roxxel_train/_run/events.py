@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from roxxel_curriculum import MixPlan, Plan, Sampler
 
     from roxxel_train._log.logger import Logger
-    from roxxel_train._run.origin import Origin
 
 Planned = tuple[int, str]
 """A number of updates, and a line that is due when these updates are done."""
@@ -101,14 +100,18 @@ class RunSummary:
 
 
 def opening(
-    sampler: Sampler, plan: Plan, step: int, origin: Origin | None
+    sampler: Sampler,
+    plan: Plan,
+    step: int,
+    first: int,
+    origin: Mapping[str, Any] | None,
 ) -> Iterator[str]:
     """Yield the first lines of a run, which starts or resumes after `step` updates.
 
-    `origin` is the checkpoint of another run from which this run starts.
+    `origin` has path and step of the checkpoint of another run from which this run
+    starts. `first` is this step if the run is a branch, else 0.
     """
     total = plan.total_steps
-    first = origin.step if origin is not None and origin.is_branch else 0
     if step == total:
         yield f"already complete: {_all_done(plan)}"
         return
@@ -121,8 +124,8 @@ def opening(
     if plan.ended is not None:
         yield f"ends early: {plan.ended}"
     if step == first and origin is not None:
-        what = "as a branch" if origin.is_branch else "with the weights"
-        yield f"begins {what} of step {origin.step} of {origin.record['path']}"
+        what = "as a branch" if first else "with the weights"
+        yield f"begins {what} of step {origin['step']} of {origin['path']}"
 
 
 def uploads(folder: Path, url: Path | str) -> str:

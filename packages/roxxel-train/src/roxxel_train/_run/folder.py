@@ -26,8 +26,8 @@ from roxxel_ckpt import (
 
 from roxxel_train._log.files import METRICS_FILE, check_writable
 from roxxel_train._run.data import DATA, read_data_record
-from roxxel_train._run.mirror import CHECKPOINTS, RECORD, Mirror, fetch_run, locked
-from roxxel_train._run.reference import Reference, parse_reference
+from roxxel_train._run.mirror import RECORD, Mirror, fetch_run, locked
+from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:

@@ -17,14 +17,11 @@ from roxxel_ckpt import Checkpointer, CheckpointMismatchError
 from roxxel_train._log.files import is_url
 from roxxel_train._log.logger import collected_warnings
 from roxxel_train._run.folder import run_id
-from roxxel_train._run.mirror import CHECKPOINTS
-from roxxel_train._run.reference import Reference, parse_reference
+from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from roxxel_train.config import TrainConfig
 
 
 _INNER = f"/{CHECKPOINTS}"
@@ -132,15 +129,17 @@ class Origin:
 
 
 def find_origin(
-    config: TrainConfig,
+    options: Mapping[str, str | os.PathLike[str] | None],
     record: Mapping[str, Any] | None,
     model: nnx.Module,
     optimizer: nnx.Optimizer[Any],
+    timeout_s: float,
 ) -> Origin | None:
     """Return the checkpoint from which a run without a checkpoint starts, if any.
 
-    `record` is the content of `run.json`, None before the first start. A branch that
-    has recorded its parent starts from this checkpoint again.
+    `options` has `init_from` and `branch_from` of the trainer. `record` is the content
+    of `run.json`, None before the first start. A branch that has recorded its parent
+    starts from this checkpoint again.
 
     Raises:
         RunMismatchError: The checkpoint has changed since the branch began.
@@ -148,17 +147,16 @@ def find_origin(
     begun = (record or {}).get("branch_from")
     if begun is not None:
         given = f"{begun['path']}@{begun['step']}"
-        origin = Origin("branch_from", given, model, optimizer, config.timeout)
+        origin = Origin("branch_from", given, model, optimizer, timeout_s)
         if origin.record["digest"] != begun["digest"]:
             raise RunMismatchError(
                 f"{origin}: was replaced after this run branched from it; "
                 "give another save_path to branch again"
             )
         return origin
-    for option in ("branch_from", "init_from"):
-        given = getattr(config, option)
+    for option, given in options.items():
         if given is not None and (record is None or option == "init_from"):
-            return Origin(option, given, model, optimizer, config.timeout)
+            return Origin(option, given, model, optimizer, timeout_s)
     return None
 
 
@@ -179,12 +177,5 @@ def _located(found: Reference, model: nnx.Module) -> tuple[Path | str, int | Non
     path, step = found.path, found.step
     if isinstance(path, Path):
         return found.checkpoints.absolute(), step
-    url = path.rstrip("/")
-    inner = url + _INNER
-    if Checkpointer(inner, model).steps():
-        return inner, step
-    parent, _, name = url.rpartition("/")
-    is_step = step is None and name.isdecimal()
-    if is_step and int(name) in Checkpointer(parent, model).steps():
-        return parent, int(name)
-    return url, step
+    inner = path + _INNER
+    return inner if Checkpointer(inner, model).steps() else path, step

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from roxxel_train._run.mirror import CHECKPOINTS
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class Reference:
 def parse_reference(text: str) -> Reference:
     """Return the folder and the step that a text names.
 
-    The text is a path or URL of a run, of its folder `checkpoints`, or on a disk of a
-    step in this folder; `@STEP` after a run or a folder of checkpoints names a step. An
-    existing folder whose own name ends in `@STEP` is that folder.
+    The text is a path or URL of a run, of its folder `checkpoints`, or of a step in
+    this folder; `@STEP` after a run or a folder of checkpoints names a step. An
+    existing folder on a disk whose own name ends in `@STEP` is that folder.
 
     Raises:
         ValueError: The text names a step twice.
@@ -45,16 +45,19 @@ def parse_reference(text: str) -> Reference:
     step: int | None = None
     if at and head and _is_number(digits) and (is_url or not Path(text).exists()):
         text, step = head, int(digits)
-    if is_url:
-        return Reference(text, step)
-    path = Path(text)
-    if not _is_step(path):
-        return Reference(path, step)
-    if step is not None:
-        raise ValueError(
-            f"{text}@{step}: names a step twice; give {path.parent}@{step}"
-        )
-    return Reference(path.parent, int(path.name))
+    path = text.rstrip("/") if is_url else Path(text)
+    if isinstance(path, str):
+        parent, _, name = path.rpartition("/")
+        is_step = parent.endswith(f"/{CHECKPOINTS}") and _is_number(name)
+    else:
+        parent, name, is_step = path.parent, path.name, _is_step(path)
+    if is_step and step is not None:
+        raise ValueError(f"{text}@{step}: names a step twice; give {parent}@{step}")
+    if is_step:
+        path, step = parent, int(name)
+    if isinstance(path, str):
+        path = path.removesuffix(f"/{CHECKPOINTS}")
+    return Reference(path, step)
 
 
 def _is_number(text: str) -> bool:

@@ -262,7 +262,8 @@ class Session:
         self._plan = plan = state.plan()
         self._start = start
         dropped = log.cut_metrics(start, evaluated=not state.is_evaluation_due)
-        for line in events.opening(sampler, plan, start, state.origin):
+        origin = None if state.origin is None else state.origin.record
+        for line in events.opening(sampler, plan, start, state.first_step, origin):
             log.info(line)
         if state.folder is not None and state.folder.is_in_bucket:
             log.info(events.uploads(state.folder.path, state.folder.location))

@@ -336,7 +336,13 @@ class RunState:
                 "optimizer of other shapes and has no checkpoint yet; "
                 "give another save_path"
             )
-        self.origin = origin = find_origin(config, record, self.model, self.optimizer)
+        self.origin = origin = find_origin(
+            {"init_from": config.init_from, "branch_from": config.branch_from},
+            record,
+            self.model,
+            self.optimizer,
+            config.timeout,
+        )
         if origin is not None and origin.data is not None:
             return origin.step, origin.data
         return 0, None if record is None else record["data"]

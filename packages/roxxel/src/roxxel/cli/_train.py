@@ -11,19 +11,21 @@ from typing import TYPE_CHECKING
 from roxxel.cli._plan import planned
 from roxxel.cli._words import (
     CONFIG_EXAMPLE,
+    add_branch_argument,
     add_config_arguments,
     at_least_1,
+    config_of,
     say,
     shown_command,
 )
 from roxxel.config import (
     ConfigError,
     RunConfig,
+    begun_state,
     keep_config,
-    load_config,
     make_trainer,
 )
-from roxxel.run_files import claimed, local_folder, newest_state
+from roxxel.run_files import claimed, local_folder
 
 if TYPE_CHECKING:
     import argparse
@@ -46,6 +48,7 @@ EPILOG = CONFIG_EXAMPLE
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config_arguments(parser)
+    add_branch_argument(parser)
     parser.add_argument(
         "--preflight",
         action="store_true",
@@ -81,9 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train, or with `--preflight` check that the run can be trained."""
-    config = load_config(options.config, options.set)
+    config = config_of(options)
     if options.devices_per_process is not None or (options.processes or 1) > 1:
-        _run_several(options)
+        _run_several(options, config)
         return
     if options.processes is None:
         _connect(options.connect_timeout)
@@ -105,7 +108,7 @@ def run(options: argparse.Namespace) -> None:
     if is_first:
         folder = local_folder(run_folder)
         with claimed(folder):
-            state = newest_state(folder)
+            state = begun_state(config, folder)
             keep_config(config, folder, 0 if state is None else state["step"])
         say(f"{planned(config, state)}\n")
     try:
@@ -131,12 +134,12 @@ def _connect(timeout_s: float) -> None:
             os.dup2(nowhere.fileno(), 1)
 
 
-def _run_several(options: argparse.Namespace) -> None:
+def _run_several(options: argparse.Namespace, config: RunConfig) -> None:
     """Run this command in several processes on this machine's CPU."""
     from roxxel_train import local
 
     command = [sys.executable, "-m", "roxxel", "train", str(options.config)]
-    command += _set_again(options.set)
+    command += _set_again(config.changes)
     if options.preflight:
         command.append("--preflight")
     command += ["--connect-timeout", str(options.connect_timeout)]

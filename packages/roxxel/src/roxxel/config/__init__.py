@@ -53,6 +53,7 @@ from roxxel.config._declaration import (
     TrainerOptions,
 )
 from roxxel.config._open import (
+    begun_state,
     open_curriculum,
     open_eval_curriculum,
     open_sampler,
@@ -67,6 +68,7 @@ __all__ = [
     "MeshConfig",
     "RunConfig",
     "TrainerOptions",
+    "begun_state",
     "config_text",
     "keep_config",
     "load_config",

@@ -50,6 +50,7 @@ class TrainerOptions:
     fields: tuple[str, ...] | None = None
     strict_sharding: bool | None = None
     init_from: str | None = None
+    branch_from: str | None = None
     profile: tuple[int, int] | None = None
     hang_after_s: float | None = None
     check: Literal["headers", "blocks"] | None = None

@@ -144,6 +144,7 @@ _TRAINER: dict[str, Kind] = {
     "fields": _TEXTS,
     "strict_sharding": _BOOLEAN,
     "init_from": _TEXT,
+    "branch_from": _TEXT,
     "profile": _SPAN,
     "hang_after_s": _SECONDS,
     "check": _one_of("headers", "blocks"),

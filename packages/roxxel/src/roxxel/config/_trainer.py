@@ -48,8 +48,8 @@ def make_trainer(config: RunConfig) -> Trainer:
     from roxxel_train import Trainer
 
     given = config.trainer.given()
-    if "init_from" in given:
-        given["init_from"] = config.corpus(given["init_from"])
+    for name in given.keys() & {"init_from", "branch_from"}:
+        given[name] = config.corpus(given[name])
     if given.get("hang_after_s") == 0:
         given["hang_after_s"] = None  # TOML has no null, so 0 means None
     with _importable(config.folder), _as_config_error(config):
