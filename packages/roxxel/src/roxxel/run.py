@@ -194,7 +194,7 @@ class Run:
                     f"{self.path}: a Python program started this run, so its folder "
                     "does not name the model; pass model="
                 )
-            model = make_model(config)
+            model = make_model(config, self._data().state)
 
         from roxxel_ckpt import Checkpointer
 
