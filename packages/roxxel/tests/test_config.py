@@ -183,6 +183,10 @@ weights = { self = 0.5, code = 0.5 }
             "log_every in [trainer] must be an integer of 1 or more, got 0",
         ),
         (
+            SMALLEST + "[trainer]\nkeep_every = 0",
+            "keep_every in [trainer] must be a number of steps of 1 or more, or a dura",
+        ),
+        (
             SMALLEST + "[trainer]\nprofile = [3, 3]",
             "profile in [trainer] must be two rising steps [start, stop], got [3, 3]",
         ),

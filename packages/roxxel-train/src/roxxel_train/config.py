@@ -38,6 +38,7 @@ _COUNTS = {
     "checkpoint_every",
     "log_every",
     "max_to_keep",
+    "keep_every",
     "grad_accum_steps",
 }
 _AMOUNTS = {"timeout", "hang_after_s", "flops_per_token"}
@@ -95,6 +96,9 @@ class TrainConfig:
             returns a loss in any form that is allowed for `loss_fn`. The trainer
             compiles the function, so `nnx.jit` is not needed.
         max_to_keep: Newest checkpoints to keep, besides the best one; None keeps all.
+        keep_every: Checkpoints that are never deleted. An integer: every step that is a
+            multiple of it and has a checkpoint. A duration such as `"6h"` (units s, m,
+            h, d): a checkpoint saved at least so long after the last permanent one.
         timeout: Longest wait in seconds for a checkpoint, and for the other processes
             at the start and the end of the run.
         grad_accum_steps: Number of parts into which a batch is cut to save memory. If a
@@ -182,12 +186,14 @@ class TrainConfig:
     hang_after_s: float | None = 1800.0
     flops_per_token: float | None = None
     check: Literal["headers", "blocks"] = "headers"
+    keep_every: int | str | None = None
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is None and name not in _NEVER_NONE:
                 continue
-            if name in _COUNTS:
+            is_duration = name == "keep_every" and isinstance(value, str)
+            if name in _COUNTS and not is_duration:
                 # A narrow NumPy integer, such as int8, may overflow in arithmetic.
                 object.__setattr__(self, name, _count(name, value))
             elif name in _AMOUNTS:
@@ -229,7 +235,11 @@ class TrainConfig:
             "eval_every": self.eval_every,
             "checkpoint_every": self.checkpoint_every,
             "log_every": self.log_every,
-            "max_to_keep or best_metric": [self.max_to_keep, self.best_metric],
+            "max_to_keep, keep_every or best_metric": [
+                self.max_to_keep,
+                self.keep_every,
+                self.best_metric,
+            ],
             "grad_accum_steps": self.grad_accum_steps,
             "fields": self.fields,
         }

@@ -6,6 +6,7 @@ The next update reads batch k.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -214,7 +215,11 @@ class Trainer:
         num_checkpoints = -(-self.sampler.total_steps // config.checkpoint_every)
         if config.max_to_keep is not None:
             # The newest checkpoints, the best one, and one that is being written.
-            num_checkpoints = min(num_checkpoints, config.max_to_keep + 2)
+            kept = config.max_to_keep + 2
+            if isinstance(config.keep_every, int):
+                every = math.lcm(config.keep_every, config.checkpoint_every)
+                kept += self.sampler.total_steps // every
+            num_checkpoints = min(num_checkpoints, kept)
         folder = state.folder if config.checkpointer is None else None
         checkpoints = None if folder is None else folder.checkpoints
         return find_problems(

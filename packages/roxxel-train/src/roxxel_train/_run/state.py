@@ -66,6 +66,7 @@ class RunState:
                 optimizer,
                 config.max_to_keep,
                 config.timeout,
+                keep_every=config.keep_every,
                 best_metric=config.best_metric,
                 best_mode=None if config.best_metric is None else "min",
             )

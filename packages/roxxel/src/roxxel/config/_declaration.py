@@ -45,6 +45,7 @@ class TrainerOptions:
     eval_every: int | None = None
     checkpoint_every: int | None = None
     max_to_keep: int | None = None
+    keep_every: int | str | None = None
     best_metric: str | None = None
     grad_accum_steps: int | None = None
     fields: tuple[str, ...] | None = None

@@ -122,6 +122,10 @@ _NUM_BYTES = _kind(
     of=_parsed_size,
 )
 _SPAN = _kind("two rising steps [start, stop]", _is_span, tuple)
+_KEPT = _kind(
+    'a number of steps of 1 or more, or a duration such as "6h"',
+    lambda v: v >= 1 if type(v) is int else isinstance(v, str) and v != "",
+)
 _SIZE = _kind(
     "a number of devices, or -1 for all remaining devices",
     lambda v: v >= 1 or v == -1,
@@ -139,6 +143,7 @@ _TRAINER: dict[str, Kind] = {
     "eval_every": _POSITIVE,
     "checkpoint_every": _POSITIVE,
     "max_to_keep": _POSITIVE,
+    "keep_every": _KEPT,
     "best_metric": _TEXT,
     "grad_accum_steps": _POSITIVE,
     "fields": _TEXTS,
