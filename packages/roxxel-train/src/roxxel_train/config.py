@@ -18,6 +18,7 @@ from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum
 
 from roxxel_train._log.logger import Logger
+from roxxel_train._log.sinks import check_log_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding
     from roxxel_curriculum import Field
 
+    from roxxel_train._log.sinks import LogTo
     from roxxel_train._step.model_sharding import ModelSharding
     from roxxel_train._step.step import LossFunction, ModelState, TrainStep
 
@@ -91,6 +93,10 @@ class TrainConfig:
             the mesh splits the rows of a batch.
         checkpointer: Replaces the trainer's own checkpointer under `save_path`.
         logger: Replaces the trainer's own logger under `save_path`.
+        log_to: Names of sinks that also get the metrics rows: `"tensorboard"`,
+            `"wandb"` (Weights & Biases) and `"csv"`, or a dict from names to options.
+            Their files are in `save_path`; the extras `tensorboard` and `wandb` install
+            the libraries. A sink that fails is a warning, and the run continues.
         train_step: A function `(model, optimizer, batch)` that replaces the gradient
             step on `loss_fn`. The function updates model and optimizer in place, and
             returns a loss in any form that is allowed for `loss_fn`. The trainer
@@ -187,6 +193,7 @@ class TrainConfig:
     flops_per_token: float | None = None
     check: Literal["headers", "blocks"] = "headers"
     keep_every: int | str | None = None
+    log_to: LogTo = ()
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -212,6 +219,15 @@ class TrainConfig:
                 )
 
         _check_held_out(self.eval_curriculum)
+        check_log_to(self.log_to)
+        if self.log_to and (self.logger is not None or self.save_path is None):
+            missing = (
+                "with a logger" if self.logger is not None else "without save_path"
+            )
+            raise ValueError(
+                f"log_to is given {missing}; give save_path and log_to, or a Logger "
+                "with these sinks"
+            )
         if self.init_from is not None and self.branch_from is not None:
             raise ValueError(
                 "init_from and branch_from are both given; give init_from for the "

@@ -17,7 +17,9 @@ import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+from roxxel_train._log.values import drawn_values
 
 try:
     from tensorboardX import RecordWriter
@@ -31,13 +33,11 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 # protobuf generates these classes during the import, so they have no static types.
 _EVENTS: Any = event_pb2
 _SUMMARIES: Any = summary_pb2
-
-_NOT_DRAWN = ("kind", "step", "time", "digest", "digest_from")
 
 
 class TensorBoard:
@@ -71,10 +71,11 @@ class TensorBoard:
         """
         writer = self._writer = self._writer or self._open()
         kind = row.get("kind")
-        values = {name: value for name, value in row.items() if name not in _NOT_DRAWN}
+        prefix = "" if kind is None else f"{kind}/"
         summary = _SUMMARIES.Summary()
-        for tag, value in _leaves("" if kind is None else f"{kind}/", values):
-            summary.MergeFrom(value(tag))
+        for name, value in drawn_values(row):
+            draw = text if isinstance(value, str) else scalar
+            summary.MergeFrom(draw(prefix + name, value))
         moment = _seconds(row.get("time"))
         _write(writer, wall_time=moment, step=row.get("step", 0), summary=summary)
         writer.flush()
@@ -112,18 +113,6 @@ class TensorBoard:
 
 def _write(writer: RecordWriter, **fields: Any) -> None:
     writer.write(_EVENTS.Event(**fields).SerializeToString())
-
-
-def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the tag of every number and text, and a function from tag to summary."""
-    for name, value in values.items():
-        tag = prefix + name
-        if isinstance(value, dict):
-            yield from _leaves(tag + "/", cast("dict[str, Any]", value))
-        elif isinstance(value, str):
-            yield tag, lambda tag, value=value: text(tag, value)
-        elif isinstance(value, int | float):
-            yield tag, lambda tag, value=value: scalar(tag, value)
 
 
 def _seconds(moment: object) -> float:

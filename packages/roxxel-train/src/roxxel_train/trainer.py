@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from roxxel_train._log.logger import Logger
+from roxxel_train._log.sinks import make_sinks
 from roxxel_train._observe.machine import Machine
 from roxxel_train._observe.preflight import Preflight, find_problems
 from roxxel_train._run.evaluation import Evaluator
@@ -102,7 +103,9 @@ class Trainer:
         # A wrong URL should fail soon, however long a save may take.
         timeout_s = min(config.timeout, 180.0)
         folder = None if path is None else RunFolder(path, timeout_s)
-        log = config.logger or Logger(None if folder is None else folder.path)
+        log_dir = None if folder is None else folder.path
+        sinks = [] if log_dir is None else make_sinks(config.log_to, log_dir)
+        log = config.logger or Logger(log_dir, sinks)
         sharding = batch_sharding(config.mesh, config.data_sharding)
         placement = BatchPlacement(sharding, strict=config.strict_sharding)
         layout = ModelLayout.of(config.model_sharding, sharding)

@@ -35,7 +35,8 @@ class TrainerOptions:
     """Keywords of `roxxel_train.Trainer`, with the same meanings.
 
     None means the trainer's default. `hang_after_s=0` turns the check for a hanging run
-    off.
+    off. `eval_fn` and `train_step` are functions as `"module:function"`. `csv`,
+    `tensorboard` and `wandb` are the options of the sinks that `log_to` names.
 
     >>> TrainerOptions(log_every=10).given()
     {'log_every': 10}
@@ -55,6 +56,20 @@ class TrainerOptions:
     profile: tuple[int, int] | None = None
     hang_after_s: float | None = None
     check: Literal["headers", "blocks"] | None = None
+    timeout: float | None = None
+    flops_per_token: float | None = None
+    model_sharding: str | tuple[str, ...] | None = None
+    eval_fn: str | None = None
+    train_step: str | None = None
+    log_to: tuple[str, ...] | None = None
+    csv: Mapping[str, Any] | None = None
+    tensorboard: Mapping[str, Any] | None = None
+    wandb: Mapping[str, Any] | None = None
+
+    @property
+    def sinks(self) -> dict[str, dict[str, Any]]:
+        """The sinks that `log_to` names, with their options."""
+        return {name: dict(getattr(self, name) or {}) for name in self.log_to or ()}
 
     def given(self) -> dict[str, Any]:
         """Return the keywords that the file sets."""

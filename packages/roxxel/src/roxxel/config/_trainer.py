@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+import tomllib
 import traceback
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
@@ -21,6 +22,7 @@ from roxxel_curriculum.state import recorded_phases
 
 from roxxel.config._declaration import ConfigError
 from roxxel.config._open import begun_state, open_curriculum, open_eval_curriculum
+from roxxel.config._text import config_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -57,13 +59,15 @@ def make_trainer(config: RunConfig) -> Trainer:
 
     from roxxel_train import Trainer
 
-    given = config.trainer.given()
+    given = _keywords(config)
     for name in given.keys() & {"init_from", "branch_from"}:
         given[name] = config.corpus(given[name])
     if given.get("hang_after_s") == 0:
         given["hang_after_s"] = None  # TOML has no null, so 0 means None
     with _importable(config.folder), _as_config_error(config):
         made = _Made(config, lambda: _planned_state(config, curriculum))
+        for name in given.keys() & {"eval_fn", "train_step"}:
+            given[name] = load_function(config, given[name], name)
         return Trainer(
             model=made.model_and_optimizer,
             curriculum=curriculum,
@@ -74,6 +78,19 @@ def make_trainer(config: RunConfig) -> Trainer:
             **given,
             **_mesh_keywords(config.mesh),
         )
+
+
+def _keywords(config: RunConfig) -> dict[str, Any]:
+    """Return the keywords under `[trainer]`, with the options of each sink."""
+    given = config.trainer.given()
+    sinks = config.trainer.sinks
+    for name, options in sinks.items():
+        given.pop(name, None)
+        if "log_dir" in options:
+            options["log_dir"] = str(config.corpus(str(options["log_dir"])))
+    if "wandb" in sinks:
+        sinks["wandb"].setdefault("config", tomllib.loads(config_text(config)))
+    return {**given, "log_to": sinks} if sinks else given
 
 
 def make_model(config: RunConfig, state: Mapping[str, Any] | None = None) -> Any:
@@ -118,7 +135,7 @@ class _Made:
     ) -> None:
         self._config = config
         self._last_state = last_state
-        self._function = load_function(config)
+        self._function = load_function(config, str(config.model), "model")
         self._loss_fn: Callable[..., Any] | None = None
 
     def model_and_optimizer(self) -> tuple[Any, Any]:
@@ -168,9 +185,9 @@ class _Made:
         return self._loss_fn(model, batch)
 
 
-def load_function(config: RunConfig) -> Callable[..., Any]:
-    """Import the function that `model` names; errors in its module propagate."""
-    name, _, function = str(config.model).partition(":")
+def load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
+    """Import the `"module:function"` of a key; errors in its module propagate."""
+    name, _, function = text.partition(":")
     _forget_namesake(name.partition(".")[0], config.folder)
     try:
         module = importlib.import_module(name)
@@ -178,14 +195,14 @@ def load_function(config: RunConfig) -> Callable[..., Any]:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise ConfigError(
-            f"{config.file}: model names the module {error.name!r}, which is neither "
+            f"{config.file}: {key} names the module {error.name!r}, which is neither "
             f"in {config.folder} nor installed; create the module or correct the name"
         ) from error
     found = getattr(module, function, None)
     if not callable(found):
         raise ConfigError(
             f"{config.file}: {module.__file__} has no function {function!r}, which "
-            "model names; define the function or correct the name"
+            f"{key} names; define the function or correct the name"
         )
     return found
 
