@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import secrets
 import struct
 from pathlib import Path
@@ -29,7 +30,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterator, Mapping
 
 # protobuf generates this class during the import, so it has no static type.
@@ -119,8 +119,10 @@ class WandB:
             return self._run
         self._folder.mkdir(parents=True, exist_ok=True)
         run_id = str(self._options.get("id") or self._recorded_id())
-        given = {"id": run_id, "dir": str(self._folder), "resume": "allow"}
-        options = {**given, **self._options}
+        options = {"id": run_id, "dir": str(self._folder), **self._options}
+        if (options.get("mode") or os.environ.get("WANDB_MODE")) != "offline":
+            # Offline, every start has a file of its own, and the client would warn.
+            options.setdefault("resume", "allow")
         # The output of the program stays as it is.
         options.setdefault("settings", _CLIENT.Settings(console="off", silent=True))
         self._run = run = _CLIENT.init(**options)
