@@ -59,7 +59,7 @@ from roxxel.config._open import (
     open_sampler,
 )
 from roxxel.config._parse import load_config, parse_config
-from roxxel.config._text import config_text, keep_config, newest_config
+from roxxel.config._text import config_at, config_text, keep_config, newest_config
 from roxxel.config._trainer import make_model, make_trainer
 
 __all__ = [
@@ -69,6 +69,7 @@ __all__ = [
     "RunConfig",
     "TrainerOptions",
     "begun_state",
+    "config_at",
     "config_text",
     "keep_config",
     "load_config",

@@ -62,6 +62,14 @@ def newest_config(run: Path) -> Path | None:
     return newest if newest.is_file() else None
 
 
+def config_at(run: Path, step: int) -> Path | None:
+    """Return the path of the config that made the update to `step`; None if unknown.
+
+    `step` counts updates done, so a config that is in use from `step` on is later.
+    """
+    return _kept(run, max(0, step - 1))
+
+
 def config_text(config: RunConfig) -> str:
     """Return the TOML text of a config, without values that equal their defaults."""
     schedule, mesh = config.schedule, config.mesh
