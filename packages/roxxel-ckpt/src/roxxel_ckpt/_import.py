@@ -52,7 +52,7 @@ def import_safetensors(
         >>> with Checkpointer("run/checkpoints", model) as checkpointer:
         ...     _ = checkpointer.save(10)
         >>> cli.main(["export", "run", "--safetensors", "model.safetensors"])
-        model.safetensors: 2 arrays, 224 B
+        model.safetensors: 2 arrays, 208 B
         0
         >>> import_safetensors("model.safetensors", model)["step"]
         '10'
