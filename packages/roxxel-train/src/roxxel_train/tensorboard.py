@@ -11,6 +11,7 @@ thread in `flush()`: a process that ended after `flush()` lost 7 of 100 rows.
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
@@ -40,6 +41,9 @@ _EVENTS: Any = event_pb2
 _SUMMARIES: Any = summary_pb2
 
 
+_numbers = itertools.count()
+
+
 class TensorBoard:
     """Writes the numbers and texts of metrics rows as scalars and texts, by step.
 
@@ -60,7 +64,6 @@ class TensorBoard:
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
         self._log_dir = os.fspath(log_dir)
         self._writer: RecordWriter | None = None
-        self._num_files = 0
         self._purge_step: int | None = None
 
     def __call__(self, row: Mapping[str, Any]) -> None:
@@ -95,12 +98,11 @@ class TensorBoard:
         if "://" not in self._log_dir:
             Path(self._log_dir).mkdir(parents=True, exist_ok=True)
         # TensorBoard reads files in the order of their names. Process id and number
-        # distinguish files of the same second.
+        # distinguish files of the same second, also of several sinks.
         name = (
             f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
-            f".{os.getpid()}.{self._num_files:04}"
+            f".{os.getpid()}.{next(_numbers):04}"
         )
-        self._num_files += 1
         writer = RecordWriter(f"{self._log_dir.rstrip('/')}/{name}")
         now = time.time()
         _write(writer, wall_time=now, file_version="brain.Event:2")
