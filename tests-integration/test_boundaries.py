@@ -64,7 +64,7 @@ MODULES_OF_EXTRAS = {
     "roxxel-loader": {
         f"datasets/{name}.py" for name in ("arrow", "huggingface", "polars")
     },
-    "roxxel-train": {"tensorboard.py"},
+    "roxxel-train": {"tensorboard.py", "wandb.py"},
 }
 
 # `import_module("jax")` and its like import too.

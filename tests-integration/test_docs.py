@@ -54,6 +54,7 @@ OF_EXTRAS = {
     "roxxel_loader.datasets.huggingface",
     "roxxel_loader.datasets.polars",
     "roxxel_train.tensorboard",
+    "roxxel_train.wandb",
 }
 EXAMPLES = sorted(
     name

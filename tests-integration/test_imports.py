@@ -29,7 +29,7 @@ LOADS: dict[str, set[str]] = {
 # Extras, and the command. (JAX and Flax load rich and zstandard themselves.)
 NEVER = {
     *("pyarrow", "polars", "datasets", "tokenizers", "hypothesis", "obstore", "ray"),
-    *("matplotlib", "tqdm", "tensorboardX", "roxxel.cli", "roxxel.quickstart"),
+    *("matplotlib", "tqdm", "tensorboardX", "wandb", "roxxel.cli", "roxxel.quickstart"),
 }
 
 PROGRAM = """

@@ -173,3 +173,23 @@ def test_single_process_of_slurm_waits_for_nobody(
 
     assert process.returncode == 0, told
     assert shown.endswith("ready\n")
+
+
+def test_two_processes_branch_from_a_run_of_one(project: Path) -> None:
+    [(_, told)] = all_said([start(project)], 300)
+    changes = ("--branch", "run@10", "--set", "save_path=b")
+
+    for expected in ("begins as a branch of step 10 of ", "already complete"):
+        process = start(project, *changes, "--processes", "2")
+        [(_, told)] = all_said([process], 300)
+        assert process.returncode == 0, told
+        assert expected in told
+
+    assert [without_losses(row) for row in rows(project / "b")] == [
+        without_losses(row) for row in rows(project / "run") if row["step"] > 10
+    ]
+    assert [losses(row) for row in rows(project / "b")] == [
+        pytest.approx(losses(row), rel=1e-5)
+        for row in rows(project / "run")
+        if row["step"] > 10
+    ]

@@ -214,6 +214,28 @@ def test_a_run_and_its_corpus_are_read_from_a_bucket(runs: Runs) -> None:
         open_run("s3://data/nothing")
 
 
+@pytest.mark.usefixtures("fetched")
+def test_a_run_branches_from_a_run_in_a_bucket(runs: Runs) -> None:
+    url = "s3://data/parent"
+    runs.train(runs.config("parent", url), "a")
+    before = objects(runs, "parent")
+    expected = [row for row in losses(runs.local("a", "parent")) if row[0] > 35]
+
+    for name, given, to in (
+        ("first", f"{url}@35", "s3://data/first"),
+        ("second", f"{url}/checkpoints@35", "runs/second"),
+        ("third", f"{url}/checkpoints/35", "runs/third"),
+    ):
+        extra = f'branch_from = "{given}"\n'
+        runs.train(runs.config(name, to, extra), "b")
+        run = open_run(to if "://" in to else runs.folder / to)
+        assert losses(run.folder) == expected
+        assert str(run.parent) == f"step 35 of {url}"
+        assert run.parent is not None
+        assert run.parent.run_id is not None
+    assert objects(runs, "parent") == before
+
+
 @SEVERAL_PROCESSES
 @pytest.mark.usefixtures("fetched")
 def test_processes_of_a_run_share_nothing_but_the_bucket(runs: Runs) -> None:

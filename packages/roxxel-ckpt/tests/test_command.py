@@ -238,6 +238,8 @@ def test_export_writes_a_safetensors_file(
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     assert size % 8 == 0
+    carried = {"format": "pt", "step": "1", "metrics": "{}"}
+    assert header.pop("__metadata__") == carried
     assert header["half"]["dtype"] == "BF16"
     assert header["linear.kernel"]["shape"] == [3, 2]
     start, stop = header["linear.kernel"]["data_offsets"]

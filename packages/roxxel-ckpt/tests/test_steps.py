@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from roxxel_ckpt import (
     BestRule,
     Checkpointer,
+    CheckpointError,
     CheckpointNotFoundError,
     CheckpointTimeoutError,
     CheckpointWriteError,
@@ -36,6 +37,34 @@ def test_the_newest_and_the_best_stay_over_a_restart(tmp_path: Path) -> None:
     assert reading.steps() == [2, 3, 5, 6]
     assert reading.latest_step == 6
     assert reading.best_step == 2
+
+
+def test_a_read_only_checkpointer_changes_nothing(tmp_path: Path) -> None:
+    with checkpointer(tmp_path) as saving:
+        save_all(saving, 1, 2)
+    # Half-written files of a killed process, which another checkpointer removes.
+    staged = tmp_path / "3.0123abcd.roxxel-staged"
+    staged.mkdir()
+    reading = checkpointer(tmp_path, seed=5, read_only=True)
+
+    assert reading.restore() == 2
+    assert staged.exists()
+    with pytest.raises(CheckpointError, match="was opened with read_only=True"):
+        reading.save(4)
+    checkpointer(tmp_path).restore()
+    assert not staged.exists()
+
+
+def test_the_digest_of_a_step_is_that_of_its_files(tmp_path: Path) -> None:
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        with checkpointer(tmp_path / name, seed=seed) as saving:
+            saving.save(3)
+    digests = [checkpointer(tmp_path / name).digest(3) for name in "abc"]
+
+    assert digests[0] == digests[1] != digests[2]
+    assert len(str(digests[0])) == 16
+    with pytest.raises(CheckpointNotFoundError, match="no step 4"):
+        checkpointer(tmp_path / "a").digest(4)
 
 
 def test_milestones_stay_for_ever(tmp_path: Path) -> None:

@@ -101,7 +101,10 @@ def test_run_that_has_a_checkpoint_of_its_own_does_not_look_there_again(
     assert again.run().start_step == 6
     assert values(again) == values(first)
     record = json.loads((tmp_path / "run" / "run.json").read_text())
-    assert record["init_from"] == {"path": str(other), "step": 6}
+    assert record["init_from"]["path"] == str(other)
+    assert record["init_from"]["step"] == 6
+    assert record["init_from"]["run_id"] is None
+    assert record["branch_from"] is None
     log = (tmp_path / "run" / "system.log").read_text()
     assert log.count(f"begins with the weights of step 6 of {other}") == 1
 
@@ -119,13 +122,27 @@ def test_folder_without_a_checkpoint_is_named(tmp_path: Path, made: bool) -> Non
     assert not (tmp_path / "run").exists()
 
 
-def test_step_in_the_place_of_its_folder_is_named(
-    source: Trainer, tmp_path: Path
+@pytest.mark.parametrize("name", ["@4", "/checkpoints@4", "/checkpoints/4"])
+def test_a_step_of_the_run_gives_its_weights(
+    source: Trainer, tmp_path: Path, name: str
 ) -> None:
-    folder = folder_of(source) / "checkpoints"
+    folder = folder_of(source)
+    with Checkpointer(folder / "checkpoints", pair(seed=3)[0]) as expected:
+        expected.restore(4)
 
-    with pytest.raises(CheckpointNotFoundError, match=f"folder of .*; give {folder}$"):
-        trainer(tmp_path, init_from=folder / "6")
+    one = trainer(tmp_path, PHASES, pair=pair(seed=7), init_from=f"{folder}{name}")
+
+    for ours, theirs in zip(weights(one.model), weights(expected.model), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def test_a_step_that_does_not_exist_is_named(source: Trainer, tmp_path: Path) -> None:
+    with pytest.raises(
+        CheckpointNotFoundError, match="has no step 5; it holds steps 4, 6"
+    ):
+        trainer(tmp_path, init_from=f"{folder_of(source)}@5")
+    with pytest.raises(ValueError, match=r"names a step twice; give .*checkpoints@5"):
+        trainer(tmp_path, init_from=folder_of(source) / "checkpoints" / "4@5")
 
 
 class Other(Tiny):

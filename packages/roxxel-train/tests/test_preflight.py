@@ -49,6 +49,9 @@ def test_preflight_finds_what_the_run_takes_and_compiles_for_it(
     after = one.preflight()
     assert after.disk_needed_bytes is not None
     assert after.disk_needed_bytes < 3 * found.checkpoint_bytes
+    more = trainer(tmp_path / "b", phases, max_to_keep=1, keep_every=2)
+    permanent = more.preflight()
+    assert permanent.disk_needed_bytes == 3 * found.checkpoint_bytes
     lines = str(found).splitlines()
     assert lines[0].startswith("compiled for batches of 4 x 9 in ")
     assert lines[1].startswith("compiled for batches of 2 x 17 in ")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import doctest
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from roxxel_train import Logger, tensorboard
@@ -134,3 +135,18 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     assert done.attempted
     assert done.failed == 0
+
+
+def test_two_sinks_of_one_second_write_two_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_800_000_000.0)
+    for step in (1, 2):
+        board = TensorBoard(tmp_path / "tb")
+        board({"step": step, "loss": 1.0})
+        board.close()
+
+    assert [event.step for file in events(tmp_path / "tb") for event in file[1:]] == [
+        1,
+        2,
+    ]

@@ -580,6 +580,8 @@ def test_last_parameters_are_looked_at_without_a_folder_too(tmp_path: Path) -> N
         ({"grad_accum_steps": 4}, "phase 1 has batch_size=2, which does not divide"),
         ({"loss_fn": None}, "loss_fn and train_step are both None"),
         ({"max_to_keep": 0}, "max_to_keep must be 1 or more, got 0"),
+        ({"keep_every": 0}, "keep_every must be 1 or more, got 0"),
+        ({"keep_every": "6"}, "keep_every='6' is not a duration; give a number and s"),
         ({"timeout": 0}, "timeout must be above 0, got 0"),
         ({"hang_after_s": -1.0}, "hang_after_s must be above 0, got -1.0"),
         ({"flops_per_token": 10**400}, "flops_per_token is larger than any float"),
@@ -622,6 +624,7 @@ def test_wrong_argument_is_named(
         ({"checkpoint_every": None}, "checkpoint_every must be an integer, got None"),
         ({"grad_accum_steps": True}, "grad_accum_steps must be an integer, got True"),
         ({"timeout": True}, "timeout must be a number, got True"),
+        ({"keep_every": 1.5}, "keep_every must be an integer, got 1.5"),
         ({"max_to_keep": 1.5}, "max_to_keep must be an integer, got 1.5"),
         ({"mesh": jax.devices()}, "mesh is a list; .*jax.sharding.Mesh"),
         ({"mesh": None, "data_sharding": "data"}, "data_sharding is a str; .*Named"),
@@ -654,6 +657,27 @@ def test_best_checkpoint_may_go_by_what_only_eval_fn_knows(tmp_path: Path) -> No
     assert kept >= {"8", "10"}
     assert "4" not in kept
     assert "best_metric" not in (tmp_path / "run" / "system.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("keep_every", "steps"), [(4, [4, 8, 9, 10]), ("1h", [1, 9, 10])]
+)
+def test_some_checkpoints_are_permanent(
+    tmp_path: Path, keep_every: int | str, steps: list[int]
+) -> None:
+    one = trainer(
+        tmp_path,
+        checkpoint_every=1,
+        max_to_keep=2,
+        keep_every=keep_every,
+        best_metric="age",
+        eval_fn=lambda state: {"age": -int(state.step[...])},
+        eval_every=1,
+    )
+    one.run()
+
+    assert one.checkpointer is not None
+    assert one.checkpointer.steps() == steps
 
 
 def test_run_that_goes_on_keeps_its_best_metric(tmp_path: Path) -> None:

@@ -183,6 +183,10 @@ weights = { self = 0.5, code = 0.5 }
             "log_every in [trainer] must be an integer of 1 or more, got 0",
         ),
         (
+            SMALLEST + "[trainer]\nkeep_every = 0",
+            "keep_every in [trainer] must be a number of steps of 1 or more, or a dura",
+        ),
+        (
             SMALLEST + "[trainer]\nprofile = [3, 3]",
             "profile in [trainer] must be two rising steps [start, stop], got [3, 3]",
         ),
@@ -570,5 +574,56 @@ def test_a_mesh_is_made_by_its_preset(tmp_path: Path, mesh: str) -> None:
 
 def test_keys_of_the_trainer_are_arguments_of_its_config() -> None:
     keys = {option.name for option in fields(TrainerOptions)}
+    of_sinks = {"csv", "tensorboard", "wandb"}
 
-    assert keys <= {argument.name for argument in fields(TrainConfig)}
+    assert keys - of_sinks <= {argument.name for argument in fields(TrainConfig)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {argument.name for argument in fields(TrainConfig)}
+        - {option.name for option in fields(TrainerOptions)}
+        - {"_"}
+    ),
+)
+def test_an_argument_of_the_trainer_is_a_key_or_has_a_remedy(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"has no key .*; (write|the function of)"):
+        parse(f"{SMALLEST}[trainer]\n{name} = 1")
+
+
+def test_functions_and_sinks_of_the_trainer_have_names(tmp_path: Path) -> None:
+    text = CONFIG.replace(
+        "[trainer]",
+        "[trainer]\n"
+        'log_to = ["csv"]\ncsv = { log_dir = "tables" }\neval_fn = "tiny:score"\n'
+        'timeout = 60\nflops_per_token = 5.0\nmodel_sharding = "fsdp"\n',
+    )
+    config = load_config(write_project(tmp_path, text))
+    model = tmp_path / "tiny.py"
+    model.write_text(f"{model.read_text()}\n\ndef score(state):\n    return 2.5\n")
+
+    make_trainer(config).run()
+
+    assert "2.5" in (tmp_path / "tables" / "eval.csv").read_text()
+    assert parse_config(config_text(config), config.file) == config
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (
+            'log_to = ["tb"]',
+            "log_to in [trainer] must be a list of csv, tensorboard, w",
+        ),
+        ("log_to = [[1]]", "log_to in [trainer] must be a list of csv"),
+        ("csv = {}", "[trainer.csv] has options of a sink that log_to does not name"),
+        ("timeout = 0", "timeout in [trainer] must be a number above 0, got 0"),
+        ('model_sharding = "x"', 'must be "annotated", "fsdp", or a list of names of'),
+        ('eval_fn = "x"', "eval_fn in [trainer] must be \"module:function\", got 'x'"),
+    ],
+)
+def test_a_wrong_option_of_the_trainer_is_named(lines: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"{SMALLEST}[trainer]\n{lines}")
+    assert message in str(caught.value)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from roxxel_ckpt._bucket_folder import fetch_descriptions
     from roxxel_ckpt._compare import RestoreReport
     from roxxel_ckpt._description import BestRule, LeafSpec, read_description
+    from roxxel_ckpt._import import import_safetensors
     from roxxel_ckpt._retention import best_rule
     from roxxel_ckpt._save import SaveRecord
     from roxxel_ckpt.checkpointer import Checkpointer
@@ -52,6 +53,7 @@ __all__ = [
     "SaveRecord",
     "best_rule",
     "fetch_descriptions",
+    "import_safetensors",
     "read_description",
 ]
 
@@ -63,6 +65,7 @@ _HOMES = {
     "SaveRecord": "_save",
     "best_rule": "_retention",
     "fetch_descriptions": "_bucket_folder",
+    "import_safetensors": "_import",
     "read_description": "_description",
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import re
@@ -181,6 +182,14 @@ class Description:
     def has_digests(self) -> bool:
         """Whether the step has digests, so that its files can be verified."""
         return self.format != FORMAT_OF_MANAGER
+
+    @property
+    def digest(self) -> str | None:
+        """A digest of step and files, in hexadecimal digits; None before format 2."""
+        if not self.digests:
+            return None
+        text = json.dumps([self.step, *self.digests])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def to_json(self, specs: Mapping[str, LeafSpec]) -> str:
         """Return the text of `checkpoint.json`, with shape and dtype of every leaf."""

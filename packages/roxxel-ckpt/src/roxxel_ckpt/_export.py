@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from roxxel_ckpt._description import LeafSpec
 
 _BYTES_AT_ONCE = 1 << 28
-_SAFETENSORS_DTYPES = {
+SAFETENSORS_DTYPES = {
     "bool": "BOOL",
     "uint8": "U8",
     "int8": "I8",
@@ -42,6 +42,17 @@ _SAFETENSORS_DTYPES = {
     "float32": "F32",
     "float64": "F64",
 }
+
+
+def exported_name(name: str) -> str:
+    """Return the name in the file of a leaf, without `model/` and with dots."""
+    bare = name.removeprefix("model/")
+    return name if bare == name else bare.replace("/", ".")
+
+
+def stored_dtype(spec: LeafSpec) -> str:
+    """Return the numpy dtype in which a leaf is stored."""
+    return {"int": "int64", "float": "float64"}.get(spec.dtype, spec.dtype)
 
 
 def read_as_numpy(
@@ -71,27 +82,29 @@ def export_safetensors(
     leaves: Mapping[str, LeafSpec],
     names: Mapping[str, str],
     target: Path,
+    carried: Mapping[str, str],
 ) -> int:
     """Write leaves as a safetensors file and return its size in bytes.
 
-    `names` maps the leaves to write to their names in the file. The file appears at
-    `target` only after it is complete and flushed to the disk.
+    `names` maps the leaves to write to their names in the file. `carried` are texts for
+    the header. The file appears at `target` only after it is complete and flushed to
+    the disk.
     """
-    header: dict[str, Any] = {}
+    header: dict[str, Any] = {"__metadata__": dict(carried)}
     offset = 0
     for name, spec in leaves.items():
         # PRNG keys are not weights, and empty arrays have no bytes.
         if name not in names or spec.is_key or not spec.is_stored:
             continue
-        stored = {"int": "int64", "float": "float64"}.get(spec.dtype, spec.dtype)
-        if stored not in _SAFETENSORS_DTYPES:
+        stored = stored_dtype(spec)
+        if stored not in SAFETENSORS_DTYPES:
             raise ValueError(
                 f"{directory}: {name} is {spec}, which safetensors cannot hold; "
                 "read the checkpoint with Orbax instead"
             )
         stop = offset + (spec.num_bytes or 0)
         header[names[name]] = {
-            "dtype": _SAFETENSORS_DTYPES[stored],
+            "dtype": SAFETENSORS_DTYPES[stored],
             "shape": list(spec.shape),
             "data_offsets": [offset, stop],
         }

@@ -89,6 +89,8 @@ class Checkpointer:
             on this machine downloads less. None uses a temporary directory (of
             `tempfile`), in which nothing stays. Either needs room for the arrays of
             this process.
+        read_only: Whether the folder stays as it is: `save` is an error, and `restore`
+            leaves half-written files of killed processes in place.
 
     Raises:
         ValueError: An argument is out of range, the URL cannot be used, or `local` is
@@ -121,6 +123,7 @@ class Checkpointer:
         keep_every: int | str | None = None,
         on_busy: Literal["wait", "skip"] = "wait",
         local: str | os.PathLike[str] | None = None,
+        read_only: bool = False,
     ) -> None:
         if not 0 < timeout <= threading.TIMEOUT_MAX:
             raise ValueError(
@@ -138,6 +141,7 @@ class Checkpointer:
         self._folder.check_usable()
         self._model, self._optimizer = model, optimizer
         self._timeout_s, self._on_busy = timeout, on_busy
+        self._is_read_only = read_only
         self._restorer = Restorer(self._folder, _channel, timeout)
         self._lock = threading.RLock()
         self._is_shared = False
@@ -179,13 +183,18 @@ class Checkpointer:
                 the background.
             CheckpointTimeoutError: The previous save, or another process, needs more
                 than `timeout` seconds.
-            CheckpointError: An array was donated to a computation, or the processes
-                save different steps.
+            CheckpointError: An array was donated to a computation, the processes save
+                different steps, or the checkpointer is read-only.
             TypeError: The step is not an integer, `metrics_dict` has values that are
                 not numbers, JSON cannot hold `extra`, or a Variable holds neither an
                 array nor a number.
             ValueError: The step is negative.
         """
+        if self._is_read_only:
+            raise CheckpointError(
+                f"{self._folder}: was opened with read_only=True, so nothing is saved "
+                "here; make another Checkpointer to save"
+            )
         started_at = time.perf_counter()
         number = checked_step(step)
         metrics, kept = checked_metrics(metrics_dict), checked_json(extra)
@@ -411,11 +420,18 @@ class Checkpointer:
             CheckpointNotFoundError: The step does not exist.
             CheckpointDamagedError: The step's description cannot be read.
         """
-        number = checked_step(step)
-        directory = self._folder.described().get(number)
-        if directory is None:
-            raise not_found(self._folder, number)
-        return dict(read_description(directory).metrics)
+        return dict(self._description(step).metrics)
+
+    def digest(self, step: SupportsIndex) -> str | None:
+        """Return a digest of all files of a step, as 16 hexadecimal digits.
+
+        Returns:
+            None for a step of an earlier format, which records no digest of digests.
+
+        Raises:
+            CheckpointNotFoundError, CheckpointDamagedError: As in `metrics`.
+        """
+        return self._description(step).digest
 
     def wait(self) -> None:
         """Wait until the save in flight is complete.
@@ -454,6 +470,13 @@ class Checkpointer:
             # Raising this error would hide the error that ended the block.
             _logger.error("%s", error)  # noqa: TRY400
 
+    def _description(self, step: SupportsIndex) -> Description:
+        number = checked_step(step)
+        directory = self._folder.described().get(number)
+        if directory is None:
+            raise not_found(self._folder, number)
+        return read_description(directory)
+
     def _wait(self) -> None:
         if self._flight is not None:
             try:
@@ -483,7 +506,7 @@ class Checkpointer:
         """Wait for the save in flight on every process, then choose a checkpoint."""
 
         def list_steps(_: list[None]) -> list[int]:
-            if options is not None:
+            if options is not None and not self._is_read_only:
                 self._folder.tidy()
             return self._folder.numbered()
 

@@ -14,9 +14,8 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from roxxel_ckpt._bucket_folder import open_folder
 from roxxel_ckpt._compare import plan_restore
 from roxxel_ckpt._description import (
     Description,
@@ -24,10 +23,15 @@ from roxxel_ckpt._description import (
     descriptions,
     read_description,
     read_digests,
-    read_leaves,
 )
 from roxxel_ckpt._integrity import Verifier
-from roxxel_ckpt._local_folder import LocalFolder
+from roxxel_ckpt._named_steps import (
+    Step,
+    holds_none,
+    named_folder,
+    named_step,
+    named_steps,
+)
 from roxxel_ckpt._retention import Retention
 from roxxel_ckpt.errors import (
     CheckpointDamagedError,
@@ -36,58 +40,32 @@ from roxxel_ckpt.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from roxxel_ckpt._folder import Folder
 
-_NAME_A_FOLDER = "name a folder of checkpoints or of a run"
+    Describe = Callable[[str, int, Mapping[str, Any]], Mapping[str, str]]
 
 
-class _Step(NamedTuple):
-    """A step of a folder."""
-
-    folder: Folder
-    number: int
-
-    @property
-    def location(self) -> str:
-        return self.folder.location(self.number)
-
-    @property
-    def directory(self) -> Path:
-        """A local directory with the description and the digests of the step."""
-        return self.folder.step_path(self.number)
-
-    def description(self) -> Description:
-        with self._renamed() as directory:
-            return read_description(directory)
-
-    def leaves(self) -> dict[str, LeafSpec]:
-        with self._renamed() as directory:
-            return read_leaves(directory)
-
-    @contextlib.contextmanager
-    def _renamed(self) -> Generator[Path]:
-        """Name the step in errors, not the local directory of its description."""
-        directory = self.directory
-        try:
-            yield directory
-        except CheckpointDamagedError as error:
-            text = str(error).replace(str(directory), self.location)
-            raise CheckpointDamagedError(text) from error
-
-
-def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -> int:
+def main(
+    arguments: Sequence[str] | None = None,
+    *,
+    prog: str = "roxxel-ckpt",
+    describe: Describe | None = None,
+) -> int:
     """Run the command.
 
     Args:
         arguments: Command-line arguments; None for the arguments of this process.
         prog: Name of the command in usage and errors.
+        describe: Returns texts that an export also carries, by name, from the folder of
+            the checkpoints, the step, and the `extra` that was saved with the step.
 
     Returns:
         The exit code.
     """
     options = _parser(prog).parse_args(arguments)
+    options.describe = describe
     if "jax" not in sys.modules:
         os.environ["JAX_PLATFORMS"] = "cpu"
     try:
@@ -111,7 +89,10 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "roxxel-ckpt") -
 def _parser(prog: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    step_help = "directory of a step, or a folder of steps or of a run (newest step)"
+    step_help = (
+        "directory of a step, or a folder of steps or of a run: its newest step, or "
+        "FOLDER@STEP"
+    )
 
     ls = commands.add_parser("ls", help="list the steps of a folder")
     ls.add_argument(
@@ -159,10 +140,10 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    folder = _folder(options.folder)
+    folder = named_folder(options.folder)
     found = descriptions(folder)
     if not found:
-        raise _holds_none(folder)
+        raise holds_none(folder)
     retention = Retention(best_metric=options.metric, best_mode=options.mode)
     ranked = retention.ranked(found)
     rows: list[dict[str, Any]] = [
@@ -213,7 +194,7 @@ def _is_whole(folder: Folder, step: int) -> bool:
 
 
 def _show(options: argparse.Namespace) -> int:
-    step = _step(options.step)
+    step = named_step(options.step)
     description, leaves = step.description(), step.leaves()
     print(step.location)
     for name, value in description.metrics.items():
@@ -240,7 +221,7 @@ def _show(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
-    steps = _step(options.a), _step(options.b)
+    steps = named_step(options.a), named_step(options.b)
     leaves = steps[0].leaves(), steps[1].leaves()
     both = steps[0].description(), steps[1].description()
     report = plan_restore(both[0].step, *leaves, whole=True)
@@ -300,7 +281,7 @@ def _different_values(
 def _verify(options: argparse.Namespace) -> int:
     num_damaged = 0
     for text in options.paths:
-        for step in _steps(text):
+        for step in named_steps(text):
             damage = _damage(step)
             state = "sound" if damage is None else f"DAMAGED, {damage}"
             if damage is None and not step.description().has_digests:
@@ -310,7 +291,7 @@ def _verify(options: argparse.Namespace) -> int:
     return 1 if num_damaged else 0
 
 
-def _damage(step: _Step, *, fetch: bool = False) -> str | None:
+def _damage(step: Step, *, fetch: bool = False) -> str | None:
     """Describe the first damage in any file of a step; None if the step is sound.
 
     With `fetch`, all files of the step are in its directory afterwards.
@@ -331,7 +312,7 @@ def _damage(step: _Step, *, fetch: bool = False) -> str | None:
     return step.folder.find_damage(directory, digests)
 
 
-def _sound_directory(step: _Step, done: str) -> Path:
+def _sound_directory(step: Step, done: str) -> Path:
     """Return a directory with all files of a step; raise if any file is damaged."""
     damage = _damage(step, fetch=True)
     if damage is not None:
@@ -342,7 +323,7 @@ def _sound_directory(step: _Step, done: str) -> Path:
 
 
 def _export(options: argparse.Namespace) -> int:
-    step = _step(options.step)
+    step = named_step(options.step)
     directory = _sound_directory(step, "exported")
     target = Path(options.safetensors)
     if target.is_dir():
@@ -352,54 +333,26 @@ def _export(options: argparse.Namespace) -> int:
             f"{target}: its folder does not exist; make it, or name a file in another "
             "folder"
         )
-    from roxxel_ckpt._export import export_safetensors
+    from roxxel_ckpt._export import export_safetensors, exported_name
 
     leaves = step.leaves()
     names = {
-        name: name if options.all else name.removeprefix("model/").replace("/", ".")
+        name: name if options.all else exported_name(name)
         for name in leaves
         if options.all or name.startswith("model/")
     }
-    num_bytes = export_safetensors(directory, leaves, names, target)
+    description = step.description()
+    step_number, extra = description.step, description.extra or {}
+    carried = {
+        "format": "pt",  # transformers refuses a file with metadata but without format
+        "step": str(step_number),
+        "metrics": json.dumps(dict(description.metrics)),
+    }
+    if options.describe is not None:
+        carried |= options.describe(str(step.folder), step_number, extra)
+    num_bytes = export_safetensors(directory, leaves, names, target, carried)
     print(f"{target}: {len(names)} arrays, {_human(num_bytes)}")
     return 0
-
-
-def _folder(text: str) -> Folder:
-    """Return a folder of checkpoints; `text` may name the folder or its run."""
-    folder = open_folder(text)
-    if not isinstance(folder, LocalFolder):
-        inner = open_folder(f"{folder}/checkpoints")
-        return folder if folder.numbered() or not inner.numbered() else inner
-    if not folder.path.is_dir():
-        problem = "is a file" if folder.path.exists() else "does not exist"
-        raise CheckpointNotFoundError(f"{text}: {problem}; {_NAME_A_FOLDER}")
-    inner = LocalFolder(folder.path / "checkpoints")
-    return inner if inner.path.is_dir() and not folder.numbered() else folder
-
-
-def _holds_none(folder: Folder) -> CheckpointNotFoundError:
-    return CheckpointNotFoundError(
-        f"{folder}: is not a checkpoint and holds none; {_NAME_A_FOLDER}"
-    )
-
-
-def _steps(text: str) -> list[_Step]:
-    """Return the step that a text names, or all steps of a folder or run."""
-    folder = _folder(text)
-    own = [_Step(folder, n) for n in folder.numbered() if folder.is_checkpoint(n)]
-    if own:
-        return own
-    parent, _, name = str(folder).rpartition("/")
-    if name.isdigit():
-        above = open_folder(parent)
-        if int(name) in above.numbered() and above.is_checkpoint(int(name)):
-            return [_Step(above, int(name))]
-    raise _holds_none(folder)
-
-
-def _step(text: str) -> _Step:
-    return _steps(text)[-1]
 
 
 def _known(spec: LeafSpec) -> int:

@@ -18,6 +18,7 @@ from roxxel_ckpt import Checkpointer
 from roxxel_curriculum import Curriculum
 
 from roxxel_train._log.logger import Logger
+from roxxel_train._log.sinks import check_log_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh, NamedSharding
     from roxxel_curriculum import Field
 
+    from roxxel_train._log.sinks import LogTo
     from roxxel_train._step.model_sharding import ModelSharding
     from roxxel_train._step.step import LossFunction, ModelState, TrainStep
 
@@ -38,6 +40,7 @@ _COUNTS = {
     "checkpoint_every",
     "log_every",
     "max_to_keep",
+    "keep_every",
     "grad_accum_steps",
 }
 _AMOUNTS = {"timeout", "hang_after_s", "flops_per_token"}
@@ -90,11 +93,18 @@ class TrainConfig:
             the mesh splits the rows of a batch.
         checkpointer: Replaces the trainer's own checkpointer under `save_path`.
         logger: Replaces the trainer's own logger under `save_path`.
+        log_to: Names of sinks that also get the metrics rows: `"tensorboard"`,
+            `"wandb"` (Weights & Biases) and `"csv"`, or a dict from names to options.
+            Their files are in `save_path`; the extras `tensorboard` and `wandb` install
+            the libraries. A sink that fails is a warning, and the run continues.
         train_step: A function `(model, optimizer, batch)` that replaces the gradient
             step on `loss_fn`. The function updates model and optimizer in place, and
             returns a loss in any form that is allowed for `loss_fn`. The trainer
             compiles the function, so `nnx.jit` is not needed.
         max_to_keep: Newest checkpoints to keep, besides the best one; None keeps all.
+        keep_every: Checkpoints that are never deleted. An integer: every step that is a
+            multiple of it and has a checkpoint. A duration such as `"6h"` (units s, m,
+            h, d): a checkpoint saved at least so long after the last permanent one.
         timeout: Longest wait in seconds for a checkpoint, and for the other processes
             at the start and the end of the run.
         grad_accum_steps: Number of parts into which a batch is cut to save memory. If a
@@ -121,8 +131,16 @@ class TrainConfig:
             is kept besides the newest ones. By default a resumed run uses the metric
             that its checkpoints record. A new run uses `"eval_loss"`, or without
             held-out data the mean training loss since the last checkpoint.
-        init_from: Folder of a run or of checkpoints. A new run starts with the newest
-            weights in this folder; a run that has a checkpoint ignores the folder.
+        init_from: A checkpoint of another run: the folder of the run for the newest
+            one, such as `"runs/a"`, `"runs/a@100"` for step 100, the folder of the
+            checkpoints or of one step, or a URL. A new run starts at step 0 with the
+            weights of this checkpoint; a run that has a checkpoint ignores `init_from`.
+        branch_from: A checkpoint of another run, named as for `init_from`. A new run
+            continues from the whole state: model, optimizer, random streams, step and
+            data order. The curriculum may differ in steps after the checkpoint, as
+            after an edit of one run. The new run saves this state at once, and from
+            then on does not need the other run; a run that has a checkpoint ignores
+            `branch_from`.
         profile: Steps `(start, stop)` whose JAX trace is written to `profile/`.
         hang_after_s: Time limit of a step in seconds; compiling and evaluating do not
             count. If a step exceeds the limit, the trainer logs the stacks of all
@@ -169,16 +187,20 @@ class TrainConfig:
     eval_curriculum: Curriculum | Mapping[str, Curriculum] | None = None
     best_metric: str | None = None
     init_from: str | os.PathLike[str] | None = None
+    branch_from: str | os.PathLike[str] | None = None
     profile: tuple[int, int] | None = None
     hang_after_s: float | None = 1800.0
     flops_per_token: float | None = None
     check: Literal["headers", "blocks"] = "headers"
+    keep_every: int | str | None = None
+    log_to: LogTo = ()
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value is None and name not in _NEVER_NONE:
                 continue
-            if name in _COUNTS:
+            is_duration = name == "keep_every" and isinstance(value, str)
+            if name in _COUNTS and not is_duration:
                 # A narrow NumPy integer, such as int8, may overflow in arithmetic.
                 object.__setattr__(self, name, _count(name, value))
             elif name in _AMOUNTS:
@@ -197,6 +219,20 @@ class TrainConfig:
                 )
 
         _check_held_out(self.eval_curriculum)
+        check_log_to(self.log_to)
+        if self.log_to and (self.logger is not None or self.save_path is None):
+            missing = (
+                "with a logger" if self.logger is not None else "without save_path"
+            )
+            raise ValueError(
+                f"log_to is given {missing}; give save_path and log_to, or a Logger "
+                "with these sinks"
+            )
+        if self.init_from is not None and self.branch_from is not None:
+            raise ValueError(
+                "init_from and branch_from are both given; give init_from for the "
+                "weights alone, or branch_from for the whole state"
+            )
 
     @property
     def held_out(self) -> dict[str, Curriculum]:
@@ -215,7 +251,11 @@ class TrainConfig:
             "eval_every": self.eval_every,
             "checkpoint_every": self.checkpoint_every,
             "log_every": self.log_every,
-            "max_to_keep or best_metric": [self.max_to_keep, self.best_metric],
+            "max_to_keep, keep_every or best_metric": [
+                self.max_to_keep,
+                self.keep_every,
+                self.best_metric,
+            ],
             "grad_accum_steps": self.grad_accum_steps,
             "fields": self.fields,
         }

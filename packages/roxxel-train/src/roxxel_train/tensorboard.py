@@ -11,13 +11,16 @@ thread in `flush()`: a process that ended after `flush()` lost 7 of 100 rows.
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import time
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+from roxxel_train._log.values import drawn_values
 
 try:
     from tensorboardX import RecordWriter
@@ -31,13 +34,14 @@ except ModuleNotFoundError as error:
     ) from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 # protobuf generates these classes during the import, so they have no static types.
 _EVENTS: Any = event_pb2
 _SUMMARIES: Any = summary_pb2
 
-_NOT_DRAWN = ("kind", "step", "time", "digest", "digest_from")
+
+_numbers = itertools.count()
 
 
 class TensorBoard:
@@ -60,7 +64,6 @@ class TensorBoard:
     def __init__(self, log_dir: str | os.PathLike[str]) -> None:
         self._log_dir = os.fspath(log_dir)
         self._writer: RecordWriter | None = None
-        self._num_files = 0
         self._purge_step: int | None = None
 
     def __call__(self, row: Mapping[str, Any]) -> None:
@@ -71,10 +74,11 @@ class TensorBoard:
         """
         writer = self._writer = self._writer or self._open()
         kind = row.get("kind")
-        values = {name: value for name, value in row.items() if name not in _NOT_DRAWN}
+        prefix = "" if kind is None else f"{kind}/"
         summary = _SUMMARIES.Summary()
-        for tag, value in _leaves("" if kind is None else f"{kind}/", values):
-            summary.MergeFrom(value(tag))
+        for name, value in drawn_values(row):
+            draw = text if isinstance(value, str) else scalar
+            summary.MergeFrom(draw(prefix + name, value))
         moment = _seconds(row.get("time"))
         _write(writer, wall_time=moment, step=row.get("step", 0), summary=summary)
         writer.flush()
@@ -94,12 +98,11 @@ class TensorBoard:
         if "://" not in self._log_dir:
             Path(self._log_dir).mkdir(parents=True, exist_ok=True)
         # TensorBoard reads files in the order of their names. Process id and number
-        # distinguish files of the same second.
+        # distinguish files of the same second, also of several sinks.
         name = (
             f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}"
-            f".{os.getpid()}.{self._num_files:04}"
+            f".{os.getpid()}.{next(_numbers):04}"
         )
-        self._num_files += 1
         writer = RecordWriter(f"{self._log_dir.rstrip('/')}/{name}")
         now = time.time()
         _write(writer, wall_time=now, file_version="brain.Event:2")
@@ -112,18 +115,6 @@ class TensorBoard:
 
 def _write(writer: RecordWriter, **fields: Any) -> None:
     writer.write(_EVENTS.Event(**fields).SerializeToString())
-
-
-def _leaves(prefix: str, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the tag of every number and text, and a function from tag to summary."""
-    for name, value in values.items():
-        tag = prefix + name
-        if isinstance(value, dict):
-            yield from _leaves(tag + "/", cast("dict[str, Any]", value))
-        elif isinstance(value, str):
-            yield tag, lambda tag, value=value: text(tag, value)
-        elif isinstance(value, int | float):
-            yield tag, lambda tag, value=value: scalar(tag, value)
 
 
 def _seconds(moment: object) -> float:

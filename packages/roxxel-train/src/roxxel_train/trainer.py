@@ -6,6 +6,7 @@ The next update reads batch k.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from roxxel_train._log.logger import Logger
+from roxxel_train._log.sinks import make_sinks
 from roxxel_train._observe.machine import Machine
 from roxxel_train._observe.preflight import Preflight, find_problems
 from roxxel_train._run.evaluation import Evaluator
@@ -101,7 +103,9 @@ class Trainer:
         # A wrong URL should fail soon, however long a save may take.
         timeout_s = min(config.timeout, 180.0)
         folder = None if path is None else RunFolder(path, timeout_s)
-        log = config.logger or Logger(None if folder is None else folder.path)
+        log_dir = None if folder is None else folder.path
+        sinks = [] if log_dir is None else make_sinks(config.log_to, log_dir)
+        log = config.logger or Logger(log_dir, sinks)
         sharding = batch_sharding(config.mesh, config.data_sharding)
         placement = BatchPlacement(sharding, strict=config.strict_sharding)
         layout = ModelLayout.of(config.model_sharding, sharding)
@@ -115,6 +119,7 @@ class Trainer:
                 "sharding": [*mesh, config.model_sharding],
                 "save_path or checkpointer": writes,
                 "init_from": config.init_from is not None,
+                "branch_from": config.branch_from is not None,
             }
             check_same("construction of the trainer", settings, config.timeout)
 
@@ -123,7 +128,7 @@ class Trainer:
                 config.model, config.optimizer, layout, compare
             )
 
-        # The state to start from: a checkpoint of this run, or weights of another run.
+        # The state to start from: a checkpoint of this run, or of another run.
         state = RunState(config, self.curriculum, self.model, self.optimizer, folder)
         sampler = state.sampler
         self.seed = sampler.seed
@@ -132,9 +137,8 @@ class Trainer:
         traced = checked_steps(
             config.profile, sampler.total_steps, has_folder=folder is not None
         )
-        if config.init_from is not None:
-            with instead_of_set_mesh(layout.mesh):
-                state.load_weights(config.init_from)
+        with instead_of_set_mesh(layout.mesh):
+            state.load_origin()
 
         # Tracing the programs for every phase makes a wrong loss_fn fail here.
         graphdef = nnx.graphdef((self.model, self.optimizer))
@@ -214,7 +218,11 @@ class Trainer:
         num_checkpoints = -(-self.sampler.total_steps // config.checkpoint_every)
         if config.max_to_keep is not None:
             # The newest checkpoints, the best one, and one that is being written.
-            num_checkpoints = min(num_checkpoints, config.max_to_keep + 2)
+            kept = config.max_to_keep + 2
+            if isinstance(config.keep_every, int):
+                every = math.lcm(config.keep_every, config.checkpoint_every)
+                kept += self.sampler.total_steps // every
+            num_checkpoints = min(num_checkpoints, kept)
         folder = state.folder if config.checkpointer is None else None
         checkpoints = None if folder is None else folder.checkpoints
         return find_problems(
@@ -272,6 +280,7 @@ class Trainer:
     def _train(self) -> None:
         """Make the remaining updates, with their evaluations and checkpoints."""
         session, state = self._session, self._session.state
+        session.save_branch()
         if state.is_evaluation_due:
             session.evaluate()
             session.act()

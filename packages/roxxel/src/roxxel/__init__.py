@@ -154,6 +154,7 @@ __all__ = [
     "global_to_host_array",
     "host_to_global_device_array",
     "huggingface_stream",
+    "import_safetensors",
     "load_schedule",
     "make_custom_sharding_config",
     "make_data_parallel_sharding_config",

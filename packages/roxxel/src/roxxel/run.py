@@ -20,10 +20,12 @@ from roxxel.config import RunConfig, load_config, make_model, newest_config
 from roxxel.run_files import (
     CHECKPOINTS,
     Checkpoint,
+    Parent,
     RunFolderError,
     check_run,
     local_folder,
     read_checkpoints,
+    read_parent,
     read_rows,
 )
 
@@ -98,6 +100,16 @@ class Run:
         """
         newest = newest_config(self.folder)
         return None if newest is None else load_config(newest)
+
+    @property
+    def parent(self) -> Parent | None:
+        """The checkpoint of another run from which this run started.
+
+        The sampler of a branch has the batches of all steps, those of its parent
+        included. The metrics of steps up to `parent.step` are in the folder of the
+        parent: `open_run(run.parent.path).metrics`.
+        """
+        return read_parent(self.folder)
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -182,7 +194,7 @@ class Run:
                     f"{self.path}: a Python program started this run, so its folder "
                     "does not name the model; pass model="
                 )
-            model = make_model(config)
+            model = make_model(config, self._data().state)
 
         from roxxel_ckpt import Checkpointer
 

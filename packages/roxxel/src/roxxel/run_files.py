@@ -71,6 +71,35 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Parent:
+    """The checkpoint of another run from which a run started.
+
+    Attributes:
+        path: Folder of the other run, or its URL; the folder of its checkpoints if they
+            were not in the folder of a run.
+        step: Step of the checkpoint.
+        is_branch: Whether the run continues the other run from `step` on. If not, the
+            run took only the weights, and began at step 0.
+        run_id: The `id` in `run.json` of the other run; None if not recorded.
+        digest: Digest of the checkpoint; None if not recorded.
+        tokens: Tokens that the other run had read at `step`; 0 unless `is_branch`.
+
+    >>> str(Parent("runs/a", 100, is_branch=True))
+    'step 100 of runs/a'
+    """
+
+    path: str
+    step: int
+    is_branch: bool
+    run_id: str | None = None
+    digest: str | None = None
+    tokens: int = 0
+
+    def __str__(self) -> str:
+        return f"step {self.step:,} of {self.path}"
+
+
+@dataclass(frozen=True)
 class LogEntry:
     """One entry of `system.log`.
 
@@ -125,6 +154,36 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return cast("dict[str, Any]", content) if isinstance(content, dict) else None
+
+
+def read_parent(folder: Path) -> Parent | None:
+    """Return the checkpoint from which a run started; None if `run.json` has none."""
+    record = read_record(folder) or {}
+    for option in ("branch_from", "init_from"):
+        found: Any = record.get(option)
+        try:
+            is_branch = option == "branch_from"
+            return Parent(
+                str(found["path"]),
+                int(found["step"]),
+                is_branch,
+                found.get("run_id"),
+                found.get("digest"),
+                _tokens(record["data"]) if is_branch else 0,
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+    return None
+
+
+def _tokens(state: Mapping[str, Any]) -> int:
+    """Return the number of tokens in the trained steps of a data state."""
+    phases = state["phases"]
+    stops = [*(phase["start"] for phase in phases[1:]), state["step"]]
+    return sum(
+        (stop - phase["start"]) * phase["batch_size"] * phase["seq_len"]
+        for phase, stop in zip(phases, stops, strict=True)
+    )
 
 
 def read_checkpoints(folder: Path) -> tuple[list[Checkpoint], list[int]]:

@@ -100,17 +100,22 @@ class RunSummary:
 
 
 def opening(
-    sampler: Sampler, plan: Plan, step: int, weights_from: Mapping[str, Any] | None
+    sampler: Sampler,
+    plan: Plan,
+    step: int,
+    first: int,
+    origin: Mapping[str, Any] | None,
 ) -> Iterator[str]:
     """Yield the first lines of a run, which starts or resumes after `step` updates.
 
-    `weights_from` has path and step of the checkpoint that gave a new run its weights.
+    `origin` has path and step of the checkpoint of another run from which this run
+    starts. `first` is this step if the run is a branch, else 0.
     """
     total = plan.total_steps
     if step == total:
         yield f"already complete: {_all_done(plan)}"
         return
-    if step:
+    if step > first:
         yield f"resumed from step {step} of {total}"
     else:
         phases = len({phase.index for phase in plan.phases})
@@ -118,9 +123,9 @@ def opening(
     yield _epochs(sampler, plan, step)
     if plan.ended is not None:
         yield f"ends early: {plan.ended}"
-    if not step and weights_from is not None:
-        at, path = weights_from["step"], weights_from["path"]
-        yield f"begins with the weights of step {at} of {path}"
+    if step == first and origin is not None:
+        what = "as a branch" if first else "with the weights"
+        yield f"begins {what} of step {origin['step']} of {origin['path']}"
 
 
 def uploads(folder: Path, url: Path | str) -> str:

@@ -11,17 +11,23 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_ckpt import CheckpointDamagedError, read_description
+from roxxel_ckpt import (
+    CheckpointDamagedError,
+    CheckpointNotFoundError,
+    read_description,
+)
 
 from roxxel_train._log.files import METRICS_FILE, check_writable
 from roxxel_train._run.data import DATA, read_data_record
-from roxxel_train._run.mirror import CHECKPOINTS, RECORD, Mirror, fetch_run, locked
+from roxxel_train._run.mirror import RECORD, Mirror, fetch_run, locked
+from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
@@ -90,7 +96,12 @@ class RunFolder:
             if self._read() is None:
                 # Without `run.json` the folder is not a run, so this file comes first.
                 versions = {name: metadata.version(name) for name in _RECORDED_VERSIONS}
-                content = {"version": _VERSION, **record, "versions": versions}
+                content = {
+                    "version": _VERSION,
+                    "id": secrets.token_hex(8),
+                    **record,
+                    "versions": versions,
+                }
                 self._write(RECORD, content)
             if self._mirror is None:
                 yield
@@ -155,21 +166,23 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Args:
         path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
-            a run in a bucket, the URL of the run.
+            a run in a bucket, the URL of the run. `@STEP` after it names a checkpoint.
 
     Returns:
-        The result of `Sampler.state` at the newest whole checkpoint, or at step 0 if
-        there is no checkpoint. Later steps follow the current curriculum.
+        The result of `Sampler.state` at this checkpoint, else at the newest whole one,
+        else at the begin of the run. Later steps follow the current curriculum.
 
     Raises:
-        FileNotFoundError: The folder does not hold a run.
+        FileNotFoundError: The folder does not hold a run, or not this checkpoint.
         RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
             was not written by a trainer.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
     """
-    folder = fetch_run(os.fspath(path)) if _is_url(path) else Path(path)
-    inner = folder / CHECKPOINTS
-    state = _of_newest_checkpoint(inner if inner.is_dir() else folder)
+    found = parse_reference(os.fspath(path))
+    if isinstance(found.path, str):
+        found = Reference(fetch_run(found.path), found.step)
+    folder = Path(found.path)
+    state = _of_checkpoint(found.checkpoints, found.step)
     if state is not None:
         return state
     record = _read_record(folder / RECORD)
@@ -227,20 +240,38 @@ def run_data(path: str | os.PathLike[str]) -> RunData:
     return RunData(record["sources"], record["state"], trained)
 
 
-def _of_newest_checkpoint(folder: Path) -> dict[str, Any] | None:
-    """Return the data state of the newest whole checkpoint; None without one."""
+def run_id(path: Path | str) -> str | None:
+    """Return the id of the run that owns a folder of checkpoints; None without one."""
+    if isinstance(path, str):
+        content = Mirror(path.removesuffix(f"/{CHECKPOINTS}"), 60.0).record()
+        record = None if content is None else _parsed_record(content, f"{path}")
+    else:
+        record = _read_record(path.parent / RECORD)
+    return (record or {}).get("id")
+
+
+def _of_checkpoint(folder: Path, step: int | None) -> dict[str, Any] | None:
+    """Return the data state of a step, or of the newest whole one; None without one.
+
+    Raises:
+        CheckpointNotFoundError: The folder has no such step.
+    """
     names = [entry.name for entry in folder.iterdir()] if folder.is_dir() else []
     damage: CheckpointDamagedError | None = None
-    for step in sorted((int(name) for name in names if name.isdecimal()), reverse=True):
+    steps = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    if step is not None and step not in steps:
+        held = f"steps {', '.join(map(str, steps[::-1]))}" if steps else "no step"
+        raise CheckpointNotFoundError(f"{folder}: has no step {step}; it holds {held}")
+    for number in steps if step is None else [step]:
         try:
-            extra = read_description(folder / str(step)).extra
+            extra = read_description(folder / str(number)).extra
         except CheckpointDamagedError as error:
             damage = damage or error
             continue
         if not extra or "data" not in extra:
             raise RunMismatchError(
-                f"{folder / str(step)}: has no data state, so a trainer did not write "
-                "this checkpoint; give the folder of a run"
+                f"{folder / str(number)}: has no data state, so a trainer did not "
+                "write this checkpoint; give the folder of a run"
             )
         return extra["data"]
     if damage is not None:

@@ -30,12 +30,12 @@ from roxxel_ckpt import CheckpointBucketError, fetch_descriptions
 from roxxel_ckpt.buckets import Bucket, checked_url, for_each
 
 from roxxel_train._log.files import Worker
+from roxxel_train._run.reference import CHECKPOINTS
 from roxxel_train.errors import RunMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
-CHECKPOINTS = "checkpoints"
 RECORD = "run.json"
 LOCK = "run.lock"
 _PIECE_BYTES = 1 << 24

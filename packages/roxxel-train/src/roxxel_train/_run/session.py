@@ -176,6 +176,11 @@ class Session:
         if warning is not None:
             self.log.warning(warning)
 
+    def save_branch(self) -> None:
+        """Save the first state of a branch, which then does not need its parent."""
+        if self.state.is_unsaved_branch:
+            self._save()
+
     def act(self) -> None:
         """Stop if requested, or save if a checkpoint is due or requested."""
         request = self.processes.after(self.state.step)
@@ -257,12 +262,13 @@ class Session:
         self._plan = plan = state.plan()
         self._start = start
         dropped = log.cut_metrics(start, evaluated=not state.is_evaluation_due)
-        for line in events.opening(sampler, plan, start, state.weights_from):
+        origin = None if state.origin is None else state.origin.record
+        for line in events.opening(sampler, plan, start, state.first_step, origin):
             log.info(line)
         if state.folder is not None and state.folder.is_in_bucket:
             log.info(events.uploads(state.folder.path, state.folder.location))
-        if not start:
-            for text in state.weights_warnings:
+        if state.origin is not None and start == state.first_step:
+            for text in state.origin.warnings:
                 # The constructor has shown this warning before the log was open.
                 log.warning(text, terminal=False)
         warning = self.evaluator.metric_warning()

@@ -5,9 +5,7 @@ The trainer owns one `RunState`. Only this object reads or writes the run's chec
 
 from __future__ import annotations
 
-import os
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,20 +13,19 @@ from flax import nnx
 from roxxel_ckpt import Checkpointer, CheckpointStateLostError
 from roxxel_curriculum import StateMismatch
 
-from roxxel_train._log.files import is_url
-from roxxel_train._log.logger import collected_warnings
 from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.data import data_record
 from roxxel_train._run.events import failed_save
-from roxxel_train._run.mirror import CHECKPOINTS
+from roxxel_train._run.origin import Origin, check_is_elsewhere, find_origin
 from roxxel_train._step.step import is_finite, is_sound, put, signature, take
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from roxxel_curriculum import Curriculum, Plan
 
@@ -48,8 +45,8 @@ class RunState:
         arrays: The live arrays; the next update donates them.
         step: Updates done.
         is_evaluation_due: Whether the run has yet to evaluate after `step`.
-        weights_from: Path and step of the checkpoint that gave a new run its weights.
-        weights_warnings: Warnings of the checkpointer that read these weights.
+        origin: The checkpoint of another run from which this run starts; None if the
+            run has a checkpoint of its own.
     """
 
     def __init__(
@@ -69,6 +66,7 @@ class RunState:
                 optimizer,
                 config.max_to_keep,
                 config.timeout,
+                keep_every=config.keep_every,
                 best_metric=config.best_metric,
                 best_mode=None if config.best_metric is None else "min",
             )
@@ -89,14 +87,12 @@ class RunState:
         self.losses = LossMeans()
         self.ledger = Ledger()
         self.is_evaluation_due = False
-        self.weights_from: dict[str, Any] | None = None
-        self.weights_warnings: list[str] = []
         self._saved_step = 0
         self._spoilt: str | None = None
         self._is_lost = False
         self._finite_program: Future[Any] | None = None
-        newest_step, self._past = self._find_past()
-        self._is_new = newest_step == 0
+        self.origin: Origin | None = None
+        newest_step, self._past = self._find_past(config)
         self.curriculum = curriculum
         try:
             self.sampler = curriculum.sampler(
@@ -125,29 +121,24 @@ class RunState:
         """Return the plan of the curriculum, with the data that trained steps read."""
         return self.curriculum.plan(self.sampler.seed, self._past)
 
-    def load_weights(self, init_from: str | os.PathLike[str]) -> None:
-        """Load the newest weights of another run, unless this run has a checkpoint.
+    @property
+    def first_step(self) -> int:
+        """Updates done before the run: the step at which a branch begins, or 0."""
+        is_branch = self.origin is not None and self.origin.is_branch
+        return self.origin.step if self.origin is not None and is_branch else 0
 
-        Random streams (`nnx.RngState`) keep the values of the new model, so two runs
-        from the same weights may have different seeds.
-        """
-        if not self._is_new:
+    @property
+    def is_unsaved_branch(self) -> bool:
+        """Whether the run is at the begin of a branch, and has no checkpoint yet."""
+        return self._saved_step < self.step == self.first_step
+
+    def load_origin(self) -> None:
+        """Load the checkpoint from which a new run starts, if any."""
+        if self.origin is None:
             return
-        path = self._checkpoints_of(os.fspath(init_from))
-        with (
-            collected_warnings("roxxel_ckpt") as self.weights_warnings,
-            Checkpointer(path, self.model) as other,
-        ):
-            if other.peek() is None:
-                raise FileNotFoundError(
-                    f"init_from={str(init_from)!r}: holds no checkpoint; "
-                    "give the folder of a run that has saved a checkpoint"
-                )
-            streams = nnx.to_pure_dict(nnx.state(self.model, nnx.RngState))
-            step = other.restore()
-            nnx.update(self.model, streams)
+        self.origin.load()
         self.arrays = take(self.model, self.optimizer)
-        self.weights_from = {"path": str(init_from), "step": step}
+        self._begin_branch()
 
     def check_mask(self, unused: Collection[str]) -> None:
         """Raise ValueError if documents are withdrawn and the loss ignores the mask."""
@@ -171,8 +162,13 @@ class RunState:
         return self.folder.run_lock(
             seed=self.sampler.seed,
             model=self.signature,
-            data=self.sampler.state(0),
-            init_from=self.weights_from,
+            data=self.sampler.state(self.first_step),
+            **{
+                option: self.origin.record
+                if self.origin is not None and self.origin.option == option
+                else None
+                for option in ("init_from", "branch_from")
+            },
         )
 
     def record_data(self, log: Logger) -> None:
@@ -222,12 +218,12 @@ class RunState:
                     self.sampler.check(extra["data"])
                 except StateMismatch as error:
                     raise self._mismatch(error) from error
-                self.losses = LossMeans.from_json(extra)
-                self.ledger = Ledger.from_json(extra.get("ledger"), self.step)
-                self.is_evaluation_due = not extra["evaluated"]
+                self._continue(extra)
                 self._spoilt = None
-            elif done:
+            elif done > self.first_step:
                 self._spoilt = "stopped before its first checkpoint"
+            else:
+                self._begin_branch()
         if self._spoilt is not None:
             raise RunMismatchError(
                 f"this trainer {self._spoilt}, and its model no longer has the values "
@@ -304,8 +300,25 @@ class RunState:
                 log.warning(failed_save(self.step, error, second))
         self.show()
 
-    def _find_past(self) -> tuple[int, dict[str, Any] | None]:
-        """Return the updates done, and the recorded data state (None for a new run)."""
+    def _begin_branch(self) -> None:
+        """Continue the totals of the parent, if this run is a branch."""
+        if self.origin is not None and self.origin.is_branch:
+            self.step = self.origin.step
+            self._continue(self.origin.extra)
+
+    def _continue(self, extra: Mapping[str, Any]) -> None:
+        """Continue the totals of a checkpoint of `step`."""
+        self.losses = LossMeans.from_json(extra)
+        self.ledger = Ledger.from_json(extra.get("ledger"), self.step)
+        self.is_evaluation_due = not extra["evaluated"]
+
+    def _find_past(self, config: TrainConfig) -> tuple[int, dict[str, Any] | None]:
+        """Return the updates done, and the recorded data state (None for a new run).
+
+        Sets `origin` if the run has no checkpoint and starts from another run.
+        """
+        if config.branch_from is not None and self.checkpointer is not None:
+            check_is_elsewhere(config.branch_from, self.checkpointer.checkpoint_path)
         newest = None if self.checkpointer is None else self.checkpointer.peek()
         if newest is not None:
             step, extra = newest
@@ -318,34 +331,34 @@ class RunState:
                 )
             return step, data
         record = None if self.folder is None else self.folder.record
-        if record is None:
-            return 0, None
-        if record["model"] != self.signature:
+        if record is not None and record["model"] != self.signature:
             raise RunMismatchError(
                 f"{self.folder}: the run in this folder was started with a model or "
                 "optimizer of other shapes and has no checkpoint yet; "
                 "give another save_path"
             )
-        return 0, record["data"]
+        self.origin = origin = find_origin(
+            {"init_from": config.init_from, "branch_from": config.branch_from},
+            record,
+            self.model,
+            self.optimizer,
+            config.timeout,
+        )
+        if origin is not None and origin.data is not None:
+            return origin.step, origin.data
+        return 0, None if record is None else record["data"]
 
     def _mismatch(self, error: StateMismatch) -> RunMismatchError:
         """Return the error for a curriculum that differs in trained steps."""
+        if self.origin is not None:
+            return RunMismatchError(
+                f"{self.origin}: the run there does not fit this curriculum: {error}; "
+                "or branch from an earlier step"
+            )
         return RunMismatchError(
             f"{self.folder or 'the checkpoints'}: the run there does not fit this "
             f"curriculum: {error}; or give another save_path"
         )
-
-    def _checkpoints_of(self, run: str) -> Path | str:
-        """Return the folder of the checkpoints of a run or of such a folder."""
-        if "://" in run:
-            inner = f"{run.rstrip('/')}/{CHECKPOINTS}"
-            return inner if Checkpointer(inner, self.model).steps() else run
-        if is_url(run):
-            raise ValueError(
-                f"init_from={run!r}: is a URL that became a path; give the URL as text"
-            )
-        path = Path(run)
-        return path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
 
     def _trained(self) -> Tree:
         return nnx.to_pure_dict(nnx.state(self.model, self.optimizer.wrt))

@@ -17,8 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel.cli._plan import planned
-from roxxel.cli._words import CONFIG_EXAMPLE, at_least_1, say
-from roxxel.config import ConfigError, RunConfig, config_text, load_config
+from roxxel.cli._words import (
+    CONFIG_EXAMPLE,
+    add_config_arguments,
+    at_least_1,
+    config_of,
+    say,
+)
+from roxxel.config import ConfigError, RunConfig, config_text
 from roxxel.run_files import CHECKPOINTS, RunFolderError, read_rows
 
 if TYPE_CHECKING:
@@ -43,7 +49,7 @@ _NUM_LAST_LINES = 30
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+    add_config_arguments(parser)
     parser.add_argument(
         "--steps",
         type=at_least_1,
@@ -75,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Drill a config; raise RunFolderError if the two runs differ."""
-    config, total_steps = _shortened(load_config(options.config), options.steps)
+    config, total_steps = _shortened(config_of(options), options.steps)
     seed = random.randrange(10**6) if options.seed is None else options.seed
     scratch = _new_folder(options.scratch)
     drill = _Drill(config, total_steps, options.processes, scratch)
@@ -245,6 +251,11 @@ def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
     for name in ("model", "save_path"):
         if getattr(config, name) is None:
             raise ConfigError(f"{config.file}: has no {name}, which training needs")
+    if config.trainer.branch_from is not None:
+        raise ConfigError(
+            f"{config.file}: has branch_from, so its first steps are those of another "
+            "run; drill the config without branch_from"
+        )
     plan = planned(config)
     total_steps = min(steps, plan.total_steps)
     phases = tuple(

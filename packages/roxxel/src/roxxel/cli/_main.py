@@ -67,7 +67,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, rest = (arguments[0], arguments[1:]) if arguments else ("", [])
     if name in _PASSED_ON:
         passed_on = import_module(f"roxxel_{name}.cli")
-        return passed_on.main(rest, prog=f"roxxel {name}")
+        more = {}
+        if name == "ckpt":
+            more["describe"] = import_module("roxxel.run_texts").run_texts
+        return passed_on.main(rest, prog=f"roxxel {name}", **more)
     if name in _COMMANDS:
         # One parser per command, so that an error shows the usage of the command.
         command = import_module(f"roxxel.cli._{name}")

@@ -7,15 +7,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel.cli._words import CONFIG_EXAMPLE
+from roxxel.cli._words import (
+    CONFIG_EXAMPLE,
+    add_branch_argument,
+    add_config_arguments,
+    config_of,
+)
 from roxxel.config import (
     ConfigError,
     RunConfig,
+    begun_state,
     load_config,
     newest_config,
     open_curriculum,
 )
-from roxxel.run_files import check_run, newest_state
+from roxxel.run_files import check_run
 
 if TYPE_CHECKING:
     import argparse
@@ -34,7 +40,8 @@ EPILOG = CONFIG_EXAMPLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+    add_config_arguments(parser)
+    add_branch_argument(parser)
     parser.add_argument(
         "--diff",
         type=Path,
@@ -53,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the plan of a config, or its differences from another plan."""
-    config = load_config(options.config)
+    config = config_of(options)
     folder = config.run_folder
     is_diff = options.diff is not None
     other, other_folder = _other(options.diff) if is_diff else (config, folder)
@@ -62,19 +69,19 @@ def run(options: argparse.Namespace) -> None:
     other_folder = other_folder or folder
     if folder and other_folder and _resolved(folder) == _resolved(other_folder):
         folder = other_folder
-    folders = dict.fromkeys([folder, other_folder])
-    states = {each: newest_state(each) if each else None for each in folders}
-    plan = planned(config, states[folder])
+    state = begun_state(config, folder)
+    other_state = begun_state(other, other_folder) if is_diff else state
+    plan = planned(config, state)
     if is_diff:
-        diff = planned(other, states[other_folder]).diff(plan)
+        diff = planned(other, other_state).diff(plan)
         _show(diff, {"step": diff.step, "changes": list(diff.changes)}, options)
     else:
         _show(plan, plan.to_dict(), options)
-    if any(states.values()) and not options.json:
+    if (state or other_state) and not options.json:
         print()
-        for each, state in states.items():
-            done = f"{state['step']:,} steps" if state else "no steps"
-            print(f"{each}: {done} of this run are done.")
+        for each, done in {folder: state, other_folder: other_state}.items():
+            number = f"{done['step']:,} steps" if done else "no steps"
+            print(f"{each}: {number} of this run are done.")
     if options.plot is not None:
         _draw(plan, options.plot)
 

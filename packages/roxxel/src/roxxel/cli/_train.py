@@ -9,18 +9,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel.cli._plan import planned
-from roxxel.cli._words import CONFIG_EXAMPLE, at_least_1, say, shown_command
+from roxxel.cli._words import (
+    CONFIG_EXAMPLE,
+    add_branch_argument,
+    add_config_arguments,
+    at_least_1,
+    config_of,
+    say,
+    shown_command,
+)
 from roxxel.config import (
     ConfigError,
     RunConfig,
+    begun_state,
     keep_config,
-    load_config,
     make_trainer,
 )
-from roxxel.run_files import claimed, local_folder, newest_state
+from roxxel.run_files import claimed, local_folder
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterable
 
     from roxxel_train import RunSummary
 
@@ -38,7 +47,8 @@ EPILOG = CONFIG_EXAMPLE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+    add_config_arguments(parser)
+    add_branch_argument(parser)
     parser.add_argument(
         "--preflight",
         action="store_true",
@@ -74,9 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Train, or with `--preflight` check that the run can be trained."""
-    config = load_config(options.config)
+    config = config_of(options)
     if options.devices_per_process is not None or (options.processes or 1) > 1:
-        _run_several(options)
+        _run_several(options, config)
         return
     if options.processes is None:
         _connect(options.connect_timeout)
@@ -98,7 +108,7 @@ def run(options: argparse.Namespace) -> None:
     if is_first:
         folder = local_folder(run_folder)
         with claimed(folder):
-            state = newest_state(folder)
+            state = begun_state(config, folder)
             keep_config(config, folder, 0 if state is None else state["step"])
         say(f"{planned(config, state)}\n")
     try:
@@ -124,17 +134,23 @@ def _connect(timeout_s: float) -> None:
             os.dup2(nowhere.fileno(), 1)
 
 
-def _run_several(options: argparse.Namespace) -> None:
+def _run_several(options: argparse.Namespace, config: RunConfig) -> None:
     """Run this command in several processes on this machine's CPU."""
     from roxxel_train import local
 
     command = [sys.executable, "-m", "roxxel", "train", str(options.config)]
+    command += _set_again(config.changes)
     if options.preflight:
         command.append("--preflight")
     command += ["--connect-timeout", str(options.connect_timeout)]
     code = local.run(command, options.processes or 1, options.devices_per_process or 1)
     if code:
         raise SystemExit(code)
+
+
+def _set_again(changes: Iterable[str]) -> list[str]:
+    """Return the arguments that make these changes of a config."""
+    return [argument for change in changes for argument in ("--set", change)]
 
 
 def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> None:
@@ -151,4 +167,5 @@ def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> N
     say("  config.toml    the config of this start; configs/ holds earlier ones")
     say(f"Write a report: {shown_command('report', str(folder))}")
     say(f"Train longer:   raise the steps of the last phase in {config.file}, then")
-    say(f"                {shown_command('train', str(config.file))}")
+    again = shown_command("train", str(config.file), *_set_again(config.changes))
+    say(f"                {again}")

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from roxxel.config import load_config
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from roxxel.config import RunConfig
 
 
 def shown_command(*arguments: str) -> str:
@@ -33,6 +39,44 @@ def at_least_1(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
     return int(text)
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add a config file and `--set`, which `load_config` reads."""
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a TOML file")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help=(
+            "replace a value of CONFIG, such as trainer.log_every=1, phases.0.steps=20 "
+            "or save_path=runs/b; repeatable. Paths are relative to CONFIG"
+        ),
+    )
+
+
+def add_branch_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--branch",
+        metavar="RUN[@STEP]",
+        help=(
+            "begin a new run, in the save_path of CONFIG, with the whole state of "
+            "another run: its newest checkpoint, or that of STEP. A run that has begun "
+            "continues from its own checkpoints"
+        ),
+    )
+
+
+def config_of(options: argparse.Namespace) -> RunConfig:
+    """Read the config of a command with its changes."""
+    branch: str | None = getattr(options, "branch", None)
+    changes: list[str] = list(options.set)
+    if branch is not None:
+        # A path on the command line is relative to the working directory.
+        where = branch if "://" in branch else str(Path(branch).absolute())
+        changes.append(f"trainer.branch_from={json.dumps(where)}")
+    return load_config(options.config, changes)
 
 
 class ShownProgress:

@@ -53,12 +53,13 @@ from roxxel.config._declaration import (
     TrainerOptions,
 )
 from roxxel.config._open import (
+    begun_state,
     open_curriculum,
     open_eval_curriculum,
     open_sampler,
 )
 from roxxel.config._parse import load_config, parse_config
-from roxxel.config._text import config_text, keep_config, newest_config
+from roxxel.config._text import config_at, config_text, keep_config, newest_config
 from roxxel.config._trainer import make_model, make_trainer
 
 __all__ = [
@@ -67,6 +68,8 @@ __all__ = [
     "MeshConfig",
     "RunConfig",
     "TrainerOptions",
+    "begun_state",
+    "config_at",
     "config_text",
     "keep_config",
     "load_config",

@@ -35,7 +35,8 @@ class TrainerOptions:
     """Keywords of `roxxel_train.Trainer`, with the same meanings.
 
     None means the trainer's default. `hang_after_s=0` turns the check for a hanging run
-    off.
+    off. `eval_fn` and `train_step` are functions as `"module:function"`. `csv`,
+    `tensorboard` and `wandb` are the options of the sinks that `log_to` names.
 
     >>> TrainerOptions(log_every=10).given()
     {'log_every': 10}
@@ -45,14 +46,30 @@ class TrainerOptions:
     eval_every: int | None = None
     checkpoint_every: int | None = None
     max_to_keep: int | None = None
+    keep_every: int | str | None = None
     best_metric: str | None = None
     grad_accum_steps: int | None = None
     fields: tuple[str, ...] | None = None
     strict_sharding: bool | None = None
     init_from: str | None = None
+    branch_from: str | None = None
     profile: tuple[int, int] | None = None
     hang_after_s: float | None = None
     check: Literal["headers", "blocks"] | None = None
+    timeout: float | None = None
+    flops_per_token: float | None = None
+    model_sharding: str | tuple[str, ...] | None = None
+    eval_fn: str | None = None
+    train_step: str | None = None
+    log_to: tuple[str, ...] | None = None
+    csv: Mapping[str, Any] | None = None
+    tensorboard: Mapping[str, Any] | None = None
+    wandb: Mapping[str, Any] | None = None
+
+    @property
+    def sinks(self) -> dict[str, dict[str, Any]]:
+        """The sinks that `log_to` names, with their options."""
+        return {name: dict(getattr(self, name) or {}) for name in self.log_to or ()}
 
     def given(self) -> dict[str, Any]:
         """Return the keywords that the file sets."""
@@ -122,6 +139,8 @@ class RunConfig:
             held-out loss.
         cache: Folder for copies of the corpora in buckets; None for no copies.
         cache_bytes: Maximum size of this folder; see `Roxxel`.
+        changes: Changes of the file, such as `"trainer.log_every=1"`, that the other
+            attributes include.
 
     >>> from roxxel.config import parse_config
     >>> toml = '''
@@ -147,6 +166,7 @@ class RunConfig:
     eval: EvalConfig | Mapping[str, EvalConfig] | None = None
     cache: str | None = None
     cache_bytes: int | None = None
+    changes: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def held_out(self) -> dict[str, EvalConfig]:

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Curriculum, CurriculumError
 from roxxel_format import Roxxel
+from roxxel_train import data_state
 
 from roxxel.config._declaration import ConfigError
 from roxxel.run_files import newest_state
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from roxxel_curriculum import Sampler, Schedule
 
     from roxxel.config._declaration import RunConfig, Sources
@@ -30,23 +33,46 @@ def open_curriculum(config: RunConfig) -> Curriculum:
     return _curriculum(config, config.sources, config.schedule)
 
 
+def begun_state(
+    config: RunConfig, folder: Path | str | None = None
+) -> dict[str, Any] | None:
+    """Return the data state from which a start of a config continues.
+
+    This is the state of the run in `save_path`, or of the checkpoint from which a new
+    run branches. A run that starts at step 0 has none.
+
+    Args:
+        config: The config.
+        folder: Folder of the run; None for the config's `save_path`.
+
+    Raises:
+        FileNotFoundError: The checkpoint to branch from does not exist.
+        RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
+            was not written by a trainer.
+        CheckpointError: All checkpoints of the run are damaged.
+    """
+    folder, parent = folder or config.run_folder, config.trainer.branch_from
+    state = None if folder is None else newest_state(folder)
+    if state is None and parent is not None:
+        return data_state(config.corpus(parent))
+    return state
+
+
 def open_sampler(config: RunConfig) -> Sampler:
     """Return the sampler of a config, which computes the batch of any step.
 
     If `save_path` holds a run, the sampler returns the batches of that run, as
-    `Trainer.sampler` does. Otherwise, the sampler returns the batches of a new run.
+    `Trainer.sampler` does. Otherwise, the sampler returns the batches of a new run, or
+    of a new branch.
 
     Raises:
         ConfigError: The corpora do not fit the schedule, or the schedule changes steps
             that the run has trained.
         OSError: A corpus is missing.
         ShardError: A shard is damaged.
-        RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
-            was not written by a trainer.
-        CheckpointError: All checkpoints of the run are damaged.
+        RunMismatchError, CheckpointError: As in `begun_state`.
     """
-    folder = config.run_folder
-    state = None if folder is None else newest_state(folder)
+    state = begun_state(config)
     curriculum = open_curriculum(config)
     try:
         fields: Any = config.trainer.fields or ("tokens",)

@@ -5,17 +5,16 @@ For each TOML table, a dict maps the keys to the checks of their values (`Kind`)
 
 from __future__ import annotations
 
-import re
-import sys
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roxxel_curriculum import Schedule, schedule_from
 
+from roxxel.config._changes import changed
 from roxxel.config._declaration import (
     ConfigError,
     EvalConfig,
@@ -23,160 +22,90 @@ from roxxel.config._declaration import (
     RunConfig,
     TrainerOptions,
 )
+from roxxel.config._kinds import (
+    ABOVE_0,
+    BOOLEAN,
+    FUNCTION,
+    INTEGER,
+    KEPT,
+    NUM_BYTES,
+    PATHS,
+    POSITIVE,
+    SECONDS,
+    SHARDING,
+    SINK_NAMES,
+    SINKS,
+    SIZE,
+    SPAN,
+    TABLE,
+    TEXT,
+    TEXTS,
+    Expected,
+    Kind,
+    one_of,
+    unchanged,
+)
 
 if TYPE_CHECKING:
     import os
 
-_SIZE_TEXT = re.compile(r"([0-9]+)([KMGT]?)")
+_SCHEDULE: dict[str, Kind] = {entry.name: unchanged for entry in fields(Schedule)}
 
-Kind = Callable[[Any], Any]
-"""Checks a value and returns the value to store, or raises `_Expected`."""
-
-
-class _Expected(Exception):
-    """A value has the wrong kind.
-
-    The message is what follows "must be" in the error, such as "an integer".
-    """
-
-
-def _unchanged(value: Any) -> Any:
-    return value
-
-
-def _kind(
-    expected: str,
-    accepts: Callable[[Any], bool],
-    stored: Callable[[Any], Any] = _unchanged,
-    *,
-    of: Kind = _unchanged,
-) -> Kind:
-    """Return a check: apply `of`, require `accepts(value)`, return `stored(value)`."""
-
-    def checked(value: Any) -> Any:
-        value = of(value)
-        if not accepts(value):
-            raise _Expected(expected)
-        return stored(value)
-
-    return checked
-
-
-def _one_of(*words: str) -> Kind:
-    return _kind(" or ".join(f'"{word}"' for word in words), lambda v: v in words)
-
-
-def _is_list_of(kind: type, value: Any) -> bool:
-    return isinstance(value, list) and all(type(item) is kind for item in value)
-
-
-def _is_path(value: Any) -> bool:
-    return bool(value) and (isinstance(value, str) or _are_texts(value))
-
-
-def _are_texts(value: Any) -> bool:
-    return _is_list_of(str, value) and bool(value) and all(value)
-
-
-def _is_span(value: Any) -> bool:
-    return _is_list_of(int, value) and len(value) == 2 and 0 <= value[0] < value[1]
-
-
-def _parsed_size(value: Any) -> int | None:
-    """Return a number of bytes, given as an integer or such as "2G"; None if wrong."""
-    if type(value) is int:
-        return value
-    found = _SIZE_TEXT.fullmatch(value) if isinstance(value, str) else None
-    return int(found[1]) << 10 * " KMGT".index(found[2] or " ") if found else None
-
-
-def _is_function_name(value: Any) -> bool:
-    if not isinstance(value, str):
-        return False
-    module, _, name = value.partition(":")
-    return all(part.isidentifier() for part in [*module.split("."), name])
-
-
-# `type(v) is int`, because `isinstance(True, int)` holds.
-_INTEGER = _kind("an integer", lambda v: type(v) is int)
-_POSITIVE = _kind("an integer of 1 or more", lambda v: type(v) is int and v >= 1)
-_NUMBER = _kind("a number of seconds", lambda v: type(v) in {int, float})
-_SECONDS = _kind(
-    "a number of seconds, 0 or above",
-    lambda v: 0 <= v <= sys.float_info.max,
-    float,
-    of=_NUMBER,
-)
-_BOOLEAN = _kind("true or false", lambda v: isinstance(v, bool))
-_TEXT = _kind("a non-empty string", lambda v: isinstance(v, str) and v != "")
-_TEXTS = _kind("a list of non-empty strings", _are_texts, tuple)
-_PATHS = _kind(
-    "a path, a pattern, or a list of paths and patterns",
-    _is_path,
-    lambda v: (v,) if isinstance(v, str) else tuple(v),
-)
-_NUM_BYTES = _kind(
-    'bytes, 1 or more, such as 4096, "64K", "1M", "2G" or "1T"',
-    lambda v: v is not None and v >= 1,
-    of=_parsed_size,
-)
-_SPAN = _kind("two rising steps [start, stop]", _is_span, tuple)
-_SIZE = _kind(
-    "a number of devices, or -1 for all remaining devices",
-    lambda v: v >= 1 or v == -1,
-    of=_INTEGER,
-)
-_TABLE = _kind("a table", lambda v: isinstance(v, dict), dict)
-_FUNCTION = _kind('"module:function"', _is_function_name)
-
-_SCHEDULE: dict[str, Kind] = {entry.name: _unchanged for entry in fields(Schedule)}
-
-_SOURCE: dict[str, Kind] = {"path": _unchanged, "policy": _unchanged}
+_SOURCE: dict[str, Kind] = {"path": unchanged, "policy": unchanged}
 
 _TRAINER: dict[str, Kind] = {
-    "log_every": _POSITIVE,
-    "eval_every": _POSITIVE,
-    "checkpoint_every": _POSITIVE,
-    "max_to_keep": _POSITIVE,
-    "best_metric": _TEXT,
-    "grad_accum_steps": _POSITIVE,
-    "fields": _TEXTS,
-    "strict_sharding": _BOOLEAN,
-    "init_from": _TEXT,
-    "profile": _SPAN,
-    "hang_after_s": _SECONDS,
-    "check": _one_of("headers", "blocks"),
+    "log_every": POSITIVE,
+    "eval_every": POSITIVE,
+    "checkpoint_every": POSITIVE,
+    "max_to_keep": POSITIVE,
+    "keep_every": KEPT,
+    "best_metric": TEXT,
+    "grad_accum_steps": POSITIVE,
+    "fields": TEXTS,
+    "strict_sharding": BOOLEAN,
+    "init_from": TEXT,
+    "branch_from": TEXT,
+    "profile": SPAN,
+    "hang_after_s": SECONDS,
+    "check": one_of("headers", "blocks"),
+    "timeout": ABOVE_0,
+    "flops_per_token": ABOVE_0,
+    "model_sharding": SHARDING,
+    "eval_fn": FUNCTION,
+    "train_step": FUNCTION,
+    "log_to": SINKS,
+    **dict.fromkeys(SINK_NAMES, TABLE),
 }
 
 _MESH: dict[str, Kind] = {
-    "preset": _one_of("data-parallel", "fsdp", "hybrid"),
-    "axes": _TABLE,
-    "batch_axes": _TEXTS,
-    "groups": _POSITIVE,
+    "preset": one_of("data-parallel", "fsdp", "hybrid"),
+    "axes": TABLE,
+    "batch_axes": TEXTS,
+    "groups": POSITIVE,
 }
 
-_EVAL: dict[str, Kind] = {"sources": _TABLE, **_SCHEDULE}
+_EVAL: dict[str, Kind] = {"sources": TABLE, **_SCHEDULE}
 
 _EVAL_OF_ONE_CORPUS: dict[str, Kind] = {
-    "path": _PATHS,
-    "steps": _POSITIVE,
-    "batch_size": _POSITIVE,
-    "seq_len": _POSITIVE,
+    "path": PATHS,
+    "steps": POSITIVE,
+    "batch_size": POSITIVE,
+    "seq_len": POSITIVE,
 }
 
 _TOP: dict[str, Kind] = {
-    "model": _FUNCTION,
-    "save_path": _TEXT,
-    "seed": _INTEGER,
-    "relative_to": _TEXT,
-    "cache": _TEXT,
-    "cache_bytes": _NUM_BYTES,
-    "sources": _TABLE,
+    "model": FUNCTION,
+    "save_path": TEXT,
+    "seed": INTEGER,
+    "relative_to": TEXT,
+    "cache": TEXT,
+    "cache_bytes": NUM_BYTES,
+    "sources": TABLE,
     **_SCHEDULE,
-    "model_args": _TABLE,
-    "trainer": _TABLE,
-    "eval": _TABLE,
-    "mesh": _TABLE,
+    "model_args": TABLE,
+    "trainer": TABLE,
+    "eval": TABLE,
+    "mesh": TABLE,
 }
 
 _OF_THE_TRAINER = {
@@ -184,10 +113,27 @@ _OF_THE_TRAINER = {
     **dict.fromkeys(_MESH, "write it under [mesh]"),
 }
 _OF_THE_TOP = dict.fromkeys(_TOP, "write it above the first [table] of the file")
+_OF_PYTHON = {
+    **_OF_THE_TOP,
+    **dict.fromkeys(("optimizer", "loss_fn"), "the function of model returns it"),
+    "curriculum": "write [sources] and [[phases]]",
+    "eval_curriculum": "write [eval]",
+    **dict.fromkeys(("mesh", "data_sharding"), "write [mesh]"),
+    "logger": 'write log_to = ["csv"], or start the run by a Python program',
+    "checkpointer": "write save_path, or start the run by a Python program",
+}
+"""Arguments of the trainer that are not keys of `[trainer]`, with the remedy."""
 
 
-def load_config(path: str | os.PathLike[str]) -> RunConfig:
+def load_config(path: str | os.PathLike[str], changes: Sequence[str] = ()) -> RunConfig:
     """Read a config file.
+
+    Args:
+        path: The file.
+        changes: Values that replace or add to the values of the file, each as
+            `"trainer.log_every=1"`: a dotted key and a TOML value. Text that is not
+            TOML is a string. An integer in the key selects an entry of an array, as in
+            `"phases.0.steps=20"`. Paths are relative to the file.
 
     Raises:
         OSError: The file cannot be read.
@@ -205,29 +151,57 @@ def load_config(path: str | os.PathLike[str]) -> RunConfig:
         inside = file / "config.toml"
         hint = f"give {inside}" if inside.is_file() else "give a config file"
         raise ConfigError(f"{file}: is a folder; {hint}") from error
-    return parse_config(content, file)
+    return parse_config(content, file, changes)
 
 
-def parse_config(content: str, file: str | os.PathLike[str]) -> RunConfig:
+def parse_config(
+    content: str, file: str | os.PathLike[str], changes: Sequence[str] = ()
+) -> RunConfig:
     """Parse the TOML text of a config file.
 
     Args:
         content: TOML.
         file: Path of the file, which need not exist. Its folder is the base of relative
             paths in `content`.
+        changes: As in `load_config`.
 
     Raises:
         ConfigError: As in `load_config`.
     """
     file = Path(file)
     try:
-        return _config(tomllib.loads(content), file)
+        table = tomllib.loads(content)
+        return _changed_config(table, file, tuple(changes))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: not TOML: {error}") from error
     except RecursionError as error:
         raise ConfigError(f"{file}: its values are nested too deeply") from error
+
+
+def _changed_config(
+    table: Mapping[str, Any], file: Path, changes: tuple[str, ...]
+) -> RunConfig:
+    """Return a config with changes; an error names the changes that cause the error."""
+    config, error = _attempt(table, file, changes)
+    if config is not None:
+        return config
+    others = [changes[:n] + changes[n + 1 :] for n in range(len(changes))]
+    causes = [
+        f"--set {change}: "
+        for change, other in zip(changes, others, strict=True)
+        if str(_attempt(table, file, other)[1]) != str(error)
+    ]
+    raise ConfigError(f"{file}: {''.join(causes)}{error}") from error
+
+
+def _attempt(
+    table: Mapping[str, Any], file: Path, changes: tuple[str, ...]
+) -> tuple[RunConfig | None, Exception | None]:
+    """Return the config of a table with changes, or the error."""
+    try:
+        return replace(_config(changed(table, changes), file), changes=changes), None
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"{file}: {error}") from error
+        return None, error
 
 
 def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
@@ -235,7 +209,15 @@ def _config(table: Mapping[str, Any], file: Path) -> RunConfig:
     sources, schedule = _data(given)
     if "cache_bytes" in given and "cache" not in given:
         raise ConfigError("cache_bytes is given without cache; write cache = a folder")
-    trainer = _read(given.pop("trainer", {}), _TRAINER, "[trainer]")
+    trainer = _read(
+        given.pop("trainer", {}), _TRAINER, "[trainer]", elsewhere=_OF_PYTHON
+    )
+    for name in SINK_NAMES:
+        if name in trainer and name not in trainer.get("log_to", ()):
+            raise ConfigError(
+                f"[trainer.{name}] has options of a sink that log_to does not name; "
+                f'write log_to = ["{name}"] under [trainer]'
+            )
     if "mesh" in given:
         given["mesh"] = _mesh(given["mesh"])
     if "eval" in given:
@@ -309,8 +291,8 @@ def _sources(
         if isinstance(value, dict):
             entry = _read(value, _SOURCE, f"source {name!r}", elsewhere={})
         try:
-            sources[name] = _PATHS(entry.get("path"))
-        except _Expected as error:
+            sources[name] = PATHS(entry.get("path"))
+        except Expected as error:
             hint = _OF_THE_TOP.get(name)
             raise ConfigError(
                 f"source {name!r} in {where} must be {error}, got {value!r}"
@@ -329,7 +311,7 @@ def _sources(
 def _mesh(table: Mapping[str, Any]) -> MeshConfig:
     given = _read(table, _MESH, "[mesh]")
     axes = given.get("axes", {})
-    given["axes"] = _read(axes, dict.fromkeys(axes, _SIZE), "axes of [mesh]")
+    given["axes"] = _read(axes, dict.fromkeys(axes, SIZE), "axes of [mesh]")
     for name in given.get("batch_axes", ()):
         if name not in axes:
             raise ConfigError(
@@ -371,7 +353,7 @@ def _read(
             )
         try:
             values[key] = kinds[key](value)
-        except _Expected as error:
+        except Expected as error:
             inside = f" in {where}" if where else ""
             raise ConfigError(f"{key}{inside} must be {error}, got {value!r}") from None
     return values

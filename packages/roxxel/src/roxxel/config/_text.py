@@ -3,7 +3,8 @@
 Each start copies its config file to `config.toml`, which the user may edit for the next
 start. `configs/step-N.toml` is the config that the run used from step N on, for each N
 at which the config changed. A copy sets `relative_to`, so that relative paths in the
-copy and in the original name the same files.
+copy and in the original name the same files. If the start changed values of its config
+by `--set`, the copies have the changed values, and a first line that lists the changes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def keep_config(config: RunConfig, run: Path, step: int) -> None:
     Raises:
         OSError: A copy cannot be written, or the file of the config is missing.
     """
-    content = config.file.read_text(encoding="utf-8")
+    content = _content(config)
     if config.file.resolve() != (run / _CONFIG).resolve():
         _write(run / _CONFIG, _moved(content, config, run))
     copy = _moved(content, config, run / _HISTORY)
@@ -59,6 +60,14 @@ def newest_config(run: Path) -> Path | None:
     """
     newest = _kept(run) or run / _CONFIG
     return newest if newest.is_file() else None
+
+
+def config_at(run: Path, step: int) -> Path | None:
+    """Return the path of the config that made the update to `step`; None if unknown.
+
+    `step` counts updates done, so a config that is in use from `step` on is later.
+    """
+    return _kept(run, max(0, step - 1))
 
 
 def config_text(config: RunConfig) -> str:
@@ -167,6 +176,14 @@ def _kept(run: Path, step: float = math.inf) -> Path | None:
     }
     before = [kept for kept in found if kept <= step]
     return found[max(before)] if before else None
+
+
+def _content(config: RunConfig) -> str:
+    """Return the text of the config's file, or a new text for a changed config."""
+    if not config.changes:
+        return config.file.read_text(encoding="utf-8")
+    changes = " ".join(f"--set {_quoted(change)}" for change in config.changes)
+    return f"# {config.file.name} with {changes}\n{config_text(config)}"
 
 
 def _moved(content: str, config: RunConfig, folder: Path) -> str:

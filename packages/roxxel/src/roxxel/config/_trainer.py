@@ -1,22 +1,34 @@
-"""Builds the `Trainer` of a `RunConfig`: model function, mesh and keywords."""
+"""Builds the `Trainer` of a `RunConfig`: model function, mesh and keywords.
+
+The function of `model` has the arguments of `[model_args]`. If the function has a
+parameter `total_steps` or `phases` that `[model_args]` does not set, it also gets the
+steps or the phases of the whole run, as this start plans them: a schedule of the
+learning rate then follows when the run is extended.
+"""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import sys
+import tomllib
 import traceback
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, cast
 
+from roxxel_curriculum import CurriculumError
+from roxxel_curriculum.state import recorded_phases
+
 from roxxel.config._declaration import ConfigError
-from roxxel.config._open import open_curriculum, open_eval_curriculum
+from roxxel.config._open import begun_state, open_curriculum, open_eval_curriculum
+from roxxel.config._text import config_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Mapping
     from pathlib import Path
 
+    from roxxel_curriculum import Curriculum
     from roxxel_train import Trainer
 
     from roxxel.config._declaration import MeshConfig, RunConfig
@@ -47,13 +59,15 @@ def make_trainer(config: RunConfig) -> Trainer:
 
     from roxxel_train import Trainer
 
-    given = config.trainer.given()
-    if "init_from" in given:
-        given["init_from"] = config.corpus(given["init_from"])
+    given = _keywords(config)
+    for name in given.keys() & {"init_from", "branch_from"}:
+        given[name] = config.corpus(given[name])
     if given.get("hang_after_s") == 0:
         given["hang_after_s"] = None  # TOML has no null, so 0 means None
     with _importable(config.folder), _as_config_error(config):
-        made = _Made(config)
+        made = _Made(config, lambda: _planned_state(config, curriculum))
+        for name in given.keys() & {"eval_fn", "train_step"}:
+            given[name] = load_function(config, given[name], name)
         return Trainer(
             model=made.model_and_optimizer,
             curriculum=curriculum,
@@ -66,15 +80,47 @@ def make_trainer(config: RunConfig) -> Trainer:
         )
 
 
-def make_model(config: RunConfig) -> Any:
+def _keywords(config: RunConfig) -> dict[str, Any]:
+    """Return the keywords under `[trainer]`, with the options of each sink."""
+    given = config.trainer.given()
+    sinks = config.trainer.sinks
+    for name, options in sinks.items():
+        given.pop(name, None)
+        if "log_dir" in options:
+            options["log_dir"] = str(config.corpus(str(options["log_dir"])))
+    if "wandb" in sinks:
+        sinks["wandb"].setdefault("config", tomllib.loads(config_text(config)))
+    return {**given, "log_to": sinks} if sinks else given
+
+
+def make_model(config: RunConfig, state: Mapping[str, Any] | None = None) -> Any:
     """Return a new model of a config: the first result of the model's function.
+
+    Args:
+        config: The config.
+        state: State of a sampler at the last step of the run, from which the function
+            gets `total_steps` and `phases`. None plans the run, which opens its corpora
+            if the function has such a parameter.
 
     Raises:
         ConfigError: The config has no `model`, or the function does not fit.
         Exception: The model's own code raised this error.
     """
     with _importable(config.folder), _as_config_error(config):
-        return _Made(config).model_and_optimizer()[0]
+        made = _Made(config, lambda: state or _planned_state(config))
+        return made.model_and_optimizer()[0]
+
+
+def _planned_state(
+    config: RunConfig, curriculum: Curriculum | None = None
+) -> Mapping[str, Any]:
+    """Return the state at the last step of a run, as this start plans the run."""
+    curriculum = curriculum or open_curriculum(config)
+    try:
+        sampler = curriculum.sampler(config.seed, begun_state(config))
+    except CurriculumError as error:
+        raise ConfigError(f"{config.file}: {error}") from error
+    return sampler.state(sampler.total_steps)
 
 
 class _Made:
@@ -84,15 +130,17 @@ class _Made:
     part of the arrays. A direct call would create whole arrays on one device.
     """
 
-    def __init__(self, config: RunConfig) -> None:
+    def __init__(
+        self, config: RunConfig, last_state: Callable[[], Mapping[str, Any]]
+    ) -> None:
         self._config = config
-        self._function = load_function(config)
+        self._last_state = last_state
+        self._function = load_function(config, str(config.model), "model")
         self._loss_fn: Callable[..., Any] | None = None
 
     def model_and_optimizer(self) -> tuple[Any, Any]:
         """Call the model's function, store the loss function, and return the rest."""
-        self._check_arguments()
-        made = self._function(**self._config.model_args)
+        made = self._function(**self._arguments())
         if not isinstance(made, tuple) or len(cast("tuple[Any, ...]", made)) != 3:
             raise ConfigError(
                 f"{self._config.file}: {self._config.model} returned a "
@@ -101,16 +149,16 @@ class _Made:
         model, optimizer, self._loss_fn = cast("tuple[Any, Any, Any]", made)
         return model, optimizer
 
-    def _check_arguments(self) -> None:
-        """Check that the function accepts `[model_args]`."""
+    def _arguments(self) -> dict[str, Any]:
+        """Return `[model_args]`, and what else the function has parameters for."""
         try:
             parameters = inspect.signature(self._function).parameters.values()
         except ValueError:  # a callable written in C may have no signature
-            return
+            return dict(self._config.model_args)
         kinds = {"POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY"}
         accepted = {p.name: p for p in parameters if p.kind.name in kinds}
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
-        given, config = self._config.model_args, self._config
+        config, given = self._config, dict(self._config.model_args)
         for key in given:
             if key not in accepted and not takes_all:
                 raise ConfigError(
@@ -118,6 +166,10 @@ class _Made:
                     f"{config.model} does not accept; the function accepts "
                     f"{' and '.join(accepted) or 'none'}"
                 )
+        if "total_steps" in accepted.keys() - given.keys():
+            given["total_steps"] = self._last_state()["step"]
+        if "phases" in accepted.keys() - given.keys():
+            given["phases"] = recorded_phases(self._last_state())
         needed = [name for name, p in accepted.items() if p.default is p.empty]
         missing = [name for name in needed if name not in given]
         if missing:
@@ -125,6 +177,7 @@ class _Made:
                 f"{config.file}: [model_args] lacks {' and '.join(missing)}, which "
                 f"{config.model} needs; write a value under [model_args]"
             )
+        return given
 
     def loss(self, model: Any, batch: Any) -> Any:
         """Call the loss function that the model's function returned."""
@@ -132,9 +185,9 @@ class _Made:
         return self._loss_fn(model, batch)
 
 
-def load_function(config: RunConfig) -> Callable[..., Any]:
-    """Import the function that `model` names; errors in its module propagate."""
-    name, _, function = str(config.model).partition(":")
+def load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
+    """Import the `"module:function"` of a key; errors in its module propagate."""
+    name, _, function = text.partition(":")
     _forget_namesake(name.partition(".")[0], config.folder)
     try:
         module = importlib.import_module(name)
@@ -142,14 +195,14 @@ def load_function(config: RunConfig) -> Callable[..., Any]:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
         raise ConfigError(
-            f"{config.file}: model names the module {error.name!r}, which is neither "
+            f"{config.file}: {key} names the module {error.name!r}, which is neither "
             f"in {config.folder} nor installed; create the module or correct the name"
         ) from error
     found = getattr(module, function, None)
     if not callable(found):
         raise ConfigError(
             f"{config.file}: {module.__file__} has no function {function!r}, which "
-            "model names; define the function or correct the name"
+            f"{key} names; define the function or correct the name"
         )
     return found
 

@@ -45,7 +45,8 @@ def llama(
     holds its arguments.
 
     Args:
-        total_steps: Step at which the learning rate reaches its final value.
+        total_steps: Step at which the learning rate reaches its final value. A config
+            may leave it out: it is then the last step of the run.
         preset: Sizes of the model, a name of `PRESETS`.
         seed: Seed of the initial weights.
         peak_rate: Highest learning rate.

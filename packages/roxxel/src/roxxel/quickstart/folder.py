@@ -47,6 +47,7 @@ _OURS = frozenset(
         *("configs", "report.html"),
         # Written by the trainer.
         *("checkpoints", "metrics.jsonl", "system.log", "profile", "autotune"),
+        *("csv", "tensorboard", "wandb"),
         *("run.json", "run.json.tmp", "data.json", "data.json.tmp", "run.lock"),
         # Written by earlier versions.
         *("quickstart.json", "report.html.tmp"),

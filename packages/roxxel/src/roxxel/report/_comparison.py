@@ -112,6 +112,8 @@ def _runs(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
         ),
         ("training", *(duration(run.seconds) for run in runs)),
         ("tokens/s on average", *(_rate(run) for run in runs)),
+        ("branch of", *(_parent(run, is_branch=True) for run in runs)),
+        ("weights of", *(_parent(run, is_branch=False) for run in runs)),
         ("seed", *("" if run.seed is None else str(run.seed) for run in runs)),
     ]
     given = [row for row in rows if any(row[1:])]
@@ -129,7 +131,12 @@ def _last(columns: Mapping[str, Series], name: str) -> str:
 
 
 def _rate(run: RunFacts) -> str:
-    return short(run.tokens / run.seconds) if run.seconds else ""
+    return short(run.rate) if run.rate else ""
+
+
+def _parent(run: RunFacts, *, is_branch: bool) -> str:
+    parent = run.parent
+    return str(parent) if parent and parent.is_branch is is_branch else ""
 
 
 def _differences(

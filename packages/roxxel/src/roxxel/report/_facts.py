@@ -16,6 +16,7 @@ from roxxel.run_files import (
     CHECKPOINTS,
     RECORD,
     LogEntry,
+    Parent,
     check_run,
     is_count,
     is_running,
@@ -23,6 +24,7 @@ from roxxel.run_files import (
     number,
     read_checkpoints,
     read_log,
+    read_parent,
     read_record,
     read_rows,
 )
@@ -67,6 +69,7 @@ class RunFacts:
         first_time: Time of the first row, ISO 8601; empty without rows.
         last_time: Time of the last row, ISO 8601; empty without rows.
         seed: Seed of the data order; None without `run.json`.
+        parent: The checkpoint of another run from which the run started, if any.
         versions: Versions of the libraries that the run began with.
         train: Values over the steps, by field of the training rows; a long series is
             thinned.
@@ -107,6 +110,7 @@ class RunFacts:
     first_time: str
     last_time: str
     seed: int | None
+    parent: Parent | None
     versions: Mapping[str, str]
     train: Mapping[str, Series]
     evaluations: Mapping[str, Series]
@@ -134,6 +138,12 @@ class RunFacts:
         loss = self.train["loss"].last if "loss" in self.train else None
         shown = "" if loss is None else f", loss {loss:.4f}"
         return f"{self.status}, {self.step:,}{total} steps{shown}"
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second on average, without those that a parent has read."""
+        before = 0 if self.parent is None else self.parent.tokens
+        return max(0, self.tokens - before) / self.seconds if self.seconds else 0.0
 
     @property
     def other_fields(self) -> list[str]:
@@ -185,7 +195,10 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
     starts = [found for e in entries if (found := _START.match(e.text))]
     total_steps = _total_steps(starts)
     seconds = waited = 0.0
-    for row, before in zip(train, [{"step": 0}, *train], strict=False):
+    parent = read_parent(folder)
+    is_branch = parent is not None and parent.is_branch
+    first_step = parent.step if parent is not None and is_branch else 0
+    for row, before in zip(train, [{"step": first_step}, *train], strict=False):
         seconds += max(row["step"] - before["step"], 1) * _number(row, "step_s")
         waited += _number(row, "wait_s")
     times = [str(row["time"]) for row in rows if "time" in row]
@@ -205,14 +218,15 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
         first_time=times[0] if times else "",
         last_time=times[-1] if times else "",
         seed=seed if is_count(seed) else None,
+        parent=parent,
         versions=cast("dict[str, Any]", versions) if isinstance(versions, dict) else {},
         train=_columns(train),
         evaluations=_columns(evaluations),
         train_by_tokens=_over_tokens(train, train),
         evaluations_by_tokens=_over_tokens(evaluations, train),
         tokens_by_source=_tokens_columns(train),
-        shares=_shares(train, "tokens_by_source"),
-        planned_shares=_shares(train, "planned_tokens_by_source"),
+        shares=_shares(train, "tokens_by_source", is_branch=is_branch),
+        planned_shares=_shares(train, "planned_tokens_by_source", is_branch=is_branch),
         spikes=tuple(find_spikes(train)),
         phases=tuple(trained_phases(train, checkpoints)),
         checkpoints=tuple(checkpoints),
@@ -304,10 +318,13 @@ def _tokens_columns(train: Rows) -> dict[str, Series]:
     }
 
 
-def _shares(train: Rows, field: str) -> dict[str, Series]:
-    """Return the share of each source in the tokens since the previous row."""
+def _shares(train: Rows, field: str, *, is_branch: bool) -> dict[str, Series]:
+    """Return the share of each source in the tokens since the previous row.
+
+    The first row of a branch also counts the tokens of its parent, so it has no share.
+    """
     rows: list[dict[str, Any]] = []
-    before: dict[str, Any] = {}
+    before: dict[str, Any] | None = None if is_branch else {}
     for row in train:
         counts = row.get(field)
         if not isinstance(counts, dict):
@@ -315,7 +332,8 @@ def _shares(train: Rows, field: str) -> dict[str, Series]:
         so_far = {
             n: c for n, c in cast("dict[str, Any]", counts).items() if is_count(c)
         }
-        new = {name: count - before.get(name, 0) for name, count in so_far.items()}
+        known = so_far if before is None else before
+        new = {name: count - known.get(name, 0) for name, count in so_far.items()}
         total = sum(new.values())
         if total > 0:
             shares = {name: count / total for name, count in new.items()}

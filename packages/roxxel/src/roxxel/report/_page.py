@@ -49,7 +49,7 @@ def _head(facts: RunFacts) -> str:
     steps = f"{facts.step:,}" + ("" if total is None else f" of {total:,}")
     if total:
         steps += f" ({facts.step / total:.0%})"
-    rate = facts.tokens / facts.seconds if facts.seconds else 0.0
+    parent, rate = facts.parent, facts.rate
     items = [
         ("Steps", steps),
         ("Tokens", f"{short(facts.tokens)} ({facts.tokens:,})"),
@@ -64,6 +64,10 @@ def _head(facts: RunFacts) -> str:
         ("Rows from", f"{when(facts.first_time)} to {when(facts.last_time)}"),
         ("Started", f"{facts.starts} times" if facts.starts > 1 else "once"),
         ("Seed", "" if facts.seed is None else str(facts.seed)),
+        (
+            "Branch of" if parent and parent.is_branch else "Weights of",
+            "" if parent is None else str(parent),
+        ),
     ]
     shown = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"

@@ -1,0 +1,132 @@
+"""Read an exported safetensors file into a live model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roxxel_ckpt._export import SAFETENSORS_DTYPES, exported_name, stored_dtype
+from roxxel_ckpt._leaves import LiveState, from_stored
+from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointMismatchError
+
+if TYPE_CHECKING:
+    import os
+
+    from roxxel_ckpt._description import LeafSpec
+
+_MAX_HEADER_BYTES = 100_000_000
+_MOST_NAMED = 5
+
+
+def import_safetensors(
+    file: str | os.PathLike[str], model: Any, optimizer: Any = None
+) -> dict[str, str]:
+    """Read a file that `roxxel-ckpt export` wrote into a live model, bit for bit.
+
+    The arrays keep the shardings of the live objects. PRNG keys are not in the file and
+    keep their live values.
+
+    Args:
+        file: The file.
+        model: Flax NNX object with the leaves of the exported model.
+        optimizer: Flax NNX object; needs an export with `--all`. If None, the optimizer
+            in the file is ignored.
+
+    Returns:
+        What the export carries as text: `step` and `metrics`; from `roxxel ckpt export`
+        also `config`, the TOML of the run, and `tokenizer`, if they are known.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        CheckpointDamagedError: The file is no whole safetensors file.
+        CheckpointMismatchError: The leaves of file and live objects differ; the message
+            names some. The live objects are unchanged.
+
+    Example:
+        >>> from flax import nnx
+        >>> from roxxel_ckpt import Checkpointer, cli
+        >>> model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+        >>> with Checkpointer("run/checkpoints", model) as checkpointer:
+        ...     _ = checkpointer.save(10)
+        >>> cli.main(["export", "run", "--safetensors", "model.safetensors"])
+        model.safetensors: 2 arrays, 208 B
+        0
+        >>> import_safetensors("model.safetensors", model)["step"]
+        '10'
+    """
+    path = Path(file)
+    header, start = _header(path)
+    metadata = header.pop("__metadata__", {})
+    live = LiveState(model, optimizer)
+    is_whole = any(name.startswith("model/") for name in header)
+    wanted = {
+        name if is_whole else exported_name(name): name
+        for name, spec in live.specs.items()
+        if spec.is_stored and not spec.is_key
+    }
+    if optimizer is None:
+        header = {n: e for n, e in header.items() if not n.startswith("optimizer/")}
+    _check_same(path, header, {n: live.specs[name] for n, name in wanted.items()})
+    content = np.memmap(path, np.uint8, "r")
+    values: dict[str, Any] = {}
+    for name, entry in header.items():
+        first, stop = (start + offset for offset in entry["data_offsets"])
+        spec = live.specs[wanted[name]]
+        dtype = np.dtype(stored_dtype(spec))
+        array = content[first:stop].view(dtype).reshape(spec.shape)
+        values[wanted[name]] = from_stored(np.array(array), live.leaves[wanted[name]])
+    live.update(values)
+    return metadata
+
+
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """Return the header, and the offset of the first array."""
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        try:
+            if size > _MAX_HEADER_BYTES:
+                raise ValueError(f"its header would have {size} bytes")  # noqa: TRY301 - as an error of parsing
+            header = dict(json.loads(file.read(size)))
+            stops = [
+                entry["data_offsets"][1]
+                for name, entry in header.items()
+                if name != "__metadata__"
+            ]
+            missing = 8 + size + max(stops, default=0) - path.stat().st_size
+            if missing:
+                raise ValueError(f"it has {-missing:+} bytes too many")  # noqa: TRY301 - as above
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise CheckpointDamagedError(
+                f"{path}: is no whole safetensors file ({error}); export again"
+            ) from error
+    return header, 8 + size
+
+
+def _check_same(
+    path: Path, header: dict[str, Any], wanted: dict[str, LeafSpec]
+) -> None:
+    """Raise CheckpointMismatchError unless names, shapes and dtypes are equal."""
+    kinds = {n: SAFETENSORS_DTYPES.get(stored_dtype(s)) for n, s in wanted.items()}
+    other = [
+        f"{name} is {header[name]['dtype']}{header[name]['shape']} in the file and "
+        f"{spec} in the model"
+        for name, spec in wanted.items()
+        if name in header
+        and [header[name]["dtype"], header[name]["shape"]]
+        != [kinds[name], list(spec.shape)]
+    ]
+    problems = [
+        *other,
+        *(f"{name} is not in the file" for name in wanted if name not in header),
+        *(f"{name} is not in the model" for name in header if name not in wanted),
+    ]
+    if problems:
+        more = len(problems) - _MOST_NAMED
+        raise CheckpointMismatchError(
+            f"{path}: does not fit the live objects: "
+            f"{', '.join(problems[:_MOST_NAMED])}{f' and {more} more' * (more > 0)}; "
+            "make the model as the run did, and export with --all for an optimizer"
+        )

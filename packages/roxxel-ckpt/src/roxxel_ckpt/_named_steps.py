@@ -1,0 +1,108 @@
+"""The steps that a text names on the command line.
+
+A text is a step, a folder of steps or of a run, or their URL; `@STEP` after a folder
+names one of its steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from roxxel_ckpt._bucket_folder import open_folder
+from roxxel_ckpt._description import (
+    Description,
+    LeafSpec,
+    read_description,
+    read_leaves,
+)
+from roxxel_ckpt._local_folder import LocalFolder
+from roxxel_ckpt._names import listed
+from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from roxxel_ckpt._folder import Folder
+
+_NAME_A_FOLDER = "name a folder of checkpoints or of a run"
+
+
+class Step(NamedTuple):
+    """A step of a folder."""
+
+    folder: Folder
+    number: int
+
+    @property
+    def location(self) -> str:
+        return self.folder.location(self.number)
+
+    @property
+    def directory(self) -> Path:
+        """A local directory with the description and the digests of the step."""
+        return self.folder.step_path(self.number)
+
+    def description(self) -> Description:
+        with self._renamed() as directory:
+            return read_description(directory)
+
+    def leaves(self) -> dict[str, LeafSpec]:
+        with self._renamed() as directory:
+            return read_leaves(directory)
+
+    @contextlib.contextmanager
+    def _renamed(self) -> Generator[Path]:
+        """Name the step in errors, not the local directory of its description."""
+        directory = self.directory
+        try:
+            yield directory
+        except CheckpointDamagedError as error:
+            text = str(error).replace(str(directory), self.location)
+            raise CheckpointDamagedError(text) from error
+
+
+def named_folder(text: str) -> Folder:
+    """Return a folder of checkpoints; `text` may name the folder or its run."""
+    folder = open_folder(text)
+    if not isinstance(folder, LocalFolder):
+        inner = open_folder(f"{folder}/checkpoints")
+        return folder if folder.numbered() or not inner.numbered() else inner
+    if not folder.path.is_dir():
+        problem = "is a file" if folder.path.exists() else "does not exist"
+        raise CheckpointNotFoundError(f"{text}: {problem}; {_NAME_A_FOLDER}")
+    inner = LocalFolder(folder.path / "checkpoints")
+    return inner if inner.path.is_dir() and not folder.numbered() else folder
+
+
+def holds_none(folder: Folder) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(
+        f"{folder}: is not a checkpoint and holds none; {_NAME_A_FOLDER}"
+    )
+
+
+def named_steps(text: str) -> list[Step]:
+    """Return the step that a text names, or all steps of a folder or run."""
+    head, at, digits = text.rpartition("@")
+    if at and head and digits.isdecimal() and not Path(text).exists():
+        folder = named_folder(head)
+        if int(digits) not in folder.numbered():
+            raise CheckpointNotFoundError(
+                f"{folder}: has no step {digits}; it holds {listed(folder.steps())}"
+            )
+        return [Step(folder, int(digits))]
+    folder = named_folder(text)
+    own = [Step(folder, n) for n in folder.numbered() if folder.is_checkpoint(n)]
+    if own:
+        return own
+    parent, _, name = str(folder).rpartition("/")
+    if name.isdigit():
+        above = open_folder(parent)
+        if int(name) in above.numbered() and above.is_checkpoint(int(name)):
+            return [Step(above, int(name))]
+    raise holds_none(folder)
+
+
+def named_step(text: str) -> Step:
+    return named_steps(text)[-1]

@@ -1,0 +1,58 @@
+"""The sinks that `log_to` of a trainer names, with their files in the run's folder."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    LogTo = Sequence[str] | Mapping[str, Mapping[str, Any]]
+    """Names of sinks, or names with the options of each sink."""
+
+_CLASSES = {
+    "csv": ("roxxel_train.csv_files", "CsvFiles", "csv"),
+    "tensorboard": ("roxxel_train.tensorboard", "TensorBoard", "tensorboard"),
+    "wandb": ("roxxel_train.wandb", "WandB", ""),
+}
+"""Module, class and subfolder of the run's folder for each sink.
+
+W&B makes a subfolder `wandb` by itself. A sink is imported only if it is named.
+"""
+
+
+def check_log_to(log_to: LogTo) -> None:
+    """Raise ValueError or TypeError if a name is unknown, or options are no mapping."""
+    if isinstance(log_to, str):
+        raise TypeError(f"log_to is a str; give a list of names, such as [{log_to!r}]")
+    for name in log_to:
+        if name not in _CLASSES:
+            near = get_close_matches(name, _CLASSES, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "give a Logger with sinks"
+            raise ValueError(
+                f"log_to names {name!r}, but the sinks are "
+                f"{', '.join(map(repr, _CLASSES))}; {hint}"
+            )
+
+
+def make_sinks(log_to: LogTo, folder: Path) -> list[Callable[[dict[str, Any]], object]]:
+    """Return the sinks of a run.
+
+    Raises:
+        ModuleNotFoundError: A library is missing; the message names the extra.
+        TypeError: A sink does not have such an option.
+    """
+    options = log_to if isinstance(log_to, dict) else {name: {} for name in log_to}
+    sinks: list[Callable[[dict[str, Any]], object]] = []
+    for name, given in options.items():
+        module, class_name, inner = _CLASSES[name]
+        make = getattr(import_module(module), class_name)
+        keywords = {"log_dir": folder / inner, **given}
+        try:
+            sinks.append(make(**keywords))
+        except TypeError as error:
+            raise TypeError(f"log_to, sink {name!r}: {error}") from error
+    return sinks

@@ -1,0 +1,181 @@
+"""The checkpoint of another run from which a new run starts.
+
+With `init_from`, the new run takes the weights and starts at step 0. With
+`branch_from`, the new run takes the whole state and goes on at the step of the
+checkpoint. The other run may be training: this module changes nothing in its folder.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flax import nnx
+from roxxel_ckpt import Checkpointer, CheckpointMismatchError
+
+from roxxel_train._log.files import is_url
+from roxxel_train._log.logger import collected_warnings
+from roxxel_train._run.folder import run_id
+from roxxel_train._run.reference import CHECKPOINTS, Reference, parse_reference
+from roxxel_train.errors import RunMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_INNER = f"/{CHECKPOINTS}"
+
+
+class Origin:
+    """A checkpoint of another run.
+
+    Attributes:
+        option: `"init_from"` or `"branch_from"`.
+        step: Step of the checkpoint.
+        data: Data state with which a branch goes on; None with `init_from`.
+        record: What `run.json` records: path, step, digest, and the id of the run.
+        extra: The `extra` of the checkpoint, after `load`.
+        warnings: Warnings of `load`, for the log of the new run.
+    """
+
+    def __init__(
+        self,
+        option: str,
+        given: str | os.PathLike[str],
+        model: nnx.Module,
+        optimizer: nnx.Optimizer[Any],
+        timeout_s: float,
+    ) -> None:
+        text = os.fspath(given)
+        self._name = f"{option}={text!r}"
+        if is_url(text) and "://" not in text:
+            raise ValueError(
+                f"{self._name}: is a URL that became a path; give the URL as text"
+            )
+        self.option = option
+        self.extra: Mapping[str, Any] = {}
+        self.warnings: list[str] = []
+        self._model = model
+        path, step = _located(parse_reference(text), model)
+        self._checkpointer = Checkpointer(
+            path,
+            model,
+            optimizer if self.is_branch else None,
+            timeout=timeout_s,
+            read_only=True,
+        )
+        newest = self._checkpointer.latest_step
+        found = self._checkpointer.peek(step)
+        if found is None:
+            raise FileNotFoundError(
+                f"{self._name}: holds no checkpoint; "
+                "give the folder of a run that has saved a checkpoint"
+            )
+        self.step, extra = found
+        self._skipped = newest if step is None and newest != self.step else None
+        self.data = (extra or {}).get("data") if self.is_branch else None
+        if self.is_branch and self.data is None:
+            raise RunMismatchError(
+                f"{self._name}: step {self.step} has no data state, so a trainer did "
+                "not write this checkpoint; give init_from= to start with its weights"
+            )
+        self.record = {
+            "path": str(path).removesuffix(_INNER),
+            "run_id": run_id(path),
+            "step": self.step,
+            "digest": self._checkpointer.digest(self.step),
+        }
+
+    def __str__(self) -> str:
+        """Return the option as the user gave it."""
+        return self._name
+
+    @property
+    def is_branch(self) -> bool:
+        """Whether the new run goes on at the step of the checkpoint."""
+        return self.option == "branch_from"
+
+    def load(self) -> None:
+        """Load the weights, or the whole state for a branch, into the live objects.
+
+        With `init_from`, random streams (`nnx.RngState`) keep the values of the new
+        model, so two runs from the same weights may have different seeds. A branch
+        needs no more device memory than training.
+
+        Raises:
+            CheckpointMismatchError: The checkpoint does not fit the live objects.
+        """
+        with collected_warnings("roxxel_ckpt") as self.warnings:
+            if self.is_branch:
+                try:
+                    self._checkpointer.restore(self.step, strict=True, release=True)
+                except CheckpointMismatchError as error:
+                    reason = str(error).rpartition(";")[0]
+                    raise CheckpointMismatchError(
+                        f"{self}: {reason}; branch with the same model and optimizer, "
+                        "or give init_from= to start with the weights that match"
+                    ) from error
+            else:
+                streams = nnx.to_pure_dict(nnx.state(self._model, nnx.RngState))
+                self._checkpointer.restore(self.step)
+                nnx.update(self._model, streams)
+        self.extra = self._checkpointer.extra or {}
+        if self._skipped is not None:
+            self.warnings.append(
+                f"{self}: starts from step {self.step}, because step {self._skipped} "
+                "is damaged; `roxxel ckpt verify` says how"
+            )
+
+
+def find_origin(
+    options: Mapping[str, str | os.PathLike[str] | None],
+    record: Mapping[str, Any] | None,
+    model: nnx.Module,
+    optimizer: nnx.Optimizer[Any],
+    timeout_s: float,
+) -> Origin | None:
+    """Return the checkpoint from which a run without a checkpoint starts, if any.
+
+    `options` has `init_from` and `branch_from` of the trainer. `record` is the content
+    of `run.json`, None before the first start. A branch that has recorded its parent
+    starts from this checkpoint again.
+
+    Raises:
+        RunMismatchError: The checkpoint has changed since the branch began.
+    """
+    begun = (record or {}).get("branch_from")
+    if begun is not None:
+        given = f"{begun['path']}@{begun['step']}"
+        origin = Origin("branch_from", given, model, optimizer, timeout_s)
+        if origin.record["digest"] != begun["digest"]:
+            raise RunMismatchError(
+                f"{origin}: was replaced after this run branched from it; "
+                "give another save_path to branch again"
+            )
+        return origin
+    for option, given in options.items():
+        if given is not None and (record is None or option == "init_from"):
+            return Origin(option, given, model, optimizer, timeout_s)
+    return None
+
+
+def check_is_elsewhere(branch_from: str | os.PathLike[str], checkpoints: str) -> None:
+    """Raise ValueError if a run would branch from its own folder of checkpoints."""
+    path = parse_reference(os.fspath(branch_from)).path
+    if isinstance(path, Path):
+        path, checkpoints = path.resolve(), str(Path(checkpoints).resolve())
+    if str(path).rstrip("/") in {checkpoints, checkpoints.removesuffix(_INNER)}:
+        raise ValueError(
+            f"branch_from={str(branch_from)!r}: is the folder of this run; "
+            "give the branch another save_path"
+        )
+
+
+def _located(found: Reference, model: nnx.Module) -> tuple[Path | str, int | None]:
+    """Return the folder of checkpoints, and the step; None for the newest step."""
+    path, step = found.path, found.step
+    if isinstance(path, Path):
+        return found.checkpoints.absolute(), step
+    inner = path + _INNER
+    return inner if Checkpointer(inner, model).steps() else path, step

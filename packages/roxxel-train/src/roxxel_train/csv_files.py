@@ -1,0 +1,141 @@
+"""A sink of `Logger` that writes rows of metrics as CSV, for spreadsheets.
+
+Example::
+
+    Logger("run", sinks=[CsvFiles("run/csv")])
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel_train._log.values import drawn_values
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+    from typing import TextIO
+
+_FIRST_COLUMNS = ("step", "time")
+
+
+class CsvFiles:
+    """Writes one file for each kind of rows: `train.csv` and `eval.csv`.
+
+    The columns are `step`, `time` and the values of the rows by name, such as
+    `tokens_by_source/self`. If a row has a new value, the file is written again with a
+    column more. A row replaces earlier rows of its step and of later steps, so a run
+    that resumes has each row once.
+
+    Args:
+        log_dir: Folder of the files, created when the first row is written.
+
+    Example:
+        >>> sink = CsvFiles("run/csv")
+        >>> sink({"kind": "train", "step": 1, "loss": 0.5})
+        >>> sink.close()
+        >>> print(Path("run/csv/train.csv").read_text(), end="")
+        step,time,loss
+        1,,0.5
+    """
+
+    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+        self._folder = Path(log_dir)
+        self._files: dict[str, _CsvFile] = {}
+
+    def __call__(self, row: Mapping[str, Any]) -> None:
+        """Write one row, and flush the row to the operating system.
+
+        Raises:
+            OSError: The row cannot be written.
+        """
+        kind = str(row.get("kind", "rows"))
+        if kind not in self._files:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._files[kind] = _CsvFile(self._folder / f"{kind}.csv")
+        first = {name: row.get(name, "") for name in _FIRST_COLUMNS}
+        self._files[kind].write({**first, **dict(drawn_values(row))})
+
+    def cut(self, step: int) -> None:
+        """Drop the rows after `step`, which the run writes again."""
+        self.close()
+        for path in self._folder.glob("*.csv"):
+            file = _CsvFile(path)
+            file.cut(step)
+            file.close()
+
+    def close(self) -> None:
+        """Close the files; a later row opens a file again."""
+        files, self._files = self._files, {}
+        for file in files.values():
+            file.close()
+
+
+class _CsvFile:
+    """One file, whose rows have ascending steps."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._columns: list[str] = []
+        self._last_step = -1
+        rows = self._read()
+        if rows:
+            self._columns, self._last_step = list(rows[0]), _step(rows[-1])
+        # A process that was killed may have left a last line without its end.
+        if path.exists() and not path.read_bytes().endswith(b"\n"):
+            self._rewrite(rows[:-1])
+        self._file: TextIO = path.open("a", encoding="utf-8", newline="")
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        if _step(row) <= self._last_step:
+            self.cut(_step(row) - 1)
+        new = [name for name in row if name not in self._columns]
+        if new:
+            self._columns += new
+            self._replace(self._read())
+        self._writer(self._file).writerow(row)
+        self._file.flush()
+        self._last_step = _step(row)
+
+    def cut(self, step: int) -> None:
+        """Drop the rows after a step."""
+        rows = self._read()
+        kept = [row for row in rows if _step(row) <= step]
+        if len(kept) < len(rows):
+            self._replace(kept)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self) -> list[dict[str, str]]:
+        if not self._path.exists():
+            return []
+        with self._path.open(encoding="utf-8", newline="") as file:
+            return list(csv.DictReader(file))
+
+    def _writer(self, file: TextIO) -> csv.DictWriter[str]:
+        return csv.DictWriter(file, self._columns, lineterminator="\n")
+
+    def _replace(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the file again and open it; the writer continues after these rows."""
+        self._file.close()
+        self._rewrite(rows)
+        self._file = self._path.open("a", encoding="utf-8", newline="")
+
+    def _rewrite(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        draft = self._path.with_name(f"{self._path.name}.tmp")
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            writer = self._writer(file)
+            writer.writeheader()
+            writer.writerows(rows)
+        draft.replace(self._path)
+        self._last_step = _step(rows[-1]) if rows else -1
+
+
+def _step(row: Mapping[str, Any]) -> int:
+    try:
+        return int(row["step"])
+    except (KeyError, TypeError, ValueError):
+        return -1

@@ -1,0 +1,78 @@
+"""Changes of a config by `KEY=VALUE` texts, as `--set` gives them.
+
+`KEY` is a dotted TOML key; an integer selects an entry of an array of tables, as in
+`phases.0.steps`. `VALUE` is a TOML value; text that is not TOML is a string.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def changed(table: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
+    """Return a copy of a TOML table with these changes, of which a later one wins.
+
+    Raises:
+        ValueError: A change is not `KEY=VALUE`, or its key is inside of a value.
+    """
+    result = dict(table)
+    for change in changes:
+        keys, value = _parsed(change)
+        result = _with(result, keys, value, change)
+    return result
+
+
+def _parsed(change: str) -> tuple[list[str], Any]:
+    """Return the parts of the dotted key, and the value."""
+    key, separator, text = change.partition("=")
+    nested = _toml(f"{key} = 0") if separator and "\n" not in key else None
+    if nested is None:
+        raise ValueError(
+            f"{change!r} is not KEY=VALUE; write for example trainer.log_every=1"
+        )
+    keys: list[str] = []
+    inner: Any = nested
+    while isinstance(inner, dict):
+        [(name, inner)] = cast("dict[str, Any]", inner).items()
+        keys.append(name)
+    found = _toml(f"value = {text}")
+    # A text of several lines could hold further keys, which are not part of the value.
+    if found is None or len(found) > 1:
+        return keys, text
+    return keys, found["value"]
+
+
+def _with(inside: Any, keys: Sequence[str], value: Any, change: str) -> Any:
+    """Return a table or an array with a new value at a path of keys."""
+    if not keys:
+        return value
+    key, *rest = keys
+    if isinstance(inside, dict):
+        table = cast("dict[str, Any]", inside)
+        return {**table, key: _with(table.get(key, {}), rest, value, change)}
+    entries: list[Any] = list(inside) if isinstance(inside, list) else []
+    try:
+        index = range(len(entries))[int(key)]
+    except ValueError:
+        raise ValueError(
+            f"{change!r} sets the key {key!r} of {inside!r}, which is not a table; "
+            "set the whole value"
+        ) from None
+    except IndexError:
+        raise ValueError(
+            f"{change!r} sets entry {key}, but there are {len(entries)} entries, "
+            "counted from 0; set an entry that exists"
+        ) from None
+    entries[index] = _with(entries[index], rest, value, change)
+    return entries
+
+
+def _toml(text: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return None

@@ -1,0 +1,39 @@
+"""What an export of a checkpoint carries about its run, without JAX."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roxxel.config import config_at
+from roxxel.run_files import CHECKPOINTS, local_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def run_texts(checkpoints: str, step: int, extra: Mapping[str, Any]) -> dict[str, str]:
+    """Return texts about the run of a checkpoint, for `roxxel ckpt export`.
+
+    Args:
+        checkpoints: Folder of the checkpoints, or its URL.
+        step: Step of the checkpoint.
+        extra: JSON values that the trainer saved beside the arrays.
+
+    Returns:
+        `config`, the TOML that the run used at the step, and `tokenizer`, name and hash
+        of the tokenizer of the primary corpus. A text that is not known is left out.
+    """
+    texts: dict[str, str] = {}
+    run = re.sub(f"/{CHECKPOINTS}$", "", checkpoints)
+    if run != checkpoints:
+        folder = local_folder(run if "://" in run else Path(run))
+        config = config_at(folder, step)
+        if config is not None:
+            texts["config"] = config.read_text(encoding="utf-8")
+    data: Any = extra.get("data") or {}
+    for source in data.get("sources", []):
+        if source.get("name") == "self" and source.get("tokenizer"):
+            texts["tokenizer"] = str(source["tokenizer"])
+    return texts

@@ -1,0 +1,131 @@
+"""Changes of a config by `--set`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from roxxel.cli import main
+from roxxel.config import ConfigError, RunConfig, load_config, parse_config
+
+from .runs import CONFIG, kept_configs, write_project
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def parse(*changes: str, text: str = CONFIG) -> RunConfig:
+    return parse_config(text, Path("here") / "first.toml", changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "attribute", "expected"),
+    [
+        ("seed=5", "seed", 5),
+        ("seed = 5", "seed", 5),
+        ("save_path=runs/b", "save_path", "runs/b"),
+        ("save_path='5'", "save_path", "5"),
+        ("save_path=a=b", "save_path", "a=b"),
+        ("model_args.width=true", "model_args", {"width": True}),
+        ("model_args.a.b=[1, 2]", "model_args", {"width": 2, "a": {"b": [1, 2]}}),
+        ("model_args={}", "model_args", {}),
+        ("cache=/local", "cache", "/local"),
+    ],
+)
+def test_a_change_has_a_dotted_key_and_a_value_of_toml(
+    change: str, attribute: str, expected: object
+) -> None:
+    assert getattr(parse(change), attribute) == expected
+
+
+@given(st.integers(1, 10**12), st.sampled_from([0, 1, -1, -2]))
+def test_an_integer_selects_a_phase(steps: int, index: int) -> None:
+    changed = parse(f"phases.{index}.steps={steps}").schedule.phases
+    expected = [phase.steps for phase in parse().schedule.phases]
+    expected[index] = steps
+    assert [phase.steps for phase in changed] == expected
+
+
+def test_the_last_change_of_a_key_wins() -> None:
+    assert parse("seed=5", "seed=6").seed == 6
+
+
+def test_a_change_replaces_a_wrong_value_of_the_file() -> None:
+    wrong = CONFIG.replace("seed = 3", 'seed = "three"')
+    assert parse("seed=5", text=wrong).seed == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            ["seed=5", "trainer.log_evry=1"],
+            "--set trainer.log_evry=1: [trainer] has no key 'log_evry'; did you",
+        ),
+        (["sed=5"], "--set sed=5: the file has no key 'sed'; did you mean 'seed'?"),
+        (["seed=five"], "--set seed=five: seed must be an integer, got 'five'"),
+        (["seed=1\nb=2"], "--set seed=1\nb=2: seed must be an integer, got '1\\nb=2'"),
+        (["cache_bytes=1G"], "--set cache_bytes=1G: cache_bytes is given without"),
+        (["seed"], "--set seed: 'seed' is not KEY=VALUE; write for example"),
+        (["=5"], "--set =5: '=5' is not KEY=VALUE"),
+        (["a b=5"], "--set a b=5: 'a b=5' is not KEY=VALUE"),
+        (["seed.a=5"], "'seed.a=5' sets the key 'a' of 3, which is not a table"),
+        (["phases.first.steps=5"], "sets the key 'first' of [{"),
+        (["phases.2.steps=5"], "sets entry 2, but there are 2 entries, counted from 0"),
+    ],
+)
+def test_an_error_names_the_change_that_causes_the_error(
+    changes: Sequence[str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(*changes)
+    assert str(caught.value).startswith("here/first.toml: --set ")
+    assert message in str(caught.value)
+
+
+def test_an_error_of_the_file_names_no_change() -> None:
+    with pytest.raises(ConfigError, match=r"^here/first\.toml: the file has no key"):
+        parse("seed=5", text=f"sead = 3\n{CONFIG}")
+
+
+def test_a_run_keeps_the_config_with_its_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+    changes = ["--set", "save_path=runs/b", "--set", "trainer.log_every=2"]
+
+    assert main(["train", str(config), *changes]) == 0
+
+    shown = capsys.readouterr().out
+    assert f"roxxel train {config} --set save_path=runs/b --set trainer.log" in shown
+    run = tmp_path / "runs" / "b"
+    first = (run / "config.toml").read_text()
+    assert '# first.toml with --set "save_path=runs/b" --set "trainer.log' in first
+    assert not (tmp_path / "run").exists()
+    kept = load_config(run / "config.toml")
+    assert kept.run_folder == run
+    assert kept.trainer.log_every == 2
+    rows = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
+    assert [row["step"] for row in rows if row["kind"] == "train"] == [1, 2, 4, 6]
+
+    assert main(["train", str(config), *changes]) == 0
+    assert kept_configs(run) == ["step-0.toml"]
+    assert main(["train", str(run / "config.toml")]) == 0
+    assert "already complete: 6 steps" in capsys.readouterr().out
+
+
+def test_a_plan_takes_changes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = write_project(tmp_path)
+
+    assert main(["plan", str(config), "--json", "--set", "phases.-1.steps=3"]) == 0
+
+    plan: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert plan["phases"][-1]["steps"] == 3
+    assert main(["plan", str(config), "--set", "phases.1.stps=3"]) == 1
+    assert "--set phases.1.stps=3: " in capsys.readouterr().err
