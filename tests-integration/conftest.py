@@ -44,21 +44,6 @@ STRICT_AT_A_TIME = (
 )
 
 
-# A module for `model = "NAME:make"`: of 50 tokens each is foreseen from the one before.
-MODEL = """\
-import optax
-from flax import nnx
-
-def make():
-    rngs = nnx.Rngs(0)
-    model = nnx.Sequential(nnx.Embed(50, 4, rngs=rngs), nnx.Linear(4, 50, rngs=rngs))
-    def loss_fn(model, batch):
-        logits, targets = model(batch[:, :-1]), batch[:, 1:]
-        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
-    return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
-"""
-
-
 class RunProgram(Protocol):
     """Runs a program of `programs/` and returns what it printed."""
 

@@ -13,14 +13,26 @@ import numpy as np
 from roxxel import Roxxel
 from roxxel_train import TIMING_FIELDS
 
-from .conftest import MODEL
-
 if TYPE_CHECKING:
     import signal
     import subprocess
     from collections.abc import Sequence
     from pathlib import Path
 
+
+# A module for `model = "NAME:make"`: of 50 tokens each is foreseen from the one before.
+MODEL = """\
+import optax
+from flax import nnx
+
+def make():
+    rngs = nnx.Rngs(0)
+    model = nnx.Sequential(nnx.Embed(50, 4, rngs=rngs), nnx.Linear(4, 50, rngs=rngs))
+    def loss_fn(model, batch):
+        logits, targets = model(batch[:, :-1]), batch[:, 1:]
+        return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
+    return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
+"""
 
 _SMALL = """\
 model = "tiny:make"

@@ -10,7 +10,7 @@ import pytest
 from roxxel import Curriculum, Phase, Roxxel
 from roxxel.cli import main
 
-from .conftest import MODEL
+from .runs import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ import pytest
 from roxxel import Roxxel
 from roxxel.cli import main
 
-from .conftest import MODEL
+from .runs import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .conftest import MODEL, SEVERAL_PROCESSES, simulated
-from .runs import all_said, rows, slurm_step, stop_at, write_small_project
+from .conftest import SEVERAL_PROCESSES, simulated
+from .runs import MODEL, all_said, rows, slurm_step, stop_at, write_small_project
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
