@@ -381,6 +381,24 @@ def test_a_damaged_copy_is_replaced(
     assert corpus.verify().ok
 
 
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+def test_a_copy_that_is_truncated_while_it_is_mapped_is_replaced(
+    local: Roxxel, tmp_path: Path, check: str
+) -> None:
+    filled(tmp_path).close()
+    corpus = Roxxel(URL, cache=tmp_path, check=check)  # pyright: ignore[reportArgumentType] - both are valid
+    corpus.document_spans(0, 200_000)
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+
+    for copy in copies_in(tmp_path):
+        os.truncate(copy, 5000)
+
+    spans = corpus.document_spans(0, 100_000)
+    assert np.array_equal(spans, local.document_spans(0, 100_000))
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+    wait_for(lambda: state_of(corpus) == "complete")
+
+
 @pytest.mark.parametrize("offset", [10, 4096 + 100])
 def test_many_threads_may_meet_one_damaged_copy(
     local: Roxxel, tmp_path: Path, offset: int
