@@ -120,8 +120,6 @@ class LazyReader:
                 self.opened = None
 
     def _check_cache(self) -> None:
-        if self.cache_bytes is not None and self.cache_bytes < 1:
-            raise ValueError(f"cache_bytes must be at least 1, got {self.cache_bytes}")
         if self.cache is None:
             if self.cache_bytes is not None:
                 raise ValueError("cache_bytes is given without cache; pass a folder")
