@@ -8,10 +8,12 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from roxxel_format._read.cached import CachedFiles
+from roxxel_format._read.input_totals import input_totals
+from roxxel_format._read.lengths import Lengths
 from roxxel_format._read.line import each_at
 from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
-from roxxel_format._read.views import Documents, Lengths, TokenLine
+from roxxel_format._read.views import Documents, TokenLine
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._read.cached import CacheStatus
     from roxxel_format._read.columns import Column
+    from roxxel_format._read.input_totals import InputTotals
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.options import WriteSummary
@@ -344,6 +347,14 @@ class Roxxel:
     def document_lengths(self) -> Lengths:
         """Count the documents by length; reads the whole document index."""
         return Lengths.of(self._open().contents)
+
+    def input_totals(self) -> list[InputTotals]:
+        """Return what each input file has given, for shards that record it.
+
+        `roxxel-format write` records the inputs. Reads the metadata of every shard.
+        """
+        reader = self._open()
+        return input_totals(reader.contents, reader.metadata)
 
     def verify(
         self,

@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_format._prepare.input_file import InputError
+from roxxel_format._prepare.input_tally import Tally, recorded_inputs
 from roxxel_format._prepare.inputs import (
     READ_BY_PARTS,
     documents_of,
@@ -25,6 +26,8 @@ from roxxel_format._prepare.inputs import (
 from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import token_documents
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
+from roxxel_format._write.input_record import file_name
+from roxxel_format._write.recorded_documents import RecordedDocuments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -39,7 +42,7 @@ _MAX_BAD = 100
 
 
 @dataclass
-class Documents:
+class Documents(RecordedDocuments):
     """The documents of some files, in order; can be iterated once.
 
     With `line_of`, consecutive shards of the first Roxxel are one line of tokens, whose
@@ -61,8 +64,10 @@ class Documents:
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
     num_bad: int = dataclasses.field(default=0, init=False)
     _order: list[int] | None = dataclasses.field(default=None, init=False)
-    # Of each file: its name, and the number of its first document that is yielded.
+    # Of each file: its name, its counts, and the number of its first document that is
+    # yielded.
     _names: list[str] = dataclasses.field(default_factory=list[str], init=False)
+    _tallies: list[Tally] = dataclasses.field(default_factory=list[Tally], init=False)
     _firsts: list[int] = dataclasses.field(default_factory=list[int], init=False)
     # Of each document that is left out: the number of the next one that is yielded.
     _left_out: list[int] = dataclasses.field(default_factory=list[int], init=False)
@@ -78,6 +83,26 @@ class Documents:
         self._order = sorted(range(len(documents)), key=key)
         return (documents[number] for number in self._order)
 
+    def note(self, number: int, num_tokens: int) -> None:
+        """Count the tokens of a document for its input."""
+        file, _ = self._file_of(number)
+        self._tallies[file].num_tokens += num_tokens
+
+    def metadata(self) -> dict[str, object]:
+        """Return the counts of each input, and what was skipped."""
+        found: dict[str, object] = {"input_files": recorded_inputs(self._tallies)}
+        if self.num_bad:
+            found["skipped"] = {"number": self.num_bad, "errors": self.bad}
+        return found
+
+    def _file_of(self, number: int) -> tuple[int, int]:
+        """Return the file of a document, and the document among all that are yielded.
+
+        `number` counts in the order in which documents are yielded.
+        """
+        at = number if self._order is None else self._order[number]
+        return bisect_right(self._firsts, at) - 1, at
+
     def _in_order(self) -> Iterator[object]:
         number = 0
         for parts in self._groups():
@@ -88,10 +113,15 @@ class Documents:
             elif span is not None:
                 name += f", part [{span[0]}:{span[1]}]"
             self._names.append(name)
+            tally = Tally(parts[0].number, file_name(parts[0].path))
+            if len(parts) > 1:
+                tally.name = f"{tally.name} and the shards after it"
+            self._tallies.append(tally)
             for document in self._tried(parts):
                 if isinstance(document, InputError):
                     self._note(document)
                 elif self.side is None or self.side.has(document):
+                    tally.add(document)
                     yield document
                     number += 1
                     continue
@@ -138,8 +168,7 @@ class Documents:
         try:
             yield
         except (DocumentError, DocumentTypeError) as error:
-            at = error.document if self._order is None else self._order[error.document]
-            file = bisect_right(self._firsts, at) - 1
+            file, at = self._file_of(error.document)
             first = self._firsts[file]
             before = bisect_right(self._left_out, at) - bisect_right(
                 self._left_out, first - 1

@@ -17,12 +17,14 @@ Arrow, or documents of `.ds`."""
 class Part:
     """A file, or with `span` a part of the file; see `documents_in`.
 
-    `version` is the version of an object in a bucket.
+    `version` is the version of an object in a bucket. `number` is the number of the
+    file among all inputs.
     """
 
     path: str
     span: Span | None = None
     version: ObjectVersion | None = None
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from roxxel_format._prepare.unit import Unit
@@ -89,14 +89,12 @@ class UnitWriter:
                 shard = name.unit_shard(self._job, number, next(pieces))
                 return folder.path / shard.name, None
 
-            skipped: dict[str, object] = {}
             series = ShardSeries(
                 name.pattern,
                 new_path,
                 self._options,
                 self._intake(),
                 {},
-                last_metadata=skipped,
                 on_closed=folder.publish,
             )
             seed = self._options.shuffle
@@ -112,7 +110,7 @@ class UnitWriter:
             shards = ShardTable()
             try:
                 with documents.naming_files():
-                    series.write_all(_noting_bad(documents, skipped))
+                    series.write_all(documents)
                 shards = series.table
             except NoDocumentsError:
                 pass
@@ -144,10 +142,3 @@ class UnitWriter:
             kind=self._kind,
             reads_ahead=True,
         )
-
-
-def _noting_bad(documents: Documents, metadata: dict[str, object]) -> Iterator[object]:
-    """Yield documents; at their end, add what was skipped to the metadata."""
-    yield from documents
-    if documents.num_bad:
-        metadata["skipped"] = {"number": documents.num_bad, "errors": documents.bad}

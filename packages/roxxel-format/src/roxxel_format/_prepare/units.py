@@ -43,10 +43,11 @@ def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
     waiting: list[Part] = []
     size = 0
     every_spans = _divided_all(inputs, sizes, least)
-    for path, num_bytes, spans in zip(inputs.paths, sizes, every_spans, strict=True):
+    files = zip(inputs.paths, sizes, every_spans, strict=True)
+    for file, (path, num_bytes, spans) in enumerate(files):
         version = inputs.objects.get(path)
         if not spans:
-            waiting.append(Part(path, None, version))
+            waiting.append(Part(path, None, version, file))
             size += num_bytes
         if waiting and (spans or size >= least):
             yield Unit(tuple(waiting), size)
@@ -54,7 +55,7 @@ def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
         for number, span in enumerate(spans, 1):
             share = num_bytes * number // len(spans)
             before = num_bytes * (number - 1) // len(spans)
-            yield Unit((Part(path, span, version),), share - before)
+            yield Unit((Part(path, span, version, file),), share - before)
     if waiting:
         yield Unit(tuple(waiting), size)
 

@@ -77,7 +77,7 @@ class Inputs:
     @property
     def source(self) -> list[str]:
         """The names of the first 100 inputs, and the number of further inputs."""
-        names = [_file_name(path) for path in self.paths[:_MAX_NAMES]]
+        names = [file_name(path) for path in self.paths[:_MAX_NAMES]]
         more = len(self.paths) - len(names)
         return [*names, f"and {more} more"] if more else names
 
@@ -150,7 +150,7 @@ def _sampled(path: str) -> str:
     return "ETag, so it was replaced" if is_url(path) else "first or last 4096 bytes"
 
 
-def _file_name(path: str) -> str:
+def file_name(path: str) -> str:
     """Return a file's name without the folder, equal in every locale."""
     return os.fsencode(Path(path).name).decode(errors="replace")
 
@@ -169,12 +169,12 @@ def _facts_of(path: str, objects: Mapping[str, ObjectVersion]) -> list[Any]:
         return [path, 0, 0, ""]
     if is_url(path):
         size, tag = objects[path]
-        return [_file_name(path), size, 0, tag]
+        return [file_name(path), size, 0, tag]
     status = Path(path).stat()
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path}: is a folder; name the files in it")
     if not Path(path).is_file():
-        return [_file_name(path), 0, 0, ""]
+        return [file_name(path), 0, 0, ""]
     try:
         with Path(path).open("rb") as file:
             sample = file.read(_SAMPLE_SIZE)
@@ -182,7 +182,7 @@ def _facts_of(path: str, objects: Mapping[str, ObjectVersion]) -> list[Any]:
             sample += file.read(_SAMPLE_SIZE)
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from error
-    return [_file_name(path), status.st_size, status.st_mtime_ns, _digest(sample)]
+    return [file_name(path), status.st_size, status.st_mtime_ns, _digest(sample)]
 
 
 def _joined(group: list[list[Any]]) -> list[Any]:

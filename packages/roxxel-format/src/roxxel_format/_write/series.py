@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from roxxel_format._spec.layout import shard_table
 from roxxel_format._version import __version__
 from roxxel_format._write.intake import separator_items
+from roxxel_format._write.recorded_documents import RecordedDocuments
 from roxxel_format._write.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 class ShardSeries:
     """The shards of one write; each complete shard is renamed from its draft.
 
-    `last_metadata` is added to the last shard's metadata after the last document.
     `new_path()` returns the next shard's path and its draft; `ShardWriter` creates the
     draft if it is None. `paths` includes the shard that is being renamed. `on_closed`
     gets the path of each finished shard.
@@ -38,7 +38,6 @@ class ShardSeries:
         intake: Intake,
         metadata: dict[str, Any],
         *,
-        last_metadata: dict[str, Any] | None = None,
         on_closed: Callable[[Path], object] = lambda _: None,
     ) -> None:
         self._corpus = corpus
@@ -46,7 +45,6 @@ class ShardSeries:
         self._options = options
         self._intake = intake
         self._metadata = metadata
-        self._last_metadata = {} if last_metadata is None else last_metadata
         self._on_closed = on_closed
         self._layouts: list[Layout] = []
         self._writer: ShardWriter | None = None
@@ -63,6 +61,9 @@ class ShardSeries:
         """Write all documents; raise NoDocumentsError if `data` is empty."""
         # Both loops share one generator, because a second `iter(data)` may start over.
         arrays = self._intake.arrays(_iterator(data))
+        recorded = data if isinstance(data, RecordedDocuments) else None
+        if recorded is not None:
+            arrays = self._noting(arrays, recorded)
         for document in arrays:
             self._add(document)
             self.num_documents += 1
@@ -74,8 +75,20 @@ class ShardSeries:
                 break
         if self._writer is None:
             raise NoDocumentsError(self._corpus)
-        self._writer.metadata |= self._last_metadata
+        if recorded is not None:
+            self._writer.metadata |= recorded.metadata()
         self._close_shard()
+
+    def _noting(
+        self, arrays: Iterator[Tokens], recorded: RecordedDocuments
+    ) -> Iterator[Tokens]:
+        separator = None
+        for number, items in enumerate(arrays):
+            if separator is None:  # The dtype is known from the first array on.
+                name = str(self._intake.dtype)
+                separator = len(separator_items(self._options.separator, name))
+            recorded.note(number, items.size + separator)
+            yield items
 
     def abort(self) -> None:
         """Remove the draft of the unfinished shard."""

@@ -114,7 +114,9 @@ def _add_readers(commands: Any) -> None:
     info.add_argument("corpus", nargs="+")
     info.add_argument("--json", action="store_true", help="print one JSON object")
     info.add_argument(
-        "--no-lengths", action="store_true", help="omit the lengths of documents"
+        "--no-lengths",
+        action="store_true",
+        help="omit the lengths of documents and the inputs, which every shard records",
     )
     info.set_defaults(run=reading.info)
     verify = commands.add_parser("verify", help="verify the checksum of every block")

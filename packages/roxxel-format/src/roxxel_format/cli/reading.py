@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import textwrap
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from roxxel_format._read.contents import Contents
+    from roxxel_format._read.input_totals import InputTotals
     from roxxel_format._spec.dtypes import Tokens
 
 _CHUNK = 1 << 20
+_MOST_INPUTS = 10
+"""Input files that `info` lists one by one."""
 
 
 def info(options: argparse.Namespace) -> int:
@@ -46,11 +50,15 @@ def info(options: argparse.Namespace) -> int:
             "tokenizer": corpus.tokenizer,
             "metadata": corpus.metadata,
         }
+        facts["metadata"].pop("input_files", None)  # Those of one unit of many.
         tables = _manifest_tables(contents)
         lengths = None if options.no_lengths else corpus.document_lengths()
+        inputs = [] if options.no_lengths else corpus.input_totals()
     if options.json:
         if lengths is not None:
             facts["lengths"] = lengths.to_dict()
+            facts["inputs"] = [asdict(each) for each in inputs]
+            facts["bytes_per_token"] = _bytes_per_token(inputs)
         print(json.dumps(facts | tables, ensure_ascii=False))
         return 0
     for name, value in facts.items():
@@ -64,9 +72,49 @@ def info(options: argparse.Namespace) -> int:
             f"{'lengths':12} {lengths.least} to {lengths.greatest}, "
             f"{lengths.mean:.1f} on average"
         )
+        shares = (f"{each} % {at}" for each, at in lengths.percentiles.items())
+        print(f"{'percentiles':12} {', '.join(shares)}")
         for line in lengths.lines():
             print(line)
+    for line in _input_lines(inputs, facts["tokens"]):
+        print(line)
     return 0
+
+
+def _bytes_per_token(inputs: Sequence[InputTotals]) -> float | None:
+    """Return bytes of text for each token; None without texts."""
+    texts = [each for each in inputs if each.text_bytes is not None]
+    num_tokens = sum(each.num_tokens for each in texts)
+    if not num_tokens:
+        return None
+    return sum(each.text_bytes or 0 for each in texts) / num_tokens
+
+
+def _input_lines(inputs: Sequence[InputTotals], num_tokens: int) -> Iterator[str]:
+    """Yield a summary of the input files, and the files with most tokens."""
+    if not inputs:
+        return
+    files = f"{len(inputs)} input file{'s' * (len(inputs) != 1)}"
+    yield f"{'inputs':12} {files}{_per_token(inputs)}"
+    shown = sorted(inputs, key=lambda each: -each.num_tokens)
+    for each in shown[:_MOST_INPUTS]:
+        share = each.num_tokens / max(1, num_tokens)
+        label = f"{each.name:>24} {each.num_tokens:>12} tokens, {share:.1%}"
+        yield label + _per_token([each])
+    others = shown[_MOST_INPUTS:]
+    if others:
+        count = sum(each.num_tokens for each in others)
+        share = count / max(1, num_tokens)
+        label = f"{f'and {len(others)} more':>24} {count:>12} tokens, {share:.1%}"
+        yield label + _per_token(others)
+    unknown = num_tokens - sum(each.num_tokens for each in inputs)
+    if unknown:
+        yield f"{'not recorded':>24} {unknown:>12} tokens, {unknown / num_tokens:.1%}"
+
+
+def _per_token(inputs: Sequence[InputTotals]) -> str:
+    ratio = _bytes_per_token(inputs)
+    return "" if ratio is None else f", {ratio:.2f} bytes of text per token"
 
 
 def _paths(options: argparse.Namespace) -> str | list[str]:

@@ -190,6 +190,7 @@ def split(options: argparse.Namespace) -> int:
                 )
         separator = corpus.documents.with_separator[0][corpus.documents[0].size :]
         not_copied = {"write", "arguments", "created_by", "separator"}
+        not_copied |= {"input_files", "skipped"}
         identity = f"{corpus.fingerprint} {share} {options.salt!r}"
         summaries = [
             write_corpus(

@@ -1,0 +1,63 @@
+"""Count documents, tokens and bytes of text by input file, for a shard's metadata.
+
+The counts of one write are in the last shard of each of its units. An input is named by
+its number among all inputs of the write, because a large one may be in several units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_MAX_NAMED = 256
+"""Inputs that one shard names: its metadata has at most 1 MiB."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """The counts of one input; `text_bytes` is None if it holds ready-made tokens."""
+
+    number: int
+    name: str
+    num_documents: int = 0
+    num_tokens: int = 0
+    text_bytes: int | None = None
+
+    def add(self, document: object) -> None:
+        """Count a document."""
+        self.num_documents += 1
+        if isinstance(document, str):
+            # The encoding of ASCII, of which Python knows, has a byte per character.
+            size = len(document) if document.isascii() else _utf8_size(document)
+            self.text_bytes = (self.text_bytes or 0) + size
+
+    def join(self, other: Tally) -> None:
+        """Add the counts of another input."""
+        self.num_documents += other.num_documents
+        self.num_tokens += other.num_tokens
+        if other.text_bytes is not None:
+            self.text_bytes = (self.text_bytes or 0) + other.text_bytes
+
+
+def recorded_inputs(tallies: list[Tally]) -> dict[str, object]:
+    """Return the record of the inputs that hold documents, a list for each field.
+
+    The last of many is the sum of those that are not named.
+    """
+    rows = [each for each in tallies if each.num_documents]
+    if len(rows) > _MAX_NAMED:
+        more = rows[_MAX_NAMED - 1 :]
+        joined = Tally(more[0].number, f"and {len(more)} more")
+        for each in more:
+            joined.join(each)
+        rows = [*rows[: _MAX_NAMED - 1], joined]
+    return {
+        "numbers": [each.number for each in rows],
+        "names": [each.name for each in rows],
+        "documents": [each.num_documents for each in rows],
+        "tokens": [each.num_tokens for each in rows],
+        "text_bytes": [each.text_bytes for each in rows],
+    }
+
+
+def _utf8_size(text: str) -> int:
+    return len(text.encode(errors="surrogatepass"))
