@@ -23,6 +23,7 @@ import optax
 import pytest
 from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer
+from roxxel_format.prepare import write_files
 
 from .buckets import running_bucket
 
@@ -418,6 +419,50 @@ def test_write_continues_after_its_driver_was_killed(
     )
     assert "units are done already" in again.stderr
     assert content(tmp_path / "by_ray") == expected
+
+
+def test_a_connected_program_writes_files_by_its_own_cluster(
+    ray: Any, prepared: tuple[list[str], dict[str, bytes]], tmp_path: Path
+) -> None:
+    _, expected = prepared
+
+    write_files(
+        tmp_path / "by_ray/c_*.rox",
+        tmp_path / "inputs",
+        0,
+        unit_bytes=100 << 10,
+        ray="",
+    )
+
+    assert ray.is_initialized()
+    assert content(tmp_path / "by_ray") == expected
+
+
+def test_units_of_workers_that_died_are_counted_as_retries(
+    ray: Any, tmp_path: Path
+) -> None:
+    del ray
+
+    class Writer:
+        """Dies at the first attempt of unit 2, and at every attempt of unit 3."""
+
+        def write_unit(self, number: int) -> int:
+            mark = tmp_path / str(number)
+            if number == 3 or (number == 2 and not mark.exists()):
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return number
+
+    runner = import_module("roxxel_format._prepare.ray_runner").RayRunner()
+    outcomes = [*runner.run(Writer(), range(5))]
+
+    assert sorted(each.record for each in outcomes if each.record is not None) == [
+        *(0, 1, 2, 4)
+    ]
+    retries = [each.number for each in outcomes if each.record is each.error is None]
+    assert sorted(retries) == [2, 3, 3, 3]
+    [error] = [each.error for each in outcomes if each.error]
+    assert str(error).startswith("the task of unit 3 ended early 4 times (")
 
 
 def test_an_address_without_a_cluster_is_one_sentence(

@@ -376,6 +376,9 @@ class _Preparation:
             elif outcome.error is not None:
                 errors[outcome.number] = outcome.error
                 state = replace(state, num_failed=len(errors), duration_s=elapsed)
+            else:
+                retries = state.num_retries + 1
+                state = replace(state, num_retries=retries, duration_s=elapsed)
             show(state)
         if not errors:
             return

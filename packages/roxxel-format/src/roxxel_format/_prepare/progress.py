@@ -22,6 +22,7 @@ class Progress:
         num_bytes: Size of all inputs.
         num_done: Units that are done, in this run or before.
         num_failed: Units that failed in this run.
+        num_retries: How often this run began again because a worker or its node died.
         done_bytes: Size of the inputs of units that are done.
         num_documents: Documents of units that are done.
         num_tokens: Tokens of units that are done.
@@ -34,6 +35,7 @@ class Progress:
     num_bytes: int
     num_done: int = 0
     num_failed: int = 0
+    num_retries: int = 0
     done_bytes: int = 0
     num_documents: int = 0
     num_tokens: int = 0
@@ -81,6 +83,9 @@ class Progress:
                 f"{_scaled(self.new_tokens / self.duration_s).strip()} tokens/s"
             )
             parts.append("done" if self.is_end else f"{_duration(left_s)} left")
+        if self.num_retries:
+            ending = "y" if self.num_retries == 1 else "ies"
+            parts.append(f"{self.num_retries} retr{ending}")
         if self.num_failed:
             parts.append(f"{self.num_failed} failed")
         return ", ".join(parts)

@@ -1,7 +1,8 @@
 """Run the units of a preparation as tasks of Ray, on one machine or a cluster.
 
-A unit is one task of one core. Ray runs a task again if its worker or node died, which
-is safe: a unit that is written twice has the same shards.
+A unit is one task of one core. A task whose worker or node died runs again, which is
+safe: a unit that is written twice has the same shards. This module and not Ray starts
+such a task again, so that retries can be counted.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+from collections import Counter
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -33,13 +35,14 @@ class RayRunner:
 
     Args:
         address: The cluster, as for `ray.init`. None: `RAY_ADDRESS`, else a cluster
-            that runs on this machine, else a new one.
+            that runs on this machine, else a new one. A program that is connected to a
+            cluster already uses its own.
     """
 
     address: str | None = None
 
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Iterator[Outcome]:
-        """Write units, and yield their outcomes as the units end.
+        """Write units, and yield their outcomes as the units end, and retries.
 
         Raises:
             ConnectionError: There is no cluster at the address.
@@ -47,20 +50,23 @@ class RayRunner:
         """
         if not numbers:
             return
-        ray = self._connected()
-        try:
-            yield from _outcomes(ray, writer, numbers)
-        finally:
-            ray.shutdown()
-
-    def _connected(self) -> Any:
-        """Import Ray and connect to the cluster."""
         try:
             ray: Any = importlib.import_module("ray")
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 '--ray needs ray: pip install "roxxel-format[ray]"', name="ray"
             ) from error
+        if ray.is_initialized():  # By the program that calls this package.
+            yield from _outcomes(ray, writer, numbers)
+            return
+        self._connect(ray)
+        try:
+            yield from _outcomes(ray, writer, numbers)
+        finally:
+            ray.shutdown()
+
+    def _connect(self, ray: Any) -> None:
+        """Connect to the cluster."""
         try:
             ray.init(self.address, log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError) as error:
@@ -69,41 +75,47 @@ class RayRunner:
                 f"--ray {self.address or ''}: no cluster of Ray answers ({reason}); "
                 "check the address, or start one with `ray start --head`"
             ) from error
-        return ray
 
 
 def _outcomes(ray: Any, writer: Writer, numbers: Sequence[int]) -> Iterator[Outcome]:
     # A list keeps Ray from loading the writer again for each task.
     shared = [ray.put(writer)]
-    work = ray.remote(num_cpus=1, max_retries=_RETRIES)(_work)
+    work = ray.remote(num_cpus=1, max_retries=0)(_work)
     folder = str(Path.cwd())
     waiting = iter(numbers)
     tasks: dict[Any, int] = {}
+    attempts: Counter[int] = Counter()
     try:
         while True:
             for number in islice(waiting, _IN_FLIGHT - len(tasks)):
                 tasks[work.remote(shared, folder, number)] = number
             if not tasks:
                 return
-            done, _ = ray.wait(list(tasks), num_returns=1)
-            for task in done:
-                yield _outcome(ray, task, tasks.pop(task))
+            [task], _ = ray.wait(list(tasks), num_returns=1)
+            number = tasks.pop(task)
+            try:
+                outcome: Outcome = ray.get(task)
+            except ray.exceptions.RayError as error:
+                attempts[number] += 1
+                if attempts[number] <= _RETRIES:
+                    tasks[work.remote(shared, folder, number)] = number
+                    yield Outcome(number, None)
+                    continue
+                outcome = _failed(number, error)
+            yield outcome
     finally:
         for task in tasks:
             ray.cancel(task, force=True)
 
 
-def _outcome(ray: Any, task: Any, number: int) -> Outcome:
-    try:
-        return ray.get(task)
-    except ray.exceptions.RayError as error:
-        problem = ChildProcessError(
-            f"the task of unit {number} ended early {_RETRIES + 1} times "
-            f"({type(error).__name__}), perhaps for lack of memory; write again, which "
-            "keeps the finished units"
-        )
-        problem.__cause__ = error
-        return Outcome(number, None, problem)
+def _failed(number: int, error: Exception) -> Outcome:
+    problem = ChildProcessError(
+        f"the task of unit {number} ended early {_RETRIES + 1} times "
+        f"({type(error).__name__}), perhaps for lack of memory; write again, which "
+        "keeps the finished units"
+    )
+    problem.__cause__ = error
+    return Outcome(number, None, problem)
 
 
 _writers: dict[Any, Writer] = {}

@@ -2,7 +2,8 @@
 
 A runner gets a picklable writer and the numbers of the missing units. It calls
 `write_unit` for each number, in any order, anywhere, and yields an outcome for each. A
-unit that fails does not stop the others.
+unit that fails does not stop the others, and neither does a worker that dies: its unit
+is written again.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from roxxel_format._prepare.plan import UnitRecord
 
+_MOST_VAIN = 2
+
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
 
@@ -32,7 +35,10 @@ class Writer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The record of a unit that is done, or the error that stopped the unit."""
+    """The record of a unit that is done, or the error that stopped the unit.
+
+    Neither if a worker died, and its units are written again.
+    """
 
     number: int
     record: UnitRecord | None
@@ -43,7 +49,7 @@ class Runner(Protocol):
     """Where units are written."""
 
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Iterator[Outcome]:
-        """Write units, and yield their outcomes as the units end."""
+        """Write units, and yield their outcomes as the units end, and retries."""
         ...
 
 
@@ -54,10 +60,40 @@ class ProcessRunner:
     workers: int = 1
 
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Iterator[Outcome]:
-        """Write units, and yield their outcomes as the units end."""
+        """Write units, and yield their outcomes as the units end, and retries.
+
+        The death of one process, for example for lack of memory, ends all processes. So
+        new processes write the missing units, as long as some units end.
+
+        Raises:
+            ChildProcessError: Processes died twice before any unit ended.
+        """
         if self.workers == 1 or len(numbers) < 2:
             yield from (outcome_of(writer, number) for number in numbers)
             return
+        missing, num_vain = [*numbers], 0
+        while missing:
+            ended: set[int] = set()
+            try:
+                for outcome in self._pooled(writer, missing):
+                    ended.add(outcome.number)
+                    yield outcome
+            except BrokenProcessPool as error:
+                num_vain = 0 if ended else num_vain + 1
+                if num_vain == _MOST_VAIN:
+                    raise ChildProcessError(
+                        "a worker process ended early, perhaps for lack of memory; "
+                        "write again with fewer workers, which keeps the finished units"
+                    ) from error
+            missing = [number for number in missing if number not in ended]
+            if missing:
+                # One of the first made its process die, so it comes last.
+                begun = self.workers + 1
+                missing = missing[begun:] + missing[:begun]
+                yield Outcome(missing[-1], None)
+
+    def _pooled(self, writer: Writer, numbers: Sequence[int]) -> Iterator[Outcome]:
+        """Write units in new processes; raise BrokenProcessPool if one died."""
         # The parent may have threads, so a forked child could deadlock.
         pool = ProcessPoolExecutor(
             min(self.workers, len(numbers)),
@@ -65,18 +101,20 @@ class ProcessRunner:
             initializer=_begin_worker,
             initargs=(writer,),
         )
+        broken: BaseException | None = None
         try:
             for future in as_completed(
                 [pool.submit(_work, number) for number in numbers]
             ):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise ChildProcessError(
-                "a worker process ended early, perhaps for lack of memory; write again "
-                "with fewer workers, which keeps the finished units"
-            ) from error
+                error = future.exception()
+                if isinstance(error, BrokenProcessPool):
+                    broken = error  # Units that ended before may follow.
+                else:
+                    yield future.result()
         finally:
             pool.shutdown(cancel_futures=True)
+        if broken is not None:
+            raise broken
 
 
 def outcome_of(writer: Writer, number: int) -> Outcome:

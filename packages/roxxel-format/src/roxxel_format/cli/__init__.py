@@ -1,4 +1,4 @@
-"""The `roxxel-format` command: its arguments and exit codes.
+"""The `roxxel-format` command: its arguments and exit codes; write and commit.
 
 Exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found by `verify`, 130
 interrupted. An error is one sentence on the standard error.
@@ -12,16 +12,17 @@ import io
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from roxxel_format._prepare.inputs import FORMATS
 from roxxel_format._prepare.units import UNIT_BYTES
 from roxxel_format._version import __version__
 from roxxel_format._write.options import Separator
 from roxxel_format.cli import reading, values, writing
+from roxxel_format.prepare import PartSummary, commit_files, write_files
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _EXIST = ("keep", "replace", "append", "error")
 _PYTHON_ARGUMENT = re.compile(r'\bexist="(\w+)"')
@@ -248,7 +249,7 @@ def _add_write(commands: Any) -> None:
         "list them; default: an error",
     )
     write.add_argument("--exist", choices=_EXIST, default="keep")
-    write.set_defaults(run=writing.write, usage_error=write.error)
+    write.set_defaults(run=_write, usage_error=write.error)
     plan = commands.add_parser(
         "plan",
         help="print the units of a write, and write nothing",
@@ -266,7 +267,7 @@ def _add_write(commands: Any) -> None:
         "Names the missing units if there are any, and then changes nothing.",
     )
     commit.add_argument("corpus", help="as for write")
-    commit.set_defaults(run=writing.commit)
+    commit.set_defaults(run=_commit)
 
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
@@ -288,3 +289,50 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
         metavar="BYTES",
         help="least size of the inputs of a unit; default: 64M",
     )
+
+
+def _write(options: argparse.Namespace) -> int:
+    """Write the documents of files into a corpus."""
+    usage_error: Callable[[str], NoReturn] = options.usage_error
+    if options.tokenizer is None:
+        if isinstance(options.separator, str):
+            usage_error(
+                f"argument --separator: {options.separator!r} is not a token id; write "
+                "a number, use --separator-bytes, or pass the --tokenizer that has "
+                "this token"
+            )
+        if options.special_tokens:
+            usage_error("argument --special-tokens: needs --tokenizer")
+    written = write_files(
+        options.corpus,
+        options.inputs,
+        options.separator,
+        options.block_size,
+        options.max_shard_bytes,
+        options.dtype,
+        format=options.format,
+        field=options.field,
+        vocab_size=options.vocab_size,
+        tokenizer=options.tokenizer,
+        special_tokens=options.special_tokens,
+        exist=options.exist,
+        workers=options.workers,
+        ray=options.ray,
+        part=options.part,
+        unit_bytes=options.unit_bytes,
+        split=options.split,
+        shuffle=options.shuffle,
+        skip_bad=options.skip_bad,
+        progress=values.status_line(),
+    )
+    for summary in written:
+        if isinstance(summary, PartSummary) or not summary.kept:
+            print(summary)
+    return 0
+
+
+def _commit(options: argparse.Namespace) -> int:
+    """Commit a preparation whose parts are done."""
+    for summary in commit_files(options.corpus):
+        print(summary)
+    return 0

@@ -1,23 +1,16 @@
-"""Commands that write: plan, write, commit, copy, split and clean."""
+"""Commands that write, other than write and commit: plan, copy, split and clean."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
-from roxxel_format._prepare.committing import PartSummary, commit_units
 from roxxel_format._prepare.listing import find_inputs
-from roxxel_format._prepare.old_shards import with_old_separator
-from roxxel_format._prepare.preparation import prepare
-from roxxel_format._prepare.ray_runner import RayRunner
-from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.units import units_of
 from roxxel_format._read.contents import resolved_to_read
-from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import (
     CorpusName,
     absolute,
@@ -27,96 +20,23 @@ from roxxel_format._store.corpus_name import (
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.repair import repair_shard
-from roxxel_format._write.side import Side, held_out_path
 from roxxel_format._write.target import name_to_write
-from roxxel_format.cli.values import progress, status_line
+from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
-    from roxxel_format._prepare.runners import Runner
     from roxxel_format._spec.dtypes import Tokens
-    from roxxel_format._write.input_record import Inputs
 
 _MAX_SALT = 64
 
 
-def write(options: argparse.Namespace) -> int:
-    """Write the documents of files into a corpus."""
-    usage_error: Callable[[str], NoReturn] = options.usage_error
-    if options.tokenizer is None:
-        if isinstance(options.separator, str):
-            usage_error(
-                f"argument --separator: {options.separator!r} is not a token id; write "
-                "a number, use --separator-bytes, or pass the --tokenizer that has "
-                "this token"
-            )
-        if options.special_tokens:
-            usage_error("argument --special-tokens: needs --tokenizer")
-    write_options = WriteOptions(
-        separator=options.separator,
-        block_size=options.block_size,
-        max_shard_bytes=options.max_shard_bytes,
-        dtype=options.dtype and stored_name(options.dtype),
-        vocab_size=options.vocab_size,
-        tokenizer=options.tokenizer,
-        special_tokens=options.special_tokens,
-        shuffle=options.shuffle,
-        skip_bad=options.skip_bad,
-    )
-    inputs = _inputs(options)
-    write_options, line_of = with_old_separator(write_options, inputs)
-    how: dict[str, Any] = {
-        "runner": _runner(options),
-        "part": options.part,
-        "unit_bytes": options.unit_bytes,
-        "line_of": line_of,
-        "progress": status_line(),
-    }
-    if options.split is None:
-        written = [prepare(options.corpus, inputs, write_options, options.exist, **how)]
-    else:
-        if inputs.stream is not None:
-            raise ValueError(
-                f"{inputs.stream}: cannot be read twice, as --split needs; pass files"
-            )
-        if options.exist == "append":
-            raise ValueError(
-                f"{options.corpus}: a split cannot append to two corpora as one; write "
-                "new corpora, or append without --split"
-            )
-        # Held out first, so that a corpus never exists without the other side.
-        paths = held_out_path(options.corpus, options.split[0]), options.corpus
-        written = [
-            prepare(
-                path,
-                inputs,
-                replace(
-                    write_options, side=Side(*options.split, is_held_out=is_held_out)
-                ),
-                options.exist,
-                **how,
-            )
-            for path, is_held_out in zip(paths, (True, False), strict=True)
-        ]
-    for summary in written:
-        if isinstance(summary, PartSummary) or not summary.kept:
-            print(summary)
-    return 0
-
-
-def commit(options: argparse.Namespace) -> int:
-    """Commit a preparation whose parts are done."""
-    for summary in commit_units(options.corpus):
-        print(summary)
-    return 0
-
-
 def plan(options: argparse.Namespace) -> int:
     """Print the units of a preparation, without writing anything."""
-    units = units_of(_inputs(options), options.unit_bytes)
+    inputs = find_inputs(options.inputs, options.format, options.field)
+    units = units_of(inputs, options.unit_bytes)
     if options.json:
         rows = [
             {
@@ -135,16 +55,6 @@ def plan(options: argparse.Namespace) -> int:
     total = sum(unit.num_bytes for unit in units)
     print(f"{len(units)} units, {total} bytes, {options.corpus}")
     return 0
-
-
-def _inputs(options: argparse.Namespace) -> Inputs:
-    return find_inputs(options.inputs, options.format, options.field)
-
-
-def _runner(options: argparse.Namespace) -> Runner:
-    if options.ray is None:
-        return ProcessRunner(options.workers)
-    return RayRunner(options.ray or None)
 
 
 def copy(options: argparse.Namespace) -> int:

@@ -1,0 +1,182 @@
+"""Write files into a corpus, as the command `roxxel-format write` does.
+
+The inputs are divided into units: consecutive files, or parts of a large file. Units
+are written by processes of this machine, by tasks of Ray, or by the members of a job
+array, and give the same bytes; the commit makes them a corpus.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from roxxel_format._prepare.committing import PartSummary, commit_units
+from roxxel_format._prepare.listing import find_inputs
+from roxxel_format._prepare.old_shards import with_old_separator
+from roxxel_format._prepare.preparation import prepare
+from roxxel_format._prepare.progress import Progress
+from roxxel_format._prepare.ray_runner import RayRunner
+from roxxel_format._prepare.runners import ProcessRunner
+from roxxel_format._prepare.units import UNIT_BYTES
+from roxxel_format._spec.dtypes import stored_name
+from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.side import Side, held_out_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    import numpy.typing as npt
+
+    from roxxel_format._write.options import Exist, WriteSummary
+
+__all__ = ["PartSummary", "Progress", "commit_files", "write_files"]
+
+
+def write_files(
+    filepath: str | os.PathLike[str],
+    inputs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER,
+    block_size: int = 4096,
+    max_shard_bytes: int | None = None,
+    dtype: npt.DTypeLike | None = None,
+    *,
+    format: str | None = None,  # noqa: A002 - the name of the command's option
+    field: str = "text",
+    vocab_size: int | None = None,
+    tokenizer: str | None = None,
+    special_tokens: bool = False,
+    exist: Exist = "keep",
+    metadata: Mapping[str, Any] | None = None,
+    workers: int = 1,
+    ray: str | None = None,
+    part: tuple[int, int] | None = None,
+    unit_bytes: int = UNIT_BYTES,
+    split: tuple[str, float] | None = None,
+    shuffle: int | None = None,
+    skip_bad: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[WriteSummary | PartSummary]:
+    """Write the documents of files into a corpus, and commit the corpus.
+
+    After an interruption or an error, the same call continues: it writes the units that
+    are not done. The arguments that are not listed here are those of `Roxxel.write`.
+
+    Args:
+        filepath: Path of the corpus; a pattern such as `wiki_*.rox`, unless one process
+            writes one file.
+        inputs: Files, folders, patterns, or URLs of these.
+        separator: As for `Roxxel.write`.
+        block_size: As for `Roxxel.write`.
+        max_shard_bytes: Maximum size of a shard, which also ends with its unit.
+        dtype: As for `Roxxel.write`.
+        format: `"text"`, `"lines"`, `"jsonl"`, `"npy"`, `"parquet"`, `"arrow"`, `"ds"`
+            or `"roxxel02"`. Default: inferred from each file's name.
+        field: Field of JSON objects, or column of tables, that holds the document.
+        vocab_size: As for `Roxxel.write`.
+        tokenizer: Path of a `tokenizer.json`, its folder, or a Hugging Face name.
+        special_tokens: As for `Roxxel.write`.
+        exist: As for `Roxxel.write`; `"keep"` compares the inputs.
+        metadata: As for `Roxxel.write`.
+        workers: Processes of this machine. A program with several must guard its main
+            part with `if __name__ == "__main__":`, because they import the program.
+        ray: Write units as tasks of the Ray cluster at this address, in place of
+            processes; `""` means that of `RAY_ADDRESS` or this machine. Needs the extra
+            `ray`. A program that is connected to Ray uses its own cluster.
+        part: `(i, n)`: write the units of member `i` of `n`, from 0, and do not commit.
+            When all members are done, `commit_files` commits.
+        unit_bytes: Least size of the inputs of a unit.
+        split: `(name, share)`: hold out this share of the documents, chosen by a hash
+            of their content, in a second corpus: `wiki_name_*.rox` of `wiki_*.rox`.
+        shuffle: Seed of the order of units, and of the documents in each.
+        skip_bad: Leave damaged documents out, and damaged files from the damage on.
+        progress: Called before the first unit, when a unit ends, and when one is tried
+            again because its worker died.
+
+    Returns:
+        A summary of the corpus, or of the part. With `split`, a list of two: first that
+        of the documents that are held out.
+
+    Raises:
+        BucketError: An object cannot be read, or was replaced.
+        FileExistsError: `exist` does not allow changing the corpus, or a preparation
+            with other inputs or arguments is not finished.
+        OSError: A file cannot be read or written, or worker processes died.
+        ValueError: A document or an argument is invalid; the message names its file.
+
+    Example:
+        >>> np.save("ids.npy", np.arange(12).reshape(3, 4))
+        >>> [summary] = write_files("ids_*.rox", "ids.npy", vocab_size=100)
+        >>> summary.num_documents, summary.dtype
+        (3, 'uint16')
+    """
+    if ray is not None and workers != 1:
+        raise ValueError(
+            f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
+            "by processes; pass one of both"
+        )
+    runner = ProcessRunner(workers) if ray is None else RayRunner(ray or None)
+    if isinstance(inputs, (str, os.PathLike)):
+        inputs = [inputs]
+    files = find_inputs([str(each) for each in inputs], format, field)
+    options = WriteOptions(
+        separator=separator,
+        block_size=block_size,
+        max_shard_bytes=max_shard_bytes,
+        dtype=None if dtype is None else stored_name(dtype),
+        vocab_size=vocab_size,
+        tokenizer=tokenizer,
+        special_tokens=special_tokens,
+        metadata=dict(metadata or {}),
+        shuffle=shuffle,
+        skip_bad=skip_bad,
+    )
+    options, line_of = with_old_separator(options, files)
+    corpora = [(str(filepath), options)]
+    if split is not None:
+        if files.stream is not None:
+            raise ValueError(
+                f"{files.stream}: cannot be read twice, as a split needs; pass files"
+            )
+        if exist == "append":
+            raise ValueError(
+                f"{filepath}: a split cannot append to two corpora as one; write new "
+                "corpora, or append without --split"
+            )
+        # Held out first, so that a corpus never exists without the other side.
+        paths = held_out_path(str(filepath), split[0]), str(filepath)
+        corpora = [
+            (path, replace(options, side=Side(*split, is_held_out=is_held_out)))
+            for path, is_held_out in zip(paths, (True, False), strict=True)
+        ]
+    return [
+        prepare(
+            path,
+            files,
+            each,
+            exist,
+            runner=runner,
+            part=part,
+            unit_bytes=unit_bytes,
+            line_of=line_of,
+            progress=progress,
+        )
+        for path, each in corpora
+    ]
+
+
+def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:
+    """Commit a corpus when all members of `write_files(..., part=(i, n))` are done.
+
+    Args:
+        filepath: Path of the corpus, as for `write_files`.
+
+    Returns:
+        A summary of the corpus; with a split, a list of two, as `write_files` returns.
+
+    Raises:
+        FileNotFoundError: No part of the corpus was written.
+        ValueError: Units are missing; the message names them, and nothing changes.
+    """
+    return commit_units(str(filepath))
