@@ -114,9 +114,9 @@ def test_damaged_tokens_name_block_offset_and_documents(
 
 def test_the_tokens_of_a_damaged_block_are_known(tmp_path: Path) -> None:
     """All other tokens of the corpus can be read."""
-    documents = documents_of(*[700] * 9)
+    documents = documents_of(*[700] * 30)
     corpus = Roxxel(tmp_path / "web_*.rox", check="blocks")
-    corpus.write(documents, separator=5, block_size=512, max_shard_bytes=8000)
+    corpus.write(documents, separator=5, block_size=512, max_shard_bytes=20_000)
     second = Path(corpus.paths[1])
     data = bytearray(second.read_bytes())
     data[4096 + 2 * 512] ^= 1

@@ -81,6 +81,7 @@ __all__ = [
     "Curriculum",
     "CurriculumError",
     "Dataloader",
+    "DamagedBlock",
     "DataloaderIterator",
     "Dataset",
     "DeviceStream",
