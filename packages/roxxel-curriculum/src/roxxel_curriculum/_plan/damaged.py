@@ -51,6 +51,10 @@ class DamagedBlock:
         """Number of tokens of the block."""
         return self.stop - self.start
 
+    def holds(self, source: str, start: int, stop: int) -> bool:
+        """Return whether the block has some of the tokens `[start, stop)`."""
+        return self.source == source and start < self.stop and self.start < stop
+
     def to_json(self) -> dict[str, Any]:
         """Return the block for the state of a run."""
         return asdict(self)
