@@ -305,7 +305,7 @@ class Sampler:
         num_steps = as_integer(n, "the number of steps must be an integer")
         stop = min(first + num_steps, self.total_steps)
         blocks = ((ahead, self._block(ahead)) for ahead in range(first, stop))
-        wanted = windows_ahead(blocks, rows, self._damage)
+        wanted = windows_ahead(blocks, rows, self._damage.rows)
         for (index, length), starts in wanted.items():
             documents = reads_documents(self.fields) or (
                 masks is not None and masks.reads_documents(stop - 1, index)

@@ -14,6 +14,7 @@ from roxxel.run_files import RunFolderError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from roxxel_curriculum import Location, Sampler
 
@@ -85,18 +86,21 @@ def run(options: argparse.Namespace) -> None:
         f"phase {sampler.phase(step)}, {state}"
     )
     for shown in rows:
-        documents = ", ".join(map(str, shown["documents"]))
-        say(
-            f"row {shown['row']}: {shown['source']} tokens [{shown['start']}, "
-            f"{shown['stop']}), documents {documents}"
-        )
-        for start, stop in shown.get("masked", ()):
-            say(f"  masked, so not learned: tokens [{start}, {stop})")
-        for block in shown.get("damaged", ()):
-            since = block["step"]
-            say(f"  read as 0 from step {since} on: {DamagedBlock.from_json(block)}")
-        if options.text:
-            say("  " + shown["text"].replace("\n", "\n  "))
+        _say_row(shown)
+
+
+def _say_row(shown: Mapping[str, Any]) -> None:
+    documents = ", ".join(map(str, shown["documents"]))
+    say(
+        f"row {shown['row']}: {shown['source']} tokens [{shown['start']}, "
+        f"{shown['stop']}), documents {documents}"
+    )
+    for start, stop in shown.get("masked", ()):
+        say(f"  masked, so not learned: tokens [{start}, {stop})")
+    for block in map(DamagedBlock.from_json, shown.get("damaged", ())):
+        say(f"  read as 0 from step {block.step} on: damaged {block}")
+    if "text" in shown:
+        say("  " + shown["text"].replace("\n", "\n  "))
 
 
 def _masked(sampler: Sampler, step: int, row: int, start: int) -> list[list[int]]:
