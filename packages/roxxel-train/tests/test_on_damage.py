@@ -221,7 +221,11 @@ def test_a_run_of_several_devices_masks_the_same(tmp_path: Path) -> None:
     for devices in (1, 2):
         corpus = write(tmp_path / str(devices))
         flip(corpus, [*first_steps(corpus)][-1])
-        run = started(tmp_path / str(devices), corpus, mesh=mesh_of(devices))
+        run = started(
+            *(tmp_path / str(devices), corpus),
+            mesh=mesh_of(devices),
+            grad_accum_steps=2,
+        )
         run.run()
         runs.append(run)
 

@@ -19,7 +19,8 @@ import jax
 from roxxel_curriculum import DamagedBlock
 from roxxel_format import ChecksumError
 
-from roxxel_train._step.fed import Fed, FedRows
+from roxxel_train._step.fed import Fed
+from roxxel_train._step.fed_rows import FedRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,11 +56,13 @@ class AgreedRows:
     def __init__(
         self,
         sampler: Sampler,
+        num_parts: int,
         start: int,
         placement: BatchPlacement,
         channel: Channel,
     ) -> None:
         self.sampler = sampler
+        self._num_parts = num_parts
         self._start = start
         self._placement = placement
         self._channel = channel
@@ -92,8 +95,12 @@ class AgreedRows:
             columns = slice(first_column, stop_column)
         own_rows = slice(rows.start - first_row, rows.stop - first_row)
         own = own_rows, slice(columns.start - first_column, columns.stop - first_column)
-        batch, source = self._batches[step]
-        return Fed({name: batch[name][own] for name in batch}, source[own_rows])
+        batch, source, order = self._batches[step]
+        return Fed(
+            {name: batch[name][own] for name in batch},
+            source[own_rows],
+            None if order is None else order[own_rows],
+        )
 
     def will_need(self, step: int, n: int = 1, rows: slice | None = None) -> None:
         """Pass a hint to the sampler."""
@@ -160,7 +167,8 @@ class AgreedRows:
         rows, columns = (slice(*span) for span in self._own_box(step))
         while True:
             try:
-                batch = FedRows(self._reading).rows(step, rows, columns)
+                feed = FedRows(self._reading, self._num_parts)
+                self._batches[step] = feed.rows(step, rows, columns)
             except ChecksumError as error:
                 blocks = self._reading.damaged_by(error, self._window)
                 if {*blocks} <= {*self._reading.damaged}:
@@ -168,7 +176,6 @@ class AgreedRows:
                 self._found += blocks
                 self._reading = self._reading.with_damaged(blocks)
             else:
-                self._batches[step] = batch
                 return
 
     def _own_box(self, step: int) -> list[tuple[int, int]]:

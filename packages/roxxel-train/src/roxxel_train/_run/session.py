@@ -21,7 +21,7 @@ from roxxel_train._run.events import RunSummary
 from roxxel_train._run.processes import Processes
 from roxxel_train._run.profile import Trace
 from roxxel_train._step.compiled import compiling_thread
-from roxxel_train._step.fed import FedRows
+from roxxel_train._step.fed_rows import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._step.vocabulary import missing_rows
 from roxxel_train.errors import Preempted
@@ -258,11 +258,11 @@ class Session:
 
     def _made_rows(self) -> FedRows | AgreedRows:
         """Return the batches of the remaining steps, for a `device_stream`."""
-        state = self.state
+        state, num_parts = self.state, self.config.grad_accum_steps
         if self.config.on_damage == "raise":
-            return FedRows(state.sampler)
+            return FedRows(state.sampler, num_parts)
         channel = self.processes.channel("damage")
-        return AgreedRows(state.sampler, state.step, self.placement, channel)
+        return AgreedRows(state.sampler, num_parts, state.step, self.placement, channel)
 
     def _save(self) -> None:
         with self.processes.paused("save"):
