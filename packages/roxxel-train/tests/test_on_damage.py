@@ -152,7 +152,7 @@ def test_the_block_is_masked_from_the_first_step_that_reads_it(tmp_path: Path) -
         f"step {block.step}: masks damaged block {damaged} (byte "
         f"{4096 + damaged * BLOCK} on) of web_00000.rox: tokens "
         f"[{block.start}, {block.stop}) of self; from here on these "
-        f" {block.num_tokens} tokens are 0 and their loss_mask is 0; to repair "
+        f"{block.num_tokens} tokens are 0 and their loss_mask is 0; to repair "
         "the shard for other runs: roxxel-format repair web_00000.rox --from COPY"
     )
     assert line in log
