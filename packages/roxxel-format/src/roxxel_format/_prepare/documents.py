@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, TypeAlias
 from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.inputs import documents_in, is_old_shard
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
+from roxxel_format._write.fields import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from roxxel_format._prepare.unit import Part
+    from roxxel_format._write.fields import Fields
     from roxxel_format._write.side import Side
 
 LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
@@ -44,7 +46,7 @@ class Documents:
 
     parts: Sequence[Part]
     form: str | None
-    field: str
+    fields: Fields
     line_of: LineOf | None = None
     old_dtype: str | None = None
     side: Side | None = None
@@ -83,11 +85,15 @@ class Documents:
             for document in self._tried(parts):
                 if isinstance(document, InputError):
                     self._note(document)
-                elif self.side is None or self.side.has(document):
+                elif self._is_chosen(document):
                     yield document
                     number += 1
                     continue
                 self._left_out.append(number)
+
+    def _is_chosen(self, document: object) -> bool:
+        parts = document.parts if isinstance(document, Row) else (document,)
+        return self.side is None or self.side.has(*parts)
 
     def _tried(self, parts: list[Part]) -> Iterator[object]:
         """Yield documents, and if it `skips_bad`, errors in place of documents."""
@@ -99,7 +105,7 @@ class Documents:
             yield from documents_in(
                 part.path,
                 self.form,
-                self.field,
+                self.fields,
                 self.old_dtype,
                 part.span,
                 yields_errors=self.skips_bad,
