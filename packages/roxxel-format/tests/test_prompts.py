@@ -42,7 +42,7 @@ def run(*arguments: object) -> int:
 
 def write(corpus: Roxxel, pairs: Sequence[tuple[Any, Any]], **options: Any) -> None:
     arguments: dict[str, Any] = {"separator": 0, "block_size": 512}
-    fields = {"prompt": "prompt", "completion": "completion"}
+    fields: dict[str, Any] = {"prompt": "prompt", "completion": "completion"}
     corpus.write(rows_of(pairs), **(arguments | fields | options))
 
 
@@ -104,7 +104,7 @@ def test_a_mask_follows_its_tokens_into_every_shard(
 def test_any_runner_writes_the_same_files(tmp_path: Path, shard: list[Any]) -> None:
     source = lines(tmp_path / "d.jsonl", rows_of(PAIRS))
     options = *FIELDS, "--unit-bytes", 600, "--block-size", 512, *shard
-    runners: list[list[object]] = [["--workers", 1], ["--workers", 2]]
+    runners: list[list[Any]] = [["--workers", 1], ["--workers", 2]]
     runners += [["--part", f"{part}/3"] for part in range(3)]
 
     for runner in runners:
