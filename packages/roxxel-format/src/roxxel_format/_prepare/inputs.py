@@ -13,7 +13,6 @@ from roxxel_format._prepare.input_file import (
     InputError,
     as_seekable,
     library,
-    opened,
     reason,
 )
 from roxxel_format._prepare.row_documents import (
@@ -22,14 +21,14 @@ from roxxel_format._prepare.row_documents import (
     json_document,
     tried,
 )
-from roxxel_format._prepare.tables import record_batches, token_documents
+from roxxel_format._prepare.tables import record_batches
 from roxxel_format._read.foreign_files import (
     check_not_negative,
     is_roxxel02,
     parse_roxxel02,
 )
 from roxxel_format._spec.layout import is_shard_head
-from roxxel_format.errors import ShardError
+from roxxel_format.errors import BucketError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,59 +67,14 @@ def is_present_shard(path: str) -> bool:
         return is_shard_head(file.read(8))
 
 
-def documents_in(
-    path: str,
-    form: str | None,
-    fields: Fields,
-    old_dtype: str | None = None,
-    span: Span | None = None,
-    *,
-    yields_errors: bool = False,
+def documents_of(
+    path: str, file: BinaryIO, form: str, fields: Fields, span: Span | None
 ) -> Iterator[object]:
-    """Yield the documents of one file, or of a part of the file.
+    """Yield the documents of an opened file, or an InputError for one document.
 
-    Errors name the file and, if known, the line, row or byte. A truncated file raises
-    InputError, with one exception: uncompressed `text` and `lines` that end after a
-    whole character, and `jsonl` that ends after a whole line, look complete.
-
-    Args:
-        path: The file; `-` is the standard input. Decompresses `.gz` and `.zst`.
-        form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
-            a document. `jsonl`: each line is a JSON string, a list of tokens, or an
-            object with one of these in each of `fields`. `npy`: a flat array is one
-            document; each row of a 2-D array is a document. `parquet`: each row is a
-            document, with a text or a list of tokens in each of the columns `fields`;
-            `arrow`: also. `ds`: tokens of
-            datatrove, with `.index` beside the file. `roxxel02`: a shard of the first
-            Roxxel is one document. None: inferred from the name.
-        fields: The keys of a document in JSON objects, or the names of its columns.
-        old_dtype: Item type of shards of the first Roxxel that do not record one.
-        span: A part of an uncompressed file: the lines that begin in the bytes
-            `[start, stop)`, the row groups of `parquet`, the record batches of
-            `arrow`, or the documents of `ds`.
-        yields_errors: Yield the InputError of a single line or row in its place,
-            instead of raising it.
-
-    Raises:
-        InputError: The file is truncated, damaged, or not in the expected format.
-        ModuleNotFoundError: The format needs an extra that is not installed.
-        OSError: The file cannot be opened or read.
+    The arguments are those of `documents_in`; `form` is not `ds` or `roxxel02`.
     """
-    with opened(path) as file:
-        if is_old_shard(path, form):
-            yield _old_items(path, file.read(), old_dtype)
-        else:
-            form = form or format_of(path)
-            if fields.columns and form not in _WITH_FIELDS:
-                raise InputError(
-                    f"{path}: is read as {form!r}, which has no fields "
-                    f"{' and '.join(map(repr, fields.names))}; pass JSON lines, "
-                    "Parquet or Arrow, or name the --format"
-                )
-            for document in _READERS[form](path, file, fields, span):
-                if isinstance(document, InputError) and not yields_errors:
-                    raise document
-                yield document
+    return _READERS[form](path, file, fields, span)
 
 
 def _whole_text(
@@ -176,6 +130,8 @@ def parquet_table(path: str, file: BinaryIO) -> Any:
     source = as_seekable(file)
     try:
         return parquet.ParquetFile(source, page_checksum_verification=True)
+    except BucketError:
+        raise
     except Exception as error:  # pyarrow raises exceptions of many types
         raise _not_parquet(path, error) from error
 
@@ -217,12 +173,6 @@ def _arrow_rows(
         row += batch.num_rows
 
 
-def _token_file(
-    path: str, file: BinaryIO, _fields: Fields, span: Span | None
-) -> Iterator[object]:
-    return token_documents(path, file, span)
-
-
 def _batches(
     path: str, table: Any, fields: Fields, groups: range, rows: Span
 ) -> Iterator[Any]:
@@ -235,6 +185,8 @@ def _batches(
         for batch in batches:
             yield batch
             row += batch.num_rows
+    except BucketError:
+        raise
     except Exception as error:  # pyarrow raises exceptions of many types
         raise InputError(
             f"{path}: damaged at or after row {row} ({reason(error)}); copy the file "
@@ -294,7 +246,8 @@ def _array_rows(
     yield from (array,) if array.ndim == 1 else array
 
 
-def _old_items(path: str, data: bytes, dtype: str | None) -> Tokens:
+def old_items(path: str, data: bytes, dtype: str | None) -> Tokens:
+    """Return the items of a shard of the first Roxxel; `dtype` if it records none."""
     is_typed = data[-8:] != b"ROXXEL01"
     try:
         items, _ = parse_roxxel02(path, memoryview(data), None if is_typed else dtype)
@@ -313,6 +266,8 @@ def _npy_header(
         read = _HEADERS.get(version)
         if read is not None:
             return read(file)
+    except BucketError:
+        raise
     except Exception as error:  # numpy's parser raises exceptions of many types
         raise InputError(
             f"{path}: not a .npy file ({reason(error)}); check the path"
@@ -366,7 +321,11 @@ _READERS: dict[
     "npy": _array_rows,
     "parquet": _parquet_rows,
     "arrow": _arrow_rows,
-    "ds": _token_file,
 }
-_WITH_FIELDS = {"jsonl", "parquet", "arrow"}
-FORMATS = (*_READERS, "roxxel02")
+READ_BY_PARTS = {"parquet", "arrow", "ds"}
+"""Formats of which a reader reads only parts, in long reads of its own."""
+
+WITH_FIELDS = {"jsonl", "parquet", "arrow"}
+"""Formats whose documents have fields."""
+
+FORMATS = (*_READERS, "ds", "roxxel02")
