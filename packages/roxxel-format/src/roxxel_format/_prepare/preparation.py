@@ -121,13 +121,13 @@ def prepare(
             f"{name.single}: one process writes one file; leave --workers and --part "
             f'out, or write to a pattern such as "{name.prefix}_*.rox"'
         )
-    parts = [Part(path) for path in inputs.paths]
+    parts = [Part(path, None, inputs.objects.get(path)) for path in inputs.paths]
     has_old = any(is_old_shard(path, inputs.form) for path in inputs.paths)
     old_dtype = options.dtype if has_old else None
     documents = Documents(
         parts,
         inputs.form,
-        inputs.field,
+        options.fields,
         line_of,
         old_dtype,
         side=options.side,
@@ -310,7 +310,10 @@ class _Preparation:
         else:
             is_taken = self._exist != "replace" and bool(found.versions)
             check_free(self._corpus, is_taken=is_taken)
-        if next(intake.arrays(self._documents), None) is None:
+        documents = intake.arrays(self._documents)
+        if options.fields.columns:
+            documents = intake.rows(self._documents, options.fields)
+        if next(documents, None) is None:
             raise NoDocumentsError(self._corpus)
         rows = [unit.row() for unit in units]
         base, dtype = found.fingerprint, str(intake.dtype)
@@ -361,7 +364,6 @@ class _Preparation:
             kind=plan.kind,
             tokenizer_identity=self._intake.tokenizer_identity,
             form=documents.form,
-            field=documents.field,
             old_dtype=documents.old_dtype,
         )
         errors: dict[int, Exception] = {}
