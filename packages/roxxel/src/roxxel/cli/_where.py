@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> None:
             say(json.dumps({**found._asdict(), **facts}))
         else:
             _show_masked(found, numbers, masked, damaged, sampler.total_steps)
-            _show(places, trained)
+            _show(places, trained, options.until)
     if not num_found and not options.json:
         names = ", ".join(corpora)
         say(f"no source of the run holds this sequence of tokens (searched: {names})")
@@ -162,6 +162,7 @@ def _show_masked(
     damaged: Sequence[DamagedBlock],
     total: int,
 ) -> None:
+    """Print a range of tokens, and since when which of them are masked."""
     listed = ", ".join(map(str, documents))
     say(f"{found.source} tokens [{found.start}, {found.stop}), documents {listed}")
     for document, steps in masked.items():
@@ -175,7 +176,8 @@ def _show_masked(
         say(f"  masked from step {block.step} on, because damaged: {block}")
 
 
-def _show(places: Iterator[Occurrence], trained: int) -> None:
+def _show(places: Iterator[Occurrence], trained: int, until: int | None) -> None:
+    """Print the places of a range of tokens, before step `until` if any."""
     is_read = False
     for place in places:
         is_read = True
@@ -186,8 +188,10 @@ def _show(places: Iterator[Occurrence], trained: int) -> None:
             f"columns [{place.column}, {stop}), "
             f"tokens [{place.start}, {place.stop}){state}"
         )
-    if not is_read:
+    if not is_read and until is None:
         say("  the run never reads these tokens")
+    elif not is_read:
+        say(f"  no step before step {until} reads these tokens")
 
 
 def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:
@@ -219,7 +223,10 @@ def _tokens(text: str) -> tuple[str, int, int]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not SOURCE:[A,B), such as 'web:[100,200)'"
         )
-    return found[1], int(found[2]), int(found[3])
+    name, start, stop = found[1], int(found[2]), int(found[3])
+    if start >= stop:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no token; give A < B")
+    return name, start, stop
 
 
 def _ids(text: str) -> list[int]:
