@@ -38,7 +38,10 @@ def blocks(page: Path) -> list[str]:
 
 PICTURES = ROOT / "docs" / "pictures"
 DRAWN = sorted(
-    re.findall(r"\(pictures/(.*)\)", (ROOT / "docs/arithmetic.md").read_text())
+    {
+        *re.findall(r"pictures/(.*?\.png)", (ROOT / "README.md").read_text()),
+        *re.findall(r"pictures/(.*?\.png)", (ROOT / "docs/arithmetic.md").read_text()),
+    }
 )
 SOURCES = {
     ".".join(path.relative_to(source).with_suffix("").parts).removesuffix(

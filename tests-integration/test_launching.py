@@ -94,6 +94,23 @@ def test_signal_to_the_launcher_saves_and_the_same_command_continues(
     ]
 
 
+def test_audit_of_a_killed_run_continued_by_one_process_is_equal(
+    project: Path,
+) -> None:
+    stop_at(12, signal.SIGKILL, start(project, "--processes", "2"))
+    [(shown, told)] = all_said([start(project)], 300)
+    assert "resumed from step" in told
+    assert "done: 16 of 16 steps" in shown
+
+    audit = [sys.executable, "-m", "roxxel", "audit", "run"]
+    done = subprocess.run(
+        audit, cwd=project, capture_output=True, text=True, check=False
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "16 steps" in done.stdout
+
+
 def test_process_that_dies_ends_the_others_and_is_named(project: Path) -> None:
     (project / "tiny.py").write_text(
         MODEL + "\nimport os, signal\nif os.environ['JAX_PROCESS_ID'] == '1':\n"

@@ -12,10 +12,11 @@ from .conftest import environment
 README = Path(__file__).parents[1] / "README.md"
 
 
-def program() -> str:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+def programs() -> tuple[str, str]:
+    """Return the program of the first screen, and the one that trains."""
+    first, *blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert len(blocks) == 2
-    return "".join(blocks)
+    return first, "".join(blocks)
 
 
 def lines_of(program: str, folder: Path, compilation_cache: Path) -> list[str]:
@@ -33,8 +34,28 @@ def lines_of(program: str, folder: Path, compilation_cache: Path) -> list[str]:
     return done.stdout.splitlines()
 
 
+def test_first_program_prints_what_the_picture_shows(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    first, _ = programs()
+
+    lines = lines_of(first, tmp_path, compilation_cache)
+
+    assert "400 steps" in lines[0]
+    assert lines[-2].startswith("(4, 513) Location(source='code', start=41606,")
+    assert lines[-1] == "[40, 43, 56, 73, 302, 362, 372]"
+
+
+def test_every_file_that_the_readme_links_to_exists() -> None:
+    links = re.findall(r"\]\((?!https://)([^)#]+)", README.read_text())
+    links += re.findall(r"(?:src|srcset)=\"(.*?)\"", README.read_text())
+
+    assert len(links) > 20
+    assert [link for link in links if not (README.parent / link).exists()] == []
+
+
 def test_example_of_the_readme_runs(tmp_path: Path, compilation_cache: Path) -> None:
-    lines = lines_of(program(), tmp_path, compilation_cache)
+    lines = lines_of(programs()[1], tmp_path, compilation_cache)
 
     assert "80 steps" in lines[0]
     assert lines[-2].startswith("done: 80 of 80 steps, loss 0.")
@@ -44,12 +65,13 @@ def test_example_of_the_readme_runs(tmp_path: Path, compilation_cache: Path) -> 
 def test_example_shows_what_was_trained_after_a_longer_phase_was_added(
     tmp_path: Path, compilation_cache: Path
 ) -> None:
-    longer = program().replace(
+    _, program = programs()
+    longer = program.replace(
         "[short, long]", "[short, long, Phase(10, batch_size=2, seq_len=513)]"
     )
-    assert longer != program()
+    assert longer != program
 
-    before = lines_of(program(), tmp_path, compilation_cache)
+    before = lines_of(program, tmp_path, compilation_cache)
     after = lines_of(longer, tmp_path, compilation_cache)
 
     assert after[-2].startswith("done: 90 of 90 steps")

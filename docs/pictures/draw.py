@@ -1,12 +1,13 @@
-"""Draws the pictures of arithmetic.md: `python docs/pictures/draw.py [FOLDER]`.
+"""Draws the pictures of the documentation: `python docs/pictures/draw.py [FOLDER]`.
 
-They are drawn from the package itself, so they show what it does, not what was meant.
-`report.png` is no drawing but the page of a run as a browser shows it.
+The package itself computes what they show. `report.png` and `tutorial.png` are pages of
+runs in a browser. `tests-integration/tools/imports.py` draws those of architecture.md.
 """
 
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib as mpl
@@ -122,8 +123,101 @@ def plan() -> None:
     Curriculum(web, phases, {"code": code}).plan(seed=0).plot(FOLDER / "plan.png")
 
 
+def idea(name: str, paper: str, ink: str) -> None:
+    """What the first program of README.md prints: a plan, a batch and its inverse."""
+    step, row, per_document = 372, 0, 330
+    web = PositionReader(3684 * 190, "web", document_tokens=190)
+    code = PositionReader(182 * 330, "code", document_tokens=per_document)
+    phases = [
+        Phase(300, 8, 129, {"self": 0.8, "code": 0.2}),
+        Phase(100, 4, 513, {"self": 0.6, "code": 0.4}),
+    ]
+    repeat = {"code": "repeat"}
+    run = Curriculum(web, phases, {"code": code}, policies=repeat).sampler(seed=0)
+    document = run.locate(step, row).documents[0]
+    tokens = (document * per_document, (document + 1) * per_document)
+    read = sorted({found.step for found in run.where("code", *tokens)})
+    keys = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color")
+    colors = dict.fromkeys((*keys, "ytick.color"), ink)
+    with mpl.rc_context(colors | {"figure.facecolor": paper, "axes.facecolor": paper}):
+        figure, panels = plt.subplots(3, 1, figsize=(8.6, 5), height_ratios=[5, 5, 0.6])
+        figure.subplots_adjust(hspace=0.65)
+        draw_plan(panels[0], run, phases)
+        panels[0].axvline(step + 0.5, color=ink, lw=1.5)
+        panels[0].text(step + 3, 1850, str(step), color="white", fontsize=9)
+        draw_batch(panels[1], run, step, paper)
+        panels[2].hlines(0, 0, run.total_steps, ink, lw=0.8)
+        panels[2].plot(read, [0] * len(read), "D", color=ORANGE, ms=7, clip_on=False)
+        panels[2].set_xlim(0, run.total_steps)
+        panels[2].axis("off")
+        titles = (
+            ("curriculum.plan(seed=0)", "what each step will read, before the first"),
+            (f"sampler.batch({step})", "any batch, without the batches before it"),
+            (
+                f'sampler.where("code", {tokens[0]}, {tokens[1]})',
+                f"document {document}: steps " + ", ".join(map(str, read)),
+            ),
+        )
+        for axes, (call, meaning) in zip(panels, titles, strict=True):
+            axes.set_title(call, loc="left", fontsize=9.5, family="monospace")
+            axes.set_title(meaning, loc="right", fontsize=9.5)
+        save(figure, name)
+
+
+def draw_plan(axes: plt.Axes, run: Sampler, phases: list[Phase]) -> None:
+    """Draw the planned tokens of every step by source."""
+    ends = np.cumsum([0, *(phase.steps for phase in phases)]).tolist()
+    steps = [step for pair in pairwise(ends) for step in pair]
+    shares = [
+        [
+            phase.batch_size * phase.seq_len * phase.weights[source]
+            for phase in phases
+            for _ in range(2)  # at its first and its last step
+        ]
+        for source in ("self", "code")
+    ]
+    axes.stackplot(steps, *shares, colors=[BLUE, ORANGE], lw=0)
+    for start, phase in zip(ends, phases, strict=False):
+        text = f"phase of {phase.batch_size} x {phase.seq_len}"
+        axes.text(start + 4, 80, text, color="white", fontsize=9)
+    for height, source in ((0.35, "web"), (0.85, "code")):
+        place = (ends[1] - 4, height * phases[0].batch_size * phases[0].seq_len)
+        axes.text(*place, source, color="white", fontsize=9, ha="right", va="center")
+    axes.set_xlim(0, run.total_steps)
+    axes.set_ylabel("tokens")
+    axes.set_xlabel("step", labelpad=0)
+
+
+def draw_batch(axes: plt.Axes, run: Sampler, step: int, paper: str) -> None:
+    """Draw the rows of a batch: their sources, tokens and documents."""
+    num_rows, seq_len = run.shape(step)
+    for row in range(num_rows):
+        place = run.locate(step, row)
+        size, color = (190, BLUE) if place.source == "self" else (330, ORANGE)
+        axes.barh(row, seq_len, color=color, height=0.8)
+        for document in place.documents:
+            left = max(document * size, place.start) - place.start
+            right = min((document + 1) * size, place.stop) - place.start
+            axes.plot([left, left], [row - 0.4, row + 0.4], color=paper, lw=2)
+            if right - left > 100:
+                middle = (left + right) / 2
+                style = {"color": "white", "fontsize": 9, "ha": "center"}
+                axes.text(middle, row, f"document {document}", va="center", **style)
+        name = "web" if place.source == "self" else place.source
+        text = f" {name}[{place.start}:{place.stop}]"
+        axes.text(seq_len, row, text, va="center", fontsize=8.5, family="monospace")
+    axes.set_xlim(0, seq_len * 1.25)
+    axes.set_ylim(num_rows - 0.5, -0.5)
+    axes.set_yticks(range(num_rows), [f"row {row}" for row in range(num_rows)])
+    axes.set_xticks([])
+    axes.spines[["bottom", "left"]].set_visible(False)
+    axes.tick_params(length=0)
+
+
 if __name__ == "__main__":
     spans()
     shuffle()
     blend()
     plan()
+    idea("idea", "white", "#24292f")
+    idea("idea-dark", "#0d1117", "#c9d1d9")

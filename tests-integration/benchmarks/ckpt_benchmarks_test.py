@@ -1,8 +1,8 @@
-"""The benchmark of the checkpoints runs once, small."""
+"""The benchmarks of the checkpoints run once, small."""
 
 from __future__ import annotations
 
-from . import ckpt_blocking
+from . import ckpt_blocking, ckpt_bucket
 
 
 def test_blocking_time() -> None:
@@ -10,3 +10,13 @@ def test_blocking_time() -> None:
 
     assert 0 < found["blocking_s"] < found["total_s"]
     assert found["leaked_threads"] <= 0
+
+
+def test_checkpoints_in_a_bucket() -> None:
+    found = ckpt_bucket.main(
+        ["--megabytes", "1", "--arrays", "3", "--rounds", "1", "--latency-ms", "1"]
+    )
+
+    assert found["disk"]["requests"] == [0]
+    assert found["bucket"]["requests"][0] > 3
+    assert all(0 < one["blocks"][0] < one["save"][0] for one in found.values())

@@ -15,6 +15,7 @@ from roxxel_curriculum import Curriculum, Phase
 from roxxel_format import Roxxel
 from roxxel_train import TIMING_FIELDS, Trainer
 from roxxel_train._step.fed import Fed
+from roxxel_train._step.parts import deal_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,9 +70,10 @@ def trainer(folder: Path, phases: list[Phase] | None = None, **options: Any) -> 
     return Trainer(model, optimizer, **(defaults | options))
 
 
-def fed(batch: Any) -> Fed:
+def fed(batch: Any, parts: int = 1) -> Fed:
     """Return what an update is fed, with every row from the first source."""
-    return Fed(batch, np.zeros(len(batch), np.int32))
+    source = np.zeros(len(batch), np.int32)
+    return Fed(batch, source, None if parts == 1 else deal_rows(source, parts))
 
 
 def mesh_of(num_devices: int) -> Mesh:

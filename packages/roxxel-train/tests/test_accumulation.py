@@ -51,7 +51,7 @@ def updated(parts: int) -> tuple[Any, Any]:
     state = take(model, optimizer)
     update = jit_update(graphdef, descend(masked_loss, parts), state, ["self"])
     return state, lambda state, batch: update(
-        jax.tree.map(jnp.copy, state), fed(batch)
+        jax.tree.map(jnp.copy, state), fed(batch, parts)
     )[:2]
 
 
@@ -115,7 +115,7 @@ def compiled(parts: int) -> Any:
     rows = NamedSharding(mesh, PartitionSpec("data"))
     batch = jax.ShapeDtypeStruct((64, COLUMNS), jnp.int32, sharding=rows)
     source = jax.ShapeDtypeStruct((64,), jnp.int32, sharding=rows)
-    return update.lower(state, Fed(batch, source)).compile()
+    return update.lower(state, Fed(batch, source, source)).compile()
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])

@@ -11,7 +11,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_train._step.loss import LOSS_WEIGHT, unpack_loss
-from roxxel_train._step.step import descend, jit_update, put, take
+from roxxel_train._step.step import choose_step, jit_update, put, take
 
 from .helpers import fed
 
@@ -37,10 +37,17 @@ def tiny(tx: Any = None, dropout: float = 0.0) -> tuple[Tiny, nnx.Optimizer[Any]
     return model, nnx.Optimizer(model, tx or optax.adam(1e-2), wrt=nnx.Param)
 
 
-def updater(model: Any, optimizer: Any, train_step: Any) -> Any:
+def updater(
+    model: Any,
+    optimizer: Any,
+    loss_fn: Any = None,
+    parts: int = 1,
+    train_step: Any = None,
+) -> Any:
+    step = choose_step(loss_fn, train_step, parts)
     graphdef = nnx.graphdef((model, optimizer))
-    update = jit_update(graphdef, train_step, take(model, optimizer), ["self"])
-    return lambda state, batch: update(state, fed(batch))[:2]
+    update = jit_update(graphdef, step, take(model, optimizer), ["self"])
+    return lambda state, batch: update(state, fed(batch, parts))[:2]
 
 
 BATCH = np.arange(24, dtype=np.int32).reshape(4, 6) % 11
@@ -52,7 +59,7 @@ def test_update_equals_the_one_a_person_writes_with_nnx(parts: int) -> None:
     loss, grads = nnx.value_and_grad(loss_fn)(expected_model, BATCH)
     expected_optimizer.update(expected_model, grads)
     model, optimizer = tiny(optax.sgd(0.1))
-    update = updater(model, optimizer, descend(loss_fn, parts))
+    update = updater(model, optimizer, loss_fn, parts)
 
     state, scalars = update(take(model, optimizer), BATCH)
 
@@ -66,7 +73,7 @@ def test_update_equals_the_one_a_person_writes_with_nnx(parts: int) -> None:
 
 def test_accumulation_draws_new_dropout_for_every_part() -> None:
     model, optimizer = tiny(dropout=0.5)
-    update = updater(model, optimizer, descend(loss_fn, 2))
+    update = updater(model, optimizer, loss_fn, 2)
     before = int(model.dropout.rngs.count[...])  # pyright: ignore[reportOptionalMemberAccess]
 
     state, _ = update(take(model, optimizer), BATCH)
@@ -82,7 +89,7 @@ def test_learning_rate_is_reported_where_optax_keeps_it() -> None:
         optax.inject_hyperparams(optax.sgd)(learning_rate=schedule),
     )
     model, optimizer = tiny(tx)
-    update = updater(model, optimizer, descend(loss_fn))
+    update = updater(model, optimizer, loss_fn)
 
     state, first = update(take(model, optimizer), BATCH)
     _, second = update(state, BATCH)
@@ -98,7 +105,7 @@ def test_own_train_step_updates_both_objects() -> None:
         return {"loss": loss, "twice": 2 * loss}
 
     model, optimizer = tiny()
-    update = updater(model, optimizer, train_step)
+    update = updater(model, optimizer, train_step=train_step)
 
     state, scalars = update(take(model, optimizer), BATCH)
 
@@ -241,7 +248,7 @@ def test_wrong_loss_is_named_without_the_words_of_a_compiler(parts: int) -> None
         return {"nll": loss_fn(model, batch), "accuracy": loss_fn(model, batch)}
 
     model, optimizer = tiny()
-    update = updater(model, optimizer, descend(two_scalars, parts))
+    update = updater(model, optimizer, two_scalars, parts)
 
     with pytest.raises(TypeError) as caught:
         jax.eval_shape(update, take(model, optimizer), BATCH)
@@ -258,8 +265,7 @@ def test_accumulated_metrics_keep_their_meaning() -> None:
         return loss_fn(model, batch), {"flag": flag, "count": count, "one": 1}
 
     model, optimizer = tiny()
-    step = descend(with_metrics, 2)
-    update = updater(model, optimizer, step)
+    update = updater(model, optimizer, with_metrics, 2)
 
     _, scalars = update(take(model, optimizer), BATCH)
 
@@ -274,7 +280,7 @@ def test_accumulated_gradients_of_low_precision_keep_its_dtype() -> None:
     model, _ = tiny()
     model.embed = nnx.Embed(11, 4, param_dtype=jnp.bfloat16, rngs=nnx.Rngs(0))
     optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
-    update = updater(model, optimizer, descend(loss_fn, 4))
+    update = updater(model, optimizer, loss_fn, 4)
 
     state, _ = update(take(model, optimizer), BATCH)
 
@@ -288,7 +294,7 @@ def test_variable_made_in_the_loss_is_named(parts: int) -> None:
         return loss_fn(model, batch)
 
     model, optimizer = tiny()
-    update = updater(model, optimizer, descend(remembers, parts))
+    update = updater(model, optimizer, remembers, parts)
 
     with pytest.raises(TypeError, match=r"'seen'.* from nothing to float32\[2\]"):
         jax.eval_shape(update, take(model, optimizer), BATCH)

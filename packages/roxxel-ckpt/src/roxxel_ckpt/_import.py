@@ -95,9 +95,9 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
                 for name, entry in header.items()
                 if name != "__metadata__"
             ]
-            missing = 8 + size + max(stops, default=0) - path.stat().st_size
-            if missing:
-                raise ValueError(f"it has {-missing:+} bytes too many")  # noqa: TRY301 - as above
+            declared = 8 + size + max(stops, default=0)
+            if (found := path.stat().st_size) != declared:
+                raise ValueError(f"it has {found} bytes and declares {declared}")  # noqa: TRY301 - as above
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise CheckpointDamagedError(
                 f"{path}: is no whole safetensors file ({error}); export again"

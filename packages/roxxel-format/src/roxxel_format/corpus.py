@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from operator import index as as_index
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from roxxel_format._read.cached import CachedFiles
@@ -14,6 +13,7 @@ from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, Lengths, TokenLine
 from roxxel_format._spec.dtypes import stored_name
+from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.bucket_writer import write_to_bucket
@@ -94,8 +94,8 @@ class Roxxel:
             max_maps,
             version,
             timeout_s,
-            None if cache is None else str(Path(cache).absolute()),
-            None if cache_bytes is None else as_index(cache_bytes),
+            None if cache is None else cache_path(cache),
+            None if cache_bytes is None else cache_size(cache_bytes),
         )
 
     def with_check(self, check: Check) -> Self:

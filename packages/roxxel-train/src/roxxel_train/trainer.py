@@ -142,7 +142,7 @@ class Trainer:
 
         # Tracing the programs for every phase makes a wrong loss_fn fail here.
         graphdef = nnx.graphdef((self.model, self.optimizer))
-        batches = fed_shapes(sampler, placement)
+        batches = fed_shapes(sampler, placement, config.grad_accum_steps)
         updates = CompiledAhead(
             jit_update(graphdef, step, state.arrays, sampler.source_names),
             state.arrays,

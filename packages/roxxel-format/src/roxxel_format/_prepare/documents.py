@@ -15,7 +15,15 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_format._prepare.input_file import InputError
-from roxxel_format._prepare.inputs import documents_in, is_old_shard
+from roxxel_format._prepare.inputs import (
+    READ_BY_PARTS,
+    documents_of,
+    format_of,
+    is_old_shard,
+    old_items,
+)
+from roxxel_format._prepare.opening import ends_beside, opened
+from roxxel_format._prepare.tables import token_documents
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
 
 if TYPE_CHECKING:
@@ -97,11 +105,10 @@ class Documents:
         (part,) = parts
         try:
             yield from documents_in(
-                part.path,
+                part,
                 self.form,
                 self.field,
                 self.old_dtype,
-                part.span,
                 yields_errors=self.skips_bad,
             )
         except InputError as error:
@@ -140,3 +147,55 @@ class Documents:
             raise ValueError(
                 f"{self._names[file]}: document {at - first + before}{error.problem}"
             ) from error
+
+
+def documents_in(
+    part: Part,
+    form: str | None,
+    field: str,
+    old_dtype: str | None = None,
+    *,
+    yields_errors: bool = False,
+) -> Iterator[object]:
+    """Yield the documents of one file, or of a part of the file.
+
+    Errors name the file and, if known, the line, row or byte. A truncated file raises
+    InputError, with one exception: uncompressed `text` and `lines` that end after a
+    whole character, and `jsonl` that ends after a whole line, look complete.
+
+    Args:
+        part: The file, or the URL of an object; the path `-` is the standard input.
+            `.gz` and `.zst` are decompressed. With a span, the lines that begin in the
+            bytes `[start, stop)` of an uncompressed file, the row groups of `parquet`,
+            the record batches of `arrow`, or the documents of `ds`.
+        form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
+            a document. `jsonl`: each line is a JSON string, a list of tokens, or an
+            object with one of these in `field`. `npy`: a flat array is one document;
+            each row of a 2-D array is a document. `parquet`: each value of a column,
+            a text or a list of tokens, is a document; `arrow`: also. `ds`: tokens of
+            datatrove, with `.index` beside the file. `roxxel02`: a shard of the first
+            Roxxel is one document. None: inferred from the name.
+        field: Key of the document in JSON objects, or name of the column.
+        old_dtype: Item type of shards of the first Roxxel that do not record one.
+        yields_errors: Yield the InputError of a single line or row in its place,
+            instead of raising it.
+
+    Raises:
+        InputError: The file is truncated, damaged, or not in the expected format.
+        ModuleNotFoundError: The format needs an extra that is not installed.
+        BucketError: An object cannot be read, or was replaced.
+        OSError: The file cannot be opened or read.
+    """
+    path, span = part.path, part.span
+    form = form or format_of(path)
+    ahead_to = 0 if form in READ_BY_PARTS else None if span is None else span[1]
+    with opened(path, part.version, ahead_to=ahead_to) as file:
+        if form == "roxxel02":
+            yield old_items(path, file.read(), old_dtype)
+        elif form == "ds":
+            yield from token_documents(path, file, ends_beside(path), span)
+        else:
+            for document in documents_of(path, file, form, field, span):
+                if isinstance(document, InputError) and not yields_errors:
+                    raise document
+                yield document

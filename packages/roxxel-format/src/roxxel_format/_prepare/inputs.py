@@ -14,17 +14,16 @@ from roxxel_format._prepare.input_file import (
     InputError,
     as_seekable,
     library,
-    opened,
     reason,
 )
-from roxxel_format._prepare.tables import record_batches, token_documents
+from roxxel_format._prepare.tables import record_batches
 from roxxel_format._read.foreign_files import (
     check_not_negative,
     is_roxxel02,
     parse_roxxel02,
 )
 from roxxel_format._spec.layout import is_shard_head
-from roxxel_format.errors import ShardError
+from roxxel_format.errors import BucketError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -62,52 +61,14 @@ def is_present_shard(path: str) -> bool:
         return is_shard_head(file.read(8))
 
 
-def documents_in(
-    path: str,
-    form: str | None,
-    field: str,
-    old_dtype: str | None = None,
-    span: Span | None = None,
-    *,
-    yields_errors: bool = False,
+def documents_of(
+    path: str, file: BinaryIO, form: str, field: str, span: Span | None
 ) -> Iterator[object]:
-    """Yield the documents of one file, or of a part of the file.
+    """Yield the documents of an opened file, or an InputError for one document.
 
-    Errors name the file and, if known, the line, row or byte. A truncated file raises
-    InputError, with one exception: uncompressed `text` and `lines` that end after a
-    whole character, and `jsonl` that ends after a whole line, look complete.
-
-    Args:
-        path: The file; `-` is the standard input. Decompresses `.gz` and `.zst`.
-        form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
-            a document. `jsonl`: each line is a JSON string, a list of tokens, or an
-            object with one of these in `field`. `npy`: a flat array is one document;
-            each row of a 2-D array is a document. `parquet`: each value of a column,
-            a text or a list of tokens, is a document; `arrow`: also. `ds`: tokens of
-            datatrove, with `.index` beside the file. `roxxel02`: a shard of the first
-            Roxxel is one document. None: inferred from the name.
-        field: Key of the document in JSON objects, or name of the column.
-        old_dtype: Item type of shards of the first Roxxel that do not record one.
-        span: A part of an uncompressed file: the lines that begin in the bytes
-            `[start, stop)`, the row groups of `parquet`, the record batches of
-            `arrow`, or the documents of `ds`.
-        yields_errors: Yield the InputError of a single line or row in its place,
-            instead of raising it.
-
-    Raises:
-        InputError: The file is truncated, damaged, or not in the expected format.
-        ModuleNotFoundError: The format needs an extra that is not installed.
-        OSError: The file cannot be opened or read.
+    The arguments are those of `documents_in`; `form` is not `ds` or `roxxel02`.
     """
-    with opened(path) as file:
-        if is_old_shard(path, form):
-            yield _old_items(path, file.read(), old_dtype)
-        else:
-            reader = _READERS[form or format_of(path)]
-            for document in reader(path, file, field, span):
-                if isinstance(document, InputError) and not yields_errors:
-                    raise document
-                yield document
+    return _READERS[form](path, file, field, span)
 
 
 def _tried(read: Callable[..., object], *arguments: object) -> object:
@@ -175,6 +136,8 @@ def parquet_table(path: str, file: BinaryIO) -> Any:
     source = as_seekable(file)
     try:
         return parquet.ParquetFile(source, page_checksum_verification=True)
+    except BucketError:
+        raise
     except Exception as error:  # pyarrow raises exceptions of many types
         raise _not_parquet(path, error) from error
 
@@ -229,12 +192,6 @@ def _arrow_rows(
         row += batch.num_rows
 
 
-def _token_file(
-    path: str, file: BinaryIO, _field: str, span: Span | None
-) -> Iterator[object]:
-    return token_documents(path, file, span)
-
-
 def _columns(
     path: str, table: Any, field: str, groups: range, rows: Span
 ) -> Iterator[Any]:
@@ -247,6 +204,8 @@ def _columns(
             ):
                 yield batch.column(0)
                 row += batch.num_rows
+    except BucketError:
+        raise
     except Exception as error:  # pyarrow raises exceptions of many types
         raise InputError(
             f"{path}: damaged at or after row {row} ({reason(error)}); copy the file "
@@ -360,7 +319,8 @@ def _array_rows(
     yield from (array,) if array.ndim == 1 else array
 
 
-def _old_items(path: str, data: bytes, dtype: str | None) -> Tokens:
+def old_items(path: str, data: bytes, dtype: str | None) -> Tokens:
+    """Return the items of a shard of the first Roxxel; `dtype` if it records none."""
     is_typed = data[-8:] != b"ROXXEL01"
     try:
         items, _ = parse_roxxel02(path, memoryview(data), None if is_typed else dtype)
@@ -379,6 +339,8 @@ def _npy_header(
         read = _HEADERS.get(version)
         if read is not None:
             return read(file)
+    except BucketError:
+        raise
     except Exception as error:  # numpy's parser raises exceptions of many types
         raise InputError(
             f"{path}: not a .npy file ({reason(error)}); check the path"
@@ -431,6 +393,8 @@ _READERS: dict[str, Callable[[str, BinaryIO, str, Span | None], Iterator[object]
     "npy": _array_rows,
     "parquet": _parquet_rows,
     "arrow": _arrow_rows,
-    "ds": _token_file,
 }
-FORMATS = (*_READERS, "roxxel02")
+READ_BY_PARTS = {"parquet", "arrow", "ds"}
+"""Formats of which a reader reads only parts, in long reads of its own."""
+
+FORMATS = (*_READERS, "ds", "roxxel02")

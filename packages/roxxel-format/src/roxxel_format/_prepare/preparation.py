@@ -122,7 +122,7 @@ def prepare(
             f"{name.single}: one process writes one file; leave --workers and --part "
             f'out, or write to a pattern such as "{name.prefix}_*.rox"'
         )
-    parts = [Part(path) for path in inputs.paths]
+    parts = [Part(path, None, inputs.objects.get(path)) for path in inputs.paths]
     has_old = any(is_old_shard(path, inputs.form) for path in inputs.paths)
     old_dtype = options.dtype if has_old else None
     documents = Documents(

@@ -25,7 +25,7 @@ from roxxel_format._read.line import (
     parse_windows,
     result_dtype,
 )
-from roxxel_format._read.maps import with_room
+from roxxel_format._read.maps import ChangedFileError, with_room
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.views import span_rows
@@ -120,8 +120,6 @@ class LazyReader:
                 self.opened = None
 
     def _check_cache(self) -> None:
-        if self.cache_bytes is not None and self.cache_bytes < 1:
-            raise ValueError(f"cache_bytes must be at least 1, got {self.cache_bytes}")
         if self.cache is None:
             if self.cache_bytes is not None:
                 raise ValueError("cache_bytes is given without cache; pass a folder")
@@ -279,7 +277,7 @@ class CorpusReader:
                 self._line.evict(number)
             try:
                 return read()
-            except ChecksumError as error:
+            except (ChangedFileError, ChecksumError) as error:
                 if not files.discard(error.path):
                     raise
         return read()
@@ -316,7 +314,7 @@ class CorpusReader:
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""
-        return self._line.file(number).metadata()
+        return self._without_damaged_copies(lambda: self._line.file(number).metadata())
 
     @cached_property
     def tokenizer(self) -> str | None:

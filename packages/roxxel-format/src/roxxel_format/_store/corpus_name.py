@@ -375,16 +375,21 @@ def matching_files(filepath: str) -> list[str]:
 
 
 def visible(paths: Iterable[Path]) -> list[str]:
-    """Return the visible paths, sorted; digits in names compare as numbers."""
+    """Return the visible paths in natural order."""
+    return in_natural_order(
+        str(path) for path in paths if not path.name.startswith(".")
+    )
+
+
+def in_natural_order(paths: Iterable[str]) -> list[str]:
+    """Return paths, sorted; digits in names compare as numbers."""
 
     def key(path: str) -> tuple[list[int | str], str]:
         # Every second part is a run of digits.
         parts = enumerate(_DIGITS.split(path))
         return [int(part) if index % 2 else part for index, part in parts], path
 
-    return sorted(
-        (str(path) for path in paths if not path.name.startswith(".")), key=key
-    )
+    return sorted(paths, key=key)
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:

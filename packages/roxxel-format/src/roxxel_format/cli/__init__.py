@@ -269,7 +269,9 @@ def _add_write(commands: Any) -> None:
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "inputs", nargs="+", help="files, folders, patterns; - is the standard input"
+        "inputs",
+        nargs="+",
+        help="files, folders, patterns, or URLs of these; - is the standard input",
     )
     parser.add_argument(
         "--format", choices=FORMATS, help="default: inferred from the file name"

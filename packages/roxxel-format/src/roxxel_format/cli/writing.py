@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from roxxel_format._prepare.committing import PartSummary, commit_units
-from roxxel_format._prepare.listing import expanded
+from roxxel_format._prepare.listing import find_inputs
 from roxxel_format._prepare.old_shards import with_old_separator
 from roxxel_format._prepare.preparation import prepare
 from roxxel_format._prepare.ray_runner import RayRunner
@@ -25,7 +25,6 @@ from roxxel_format._store.corpus_name import (
     share_files,
 )
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.input_record import Inputs
 from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.repair import repair_shard
 from roxxel_format._write.side import Side, held_out_path
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._prepare.runners import Runner
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.input_record import Inputs
 
 _MAX_SALT = 64
 
@@ -138,8 +138,7 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _inputs(options: argparse.Namespace) -> Inputs:
-    paths = expanded(options.inputs)
-    return Inputs(tuple(paths), options.format, options.field)
+    return find_inputs(options.inputs, options.format, options.field)
 
 
 def _runner(options: argparse.Namespace) -> Runner:

@@ -20,7 +20,7 @@ from roxxel_train._run.events import RunSummary
 from roxxel_train._run.processes import Processes
 from roxxel_train._run.profile import Trace
 from roxxel_train._step.compiled import compiling_thread
-from roxxel_train._step.fed import FedRows
+from roxxel_train._step.fed_rows import FedRows
 from roxxel_train._step.placement import instead_of_set_mesh
 from roxxel_train._step.vocabulary import missing_rows
 from roxxel_train.errors import Preempted
@@ -121,7 +121,7 @@ class Session:
                     stack.callback(self.evaluator.held_out.programs.close)
                 self.batches = batches = stack.enter_context(
                     device_stream(
-                        FedRows(sampler),
+                        FedRows(sampler, self.config.grad_accum_steps),
                         state.step,
                         sampler.total_steps,
                         self.placement,

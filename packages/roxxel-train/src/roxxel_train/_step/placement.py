@@ -166,21 +166,17 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
     return shapes
 
 
-def fed_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Fed]:
+def fed_shapes(
+    sampler: Sampler, placement: BatchPlacement, grad_accum_steps: int
+) -> list[Fed]:
     """Return shape, dtype and sharding of what each phase feeds to an update."""
-    return [
-        Fed(
-            batch,
-            jax.ShapeDtypeStruct(
-                (phase.batch_size,),
-                np.dtype(np.int32),
-                sharding=placement((phase.batch_size,)),
-            ),
-        )
-        for phase, batch in zip(
-            sampler.phases, batch_shapes(sampler, placement), strict=True
-        )
-    ]
+    fed: list[Fed] = []
+    batches = batch_shapes(sampler, placement)
+    for phase, batch in zip(sampler.phases, batches, strict=True):
+        shape = (phase.batch_size,)
+        of_rows = jax.ShapeDtypeStruct(shape, np.int32, sharding=placement(shape))
+        fed.append(Fed(batch, of_rows, None if grad_accum_steps == 1 else of_rows))
+    return fed
 
 
 def accumulation_notes(

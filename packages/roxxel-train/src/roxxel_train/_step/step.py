@@ -37,6 +37,9 @@ TrainStep = Callable[[Any, Any, Any], Any]
 """`(model, optimizer, batch)` to a loss in any form that `unpack_loss` accepts; updates
 model and optimizer in place."""
 
+FedStep = Callable[[Any, Any, "Fed"], Any]
+"""As `TrainStep`, with a `Fed` in place of the batch."""
+
 
 @dataclass(frozen=True)
 class ModelState:
@@ -100,20 +103,20 @@ def signature(tree: Tree) -> str:
 
 
 def jit_update(
-    graphdef: Any, train_step: TrainStep, state: Tree, sources: Sequence[str]
+    graphdef: Any, step: FedStep, state: Tree, sources: Sequence[str]
 ) -> Any:
     """Return the jitted update `(state, fed) -> (state, scalars, tally)`.
 
     The update donates the state and keeps its shardings. `graphdef` is the structure of
-    `(model, optimizer)`, which `train_step` updates in place. The scalars are `"loss"`
-    and the scalars of `train_step`. If `optax.inject_hyperparams` keeps the learning
+    `(model, optimizer)`, which `step` updates in place. The scalars are `"loss"` and
+    the scalars of `step`. If `optax.inject_hyperparams` keeps the learning
     rate in the state, `"learning_rate"` is a scalar too. `sources` are the names of the
     sources, and `read_tally` unpacks the tally.
     """
 
     def update(state: Tree, fed: Fed) -> tuple[Tree, Scalars, jax.Array]:
         model, optimizer = nnx.merge(graphdef, state)
-        result = train_step(model, optimizer, fed.batch)
+        result = step(model, optimizer, fed)
         loss, aux, rows = unpack_loss(result, "train_step")
         new_state = nnx.to_pure_dict(nnx.state((model, optimizer)))
         _check_same_form(state, new_state)
@@ -136,7 +139,7 @@ def _replicated(sharding: Any) -> Any:
 
 def choose_step(
     loss_fn: LossFunction | None, train_step: TrainStep | None, grad_accum_steps: int
-) -> TrainStep:
+) -> FedStep:
     """Return `train_step`, or a gradient step on `loss_fn` if `train_step` is None."""
     if train_step is None:
         if loss_fn is None:
@@ -149,31 +152,32 @@ def choose_step(
             f"grad_accum_steps={grad_accum_steps} has no effect on train_step; "
             "accumulate inside train_step, or give loss_fn instead"
         )
-    return train_step
+    return lambda model, optimizer, fed: train_step(model, optimizer, fed.batch)
 
 
-def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> TrainStep:
+def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> FedStep:
     """Return a step that updates the model by the gradient of a loss function.
 
     A scan averages the gradients of the `grad_accum_steps` parts of a batch, so only
-    the activations of one part are alive at a time. Without the scalar `"loss_weight"`,
+    the activations of one part are alive at a time. `Fed.order` says which rows a part
+    holds. Without the scalar `"loss_weight"`,
     every part counts equally. If the loss is a mean over unmasked tokens, `loss_fn`
     should return their number as `"loss_weight"`: loss and gradients are then means
     over all unmasked tokens of the batch.
     """
 
-    def train_step(model: Any, optimizer: Any, batch: Any) -> tuple[Any, Scalars]:
+    def step(model: Any, optimizer: Any, fed: Fed) -> tuple[Any, Scalars]:
         loss, aux, rows, grads = _gradients(
-            model, optimizer.wrt, loss_fn, batch, grad_accum_steps
+            model, optimizer.wrt, loss_fn, fed, grad_accum_steps
         )
         optimizer.update(model, grads)
         return loss, {"grad_norm": optax.tree.norm(grads), **aux, **rows}
 
-    return train_step
+    return step
 
 
 def _gradients(
-    model: Any, wrt: Any, loss_fn: LossFunction, batch: Any, parts: int
+    model: Any, wrt: Any, loss_fn: LossFunction, fed: Fed, parts: int
 ) -> tuple[jax.Array, Scalars, Scalars, Any]:
     """Return loss, further scalars, values of rows, and gradients.
 
@@ -192,7 +196,7 @@ def _gradients(
         loss_and_aux, argnums=nnx.DiffState(0, wrt), has_aux=True
     )
     if parts == 1:
-        (loss, (aux, rows)), grads = differentiate(model, batch)
+        (loss, (aux, rows)), grads = differentiate(model, fed.batch)
         return loss, aux, rows, grads
 
     graphdef, params, rest = nnx.split(model, wrt, ...)
@@ -219,19 +223,18 @@ def _gradients(
         rest, terms, of_rows = of_part(rest, rows)
         return (rest, jax.tree.map(jnp.add, sums, terms)), of_rows
 
-    # Part k holds the rows k, k + parts, ..., so every part has rows on all devices.
-    # If each part held consecutive rows, cutting the batch would move rows between
-    # devices.
-    cut = jax.tree.map(
-        lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), batch
-    )
+    order = fed.order.reshape(-1, parts)
+    cut = jax.tree.map(lambda x: _cut(x, order), fed.batch)
     start = nnx.to_pure_dict(rest)
     first = jax.tree.map(lambda x: x[0], cut)
     zeros = jax.tree.map(
         lambda x: jnp.zeros(x.shape, x.dtype), jax.eval_shape(of_part, start, first)[1]
     )
     (rest_after, sums), of_parts = jax.lax.scan(add, (start, zeros), cut)
-    rows = jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1), of_parts)
+    back = order.argsort(axis=1)
+    rows = jax.tree.map(
+        lambda x: jnp.take_along_axis(x.T, back, axis=1).reshape(-1), of_parts
+    )
     weight, counted, total = sums
     loss, aux, grads = jax.tree.map(lambda x: x / weight, total)
     grads = jax.tree.map(lambda x, like: x.astype(like.dtype), grads, pure_params)
@@ -239,6 +242,12 @@ def _gradients(
     gradients = nnx.state(model, wrt)
     nnx.replace_by_pure_dict(gradients, grads)
     return loss, aux | counted, rows, gradients
+
+
+def _cut(x: jax.Array, order: jax.Array) -> jax.Array:
+    """Return the rows of every part, of shape `(parts, groups, columns)`."""
+    groups = x.reshape(*order.shape, -1)
+    return jnp.take_along_axis(groups, order[..., None], axis=1).swapaxes(0, 1)
 
 
 def _at_least_float32(x: jax.Array) -> jax.Array:

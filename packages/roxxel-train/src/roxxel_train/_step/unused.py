@@ -40,7 +40,8 @@ def _walk(jaxpr: Any, marks: Sequence[bool]) -> tuple[bool, list[bool]]:
         operands = [is_marked(variable) for variable in equation.invars]
         if not any(operands):
             continue
-        results = [equation.primitive.name in PASS_ON] * len(equation.outvars)
+        is_passed_on = equation.primitive.name in PASS_ON and not any(operands[1:])
+        results = [is_passed_on] * len(equation.outvars)
         inner = inner_program(equation)
         if inner is not None and len(inner.invars) == len(operands):
             is_used, results = _walk(inner, operands)

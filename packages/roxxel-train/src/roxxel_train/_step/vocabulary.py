@@ -28,6 +28,7 @@ PASS_ON = {
     "copy",
     "dynamic_slice",
     "expand_dims",
+    "gather",
     "optimization_barrier",
     "pad",
     "reshape",

@@ -1,0 +1,109 @@
+"""Which rows of a batch belong to which part of an accumulated step.
+
+Every group of `num_parts` consecutive rows gives one row to each part, so a part has
+rows on all devices, and no row moves between devices. A blend has a pattern: of two
+sources with equal weights, every second row is of the same source. If each part held
+the same row of every group, one part could hold one source alone.
+
+Rows are edges of a bipartite graph between groups and `num_parts` consecutive rows of
+one source; a part is a colour that meets every vertex at most once. Such a colouring
+always exists (D. König, Über Graphen und ihre Anwendung auf Determinantentheorie und
+Mengenlehre, 1916). So the rows of every source are spread as evenly as whole rows can
+be, and the parts are the same for any number of devices.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+
+
+def deal_rows(source: npt.NDArray[np.integer], num_parts: int) -> npt.NDArray[np.int32]:
+    """Return which row of each group every part holds.
+
+    Args:
+        source: Source of each row of a batch, shape `(B,)`.
+        num_parts: Parts of the batch; divides `B`.
+
+    Returns:
+        Shape `(B,)`. Part `k` holds row `num_parts * g + order[num_parts * g + k]` for
+        every group `g`. Of the `n` rows of a source, every part holds `n / num_parts`,
+        rounded up or down.
+    """
+    if (source == source[0]).all():
+        return np.tile(np.arange(num_parts, dtype=np.int32), len(source) // num_parts)
+    colours = _colours(_pieces(source.tolist(), num_parts), num_parts)
+    return np.asarray(colours).reshape(-1, num_parts).argsort().ravel().astype(np.int32)
+
+
+def _pieces(source: Sequence[int], num_parts: int) -> list[int]:
+    """Return the piece of each row; a piece is `num_parts` rows of one source."""
+    pieces: list[int] = []
+    num_pieces = 0
+    current: dict[int, tuple[int, int]] = {}  # piece and room of each source
+    for name in source:
+        piece, room = current.get(name, (0, 0))
+        if not room:
+            piece, room = num_pieces, num_parts
+            num_pieces += 1
+        current[name] = piece, room - 1
+        pieces.append(piece)
+    return pieces
+
+
+def _colours(pieces: Sequence[int], num_colours: int) -> list[int]:
+    """Return a colour for each row, different within each group and each piece."""
+    colours = [0] * len(pieces)
+    # Bit c of a set of free colours stands for colour c.
+    every = (1 << num_colours) - 1
+    free_in_group = [every] * (len(pieces) // num_colours)
+    free_in_piece = [every] * (max(pieces) + 1)
+    row_in_group = [0] * len(pieces)  # by group and colour
+    row_in_piece = [0] * (len(free_in_piece) * num_colours)
+
+    def add(row: int, colour: int) -> None:
+        group, piece = row // num_colours, pieces[row]
+        colours[row] = colour
+        free_in_group[group] &= ~(1 << colour)
+        free_in_piece[piece] &= ~(1 << colour)
+        row_in_group[group * num_colours + colour] = row
+        row_in_piece[piece * num_colours + colour] = row
+
+    def path(piece: int, colour: int, other: int) -> Iterator[int]:
+        while not free_in_piece[piece] >> colour & 1:
+            row = row_in_piece[piece * num_colours + colour]
+            yield row
+            group = row // num_colours
+            if free_in_group[group] >> other & 1:
+                return
+            row = row_in_group[group * num_colours + other]
+            yield row
+            piece = pieces[row]
+
+    for row, piece in enumerate(pieces):
+        here, there = free_in_group[row // num_colours], free_in_piece[piece]
+        if here & there:
+            add(row, _lowest(here & there))
+            continue
+        # Swap two colours along the path that starts in the piece. The path cannot end
+        # in the group, where `colour` is free, so `colour` becomes free in the piece.
+        colour, other = _lowest(here), _lowest(there)
+        rows = list(path(piece, colour, other))
+        for swapped in rows:
+            free_in_group[swapped // num_colours] |= 1 << colours[swapped]
+            free_in_piece[pieces[swapped]] |= 1 << colours[swapped]
+        for swapped in rows:
+            add(swapped, colour + other - colours[swapped])
+        add(row, colour)
+    return colours
+
+
+def _lowest(colours: int) -> int:
+    """Return the lowest colour of a set that is not empty."""
+    return (colours & -colours).bit_length() - 1
