@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from roxxel_format import Roxxel
 from roxxel_format._prepare import documents
-from roxxel_format._prepare.inputs import documents_in
+from roxxel_format._prepare.documents import documents_in
 from roxxel_format.cli import main
 
 if TYPE_CHECKING:
