@@ -128,7 +128,7 @@ def prepare(
     documents = Documents(
         parts,
         inputs.form,
-        inputs.field,
+        options.fields,
         line_of,
         old_dtype,
         side=options.side,
@@ -311,7 +311,10 @@ class _Preparation:
         else:
             is_taken = self._exist != "replace" and bool(found.versions)
             check_free(self._corpus, is_taken=is_taken)
-        if next(intake.arrays(self._documents), None) is None:
+        documents = intake.arrays(self._documents)
+        if options.fields.columns:
+            documents = intake.rows(self._documents, options.fields)
+        if next(documents, None) is None:
             raise NoDocumentsError(self._corpus)
         rows = [unit.row() for unit in units]
         base, dtype = found.fingerprint, str(intake.dtype)
@@ -362,7 +365,6 @@ class _Preparation:
             kind=plan.kind,
             tokenizer_identity=self._intake.tokenizer_identity,
             form=documents.form,
-            field=documents.field,
             old_dtype=documents.old_dtype,
         )
         errors: dict[int, Exception] = {}
