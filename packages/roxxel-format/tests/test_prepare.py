@@ -392,8 +392,8 @@ def test_a_worker_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
     )
 
     assert done.stdout == (
-        "a worker process ended early, perhaps for lack of memory; write again with "
-        "fewer workers, which keeps the finished units\n"
+        "a worker process ended early 5 times in a row, perhaps for lack of memory; "
+        "write again with fewer workers, which keeps the finished units\n"
     )
 
 

@@ -22,6 +22,7 @@ from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
+from roxxel_format._write.fields import Fields
 from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.target import name_to_write
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.options import WriteSummary
+    from roxxel_format.errors import ChecksumError
 
 
 class Roxxel:
@@ -285,6 +287,17 @@ class Roxxel:
         """
         return self._open().token_range(start, stop)
 
+    def damaged_tokens(self, error: ChecksumError) -> tuple[int, int] | None:
+        """Return the tokens `[start, stop)` of the damaged block of an error.
+
+        Every read outside these tokens avoids the block. None if the error is not about
+        a block of tokens of this corpus, such as damage in a document index.
+
+        Args:
+            error: Error of a read with `check="blocks"`.
+        """
+        return self._open().damaged_tokens(error)
+
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return `(first token, one past the last token, separator length)`.
 
@@ -387,6 +400,8 @@ class Roxxel:
         vocab_size: int | None = None,
         tokenizer: object | None = None,
         special_tokens: bool = False,
+        prompt: str | None = None,
+        completion: str | None = None,
         exist: Literal["keep", "replace", "append", "error"] = "keep",
         metadata: Mapping[str, Any] | None = None,
     ) -> WriteSummary:
@@ -397,7 +412,8 @@ class Roxxel:
         one process of a program; with `exist="append"`, several processes may call it.
 
         Args:
-            data: Documents: flat arrays, lists of ints, `str` or `bytes`.
+            data: Documents: flat arrays, lists of ints, `str` or `bytes`. With
+                `prompt`, mappings with the fields `prompt` and `completion`.
             separator: Appended to each document: a token; the name of one of the
                 tokenizer's tokens; bytes of little-endian tokens, padded with zeros to
                 a whole token; or None for no separator. Default: the tokenizer's
@@ -418,6 +434,13 @@ class Roxxel:
             special_tokens: Encode the name of a special token in a text, such as
                 `<|endoftext|>`, as this token and not as ordinary text. Only affects
                 tokenizers of `tokenizers`, `transformers` and `tiktoken`.
+            prompt: Name of the field of prompts. The tokens of a document are those of
+                its prompt, then those of its completion, each encoded by itself; the
+                column `loss_mask` is 0 on the prompt, and 1 on the completion and the
+                separator. Tokens that the tokenizer puts before or after each text come
+                before the prompt and after the completion. Not for a corpus of one
+                file.
+            completion: Name of the field of completions; needs `prompt`.
             exist: What to do if the corpus exists. `"keep"` keeps the corpus, prints
                 one line and does not read `data`, if the last write had the same
                 arguments; otherwise it raises FileExistsError. `"replace"` commits only
@@ -451,6 +474,7 @@ class Roxxel:
             tokenizer=tokenizer,
             special_tokens=special_tokens,
             metadata=dict(metadata or {}),
+            fields=Fields(prompt=prompt, completion=completion),
         )
         try:
             place = self._bucket_place()

@@ -20,6 +20,7 @@ from roxxel_format._prepare.ray_runner import RayRunner
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.units import UNIT_BYTES
 from roxxel_format._spec.dtypes import stored_name
+from roxxel_format._write.fields import Fields
 from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.side import Side, held_out_path
 
@@ -43,10 +44,12 @@ def write_files(
     dtype: npt.DTypeLike | None = None,
     *,
     format: str | None = None,  # noqa: A002 - the name of the command's option
-    field: str = "text",
+    field: str | None = None,
     vocab_size: int | None = None,
     tokenizer: str | None = None,
     special_tokens: bool = False,
+    prompt: str | None = None,
+    completion: str | None = None,
     exist: Exist = "keep",
     metadata: Mapping[str, Any] | None = None,
     workers: int = 1,
@@ -74,9 +77,12 @@ def write_files(
         format: `"text"`, `"lines"`, `"jsonl"`, `"npy"`, `"parquet"`, `"arrow"`, `"ds"`
             or `"roxxel02"`. Default: inferred from each file's name.
         field: Field of JSON objects, or column of tables, that holds the document.
+            Default: `text`, or the fields `prompt` and `completion`.
         vocab_size: As for `Roxxel.write`.
         tokenizer: Path of a `tokenizer.json`, its folder, or a Hugging Face name.
         special_tokens: As for `Roxxel.write`.
+        prompt: Field of prompts; as for `Roxxel.write`.
+        completion: Field of completions; needs `prompt`.
         exist: As for `Roxxel.write`; `"keep"` compares the inputs.
         metadata: As for `Roxxel.write`.
         workers: Processes of this machine. A program with several must guard its main
@@ -119,7 +125,12 @@ def write_files(
     runner = ProcessRunner(workers) if ray is None else RayRunner(ray or None)
     if isinstance(inputs, (str, os.PathLike)):
         inputs = [inputs]
-    files = find_inputs([str(each) for each in inputs], format, field)
+    if prompt is not None and field is not None:
+        raise ValueError(
+            f"field={field!r} and prompt={prompt!r}: a document has one field, or a "
+            "prompt and a completion; pass the names of one kind"
+        )
+    files = find_inputs([str(each) for each in inputs], format, field or "text")
     options = WriteOptions(
         separator=separator,
         block_size=block_size,
@@ -131,6 +142,7 @@ def write_files(
         metadata=dict(metadata or {}),
         shuffle=shuffle,
         skip_bad=skip_bad,
+        fields=Fields(files.field, prompt, completion),
     )
     options, line_of = with_old_separator(options, files)
     corpora = [(str(filepath), options)]

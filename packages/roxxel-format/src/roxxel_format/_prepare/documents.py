@@ -18,6 +18,7 @@ from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.input_tally import Tally, recorded_inputs
 from roxxel_format._prepare.inputs import (
     READ_BY_PARTS,
+    WITH_FIELDS,
     documents_of,
     format_of,
     is_old_shard,
@@ -26,6 +27,7 @@ from roxxel_format._prepare.inputs import (
 from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import token_documents
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
+from roxxel_format._write.fields import Row
 from roxxel_format._write.input_record import file_name
 from roxxel_format._write.recorded_documents import RecordedDocuments
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from roxxel_format._prepare.unit import Part
+    from roxxel_format._write.fields import Fields
     from roxxel_format._write.side import Side
 
 LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
@@ -55,7 +58,7 @@ class Documents(RecordedDocuments):
 
     parts: Sequence[Part]
     form: str | None
-    field: str
+    fields: Fields
     line_of: LineOf | None = None
     old_dtype: str | None = None
     side: Side | None = None
@@ -120,12 +123,17 @@ class Documents(RecordedDocuments):
             for document in self._tried(parts):
                 if isinstance(document, InputError):
                     self._note(document)
-                elif self.side is None or self.side.has(document):
-                    tally.add(document)
+                elif self._is_chosen(parts := _parts_of(document)):
+                    for each in parts:
+                        tally.add(each)
+                    tally.num_documents += 1
                     yield document
                     number += 1
                     continue
                 self._left_out.append(number)
+
+    def _is_chosen(self, parts: tuple[object, ...]) -> bool:
+        return self.side is None or self.side.has(*parts)
 
     def _tried(self, parts: list[Part]) -> Iterator[object]:
         """Yield documents, and if it `skips_bad`, errors in place of documents."""
@@ -137,7 +145,7 @@ class Documents(RecordedDocuments):
             yield from documents_in(
                 part,
                 self.form,
-                self.field,
+                self.fields,
                 self.old_dtype,
                 yields_errors=self.skips_bad,
             )
@@ -178,10 +186,14 @@ class Documents(RecordedDocuments):
             ) from error
 
 
+def _parts_of(document: object) -> tuple[object, ...]:
+    return document.parts if isinstance(document, Row) else (document,)
+
+
 def documents_in(
     part: Part,
     form: str | None,
-    field: str,
+    fields: Fields,
     old_dtype: str | None = None,
     *,
     yields_errors: bool = False,
@@ -199,12 +211,13 @@ def documents_in(
             the record batches of `arrow`, or the documents of `ds`.
         form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
             a document. `jsonl`: each line is a JSON string, a list of tokens, or an
-            object with one of these in `field`. `npy`: a flat array is one document;
-            each row of a 2-D array is a document. `parquet`: each value of a column,
-            a text or a list of tokens, is a document; `arrow`: also. `ds`: tokens of
-            datatrove, with `.index` beside the file. `roxxel02`: a shard of the first
-            Roxxel is one document. None: inferred from the name.
-        field: Key of the document in JSON objects, or name of the column.
+            object with one of these in each of `fields`. `npy`: a flat array is one
+            document; each row of a 2-D array is a document. `parquet`: each row is a
+            document, with a text or a list of tokens in each of the columns `fields`;
+            `arrow`: also. `ds`: tokens of datatrove, with `.index` beside the file.
+            `roxxel02`: a shard of the first Roxxel is one document. None: inferred from
+            the name.
+        fields: The keys of a document in JSON objects, or the names of its columns.
         old_dtype: Item type of shards of the first Roxxel that do not record one.
         yields_errors: Yield the InputError of a single line or row in its place,
             instead of raising it.
@@ -217,6 +230,12 @@ def documents_in(
     """
     path, span = part.path, part.span
     form = form or format_of(path)
+    if fields.columns and form not in WITH_FIELDS:
+        raise InputError(
+            f"{path}: is read as {form!r}, which has no fields "
+            f"{' and '.join(map(repr, fields.names))}; pass JSON lines, Parquet or "
+            "Arrow, or name the --format"
+        )
     ahead_to = 0 if form in READ_BY_PARTS else None if span is None else span[1]
     with opened(path, part.version, ahead_to=ahead_to) as file:
         if form == "roxxel02":
@@ -224,7 +243,7 @@ def documents_in(
         elif form == "ds":
             yield from token_documents(path, file, ends_beside(path), span)
         else:
-            for document in documents_of(path, file, form, field, span):
+            for document in documents_of(path, file, form, fields, span):
                 if isinstance(document, InputError) and not yields_errors:
                     raise document
                 yield document

@@ -22,12 +22,11 @@ class Tally:
     num_tokens: int = 0
     text_bytes: int | None = None
 
-    def add(self, document: object) -> None:
-        """Count a document."""
-        self.num_documents += 1
-        if isinstance(document, str):
+    def add(self, part: object) -> None:
+        """Count the text of a document, or of a part of one."""
+        if isinstance(part, str):
             # The encoding of ASCII, of which Python knows, has a byte per character.
-            size = len(document) if document.isascii() else _utf8_size(document)
+            size = len(part) if part.isascii() else _utf8_size(part)
             self.text_bytes = (self.text_bytes or 0) + size
 
     def join(self, other: Tally) -> None:

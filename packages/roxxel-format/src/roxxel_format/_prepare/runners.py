@@ -8,19 +8,25 @@ is written again.
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
+from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from roxxel_format._prepare.plan import UnitRecord
 
-_MOST_VAIN = 2
+_MOST_DEATHS = 2
+"""Processes that may die in a unit before the unit fails."""
+
+_MOST_VAIN = 5
+"""Single processes that may die one after another before the run ends."""
 
 ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
 
@@ -48,8 +54,11 @@ class Outcome:
 class Runner(Protocol):
     """Where units are written."""
 
-    def run(self, writer: Writer, numbers: Sequence[int], /) -> Iterator[Outcome]:
-        """Write units, and yield their outcomes as the units end, and retries."""
+    def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
+        """Write units, and yield their outcomes as the units end, and retries.
+
+        `close` ends the run: units that did not begin are not written.
+        """
         ...
 
 
@@ -59,62 +68,83 @@ class ProcessRunner:
 
     workers: int = 1
 
-    def run(self, writer: Writer, numbers: Sequence[int], /) -> Iterator[Outcome]:
+    def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
         """Write units, and yield their outcomes as the units end, and retries.
 
         The death of one process, for example for lack of memory, ends all processes. So
-        new processes write the missing units, as long as some units end.
+        new processes write the missing units: half as many, if no unit had ended. With
+        one process, the unit that made it die is known; it fails at the second time.
 
         Raises:
-            ChildProcessError: Processes died twice before any unit ended.
+            ChildProcessError: Single processes died again and again, whatever the unit.
         """
         if self.workers == 1 or len(numbers) < 2:
             yield from (outcome_of(writer, number) for number in numbers)
             return
-        missing, num_vain = [*numbers], 0
+        missing: list[int] = [*numbers]
+        workers, num_vain = self.workers, 0
+        deaths: Counter[int] = Counter()
         while missing:
             ended: set[int] = set()
+            death: BaseException | None = None
             try:
-                for outcome in self._pooled(writer, missing):
-                    ended.add(outcome.number)
-                    yield outcome
+                with contextlib.closing(_pooled(writer, missing, workers)) as outcomes:
+                    for outcome in outcomes:
+                        ended.add(outcome.number)
+                        yield outcome
             except BrokenProcessPool as error:
+                death = error
+            missing = [number for number in missing if number not in ended]
+            if not missing:
+                return
+            # The units that were in progress, at most, come last.
+            begun = 1 if workers == 1 else workers + 1
+            last, missing = missing[:begun], missing[begun:]
+            if workers == 1:
+                deaths[last[0]] += 1
                 num_vain = 0 if ended else num_vain + 1
                 if num_vain == _MOST_VAIN:
-                    raise ChildProcessError(
-                        "a worker process ended early, perhaps for lack of memory; "
-                        "write again with fewer workers, which keeps the finished units"
-                    ) from error
-            missing = [number for number in missing if number not in ended]
-            if missing:
-                # One of the first made its process die, so it comes last.
-                begun = self.workers + 1
-                missing = missing[begun:] + missing[:begun]
-                yield Outcome(missing[-1], None)
+                    raise _death(f"{num_vain} times in a row", death)
+                if deaths[last[0]] == _MOST_DEATHS:
+                    error = _death(f"in unit {last[0]}", death)
+                    yield Outcome(last[0], None, error)
+                    continue
+            elif not ended:
+                workers //= 2
+            missing += last
+            yield Outcome(last[0], None)
 
-    def _pooled(self, writer: Writer, numbers: Sequence[int]) -> Iterator[Outcome]:
-        """Write units in new processes; raise BrokenProcessPool if one died."""
-        # The parent may have threads, so a forked child could deadlock.
-        pool = ProcessPoolExecutor(
-            min(self.workers, len(numbers)),
-            multiprocessing.get_context("spawn"),
-            initializer=_begin_worker,
-            initargs=(writer,),
-        )
-        broken: BaseException | None = None
-        try:
-            for future in as_completed(
-                [pool.submit(_work, number) for number in numbers]
-            ):
-                error = future.exception()
-                if isinstance(error, BrokenProcessPool):
-                    broken = error  # Units that ended before may follow.
-                else:
-                    yield future.result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-        if broken is not None:
-            raise broken
+
+def _death(where: str, cause: BaseException | None) -> ChildProcessError:
+    error = ChildProcessError(
+        f"a worker process ended early {where}, perhaps for lack of memory; "
+        "write again with fewer workers, which keeps the finished units"
+    )
+    error.__cause__ = cause
+    return error
+
+
+def _pooled(writer: Writer, numbers: Sequence[int], workers: int) -> Generator[Outcome]:
+    """Write units in new processes; raise BrokenProcessPool if one died."""
+    # The parent may have threads, so a forked child could deadlock.
+    pool = ProcessPoolExecutor(
+        min(workers, len(numbers)),
+        multiprocessing.get_context("spawn"),
+        initializer=_begin_worker,
+        initargs=(writer,),
+    )
+    broken: BaseException | None = None
+    try:
+        for future in as_completed([pool.submit(_work, number) for number in numbers]):
+            error = future.exception()
+            if isinstance(error, BrokenProcessPool):
+                broken = error  # Units that ended before may follow.
+            else:
+                yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+    if broken is not None:
+        raise broken
 
 
 def outcome_of(writer: Writer, number: int) -> Outcome:

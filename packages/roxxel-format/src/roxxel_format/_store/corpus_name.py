@@ -89,8 +89,9 @@ class CorpusName:
         return self._beside(f"{job}_{unit:05d}.unit")
 
     def job_of(self, name: str) -> str | None:
-        """Return the job of a unit's shard or record; None for other names."""
-        match = _UNIT_SHARD.fullmatch(self._starred(name) or "")
+        """Return the job of a unit's shard, column or record; None for other names."""
+        starred = (self._starred(shard) or "" for shard in shards_of(name))
+        match = next(filter(None, map(_UNIT_SHARD.fullmatch, starred)), None)
         start = self._beside("").name
         if match is None and name.startswith(start):
             match = _UNIT_RECORD.fullmatch(name[len(start) :])

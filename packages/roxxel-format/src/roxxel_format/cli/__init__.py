@@ -212,6 +212,13 @@ def _add_write(commands: Any) -> None:
         action="store_true",
         help="encode names of special tokens in texts as special tokens",
     )
+    write.add_argument(
+        "--prompt",
+        metavar="FIELD",
+        help="field of prompts; with --completion. A document is a prompt and its "
+        "completion, and the column loss_mask is 0 on the prompt",
+    )
+    write.add_argument("--completion", metavar="FIELD", help="field of completions")
     runners = write.add_mutually_exclusive_group()
     runners.add_argument("--workers", type=values.positive, default=1, metavar="N")
     runners.add_argument(
@@ -280,7 +287,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
         "--format", choices=FORMATS, help="default: inferred from the file name"
     )
     parser.add_argument(
-        "--field", default="text", help="field of JSON objects, or Parquet column"
+        "--field", help="field of JSON objects, or Parquet column; default: text"
     )
     parser.add_argument(
         "--unit-bytes",
@@ -293,16 +300,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
 
 def _write(options: argparse.Namespace) -> int:
     """Write the documents of files into a corpus."""
-    usage_error: Callable[[str], NoReturn] = options.usage_error
-    if options.tokenizer is None:
-        if isinstance(options.separator, str):
-            usage_error(
-                f"argument --separator: {options.separator!r} is not a token id; write "
-                "a number, use --separator-bytes, or pass the --tokenizer that has "
-                "this token"
-            )
-        if options.special_tokens:
-            usage_error("argument --special-tokens: needs --tokenizer")
+    _check_usage(options)
     written = write_files(
         options.corpus,
         options.inputs,
@@ -315,6 +313,8 @@ def _write(options: argparse.Namespace) -> int:
         vocab_size=options.vocab_size,
         tokenizer=options.tokenizer,
         special_tokens=options.special_tokens,
+        prompt=options.prompt,
+        completion=options.completion,
         exist=options.exist,
         workers=options.workers,
         ray=options.ray,
@@ -336,3 +336,21 @@ def _commit(options: argparse.Namespace) -> int:
     for summary in commit_files(options.corpus):
         print(summary)
     return 0
+
+
+def _check_usage(options: argparse.Namespace) -> None:
+    """Exit with a usage error for arguments that do not belong together."""
+    usage_error: Callable[[str], NoReturn] = options.usage_error
+    if options.tokenizer is None:
+        if isinstance(options.separator, str):
+            usage_error(
+                f"argument --separator: {options.separator!r} is not a token id; write "
+                "a number, use --separator-bytes, or pass the --tokenizer that has "
+                "this token"
+            )
+        if options.special_tokens:
+            usage_error("argument --special-tokens: needs --tokenizer")
+    if (options.prompt is None) != (options.completion is None):
+        usage_error("arguments --prompt and --completion: pass both, or neither")
+    if options.prompt is not None and options.field is not None:
+        usage_error("argument --field: not allowed with --prompt and --completion")

@@ -35,7 +35,7 @@ _MAX_SALT = 64
 
 def plan(options: argparse.Namespace) -> int:
     """Print the units of a preparation, without writing anything."""
-    inputs = find_inputs(options.inputs, options.format, options.field)
+    inputs = find_inputs(options.inputs, options.format, options.field or "text")
     units = units_of(inputs, options.unit_bytes)
     if options.json:
         rows = [
