@@ -221,14 +221,10 @@ def test_a_file_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None
     path = tmp_path / "ids.txt"
     for line in ("x", "3,4", "3 # a comment", "3.0", "1_0", "\u0663"):
         path.write_text(f"3\n{line}\n", encoding="utf-8")
-        with pytest.raises(
-            CurriculumError, match=r"ids\.txt: line 2 is '.*which is"
-        ):
+        with pytest.raises(CurriculumError, match=r"ids\.txt: line 2 is '.*which is"):
             curriculum(without={"web": path})
     path.write_text("3\n99999999999999999999\n")
-    with pytest.raises(
-        CurriculumError, match=r"line 2 of .*ids\.txt: the number 9"
-    ):
+    with pytest.raises(CurriculumError, match=r"line 2 of .*ids\.txt: the number 9"):
         curriculum(without={"web": path})
     path.write_bytes(b"3\r\n 5 \r\n")
     assert masked(path) == [3, 5]
