@@ -147,7 +147,8 @@ def measured(words: list[list[str]], output: Path) -> Measured:
         num_tokens = Roxxel(output / "c_*.rox").num_tokens
     else:
         num_tokens = sum(map(int, printed))
-    return Measured(*json.loads(last), num_tokens)
+    wall_s, cpu_s, peak_mib = json.loads(last)
+    return Measured(wall_s, cpu_s, peak_mib, num_tokens)
 
 
 @contextmanager
