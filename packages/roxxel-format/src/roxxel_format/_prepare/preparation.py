@@ -30,13 +30,14 @@ from roxxel_format._prepare.committing import (
 from roxxel_format._prepare.documents import Documents, LineOf
 from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.inputs import is_old_shard
-from roxxel_format._prepare.plan import Plan, check_same, parse_plan
+from roxxel_format._prepare.plan import SKIP_BAD, Plan, check_same, parse_plan
 from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.unit import Part
 from roxxel_format._prepare.unit_writer import UnitWriter
 from roxxel_format._prepare.units import UNIT_BYTES, units_of
 from roxxel_format._store.corpus_name import absolute
+from roxxel_format._store.output import is_full
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.commit import remove_leftovers
@@ -284,10 +285,15 @@ class _Preparation:
                 return plan
             place.create(file_name, plan.pack())
             data = place.read(file_name) or plan.pack()
-        plan = parse_plan(data, place.folder + file_name)
+        found_plan = parse_plan(data, place.folder + file_name)
+        plan = found_plan.with_skipping(self._arguments)
         check_same(
             plan, self._inputs, self._arguments, self._exist, units, self._corpus
         )
+        if plan != found_plan:
+            # Without a plan, the same command would make this plan again.
+            place.discard([file_name])
+            place.create(file_name, plan.pack())
         return plan
 
     def _new_plan(self, place: Place, found: Manifest, units: Sequence[Unit]) -> Plan:
@@ -318,7 +324,9 @@ class _Preparation:
         rows = [unit.row() for unit in units]
         base, dtype = found.fingerprint, str(intake.dtype)
         cuts = [row[1:] for row in rows]
-        facts = [self._arguments, options.metadata, base, dtype, intake.kind, cuts]
+        arguments = {**self._arguments}
+        arguments.pop(SKIP_BAD, None)  # Shards of units without damage are the same.
+        facts = [arguments, options.metadata, base, dtype, intake.kind, cuts]
         text = json.dumps(facts, sort_keys=True)
         return Plan(
             job=blake2b(text.encode(), digest_size=6).hexdigest(),
@@ -368,22 +376,32 @@ class _Preparation:
         )
         errors: dict[int, Exception] = {}
         began = time.perf_counter()
-        for outcome in runner.run(writer, missing):
-            elapsed = time.perf_counter() - began
-            if outcome.record is not None:
-                state = state.with_new(outcome.record, elapsed)
-            elif outcome.error is not None:
-                errors[outcome.number] = outcome.error
-                state = replace(state, num_failed=len(errors), duration_s=elapsed)
-            show(state)
+        with contextlib.closing(runner.run(writer, missing)) as outcomes:
+            for outcome in outcomes:
+                elapsed = time.perf_counter() - began
+                if outcome.record is not None:
+                    state = state.with_new(outcome.record, elapsed)
+                elif outcome.error is not None:
+                    errors[outcome.number] = outcome.error
+                    state = replace(state, num_failed=len(errors), duration_s=elapsed)
+                    # Every later unit would fail on a full disk, after its tokenizing.
+                    state = replace(state, is_stopped=is_full(outcome.error))
+                show(state)
+                if state.is_stopped:
+                    break
         if not errors:
             return
         if len(units) > 1:
-            print_notice(
-                f"{self._corpus}: {len(errors)} of {len(numbers)} units failed; the "
-                f"other {state.num_done} are kept"
-            )
+            print_notice(f"{self._corpus}: {_failure(state)}")
         raise errors[min(errors)]
+
+
+def _failure(state: Progress) -> str:
+    """Return how many units failed, and what is kept."""
+    failed = f"{state.num_failed} of {state.num_units} units failed"
+    if state.is_stopped:
+        return f"{failed} and stopped the others; {state.num_done} are done and kept"
+    return f"{failed}; the other {state.num_done} are kept"
 
 
 def _ignore(_: Progress) -> None:
