@@ -77,7 +77,7 @@ def test_a_flipped_token_names_the_steps(
 
     said = capsys.readouterr()
     assert "steps 20 to 29 differ; " in said.out
-    assert f"step 23: {shard}: block " in said.out
+    assert f"23: {shard}: block " in said.out
     assert "intervals of its log differ from what the corpora hold now; " in said.err
 
 
