@@ -9,10 +9,12 @@ import sys
 from http.client import HTTPConnection
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
 from roxxel import Curriculum, Phase, Roxxel, Sampler
+from roxxel_format.cli import main
 
 from .buckets import CREDENTIALS, running_bucket, set_faults
 from .conftest import environment
@@ -111,6 +113,31 @@ def put(port: int, path: str, data: bytes) -> None:
     with contextlib.closing(HTTPConnection("127.0.0.1", port)) as connection:
         connection.request("PUT", path, data, {"x-amz-acl": "public-read"})
         assert connection.getresponse().status == 200
+
+
+def test_inputs_in_s3_give_the_corpus_of_local_copies(
+    moto: str, tmp_path: Path
+) -> None:
+    port = int(moto.rpartition(":")[2])
+    folder = tmp_path / "raw"
+    (folder / "sub").mkdir(parents=True)
+    for name in ["2.jsonl", "10.jsonl", "sub/a b#%é?.jsonl", "sub/empty.jsonl"]:
+        rows = [f"{name} {number}" for number in range(99 * ("empty" not in name))]
+        (folder / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        put(port, f"/data/raw/{quote(name)}", (folder / name).read_bytes())
+    # As some tools mark folders.
+    for mark in ["raw/", "raw/sub/", "raw/nothing/"]:
+        put(port, f"/data/{mark}", b"")
+
+    found: list[str] = []
+    for name, inputs in (("s3", "s3://data/raw"), ("disk", str(folder))):
+        target = str(tmp_path / name / "c_*.rox")
+        command = ["write", target, inputs, "--unit-bytes", "900", "--workers", "2"]
+        assert main(command) == 0
+        found.append(Roxxel(target).fingerprint)
+
+    assert Roxxel(tmp_path / "s3" / "c_*.rox").num_documents == 297
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("check", ["headers", "blocks"])

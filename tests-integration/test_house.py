@@ -6,7 +6,6 @@ functions count too: a reader has to follow them all the same.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from functools import cache
@@ -15,54 +14,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .tools import imports
+from .tools.imports import graph, imported
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
 ROOT = Path(__file__).parents[1]
-SOURCES = sorted(ROOT.glob("packages/*/src/*/__init__.py"))
-PACKAGES = [source.parent for source in SOURCES]
+PACKAGES = imports.PACKAGES
 
 MAX_LEVELS = 9
 """Longest chain of imports inside a package, without its `__main__`."""
-
-
-@cache
-def modules(package: Path) -> dict[str, Path]:
-    """Return the files of a package by the name of their module."""
-    found: dict[str, Path] = {}
-    for path in package.rglob("*.py"):
-        parts = path.relative_to(package.parent).with_suffix("").parts
-        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = path
-    return found
-
-
-def imported(path: Path, name: str) -> Iterator[tuple[str, str]]:
-    """Yield every import of a file: a module, and the name taken from it or nothing."""
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, "") for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                module = ".".join([*above, *filter(None, [module])])
-            yield from ((module, alias.name) for alias in node.names)
-
-
-@cache
-def graph(package: Path) -> dict[str, set[str]]:
-    """Return which modules of a package each of its modules imports."""
-    names = modules(package)
-    edges: dict[str, set[str]] = {name: set() for name in names}
-    for name, path in names.items():
-        for module, attribute in imported(path, name):
-            inner = f"{module}.{attribute}"
-            target = inner if inner in names else module
-            if target in names and target != name:
-                edges[name].add(target)
-    return edges
 
 
 def circle(edges: Mapping[str, set[str]]) -> list[str]:
@@ -149,3 +111,26 @@ def test_the_map_names_what_exists() -> None:
 
     names = re.findall(r"`([a-z_]+(?:[./][a-z_]+)*/?)`", text)
     assert [name for name in names if not exists(name)] == []
+
+
+def test_the_drawings_of_the_map_show_the_imports_of_today() -> None:
+    outdated = [
+        path.name
+        for path, drawing in imports.drawings().items()
+        if not path.exists() or path.read_text("utf-8") != drawing
+    ]
+
+    again = "run `uv run python tests-integration/tools/imports.py` and commit"
+    assert not outdated, f"{outdated} show other imports: {again}"
+
+
+def test_the_path_of_a_batch_names_modules_that_exist() -> None:
+    names = {name for package in PACKAGES for name in graph(package)}
+
+    assert [module for _, module, _ in imports.BATCH if module not in names] == []
+
+
+def test_the_map_shows_every_drawing() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+
+    assert [path for path in imports.drawings() if path.name not in text] == []

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from .benchmarks import paths
 from .conftest import CUDA, REAL, real
 from .drill_cases import SIMULATED, places
-from .tools import bare, devices
+from .tools import bare, devices, imports
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,3 +116,13 @@ def test_contents_of_a_package_have_a_digest(
         digests.add(bare.digest("mine"))
 
     assert (len(digests) == 1) == same
+
+
+def test_the_drawing_of_a_batch_shows_modules_that_run_for_it() -> None:
+    ran = paths.main()["a batch"]
+
+    drawn = {module for _, module, _ in imports.BATCH}
+    # `paths` reads a stream without a trainer.
+    not_run = {name for name in drawn - {*ran} if not name.startswith("roxxel_train")}
+    # These run once for many steps, see the notes of the drawing.
+    assert not_run == {"roxxel_curriculum._plan.solution", "roxxel_curriculum._order"}

@@ -1,7 +1,7 @@
 """Draws the pictures of the documentation: `python docs/pictures/draw.py [FOLDER]`.
 
-The package itself computes what they show. `report.png` is not drawn here: it is the
-page of a run in a browser. `imports.py` draws the pictures of architecture.md.
+The package itself computes what they show. `report.png` and `tutorial.png` are pages of
+runs in a browser. `tests-integration/tools/imports.py` draws those of architecture.md.
 """
 
 from __future__ import annotations

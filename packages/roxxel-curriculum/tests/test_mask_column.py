@@ -105,3 +105,19 @@ def test_a_column_that_is_no_mask_is_one_sentence(
 
     with pytest.raises(CurriculumError, match="write an integer, 0 or 1, for each"):
         curriculum.sampler(1, fields=FIELDS)
+
+
+def test_prompts_are_not_learned_and_completions_are(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "chat_*.rox")
+    rows = [
+        {"prompt": "2+2=", "completion": "4"},
+        {"prompt": "hi ", "completion": "hello"},
+    ]
+    corpus.write(rows, separator=0, prompt="prompt", completion="completion")
+    curriculum = Curriculum(corpus, [Phase(1, 1, 14)])
+
+    batch = curriculum.sampler(0, fields=FIELDS).batch(0)
+
+    assert bytes(batch["tokens"][0].tolist()) == b"2+2=4\0hi hello"
+    mask = [0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]
+    assert batch["loss_mask"].tolist() == [mask]

@@ -348,8 +348,8 @@ def test_an_object_without_fields_is_an_error(error_of: Callable[..., str]) -> N
     error = error_of("a.jsonl", b"{}\n")
 
     assert error == (
-        ":1: has no field 'text', nor any other field; pass the field of the text as "
-        "--field"
+        ":1: has no field 'text', nor any other field; pass the field of the documents "
+        "as --field"
     )
 
 

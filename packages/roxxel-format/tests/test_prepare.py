@@ -18,13 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
 from roxxel_format._prepare import documents
-from roxxel_format._prepare.inputs import documents_in
+from roxxel_format._prepare.documents import documents_in
 from roxxel_format.cli import main
 
 from .helpers import names_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from roxxel_format._prepare.unit import Part
 
 
 def run(*arguments: object) -> int:
@@ -164,9 +166,9 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
 
     read: list[str] = []
 
-    def noted(path: str, *arguments: Any, **options: Any) -> Iterator[object]:
-        read.append(path)
-        return documents_in(path, *arguments, **options)
+    def noted(part: Part, *arguments: Any, **options: Any) -> Iterator[object]:
+        read.append(part.path)
+        return documents_in(part, *arguments, **options)
 
     monkeypatch.setattr(documents, "documents_in", noted)
     assert run(*command) == 1

@@ -577,7 +577,7 @@ def test_the_command_cuts_no_compressed_old_shard(
 
     assert capsys.readouterr().err == (
         f"roxxel-format: {path}: is compressed, but only shards in uncompressed files "
-        "can be cut into documents; pass uncompressed files, or --separator none\n"
+        "on a disk can be cut into documents; pass such files, or --separator none\n"
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from dataclasses import replace
 from operator import index as as_index
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from roxxel_format._read.cached import CachedFiles
@@ -14,12 +13,14 @@ from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, Lengths, TokenLine
 from roxxel_format._spec.dtypes import stored_name
+from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
+from roxxel_format._write.fields import Fields
 from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.target import name_to_write
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.options import WriteSummary
+    from roxxel_format.errors import ChecksumError
 
 
 class Roxxel:
@@ -94,8 +96,8 @@ class Roxxel:
             max_maps,
             version,
             timeout_s,
-            None if cache is None else str(Path(cache).absolute()),
-            None if cache_bytes is None else as_index(cache_bytes),
+            None if cache is None else cache_path(cache),
+            None if cache_bytes is None else cache_size(cache_bytes),
         )
 
     def with_check(self, check: Check) -> Self:
@@ -282,6 +284,17 @@ class Roxxel:
         """
         return self._open().token_range(start, stop)
 
+    def damaged_tokens(self, error: ChecksumError) -> tuple[int, int] | None:
+        """Return the tokens `[start, stop)` of the damaged block of an error.
+
+        Every read outside these tokens avoids the block. None if the error is not about
+        a block of tokens of this corpus, such as damage in a document index.
+
+        Args:
+            error: Error of a read with `check="blocks"`.
+        """
+        return self._open().damaged_tokens(error)
+
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return `(first token, one past the last token, separator length)`.
 
@@ -376,6 +389,8 @@ class Roxxel:
         vocab_size: int | None = None,
         tokenizer: object | None = None,
         special_tokens: bool = False,
+        prompt: str | None = None,
+        completion: str | None = None,
         exist: Literal["keep", "replace", "append", "error"] = "keep",
         metadata: Mapping[str, Any] | None = None,
     ) -> WriteSummary:
@@ -386,7 +401,8 @@ class Roxxel:
         one process of a program; with `exist="append"`, several processes may call it.
 
         Args:
-            data: Documents: flat arrays, lists of ints, `str` or `bytes`.
+            data: Documents: flat arrays, lists of ints, `str` or `bytes`. With
+                `prompt`, mappings with the fields `prompt` and `completion`.
             separator: Appended to each document: a token; the name of one of the
                 tokenizer's tokens; bytes of little-endian tokens, padded with zeros to
                 a whole token; or None for no separator. Default: the tokenizer's
@@ -407,6 +423,13 @@ class Roxxel:
             special_tokens: Encode the name of a special token in a text, such as
                 `<|endoftext|>`, as this token and not as ordinary text. Only affects
                 tokenizers of `tokenizers`, `transformers` and `tiktoken`.
+            prompt: Name of the field of prompts. The tokens of a document are those of
+                its prompt, then those of its completion, each encoded by itself; the
+                column `loss_mask` is 0 on the prompt, and 1 on the completion and the
+                separator. Tokens that the tokenizer puts before or after each text come
+                before the prompt and after the completion. Not for a corpus of one
+                file.
+            completion: Name of the field of completions; needs `prompt`.
             exist: What to do if the corpus exists. `"keep"` keeps the corpus, prints
                 one line and does not read `data`, if the last write had the same
                 arguments; otherwise it raises FileExistsError. `"replace"` commits only
@@ -440,6 +463,7 @@ class Roxxel:
             tokenizer=tokenizer,
             special_tokens=special_tokens,
             metadata=dict(metadata or {}),
+            fields=Fields(prompt=prompt, completion=completion),
         )
         try:
             place = self._bucket_place()

@@ -19,7 +19,7 @@ except ModuleNotFoundError as error:
         'roxxel_format.ray needs Ray: pip install "roxxel-format[ray]"'
     ) from error
 
-from roxxel_format._prepare.inputs import column_document
+from roxxel_format._prepare.row_documents import column_document
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.distributed import DistributedWrite, Job, TaskShards

@@ -289,6 +289,22 @@ def test_unused_copies_make_room(tmp_path: Path) -> None:
     assert not set(before) & set(copies_in(tmp_path))
 
 
+def test_other_files_of_the_folder_stay(tmp_path: Path) -> None:
+    mine = Roxxel(tmp_path / "mine_*.rox")
+    mine.write([[5, 6, 7]] * 9000, separator=0, max_shard_bytes=20_000)
+    (tmp_path / ".mine_00099.rox~0123abcd.partial").write_bytes(b"in progress")
+    (tmp_path / "mine.lease").write_bytes(b"")
+    before = {each.name for each in tmp_path.iterdir()}
+    limit = size_of(tmp_path) + 100_000
+
+    other = Roxxel("s3://data/code_*.rox", cache=tmp_path, cache_bytes=limit)
+    other.read([0], 10)
+    wait_for(lambda: state_of(other) == "full")
+
+    assert before <= {each.name for each in tmp_path.iterdir()}
+    assert mine.verify().ok
+
+
 def test_copies_in_use_stay(tmp_path: Path, local: Roxxel) -> None:
     corpus = filled(tmp_path)
     other = Roxxel("s3://data/code_*.rox", cache=tmp_path, cache_bytes=430_000)
@@ -381,6 +397,24 @@ def test_a_damaged_copy_is_replaced(
     assert corpus.verify().ok
 
 
+@pytest.mark.parametrize("check", ["headers", "blocks"])
+def test_a_copy_that_is_truncated_while_it_is_mapped_is_replaced(
+    local: Roxxel, tmp_path: Path, check: str
+) -> None:
+    filled(tmp_path).close()
+    corpus = Roxxel(URL, cache=tmp_path, check=check)  # pyright: ignore[reportArgumentType] - both are valid
+    corpus.document_spans(0, 200_000)
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+
+    for copy in copies_in(tmp_path):
+        os.truncate(copy, 5000)
+
+    spans = corpus.document_spans(0, 100_000)
+    assert np.array_equal(spans, local.document_spans(0, 100_000))
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+    wait_for(lambda: state_of(corpus) == "complete")
+
+
 @pytest.mark.parametrize("offset", [10, 4096 + 100])
 def test_many_threads_may_meet_one_damaged_copy(
     local: Roxxel, tmp_path: Path, offset: int
@@ -444,12 +478,16 @@ def test_a_folder_that_cannot_be_a_cache_is_one_sentence(tmp_path: Path) -> None
         ("wiki_*.rox", {"cache": "c"}, "is on a disk, where a cache has no use"),
         (URL, {"cache_bytes": 5}, "cache_bytes is given without cache"),
         (URL, {"cache": "c", "cache_bytes": 0}, "cache_bytes must be at least 1"),
+        (URL, {"cache": "c", "cache_bytes": "2G"}, "cache_bytes must be an integer"),
+        (URL, {"cache": "c", "cache_bytes": 1e9}, "cache_bytes must be an integer"),
+        (URL, {"cache": ""}, "cache is ''; pass the path of a folder on a local disk"),
+        (URL, {"cache": "s3://data/c"}, "pass the path of a folder on a local disk"),
     ],
 )
 def test_invalid_arguments_are_one_sentence(
     filepath: str, options: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         Roxxel(filepath, **options)  # pyright: ignore[reportArgumentType] - invalid
 
 

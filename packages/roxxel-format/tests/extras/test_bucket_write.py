@@ -323,3 +323,48 @@ def test_a_bucket_that_does_not_exist_is_one_sentence() -> None:
         _ = Roxxel("s3://none/web_*.rox", timeout_s=1).num_tokens
 
     assert "<Error>" not in str(caught.value)
+
+
+def test_prompts_and_completions_have_their_mask_in_a_bucket(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    rows = [{"prompt": "q" * (n % 90), "completion": "a" * (n % 7)} for n in range(900)]
+    corpora = [Roxxel(URL), Roxxel(tmp_path / "web_*.rox")]
+    for corpus in corpora:
+        for exist in ("error", "append"):
+            corpus.write(
+                rows,
+                separator=0,
+                max_shard_bytes=20_000,
+                prompt="prompt",
+                completion="completion",
+                exist=exist,
+            )
+    remote, local = corpora
+
+    assert remote.num_shards > 2
+    assert remote.fingerprint == local.fingerprint
+    expected = local.column("loss_mask")[:]
+    assert np.array_equal(remote.column("loss_mask")[:], expected)
+    assert np.array_equal(expected == 1, local.tokens[:] != ord("q"))
+    assert remote.verify().ok
+    assert len(names(bucket)) == 2 * remote.num_shards + 1
+
+
+def test_units_with_prompts_give_the_same_files_in_a_bucket(
+    tmp_path: Path, bucket: Bucket
+) -> None:
+    source = tmp_path / "d.jsonl"
+    line = '{"prompt": "what?", "completion": "that"}\n'
+    source.write_text(line * 50, encoding="utf-8")
+    fields = "--prompt", "prompt", "--completion", "completion", "--separator", "0"
+    options = [str(source), *fields, "--unit-bytes", "500"]
+
+    for target in (URL, str(tmp_path / "web_*.rox")):
+        assert main(["write", target, *options]) == 0
+
+    written = {path.name: path.read_bytes() for path in tmp_path.glob("web_*.*")}
+    assert len(written) > 5
+    assert written == {
+        path.name: path.read_bytes() for path in bucket.folder.rglob("w*.*")
+    }

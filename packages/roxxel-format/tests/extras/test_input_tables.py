@@ -201,3 +201,44 @@ def test_a_bad_dataset_is_one_sentence(
     assert error.count("\n") == 1
     assert problem in error
     assert not [*tmp_path.glob("c_*.rox")]
+
+
+@pytest.mark.parametrize("form", ["new_stream", "new_file"])
+@pytest.mark.parametrize("compression", [None, "zstd"])
+def test_record_batches_of_a_large_arrow_file_are_divided(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+    compression: str | None,
+) -> None:
+    arrow: Any = import_module("pyarrow")
+    ids = [[number, number * 7919 % 10_007] for number in range(2000)]
+    words = arrow.array(["a", "b"] * 1000).dictionary_encode()
+    table = arrow.table({"ids": ids, "words": words})
+    path = tmp_path / "a.arrow"
+    options = arrow.ipc.IpcWriteOptions(compression=compression)
+    with getattr(arrow.ipc, form)(str(path), table.schema, options=options) as file:
+        file.write_table(table, max_chunksize=100)
+
+    assert main(["plan", "c", str(path), "--unit-bytes", "4000", "--json"]) == 0
+    units = json.loads(capsys.readouterr().out)["units"]
+    spans = [unit["inputs"][0]["span"] for unit in units]
+    assert len(spans) > 3
+    assert spans[0][0] == 0
+    assert spans[-1][1] == 20
+    assert [stop for _, stop in spans[:-1]] == [start for start, _ in spans[1:]]
+    out = tmp_path / "c_*.rox"
+    assert write(out, path, "--field", "ids", "--unit-bytes", "4000") == 0
+    assert documents_of(out) == ids
+
+
+def test_a_cut_arrow_file_that_would_be_divided_names_the_byte(
+    tmp_path: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = saved / "data-00000-of-00002.arrow"
+    path.write_bytes(path.read_bytes()[:3000])
+
+    assert write(tmp_path / "c_*.rox", path, "--unit-bytes", "1000") == 1
+
+    error = capsys.readouterr().err
+    assert f"{path}: not an Arrow file, or a damaged one (no message at byte" in error

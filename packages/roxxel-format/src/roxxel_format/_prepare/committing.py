@@ -12,12 +12,13 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.plan import parse_plan, parse_record
-from roxxel_format._spec.tables import ShardTable
+from roxxel_format._spec.tables import ShardTable, sizes_of
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._store.urls import is_url
 from roxxel_format._write.commit import remove_leftovers
 from roxxel_format._write.extension import Extension, print_notice, summary_of
 from roxxel_format._write.intake import Intake
+from roxxel_format._write.new_columns import joined_columns
 from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from roxxel_format._prepare.plan import Plan, UnitRecord
     from roxxel_format._spec.manifest import Manifest
+    from roxxel_format._spec.tables import ColumnTable
     from roxxel_format._write.options import WriteSummary
     from roxxel_format._write.place import Place
 
@@ -122,8 +124,7 @@ def commit_plan(
     name = place.name
     records = [name.unit_record(plan.job, at).name for at in range(len(plan.units))]
     if not is_committed(place, plan, found):
-        table = _shards_of_all(place, plan)
-        found = _commit(place, plan, found, table)
+        found = _commit(place, plan, found, *_files_of_all(place, plan))
     rows = [
         at
         for at, each in enumerate(found.shards.names)
@@ -147,10 +148,15 @@ def unit_order(plan: Plan) -> list[int]:
     return numbers if seed is None else sorted(numbers, key=key)
 
 
-def _shards_of_all(place: Place, plan: Plan) -> ShardTable:
-    """Return the shards of all units, in order; raise ValueError if one is missing."""
+def _files_of_all(
+    place: Place, plan: Plan
+) -> tuple[ShardTable, dict[str, ColumnTable]]:
+    """Return the shards and columns of all units, in order.
+
+    Raises ValueError if a unit is missing.
+    """
     done = done_units(place, plan, range(len(plan.units)))
-    tables: list[ShardTable] = []
+    records: list[UnitRecord] = []
     bad: list[str] = []
     num_bad = 0
     missing: list[int] = []
@@ -159,7 +165,7 @@ def _shards_of_all(place: Place, plan: Plan) -> ShardTable:
         if record is None:
             missing.append(number)
         else:
-            tables.append(record.shards)
+            records.append(record)
             bad += record.bad
             num_bad += record.num_bad
     if missing:
@@ -175,13 +181,19 @@ def _shards_of_all(place: Place, plan: Plan) -> ShardTable:
         lines = [f"{place.pattern}: {num_bad} damaged documents or inputs were skipped"]
         lines += [f"skipped {each}" for each in bad[:_MAX_NAMED]]
         print_notice("\n".join(lines))
-    table = reduce(add, tables, ShardTable())
+    table = reduce(add, (each.shards for each in records), ShardTable())
     if not len(table):
         raise NoDocumentsError(place.pattern)
-    return table
+    return table, joined_columns(each.columns for each in records)
 
 
-def _commit(place: Place, plan: Plan, found: Manifest, shards: ShardTable) -> Manifest:
+def _commit(
+    place: Place,
+    plan: Plan,
+    found: Manifest,
+    shards: ShardTable,
+    columns: Mapping[str, ColumnTable],
+) -> Manifest:
     """Commit the manifest with the new shards, and return the manifest."""
     extension = Extension(
         place.pattern,
@@ -194,9 +206,9 @@ def _commit(place: Place, plan: Plan, found: Manifest, shards: ShardTable) -> Ma
     )
     if plan.exist != "append" and found.fingerprint != plan.base:
         raise _lost(place)
-    place.check_present(dict(zip(shards.names, shards.num_bytes, strict=True)))
+    place.check_present(sizes_of(shards, columns))
     while True:
-        new = extension.extended(found, shards)
+        new = extension.extended(found, shards, columns)
         if place.commit(new):
             break
         found = place.begin(replaces=False).manifest

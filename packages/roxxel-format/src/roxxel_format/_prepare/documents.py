@@ -15,13 +15,24 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
 from roxxel_format._prepare.input_file import InputError
-from roxxel_format._prepare.inputs import documents_in, is_old_shard
+from roxxel_format._prepare.inputs import (
+    READ_BY_PARTS,
+    WITH_FIELDS,
+    documents_of,
+    format_of,
+    is_old_shard,
+    old_items,
+)
+from roxxel_format._prepare.opening import ends_beside, opened
+from roxxel_format._prepare.tables import token_documents
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
+from roxxel_format._write.fields import Row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
     from roxxel_format._prepare.unit import Part
+    from roxxel_format._write.fields import Fields
     from roxxel_format._write.side import Side
 
 LineOf: TypeAlias = "Callable[[Sequence[str]], Iterable[object]]"
@@ -44,7 +55,7 @@ class Documents:
 
     parts: Sequence[Part]
     form: str | None
-    field: str
+    fields: Fields
     line_of: LineOf | None = None
     old_dtype: str | None = None
     side: Side | None = None
@@ -83,11 +94,15 @@ class Documents:
             for document in self._tried(parts):
                 if isinstance(document, InputError):
                     self._note(document)
-                elif self.side is None or self.side.has(document):
+                elif self._is_chosen(document):
                     yield document
                     number += 1
                     continue
                 self._left_out.append(number)
+
+    def _is_chosen(self, document: object) -> bool:
+        parts = document.parts if isinstance(document, Row) else (document,)
+        return self.side is None or self.side.has(*parts)
 
     def _tried(self, parts: list[Part]) -> Iterator[object]:
         """Yield documents, and if it `skips_bad`, errors in place of documents."""
@@ -97,11 +112,10 @@ class Documents:
         (part,) = parts
         try:
             yield from documents_in(
-                part.path,
+                part,
                 self.form,
-                self.field,
+                self.fields,
                 self.old_dtype,
-                part.span,
                 yields_errors=self.skips_bad,
             )
         except InputError as error:
@@ -140,3 +154,62 @@ class Documents:
             raise ValueError(
                 f"{self._names[file]}: document {at - first + before}{error.problem}"
             ) from error
+
+
+def documents_in(
+    part: Part,
+    form: str | None,
+    fields: Fields,
+    old_dtype: str | None = None,
+    *,
+    yields_errors: bool = False,
+) -> Iterator[object]:
+    """Yield the documents of one file, or of a part of the file.
+
+    Errors name the file and, if known, the line, row or byte. A truncated file raises
+    InputError, with one exception: uncompressed `text` and `lines` that end after a
+    whole character, and `jsonl` that ends after a whole line, look complete.
+
+    Args:
+        part: The file, or the URL of an object; the path `-` is the standard input.
+            `.gz` and `.zst` are decompressed. With a span, the lines that begin in the
+            bytes `[start, stop)` of an uncompressed file, the row groups of `parquet`,
+            the record batches of `arrow`, or the documents of `ds`.
+        form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
+            a document. `jsonl`: each line is a JSON string, a list of tokens, or an
+            object with one of these in each of `fields`. `npy`: a flat array is one
+            document; each row of a 2-D array is a document. `parquet`: each row is a
+            document, with a text or a list of tokens in each of the columns `fields`;
+            `arrow`: also. `ds`: tokens of datatrove, with `.index` beside the file.
+            `roxxel02`: a shard of the first Roxxel is one document. None: inferred from
+            the name.
+        fields: The keys of a document in JSON objects, or the names of its columns.
+        old_dtype: Item type of shards of the first Roxxel that do not record one.
+        yields_errors: Yield the InputError of a single line or row in its place,
+            instead of raising it.
+
+    Raises:
+        InputError: The file is truncated, damaged, or not in the expected format.
+        ModuleNotFoundError: The format needs an extra that is not installed.
+        BucketError: An object cannot be read, or was replaced.
+        OSError: The file cannot be opened or read.
+    """
+    path, span = part.path, part.span
+    form = form or format_of(path)
+    if fields.columns and form not in WITH_FIELDS:
+        raise InputError(
+            f"{path}: is read as {form!r}, which has no fields "
+            f"{' and '.join(map(repr, fields.names))}; pass JSON lines, Parquet or "
+            "Arrow, or name the --format"
+        )
+    ahead_to = 0 if form in READ_BY_PARTS else None if span is None else span[1]
+    with opened(path, part.version, ahead_to=ahead_to) as file:
+        if form == "roxxel02":
+            yield old_items(path, file.read(), old_dtype)
+        elif form == "ds":
+            yield from token_documents(path, file, ends_beside(path), span)
+        else:
+            for document in documents_of(path, file, form, fields, span):
+                if isinstance(document, InputError) and not yields_errors:
+                    raise document
+                yield document

@@ -1,4 +1,4 @@
-"""Open one input file: plain, compressed, or the standard input.
+"""Decompress input files, and the errors of input files.
 
 For a truncated or damaged file, the readers of `gzip` and `zstandard` raise exceptions
 of several types, or none if the end of a Zstandard frame is missing. This module
@@ -9,17 +9,14 @@ is an error, even a zero, which a crash of the machine can leave.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import io
-import sys
 import zlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Iterator
 
 # Compressed bytes per read; 8 KiB of Zstandard decompress to 256 MiB at most.
 _PIECE = 1 << 13
@@ -47,46 +44,13 @@ class _Decoder(Protocol):
 
 
 @dataclass(frozen=True)
-class _Compression:
+class Compression:
     """A compressed format: its names, the decoder of a member, and its error type."""
 
     name: str
     member: str
     decoder: Callable[[], _Decoder]
     error: type[Exception]
-
-
-@contextlib.contextmanager
-def opened(path: str) -> Generator[BinaryIO]:
-    """Open an input file; decompress it if its name ends in .gz or .zst.
-
-    Args:
-        path: The file; `-` is the standard input.
-
-    Raises:
-        OSError: The file cannot be opened or read; the error names the file.
-        InputError: The file is truncated, damaged, or unreadable for another reason.
-    """
-    with _naming(path):
-        if path == "-":
-            yield _standard_input()
-            return
-        with Path(path).open("rb") as file:
-            compression = _compression(path)
-            if compression is None:
-                yield file
-            else:
-                pieces = _decompressed(path, file, compression)
-                yield io.BufferedReader(_Pieces(pieces), _BUFFER)
-
-
-def _standard_input() -> BinaryIO:
-    # `sys.stdin` is None if the descriptor was closed before Python started.
-    if cast("object", sys.stdin) is None:
-        raise InputError(
-            "-: the standard input is closed; redirect a file or a pipe to it"
-        )
-    return sys.stdin.buffer
 
 
 def library(name: str, extra: str, path: str) -> Any:
@@ -114,28 +78,11 @@ def reason(error: Exception) -> str:
     return "".join(printable) or type(error).__name__
 
 
-@contextlib.contextmanager
-def _naming(path: str) -> Generator[None]:
-    """Add the name of the input file to every error."""
-    try:
-        yield
-    except (InputError, ModuleNotFoundError):
-        raise
-    except OSError as error:
-        if error.filename is not None or error.errno is None:
-            raise
-        raise OSError(error.errno, error.strerror, path) from error
-    except Exception as error:
-        raise InputError(
-            f"{path}: cannot be read ({type(error).__name__}: {reason(error)}); check "
-            "the file"
-        ) from error
-
-
-def _compression(path: str) -> _Compression | None:
+def compression_of(path: str) -> Compression | None:
+    """Return the compressed format that a name implies; None if the file is plain."""
     if path.endswith(".gz"):
         # 16 added to the window size makes zlib require a gzip header.
-        return _Compression(
+        return Compression(
             "gzip",
             "gzip member",
             lambda: zlib.decompressobj(16 + zlib.MAX_WBITS),
@@ -143,7 +90,7 @@ def _compression(path: str) -> _Compression | None:
         )
     if path.endswith(".zst"):
         zstandard = library("zstandard", "zstd", path)
-        return _Compression(
+        return Compression(
             "Zstandard",
             "Zstandard frame",
             lambda: zstandard.ZstdDecompressor().decompressobj(),
@@ -152,8 +99,17 @@ def _compression(path: str) -> _Compression | None:
     return None
 
 
+def decompressed(path: str, file: BinaryIO, compression: Compression) -> BinaryIO:
+    """Return a file of the decompressed bytes of all members.
+
+    Its reads raise InputError if the file is truncated or damaged.
+    """
+    pieces = _decompressed(path, file, compression)
+    return io.BufferedReader(_Pieces(pieces), _BUFFER)
+
+
 def _decompressed(
-    path: str, file: BinaryIO, compression: _Compression
+    path: str, file: BinaryIO, compression: Compression
 ) -> Iterator[bytes]:
     """Yield the decompressed bytes of all members, in pieces."""
     piece = file.read(_PIECE)

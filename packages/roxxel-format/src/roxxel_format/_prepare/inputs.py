@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -14,23 +13,29 @@ from roxxel_format._prepare.input_file import (
     InputError,
     as_seekable,
     library,
-    opened,
     reason,
 )
-from roxxel_format._prepare.tables import record_batches, token_documents
+from roxxel_format._prepare.row_documents import (
+    batch_documents,
+    check_columns,
+    json_document,
+    tried,
+)
+from roxxel_format._prepare.tables import record_batches
 from roxxel_format._read.foreign_files import (
     check_not_negative,
     is_roxxel02,
     parse_roxxel02,
 )
 from roxxel_format._spec.layout import is_shard_head
-from roxxel_format.errors import ShardError
+from roxxel_format.errors import BucketError, ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from roxxel_format._prepare.unit import Span
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.fields import Fields
 
 _BY_SUFFIX = {
     ".jsonl": "jsonl",
@@ -62,64 +67,18 @@ def is_present_shard(path: str) -> bool:
         return is_shard_head(file.read(8))
 
 
-def documents_in(
-    path: str,
-    form: str | None,
-    field: str,
-    old_dtype: str | None = None,
-    span: Span | None = None,
-    *,
-    yields_errors: bool = False,
+def documents_of(
+    path: str, file: BinaryIO, form: str, fields: Fields, span: Span | None
 ) -> Iterator[object]:
-    """Yield the documents of one file, or of a part of the file.
+    """Yield the documents of an opened file, or an InputError for one document.
 
-    Errors name the file and, if known, the line, row or byte. A truncated file raises
-    InputError, with one exception: uncompressed `text` and `lines` that end after a
-    whole character, and `jsonl` that ends after a whole line, look complete.
-
-    Args:
-        path: The file; `-` is the standard input. Decompresses `.gz` and `.zst`.
-        form: One of `FORMATS`. `text`: the file is one document. `lines`: each line is
-            a document. `jsonl`: each line is a JSON string, a list of tokens, or an
-            object with one of these in `field`. `npy`: a flat array is one document;
-            each row of a 2-D array is a document. `parquet`: each value of a column,
-            a text or a list of tokens, is a document; `arrow`: also. `ds`: tokens of
-            datatrove, with `.index` beside the file. `roxxel02`: a shard of the first
-            Roxxel is one document. None: inferred from the name.
-        field: Key of the document in JSON objects, or name of the column.
-        old_dtype: Item type of shards of the first Roxxel that do not record one.
-        span: A part of an uncompressed file: the lines that begin in the bytes
-            `[start, stop)`, the row groups of `parquet`, the record batches of
-            `arrow`, or the documents of `ds`.
-        yields_errors: Yield the InputError of a single line or row in its place,
-            instead of raising it.
-
-    Raises:
-        InputError: The file is truncated, damaged, or not in the expected format.
-        ModuleNotFoundError: The format needs an extra that is not installed.
-        OSError: The file cannot be opened or read.
+    The arguments are those of `documents_in`; `form` is not `ds` or `roxxel02`.
     """
-    with opened(path) as file:
-        if is_old_shard(path, form):
-            yield _old_items(path, file.read(), old_dtype)
-        else:
-            reader = _READERS[form or format_of(path)]
-            for document in reader(path, file, field, span):
-                if isinstance(document, InputError) and not yields_errors:
-                    raise document
-                yield document
-
-
-def _tried(read: Callable[..., object], *arguments: object) -> object:
-    """Return a document, or the InputError that reading it raises."""
-    try:
-        return read(*arguments)
-    except InputError as error:
-        return error
+    return _READERS[form](path, file, fields, span)
 
 
 def _whole_text(
-    path: str, file: BinaryIO, _field: str, _span: Span | None
+    path: str, file: BinaryIO, _fields: Fields, _span: Span | None
 ) -> Iterator[object]:
     data = file.read()
     _check_no_shard(path, data, data[-_END_SIZE:], len(data))
@@ -127,7 +86,7 @@ def _whole_text(
 
 
 def _lines(
-    path: str, file: BinaryIO, _field: str, span: Span | None
+    path: str, file: BinaryIO, _fields: Fields, span: Span | None
 ) -> Iterator[object]:
     if span is None and file.seekable():
         start = file.tell()  # Not 0 if the caller read a part of the standard input.
@@ -137,15 +96,15 @@ def _lines(
         _check_no_shard(path, head, file.read(), num_bytes)
         file.seek(start)
     for where, line in _located_lines(path, file, span):
-        yield _tried(_text, where, line.rstrip(b"\r\n"))
+        yield tried(_text, where, line.rstrip(b"\r\n"))
 
 
 def _json_lines(
-    path: str, file: BinaryIO, field: str, span: Span | None
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
 ) -> Iterator[object]:
     for where, line in _located_lines(path, file, span):
         if line.strip():
-            yield _tried(_json_document, where, line, field)
+            yield tried(json_document, where, line, fields)
 
 
 def _located_lines(
@@ -158,8 +117,12 @@ def _located_lines(
         return
     start, stop = span
     if start:  # The line that holds the byte before belongs to an earlier part.
-        file.seek(start - 1)
-        start += len(file.readline()) - 1
+        start -= 1
+        file.seek(start)
+        rest = b" "
+        while rest and rest[-1:] != b"\n" and start < stop:
+            rest = file.readline(_SKIPPED)
+            start += len(rest)
     while start < stop and (line := file.readline()):
         yield f"{path}: line at byte {start}", line
         start += len(line)
@@ -171,6 +134,8 @@ def parquet_table(path: str, file: BinaryIO) -> Any:
     source = as_seekable(file)
     try:
         return parquet.ParquetFile(source, page_checksum_verification=True)
+    except BucketError:
+        raise
     except Exception as error:  # pyarrow raises exceptions of many types
         raise _not_parquet(path, error) from error
 
@@ -182,67 +147,50 @@ def _not_parquet(path: str, error: Exception) -> InputError:
 
 
 def _parquet_rows(
-    path: str, file: BinaryIO, field: str, span: Span | None
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
 ) -> Iterator[object]:
     table = parquet_table(path, file)
     try:
         names = list(table.schema_arrow.names)
     except Exception as error:  # pyarrow raises exceptions of many types
         raise _not_parquet(path, error) from error
-    _check_column(path, names, field)
+    check_columns(path, names, fields)
     groups = range(*span) if span else range(table.metadata.num_row_groups)
     first, stop = (
         sum(table.metadata.row_group(each).num_rows for each in range(end))
         for end in (groups.start, groups.stop)
     )
     row = first
-    for column in _columns(path, table, field, groups, (first, stop)):
-        for value in column:
-            yield _tried(column_document, path, row, value)
-            row += 1
-
-
-def _check_column(path: str, names: Sequence[str], field: str) -> None:
-    number = names.count(field)
-    if number != 1:
-        problem = _lacks("column", field, names)
-        if number:
-            problem = f"has {number} columns {field!r}"
-        raise InputError(
-            f"{path}: {problem}; pass the column of the documents as --field"
-        )
+    for batch in _batches(path, table, fields, groups, (first, stop)):
+        yield from batch_documents(path, batch, fields, row)
+        row += batch.num_rows
 
 
 def _arrow_rows(
-    path: str, file: BinaryIO, field: str, span: Span | None
+    path: str, file: BinaryIO, fields: Fields, span: Span | None
 ) -> Iterator[object]:
     row = 0
     for number, batch in enumerate(record_batches(path, file)):
         if span is None or span[0] <= number < span[1]:
-            _check_column(path, batch.schema.names, field)
-            for at, value in enumerate(batch.column(field), row):
-                yield _tried(column_document, path, at, value)
+            check_columns(path, batch.schema.names, fields)
+            yield from batch_documents(path, batch, fields, row)
         row += batch.num_rows
 
 
-def _token_file(
-    path: str, file: BinaryIO, _field: str, span: Span | None
-) -> Iterator[object]:
-    return token_documents(path, file, span)
-
-
-def _columns(
-    path: str, table: Any, field: str, groups: range, rows: Span
+def _batches(
+    path: str, table: Any, fields: Fields, groups: range, rows: Span
 ) -> Iterator[Any]:
-    """Yield the values of a Parquet column in some row groups, in batches."""
+    """Yield the columns of documents in some row groups of Parquet, in batches."""
     row, stop = rows
-    batches = table.iter_batches(
-        columns=[field], batch_size=1024, row_groups=list(groups)
-    )
     try:
-        for batch in batches:
-            yield batch.column(0)
-            row += batch.num_rows
+        for group in groups:  # One iterator of all groups would keep their pages.
+            for batch in table.iter_batches(
+                columns=[*fields.names], batch_size=256, row_groups=[group]
+            ):
+                yield batch
+                row += batch.num_rows
+    except BucketError:
+        raise
     except Exception as error:  # pyarrow raises exceptions of many types
         raise InputError(
             f"{path}: damaged at or after row {row} ({reason(error)}); copy the file "
@@ -253,34 +201,6 @@ def _columns(
             f"{path}: has {row} rows, but its footer declares {stop}; copy the file "
             "again or make it again"
         )
-
-
-def column_document(path: str, row: int, value: Any) -> object:
-    """Return a text, or a list of tokens as an array."""
-    items: Any = getattr(value, "values", None)
-    what = "a null"
-    if hasattr(items, "to_numpy"):
-        if not items.null_count:
-            array = items.to_numpy(zero_copy_only=False)
-            if array.dtype.kind in "biuf":
-                return array
-            what = str(value.type)
-        else:
-            what = f"a list with {items.null_count} null"
-    elif value.is_valid:
-        try:
-            text = value.as_py()
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"{path}: row {row} is not UTF-8 text ({error.reason} at byte "
-                f"{error.start}); convert it first"
-            ) from error
-        if isinstance(text, str):
-            return text
-        what = str(value.type)
-    raise InputError(
-        f"{path}: row {row} holds {what}; a document is a text or a list of tokens"
-    )
 
 
 def _check_no_shard(path: str, head: bytes, foot: bytes, num_bytes: int) -> None:
@@ -307,34 +227,8 @@ def _text(where: str, data: bytes) -> str:
         ) from error
 
 
-def _json_document(where: str, line: bytes, field: str) -> object:
-    try:
-        value: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON ({error}); correct the line") from error
-    if isinstance(value, dict):
-        table = cast("dict[str, Any]", value)
-        if field not in table:
-            raise InputError(
-                f"{where}: {_lacks('field', field, sorted(table))}; pass the field of "
-                "the text as --field"
-            )
-        value = table[field]
-    if not isinstance(value, (str, list)):
-        raise InputError(
-            f"{where}: {type(value).__name__} found; a document is a text or a list "
-            "of tokens"
-        )
-    return cast("object", value)
-
-
-def _lacks(kind: str, name: str, names: Sequence[str]) -> str:
-    others = f"only {', '.join(names)}" if names else f"nor any other {kind}"
-    return f"has no {kind} {name!r}, {others}"
-
-
 def _array_rows(
-    path: str, file: BinaryIO, _field: str, _span: Span | None
+    path: str, file: BinaryIO, _fields: Fields, _span: Span | None
 ) -> Iterator[object]:
     shape, is_fortran, dtype = _npy_header(path, file)
     if dtype.kind not in "biuf":
@@ -356,7 +250,8 @@ def _array_rows(
     yield from (array,) if array.ndim == 1 else array
 
 
-def _old_items(path: str, data: bytes, dtype: str | None) -> Tokens:
+def old_items(path: str, data: bytes, dtype: str | None) -> Tokens:
+    """Return the items of a shard of the first Roxxel; `dtype` if it records none."""
     is_typed = data[-8:] != b"ROXXEL01"
     try:
         items, _ = parse_roxxel02(path, memoryview(data), None if is_typed else dtype)
@@ -375,6 +270,8 @@ def _npy_header(
         read = _HEADERS.get(version)
         if read is not None:
             return read(file)
+    except BucketError:
+        raise
     except Exception as error:  # numpy's parser raises exceptions of many types
         raise InputError(
             f"{path}: not a .npy file ({reason(error)}); check the path"
@@ -411,6 +308,7 @@ def _npy_data(
 
 
 _PIECE = 1 << 24
+_SKIPPED = 1 << 20
 _END_SIZE = 32
 _HEADERS: dict[
     tuple[int, int],
@@ -419,13 +317,20 @@ _HEADERS: dict[
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
-_READERS: dict[str, Callable[[str, BinaryIO, str, Span | None], Iterator[object]]] = {
+_READERS: dict[
+    str, Callable[[str, BinaryIO, Fields, Span | None], Iterator[object]]
+] = {
     "text": _whole_text,
     "lines": _lines,
     "jsonl": _json_lines,
     "npy": _array_rows,
     "parquet": _parquet_rows,
     "arrow": _arrow_rows,
-    "ds": _token_file,
 }
-FORMATS = (*_READERS, "roxxel02")
+READ_BY_PARTS = {"parquet", "arrow", "ds"}
+"""Formats of which a reader reads only parts, in long reads of its own."""
+
+WITH_FIELDS = {"jsonl", "parquet", "arrow"}
+"""Formats whose documents have fields."""
+
+FORMATS = (*_READERS, "ds", "roxxel02")

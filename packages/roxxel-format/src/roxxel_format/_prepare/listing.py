@@ -1,4 +1,4 @@
-"""Find the input files that paths, patterns and folders mean."""
+"""Find the input files that paths, patterns, folders and URLs mean."""
 
 from __future__ import annotations
 
@@ -7,28 +7,57 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roxxel_format._prepare.object_listing import found_objects
 from roxxel_format._prepare.tables import files_of_dataset, without_side_files
 from roxxel_format._store.corpus_name import visible
+from roxxel_format._store.urls import ObjectVersion, is_url
+from roxxel_format._write.input_record import Inputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def expanded(paths: Sequence[str]) -> list[str]:
-    """Return the files of paths, patterns and folders, in natural order for each.
+def find_inputs(
+    paths: Sequence[str], form: str | None = None, field: str = "text"
+) -> Inputs:
+    """Return the files of paths, patterns, folders and URLs, in natural order for each.
 
     A folder means its visible files, and those of the folders in it. A folder that
     `datasets` saved means its Arrow files. The files beside a `.ds` file, such as its
     index, are left out.
+
+    Args:
+        paths: Files, folders or patterns; `-` is the standard input.
+        form: Format of the files; see `documents_in`.
+        field: Field of the documents; see `documents_in`.
+
+    Raises:
+        BucketError: A bucket cannot be listed.
+        FileNotFoundError: A path or a pattern means no file.
+        InputError: A folder that `datasets` saved cannot be read.
+        ValueError: A URL is not valid, or a pattern is not in a bucket.
     """
     found: list[str] = []
+    objects: dict[str, ObjectVersion] = {}
     for path in paths:
-        dataset = None
-        if path != "-" and Path(path).is_dir():
-            dataset = files_of_dataset(Path(path))
-        if dataset is not None:
-            files, what = dataset, f"{path}: the dataset has no rows"
-        elif path != "-" and Path(path).is_dir():
+        if is_url(path):
+            listed = found_objects(path)
+            objects |= listed
+            found += listed
+        else:
+            found += _found_files(path)
+    files = without_side_files(found)
+    objects = {path: objects[path] for path in files if path in objects}
+    return Inputs(tuple(files), form, field, objects)
+
+
+def _found_files(path: str) -> list[str]:
+    if path != "-" and Path(path).is_dir():
+        names = files_of_dataset(path, lambda name: _content(Path(path, name)))
+        if names is not None:
+            files = [str(Path(path, name)) for name in names]
+            what = f"{path}: the dataset has no rows"
+        else:
             inside = visible(each for each in Path(path).rglob("*") if each.is_file())
             is_hidden = [
                 any(part[0] == "." for part in Path(each).relative_to(path).parts)
@@ -36,14 +65,17 @@ def expanded(paths: Sequence[str]) -> list[str]:
             ]
             files = [a for a, b in zip(inside, is_hidden, strict=True) if not b]
             what = f"{path}: the folder holds no file"
-        elif glob.has_magic(path) and not os.path.lexists(path):
-            base = Path(Path(path).anchor)
-            matching = base.glob(str(Path(path).relative_to(base)))
-            files = visible(each for each in matching if each.is_file())
-            what = f"{path}: no file matches the pattern"
-        else:
-            files, what = [path], ""
-        if not files:
-            raise FileNotFoundError(f"{what}; check the path")
-        found += files
-    return without_side_files(found)
+    elif glob.has_magic(path) and not os.path.lexists(path):
+        base = Path(Path(path).anchor)
+        matching = base.glob(str(Path(path).relative_to(base)))
+        files = visible(each for each in matching if each.is_file())
+        what = f"{path}: no file matches the pattern"
+    else:
+        return [path]
+    if not files:
+        raise FileNotFoundError(f"{what}; check the path")
+    return files
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.is_file() else None

@@ -13,6 +13,7 @@ from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.inputs import is_old_shard, is_present_shard
 from roxxel_format._read.foreign_files import is_untyped
 from roxxel_format._spec.dtypes import stored_dtype, stored_name
+from roxxel_format._store.urls import is_url
 from roxxel_format._write.intake import load_intake
 from roxxel_format._write.options import Separator
 from roxxel_format.errors import ShardError
@@ -89,11 +90,12 @@ def _opened_old_shards(
         ValueError: The separator is not a token, or not the bytes of whole tokens.
     """
     for path in paths:
-        if path == "-" or path.endswith((".gz", ".zst")):
+        if path == "-" or is_url(path) or path.endswith((".gz", ".zst")):
             what = "the standard input" if path == "-" else "compressed"
+            what = "in a bucket" if is_url(path) else what
             raise InputError(
-                f"{path}: is {what}, but only shards in uncompressed files can be cut "
-                "into documents; pass uncompressed files, or --separator none"
+                f"{path}: is {what}, but only shards in uncompressed files on a disk "
+                "can be cut into documents; pass such files, or --separator none"
             )
     try:
         is_needed = all(map(is_untyped, paths))

@@ -10,10 +10,10 @@ creates the record after the shards, so a unit with a record is done.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel_format._spec.tables import ShardTable, as_table
+from roxxel_format._spec.tables import ColumnTable, ShardTable, as_table, sizes_of
 from roxxel_format.errors import ManifestError
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ class UnitRecord:
         number: Number of the unit.
         shards: The shards of the unit; none if its inputs hold no documents.
         input_bytes: Size of the inputs.
+        columns: The columns of the shards, by name.
         bad: The errors of skipped documents and inputs, the first 100.
         num_bad: Number of skipped documents and inputs.
         seconds: Time that the unit took; 0 if it was done before.
@@ -140,6 +141,7 @@ class UnitRecord:
     number: int
     shards: ShardTable
     input_bytes: int
+    columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
     bad: Sequence[str] = ()
     num_bad: int = 0
     seconds: float = 0.0
@@ -152,11 +154,11 @@ class UnitRecord:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The size of each shard by name."""
-        return dict(zip(self.shards.names, self.shards.num_bytes, strict=True))
+        """The size of each shard and of each file of a column, by name."""
+        return sizes_of(self.shards, self.columns)
 
     def is_whole(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether all shards are among files with these sizes."""
+        """Return whether all files are among files with these sizes."""
         return all(sizes.get(name) == size for name, size in self.sizes.items())
 
 
@@ -167,6 +169,8 @@ def parse_record(number: int, data: bytes | None) -> UnitRecord | None:
     try:
         table = cast("dict[str, Any]", json.loads(data))
         table["shards"] = ShardTable(**table["shards"])
+        columns = cast("dict[str, Any]", table["columns"])
+        table["columns"] = {name: ColumnTable(**each) for name, each in columns.items()}
         return UnitRecord(number, **table)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
-from roxxel_format._prepare.input_file import InputError, as_seekable, library, reason
+from roxxel_format._prepare.input_file import (
+    InputError,
+    as_seekable,
+    library,
+    reason,
+)
+from roxxel_format.errors import BucketError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -27,6 +33,10 @@ _ITEM_SIZES = (2, 4)
 _RUN_BYTES = 1 << 24
 _SIDE_FILES = (".index", ".metadata", ".loss")
 _ARROW_FILE = b"ARROW1"
+_CONTINUATION = 0xFFFFFFFF
+# Numbers of fields of a message, and the type of a record batch.
+_HEADER_TYPE, _BODY_LENGTH = 1, 3
+_RECORD_BATCH = 3
 _ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
@@ -37,40 +47,46 @@ def without_side_files(paths: list[str]) -> list[str]:
     return [path for path in paths if path not in side]
 
 
-def files_of_dataset(folder: Path) -> list[str] | None:
-    """Return the Arrow files of a folder that `datasets` saved; None for others.
+def files_of_dataset(
+    folder: str, read: Callable[[str], bytes | None]
+) -> list[str] | None:
+    """Return the names of Arrow files in a folder that `datasets` saved.
+
+    Returns None for other folders. `read` returns the content of a file in the folder;
+    None if there is no such file.
 
     Raises:
         InputError: The folder holds several splits, or its list of files is damaged.
     """
-    if (folder / "dataset_dict.json").is_file():
+    if read("dataset_dict.json") is not None:
         raise InputError(
             f"{folder}: holds the splits of a DatasetDict; pass the folder of one "
             "split, or of several"
         )
-    state = folder / "state.json"
-    if not state.is_file() or not (folder / "dataset_info.json").is_file():
+    state = read("state.json")
+    if state is None or read("dataset_info.json") is None:
         return None
     try:
-        table = json.loads(state.read_bytes())
+        table = json.loads(state)
         names = [str(each["filename"]) for each in table["_data_files"]]
         mapped = table.get("_indices_data_files")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"{state}: does not list the files of a dataset ({reason(error)}); save "
-            "the dataset again"
+            f"{folder}/state.json: does not list the files of a dataset "
+            f"({reason(error)}); save the dataset again"
         ) from error
     if mapped:
         raise InputError(
             f"{folder}: its rows are chosen by a file of indices; call "
             "flatten_indices() on the dataset and save it again"
         )
-    return [str(folder / name) for name in names]
+    return names
 
 
-def token_documents(path: str, file: BinaryIO, span: Span | None) -> Iterator[object]:
+def token_documents(
+    path: str, file: BinaryIO, ends: npt.NDArray[np.int64], span: Span | None
+) -> Iterator[object]:
     """Yield the documents of a `.ds` file: `[start, stop)` of them with a span."""
-    ends = token_ends(path)
     file = as_seekable(file)
     num_bytes = file.seek(0, os.SEEK_END)
     num_tokens = int(ends[-1]) if ends.size else 0
@@ -97,17 +113,8 @@ def token_documents(path: str, file: BinaryIO, span: Span | None) -> Iterator[ob
         first, start = until, stop
 
 
-def token_ends(path: str) -> npt.NDArray[np.int64]:
-    """Return the end of each document of a `.ds` file, from its index."""
-    index = Path(path + ".index")
-    try:
-        data = index.read_bytes()
-    except FileNotFoundError as error:
-        raise InputError(
-            f"{path}: has no {index.name} beside it, which says where documents end; "
-            "copy it too, or rename the file to .bin and read it with "
-            "roxxel_format.foreign.FlatTokens"
-        ) from error
+def token_ends(index: str, data: bytes) -> npt.NDArray[np.int64]:
+    """Return the end of each document of a `.ds` file, from the bytes of its index."""
     ends = np.frombuffer(data[: len(data) // 8 * 8], "<i8")
     is_rising = bool((np.diff(ends, prepend=0) >= 0).all())
     if len(data) % 8 or not is_rising:
@@ -118,9 +125,10 @@ def token_ends(path: str) -> npt.NDArray[np.int64]:
     return ends
 
 
-def divided_tokens(path: str, num_bytes: int, least: int) -> list[Span]:
+def divided_tokens(
+    ends: npt.NDArray[np.int64], num_bytes: int, least: int
+) -> list[Span]:
     """Divide a `.ds` file into ranges of documents of about `least` bytes."""
-    ends = token_ends(path)
     count = num_bytes // max(1, least)
     if count < 2 or not ends.size:
         return []
@@ -149,7 +157,7 @@ def record_batches(path: str, file: BinaryIO) -> Iterator[Any]:
             yield from map(reader.get_batch, range(reader.num_record_batches))
         else:
             yield from arrow.ipc.open_stream(source)
-    except (GeneratorExit, InputError):
+    except (GeneratorExit, InputError, BucketError):
         raise
     except Exception as error:  # pyarrow raises exceptions of many types
         raise InputError(
@@ -159,14 +167,68 @@ def record_batches(path: str, file: BinaryIO) -> Iterator[Any]:
 
 
 def divided_batches(path: str, file: BinaryIO, least: int) -> list[Span]:
-    """Divide an Arrow file into ranges of record batches of at least `least` bytes."""
+    """Divide an Arrow file into ranges of record batches of at least `least` bytes.
+
+    Reads the metadata of each batch, and not its values.
+    """
     spans: list[Span] = []
     start = size = stop = 0
-    for stop, batch in enumerate(record_batches(path, file), 1):
-        size += batch.nbytes
+    for stop, num_bytes in enumerate(_batch_sizes(path, file), 1):
+        size += num_bytes
         if size >= least:
             spans.append((start, stop))
             start, size = stop, 0
     if size:
         spans.append((start, stop))
     return spans if len(spans) > 1 else []
+
+
+def _batch_sizes(path: str, file: BinaryIO) -> Iterator[int]:
+    """Yield the size of each record batch of an Arrow file or stream.
+
+    A file holds a stream after its first 8 bytes.
+    """
+    file = as_seekable(file)
+    at = 8 if file.read(len(_ARROW_FILE)) == _ARROW_FILE else 0
+    try:
+        while True:
+            file.seek(at)
+            mark, length = struct.unpack("<Ii", file.read(8))
+            at += 8
+            if mark != _CONTINUATION:  # Files of 2019 and earlier lack this mark.
+                length = mark
+                at = file.seek(at - 4)
+            if length == 0:
+                return
+            is_batch, num_bytes = _parsed_message(file.read(length))
+            at += length + num_bytes
+            if is_batch:
+                yield length + num_bytes
+    except struct.error as error:
+        raise InputError(
+            f"{path}: not an Arrow file, or a damaged one (no message at byte {at}); "
+            "copy it again or make it again"
+        ) from error
+
+
+def _parsed_message(metadata: bytes) -> tuple[bool, int]:
+    """Return whether a message is a record batch, and the size of its body.
+
+    `metadata` is the flatbuffer `Message` of Arrow's specification.
+    """
+    (table,) = struct.unpack_from("<I", metadata)
+    fields = table - struct.unpack_from("<i", metadata, table)[0]
+    (fields_bytes,) = struct.unpack_from("<H", metadata, fields)
+
+    def field(form: str, number: int) -> int:
+        """Return a number; fields that have their default, 0, may be left out."""
+        entry = 4 + 2 * number
+        if entry >= fields_bytes:
+            return 0
+        (offset,) = struct.unpack_from("<H", metadata, fields + entry)
+        return struct.unpack_from(form, metadata, table + offset)[0] if offset else 0
+
+    num_bytes = field("<q", _BODY_LENGTH)
+    if num_bytes < 0:
+        raise struct.error
+    return field("<B", _HEADER_TYPE) == _RECORD_BATCH, num_bytes

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from roxxel_format._store.urls import ObjectVersion
 
 Span: TypeAlias = tuple[int, int]
 """A part of a file, `[start, stop)`: bytes, row groups of Parquet, record batches of
@@ -12,10 +15,14 @@ Arrow, or documents of `.ds`."""
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file, or with `span` a part of the file; see `documents_in`."""
+    """A file, or with `span` a part of the file; see `documents_in`.
+
+    `version` is the version of an object in a bucket.
+    """
 
     path: str
     span: Span | None = None
+    version: ObjectVersion | None = None
 
 
 @dataclass(frozen=True, slots=True)

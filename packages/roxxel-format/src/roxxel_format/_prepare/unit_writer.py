@@ -16,6 +16,7 @@ from roxxel_format._prepare.documents import Documents
 from roxxel_format._prepare.plan import UnitRecord, parse_record
 from roxxel_format._spec.tables import ShardTable
 from roxxel_format._write.intake import Intake, load_tokenizer
+from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.place import place_of
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
 
@@ -41,7 +42,6 @@ class UnitWriter:
         kind: The kind of the corpus's documents.
         tokenizer_identity: Identity of the tokenizer that every process must load.
         form: Format of the inputs; see `documents_in`.
-        field: Field of the documents; see `documents_in`.
         old_dtype: Item type of shards of the first Roxxel that do not record one.
     """
 
@@ -55,7 +55,6 @@ class UnitWriter:
         kind: str | None,
         tokenizer_identity: str | None,
         form: str | None,
-        field: str,
         old_dtype: str | None,
     ) -> None:
         self._target = target
@@ -65,7 +64,6 @@ class UnitWriter:
         self._kind = kind
         self._tokenizer_identity = tokenizer_identity
         self._form = form
-        self._field = field
         self._old_dtype = old_dtype
         self._tokenizer: Tokenizer | None = None
 
@@ -90,12 +88,14 @@ class UnitWriter:
                 return folder.path / shard.name, None
 
             skipped: dict[str, object] = {}
+            columns = NewColumns(self._options.fields, name, folder.publish)
             series = ShardSeries(
                 name.pattern,
                 new_path,
                 self._options,
                 self._intake(),
                 {},
+                columns=columns,
                 last_metadata=skipped,
                 on_closed=folder.publish,
             )
@@ -103,7 +103,7 @@ class UnitWriter:
             documents = Documents(
                 unit.parts,
                 self._form,
-                self._field,
+                self._options.fields,
                 old_dtype=self._old_dtype,
                 side=self._options.side,
                 shuffle=None if seed is None else f"{seed} {number}",
@@ -121,7 +121,13 @@ class UnitWriter:
                 raise
         elapsed = time.perf_counter() - started
         record = UnitRecord(
-            number, shards, unit.num_bytes, documents.bad, documents.num_bad, elapsed
+            number,
+            shards,
+            unit.num_bytes,
+            columns.tables if len(shards) else {},
+            documents.bad,
+            documents.num_bad,
+            elapsed,
         )
         data, path = record.pack(), name.unit_record(self._job, number)
         if not place.create(path.name, data) and place.read(path.name) != data:

@@ -6,11 +6,12 @@ sizes alone determine the units, so every process computes the same units.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from roxxel_format._prepare.input_file import opened
 from roxxel_format._prepare.inputs import format_of, parquet_table
+from roxxel_format._prepare.opening import ends_beside, opened
 from roxxel_format._prepare.tables import divided_batches, divided_tokens
 from roxxel_format._prepare.unit import Part, Unit
 
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from roxxel_format._prepare.unit import Span
+    from roxxel_format._store.urls import ObjectVersion
     from roxxel_format._write.input_record import Inputs
 
 UNIT_BYTES = 1 << 26
 """Least size of a unit, unless the caller chooses."""
+
+# Objects whose footers or indexes are read at a time.
+_MOST_THREADS = 32
 
 _MAX_UNITS = 1 << 14
 """Limit of the number of units, so that the manifest of a large corpus opens fast."""
@@ -37,10 +42,11 @@ def units_of(inputs: Inputs, unit_bytes: int = UNIT_BYTES) -> list[Unit]:
 def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
     waiting: list[Part] = []
     size = 0
-    for path, num_bytes in zip(inputs.paths, sizes, strict=True):
-        spans = _divided(path, inputs.form, num_bytes, least)
+    every_spans = _divided_all(inputs, sizes, least)
+    for path, num_bytes, spans in zip(inputs.paths, sizes, every_spans, strict=True):
+        version = inputs.objects.get(path)
         if not spans:
-            waiting.append(Part(path))
+            waiting.append(Part(path, None, version))
             size += num_bytes
         if waiting and (spans or size >= least):
             yield Unit(tuple(waiting), size)
@@ -48,12 +54,32 @@ def _units(inputs: Inputs, sizes: list[int], least: int) -> Iterator[Unit]:
         for number, span in enumerate(spans, 1):
             share = num_bytes * number // len(spans)
             before = num_bytes * (number - 1) // len(spans)
-            yield Unit((Part(path, span),), share - before)
+            yield Unit((Part(path, span, version),), share - before)
     if waiting:
         yield Unit(tuple(waiting), size)
 
 
-def _divided(path: str, form: str | None, num_bytes: int, least: int) -> list[Span]:
+def _divided_all(inputs: Inputs, sizes: list[int], least: int) -> Iterator[list[Span]]:
+    """Divide every file; reads the footers and indexes of many objects at a time."""
+
+    def divided(path: str, num_bytes: int) -> list[Span]:
+        version = inputs.objects.get(path)
+        return _divided(path, inputs.form, num_bytes, least, version)
+
+    if not inputs.objects:
+        yield from map(divided, inputs.paths, sizes)
+        return
+    with ThreadPoolExecutor(_MOST_THREADS, "roxxel-plan") as pool:
+        yield from pool.map(divided, inputs.paths, sizes)
+
+
+def _divided(
+    path: str,
+    form: str | None,
+    num_bytes: int,
+    least: int,
+    version: ObjectVersion | None,
+) -> list[Span]:
     """Divide a file into parts of about `least` bytes; return [] for one part.
 
     `num_bytes` is the size of the file. Only lines and JSON lines that are not
@@ -63,11 +89,11 @@ def _divided(path: str, form: str | None, num_bytes: int, least: int) -> list[Sp
     if count < 2 or path.endswith((".gz", ".zst")):
         return []
     if form == "parquet":
-        return _divided_rows(path, least)
+        return _divided_rows(path, least, version)
     if form == "ds":
-        return divided_tokens(path, num_bytes, least)
+        return divided_tokens(ends_beside(path), num_bytes, least)
     if form == "arrow":
-        with opened(path) as file:
+        with opened(path, version, ahead_to=0) as file:
             return divided_batches(path, file, least)
     if form not in ("lines", "jsonl"):
         return []
@@ -75,8 +101,8 @@ def _divided(path: str, form: str | None, num_bytes: int, least: int) -> list[Sp
     return list(pairwise(ends))
 
 
-def _divided_rows(path: str, least: int) -> list[Span]:
-    with opened(path) as file:
+def _divided_rows(path: str, least: int, version: ObjectVersion | None) -> list[Span]:
+    with opened(path, version, ahead_to=0) as file:
         metadata = parquet_table(path, file).metadata
     spans: list[Span] = []
     start = size = 0

@@ -44,6 +44,12 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
+class ChangedFileError(ShardError):
+    """A mapped file changed while it was open; `path` is its path."""
+
+    path = ""
+
+
 class MappedFile:
     """A read-only map of a file, and a descriptor to check the size of the file.
 
@@ -73,10 +79,12 @@ class MappedFile:
 
     def changed(self) -> ShardError:
         """Return the error for a file that changed while it was open."""
-        return ShardError(
+        error = ChangedFileError(
             f"{self.path}: the file was changed after it was opened; restore it, and "
             "open the corpus again"
         )
+        error.path = self.path
+        return error
 
     def array(
         self, dtype: np.dtype[Any], count: int, byte_offset: int

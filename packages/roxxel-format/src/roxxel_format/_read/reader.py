@@ -25,7 +25,7 @@ from roxxel_format._read.line import (
     parse_windows,
     result_dtype,
 )
-from roxxel_format._read.maps import with_room
+from roxxel_format._read.maps import ChangedFileError, with_room
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.views import span_rows
@@ -120,8 +120,6 @@ class LazyReader:
                 self.opened = None
 
     def _check_cache(self) -> None:
-        if self.cache_bytes is not None and self.cache_bytes < 1:
-            raise ValueError(f"cache_bytes must be at least 1, got {self.cache_bytes}")
         if self.cache is None:
             if self.cache_bytes is not None:
                 raise ValueError("cache_bytes is given without cache; pass a folder")
@@ -207,6 +205,18 @@ class CorpusReader:
         check_range(start, stop, len(self._line))
         return self._without_damaged_copies(lambda: self._line.range(start, stop))
 
+    def damaged_tokens(self, error: ChecksumError) -> tuple[int, int] | None:
+        """Return the tokens of a damaged block; see `Roxxel.damaged_tokens`."""
+        contents = self.contents
+        if error.section != "tokens" or error.block is None:
+            return None
+        if error.path not in contents.paths:
+            return None
+        number = contents.paths.index(error.path)
+        start, stop = self._line.file(number).layout.tokens_of_block(error.block)
+        first = contents.bounds[number]
+        return first + start, first + stop
+
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return start, stop and separator length; see `Roxxel.document_range`."""
         if document < 0:
@@ -279,7 +289,7 @@ class CorpusReader:
                 self._line.evict(number)
             try:
                 return read()
-            except ChecksumError as error:
+            except (ChangedFileError, ChecksumError) as error:
                 if not files.discard(error.path):
                     raise
         return read()
@@ -316,7 +326,7 @@ class CorpusReader:
 
     def metadata(self, number: int) -> dict[str, Any]:
         """Return the metadata of a shard."""
-        return self._line.file(number).metadata()
+        return self._without_damaged_copies(lambda: self._line.file(number).metadata())
 
     @cached_property
     def tokenizer(self) -> str | None:

@@ -119,6 +119,15 @@ class ColumnTable:
     def __len__(self) -> int:
         return len(self.names)
 
+    def __add__(self, other: ColumnTable) -> ColumnTable:
+        """Return this column, followed by the same column of more shards."""
+        return replace(
+            self,
+            names=[*self.names, *other.names],
+            num_bytes=[*self.num_bytes, *other.num_bytes],
+            digests=[*self.digests, *other.digests],
+        )
+
     def first(self, num_shards: int) -> ColumnTable:
         """Return the part of this column in the first `num_shards` shards."""
         return replace(
@@ -130,12 +139,17 @@ class ColumnTable:
 
     def followed_by(self, num_shards: int) -> ColumnTable:
         """Return this column with `num_shards` more shards that lack the column."""
-        return replace(
-            self,
-            names=[*self.names, *[None] * num_shards],
-            num_bytes=[*self.num_bytes, *[0] * num_shards],
-            digests=[*self.digests, *[""] * num_shards],
-        )
+        missing = [None] * num_shards, [0] * num_shards, [""] * num_shards
+        return self + ColumnTable(self.per, self.dtype, *missing)
+
+
+def sizes_of(shards: ShardTable, columns: Mapping[str, ColumnTable]) -> dict[str, int]:
+    """Return the size of each shard and of each file of a column, by name."""
+    sizes = dict(zip(shards.names, shards.num_bytes, strict=True))
+    for table in columns.values():
+        pairs = zip(table.names, table.num_bytes, strict=True)
+        sizes |= {name: size for name, size in pairs if name is not None}
+    return sizes
 
 
 def as_table(value: object) -> dict[str, Any]:

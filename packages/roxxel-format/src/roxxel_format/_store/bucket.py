@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from roxxel_format._store.urls import ObjectVersion
 from roxxel_format.errors import BucketError
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ _HTTP_REASONS = {
     "Connect": "no connection; check the network, the endpoint, and the bucket's name",
     "Interrupted": _ENDED,
     "Request": _ENDED,
+}
+_REFUSED = "access was refused; check the credentials and the region in the environment"
+_KINDS = {
+    "PermissionDeniedError": _REFUSED,
+    "UnauthenticatedError": _REFUSED,
+    "InvalidPathError": 'the name of an object has an empty part, "." or ".."; give '
+    "the object another name",
 }
 _first_process: int | None = None
 """The process that sent the first request; a fork of it must not send any."""
@@ -108,11 +116,37 @@ def read_object(
 
 
 class Listed(NamedTuple):
-    """An object of a listing: its URL, its size, and seconds since its last change."""
+    """An object of a listing, and seconds since its last change."""
 
     url: str
-    size: int
+    version: ObjectVersion
     age_s: float
+
+    @property
+    def size(self) -> int:
+        """Size in bytes."""
+        return self.version.size
+
+
+def object_version(url: str, timeout_s: float) -> ObjectVersion:
+    """Return the current version of an object; reads none of its bytes.
+
+    Raises:
+        FileNotFoundError: There is no such object.
+        BucketError: The store refused or did not answer in time.
+    """
+
+    def head(client: Any, store: ObjectStore, key: str) -> ObjectVersion | None:
+        try:
+            found = client.head(store, key)
+        except (FileNotFoundError, client.exceptions.NotFoundError):
+            return None
+        return ObjectVersion(found["size"], _tag_of(found))
+
+    version = _call(url, timeout_s, head)
+    if version is None:
+        raise FileNotFoundError(f"{url}: there is no such object; check the URL")
+    return version
 
 
 def write_object(url: str, source: Path | bytes, timeout_s: float) -> None:
@@ -176,23 +210,38 @@ def delete_object(url: str, timeout_s: float) -> None:
     _call(url, timeout_s, delete)
 
 
-def list_folder(url: str, timeout_s: float) -> list[Listed]:
-    """Return the objects whose URLs are `url`, a slash, and a name without a slash."""
+def list_folder(url: str, timeout_s: float, *, is_deep: bool = False) -> list[Listed]:
+    """Return the objects whose URLs are `url`, a slash, and a name without a slash.
+
+    If `is_deep`, the name may have slashes.
+    """
 
     def names(client: Any, store: ObjectStore, key: str) -> list[Listed]:
         now = datetime.now(UTC)
-        found = client.list_with_delimiter(store, key or None)["objects"]
+        if is_deep:
+            pages = client.list(store, key or None)
+            found = [each for page in pages for each in page]
+        else:
+            found = client.list_with_delimiter(store, key or None)["objects"]
         base = url.removesuffix(key).rstrip("/") + "/"
         return [
             Listed(
                 base + each["path"],
-                each["size"],
+                ObjectVersion(each["size"], _listed_tag(url, each)),
                 (now - each["last_modified"]).total_seconds(),
             )
             for each in found
         ]
 
     return _call(url, timeout_s, names)
+
+
+def _listed_tag(url: str, meta: Any) -> str:
+    """Return the tag of a listed object, in the form that an answer has."""
+    tag = _tag_of(meta)
+    # Azure quotes ETags in answers and not in listings.
+    is_bare = url.startswith("az://") and meta["e_tag"] and not tag.startswith('"')
+    return f'"{tag}"' if is_bare else tag
 
 
 def _call(
@@ -234,11 +283,8 @@ def _what(url: str, span: tuple[int, int] | None) -> str:
 def _reason(error: Exception) -> str:
     """Return why a request failed, from the class and status of the client's error."""
     kind = type(error).__name__
-    if kind in {"PermissionDeniedError", "UnauthenticatedError"}:
-        return (
-            "access was refused; check the credentials and the region in the "
-            "environment"
-        )
+    if kind in _KINDS:
+        return _KINDS[kind]
     text = str(error)
     if "NotPartial" in text:
         return "the server ignores byte ranges; copy the corpus to a disk instead"

@@ -6,28 +6,66 @@ downloader verifies a hidden draft, and then renames the draft.
 
 A process that downloads holds the lock of the folder. Every process that uses a corpus
 holds a shared lock on a lease, a file that names the shards of the corpus. To make
-room, a downloader removes copies that no held lease names.
+room, a downloader removes copies that no held lease names. Other files of the folder
+stay: a user may name a folder that holds files of their own.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from hashlib import blake2b
+from operator import index as as_index
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roxxel_format._store.flock import locked_alone, locked_shared
 from roxxel_format._store.local import drafted_name
+from roxxel_format._store.urls import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
 _SUFFIX = ".rox"
 _LEASE_SUFFIX = ".lease"
+_COPY = re.compile(r"[0-9a-f]{64}\.rox")
+_LEASE = re.compile(r"[0-9a-f]{32}\.lease")
 _FREE_SHARE = 0.05
 """Share of the disk that stays free if the user sets no limit."""
+
+
+def cache_size(num_bytes: int) -> int:
+    """Return the maximum size of a cache folder.
+
+    Raises:
+        TypeError: The size is not an integer.
+        ValueError: The size is less than 1.
+    """
+    try:
+        size = as_index(num_bytes)
+    except TypeError:
+        raise TypeError(
+            f"cache_bytes must be an integer, got {num_bytes!r}; 200 << 30 is 200 GiB"
+        ) from None
+    if size < 1:
+        raise ValueError(f"cache_bytes must be at least 1, got {size}")
+    return size
+
+
+def cache_path(folder: str | os.PathLike[str]) -> str:
+    """Return the absolute path of a cache folder.
+
+    Raises:
+        ValueError: The text is empty or a URL.
+    """
+    text = os.fspath(folder)
+    if not text or is_url(text):
+        raise ValueError(
+            f"cache is {text!r}; pass the path of a folder on a local disk"
+        )
+    return str(Path(text).absolute())
 
 
 class CacheFolder:
@@ -96,7 +134,7 @@ class CacheFolder:
         drafts are those of processes that were killed.
         """
         files = self._files()
-        for name in [each for each in files if drafted_name(each) is not None]:
+        for name in [each for each in files if _is_copy(drafted_name(each))]:
             (self.path / name).unlink(missing_ok=True)
             del files[name]
         used = sum(size for size, _ in files.values())
@@ -107,8 +145,7 @@ class CacheFolder:
                 unused = [
                     each
                     for each in sorted(files, key=lambda name: files[name][1])
-                    if each.endswith(_SUFFIX)
-                    and each.removesuffix(_SUFFIX) not in leased
+                    if _is_copy(each) and each.removesuffix(_SUFFIX) not in leased
                 ]
             if not unused:
                 return False
@@ -141,7 +178,7 @@ class CacheFolder:
         """Return the digests that held leases name; remove the other leases."""
         leased: set[str] = set()
         for name in names:
-            if not name.endswith(_LEASE_SUFFIX):
+            if not _LEASE.fullmatch(name):
                 continue
             path = self.path / name
             fd = locked_alone(path)
@@ -165,3 +202,7 @@ class CacheFolder:
                 "or leave cache out",
                 str(self.path),
             ) from error
+
+
+def _is_copy(name: str | None) -> bool:
+    return name is not None and _COPY.fullmatch(name) is not None

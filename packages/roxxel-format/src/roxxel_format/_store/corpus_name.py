@@ -89,8 +89,9 @@ class CorpusName:
         return self._beside(f"{job}_{unit:05d}.unit")
 
     def job_of(self, name: str) -> str | None:
-        """Return the job of a unit's shard or record; None for other names."""
-        match = _UNIT_SHARD.fullmatch(self._starred(name) or "")
+        """Return the job of a unit's shard, column or record; None for other names."""
+        starred = (self._starred(shard) or "" for shard in shards_of(name))
+        match = next(filter(None, map(_UNIT_SHARD.fullmatch, starred)), None)
         start = self._beside("").name
         if match is None and name.startswith(start):
             match = _UNIT_RECORD.fullmatch(name[len(start) :])
@@ -375,16 +376,21 @@ def matching_files(filepath: str) -> list[str]:
 
 
 def visible(paths: Iterable[Path]) -> list[str]:
-    """Return the visible paths, sorted; digits in names compare as numbers."""
+    """Return the visible paths in natural order."""
+    return in_natural_order(
+        str(path) for path in paths if not path.name.startswith(".")
+    )
+
+
+def in_natural_order(paths: Iterable[str]) -> list[str]:
+    """Return paths, sorted; digits in names compare as numbers."""
 
     def key(path: str) -> tuple[list[int | str], str]:
         # Every second part is a run of digits.
         parts = enumerate(_DIGITS.split(path))
         return [int(part) if index % 2 else part for index, part in parts], path
 
-    return sorted(
-        (str(path) for path in paths if not path.name.startswith(".")), key=key
-    )
+    return sorted(paths, key=key)
 
 
 def absolute(filepath: Filepath) -> str | tuple[str, ...]:

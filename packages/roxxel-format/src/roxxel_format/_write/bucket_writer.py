@@ -23,6 +23,7 @@ from roxxel_format._write.extension import (
     summary_of,
 )
 from roxxel_format._write.intake import load_intake
+from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.options import Separator
 from roxxel_format._write.place import Publication
 from roxxel_format._write.series import ShardSeries
@@ -80,12 +81,19 @@ def write_to_bucket(
             place, found, extension.extended, appends=extension.appends
         )
         uploads = _Uploads(place, Path(folder))
+        columns = NewColumns(options.fields, place.name, uploads.add)
         series = ShardSeries(
-            url, uploads.new_path, options, intake, {}, on_closed=uploads.add
+            url,
+            uploads.new_path,
+            options,
+            intake,
+            {},
+            columns=columns,
+            on_closed=uploads.add,
         )
         try:
             series.write_all(data)
-            publication.commit(series.table)
+            publication.commit(series.table, columns.tables)
         except BaseException:
             series.abort()
             # A put that failed may still take effect. Then `clean` deletes the shards
@@ -97,27 +105,29 @@ def write_to_bucket(
 
 
 class _Uploads:
-    """Uploads complete shards, and deletes them again if the write fails."""
+    """Uploads complete files, and deletes them again if the write fails."""
 
     def __init__(self, place: BucketPlace, folder: Path) -> None:
         self._place = place
         self._folder = folder
         self._job = secrets.token_hex(6)
+        self._num_shards = 0
         self._names: list[str] = []
 
     def new_path(self) -> tuple[Path, None]:
         """Return the path of the next shard in the temporary folder."""
-        name = self._place.name.unit_shard(self._job, len(self._names), 0).name
-        self._names.append(name)
+        name = self._place.name.unit_shard(self._job, self._num_shards, 0).name
+        self._num_shards += 1
         return self._folder / name, None
 
     def add(self, path: Path) -> None:
-        """Upload a shard, and delete the file."""
+        """Upload a shard or a file of a column, and delete the file."""
+        self._names.append(path.name)
         self._place.upload(path.name, path)
         path.unlink()
 
     def undo(self) -> None:
-        """Delete the uploaded shards, unless the corpus lists them."""
+        """Delete the uploaded files, unless the corpus lists them."""
         with contextlib.suppress(OSError, ValueError):
             committed = self._place.begin(replaces=False).manifest.file_names()
             self._place.discard(set(self._names) - committed)

@@ -36,6 +36,7 @@ from roxxel_format._write.extension import (
     summary_of,
 )
 from roxxel_format._write.intake import load_intake
+from roxxel_format._write.new_columns import NewColumns
 from roxxel_format._write.options import Separator
 from roxxel_format._write.series import ShardSeries
 from roxxel_format._write.target import name_to_write
@@ -187,7 +188,10 @@ class _Write:
         self._numbers: Iterator[int] | None = None
         self._began = False
         self._claimed: Path | None = None
-        self._series = ShardSeries(name.pattern, self._new_path, options, intake, {})
+        self._columns = NewColumns(options.fields, name)
+        self._series = ShardSeries(
+            name.pattern, self._new_path, options, intake, {}, columns=self._columns
+        )
 
     def run(self, data: Iterable[object]) -> tuple[ShardTable, float]:
         """Write and commit shards; return their table and the seconds of flushing."""
@@ -264,7 +268,9 @@ class _Write:
 
     def _commit(self, shards: ShardTable) -> None:
         while True:
-            manifest = self._extension.extended(self._found.manifest, shards)
+            manifest = self._extension.extended(
+                self._found.manifest, shards, self._columns.tables
+            )
             if commit(self._name, self._found, manifest):
                 break
             if self._exist != "append":
@@ -287,7 +293,8 @@ class _Write:
         with contextlib.suppress(OSError, ShardError):
             if self._claimed is not None:
                 self._claimed.unlink(missing_ok=True)
-            names = {path.name for path in self._series.paths}
+            paths = [*self._series.paths, *self._columns.paths]
+            names = {path.name for path in paths}
             committed = read_committed(self._name).manifest
             discard(self._name, names - committed.file_names())
             if self._began and {*leftovers(self._name)} <= {self._name.manifest}:

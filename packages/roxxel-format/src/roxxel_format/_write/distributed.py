@@ -12,10 +12,10 @@ from __future__ import annotations
 import secrets
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from roxxel_format._spec.tables import ShardTable
+from roxxel_format._spec.tables import ColumnTable, ShardTable, sizes_of
 from roxxel_format._store.local import claim, draft_path, drafted_name
 from roxxel_format._store.urls import is_url
 from roxxel_format._write.casting import DocumentError, DocumentTypeError
@@ -25,12 +25,13 @@ from roxxel_format._write.extension import (
     summary_of,
 )
 from roxxel_format._write.intake import Intake, load_intake, load_tokenizer
+from roxxel_format._write.new_columns import NewColumns, joined_columns
 from roxxel_format._write.place import Publication, place_of
 from roxxel_format._write.series import NoDocumentsError, ShardSeries
 from roxxel_format._write.target import name_to_write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from roxxel_format._store.corpus_name import CorpusName
@@ -42,13 +43,14 @@ _PER_TASK = 10**9
 
 @dataclass(frozen=True)
 class TaskShards:
-    """The complete shards of one task, with their item type and kind.
+    """The complete shards of one task, with their columns, item type and kind.
 
     A task without documents has no shards, and None for both.
     """
 
     task: int
     shards: ShardTable
+    columns: Mapping[str, ColumnTable] = field(default_factory=dict[str, ColumnTable])
     dtype: str | None = None
     kind: str | None = None
 
@@ -88,12 +90,14 @@ class Job:
             # While a task holds the lock of a place, `clean` does not remove shards.
             place = place_of(self.target, resources)
             folder = resources.enter_context(place.shards())
+            columns = NewColumns(options.fields, place.name, folder.publish)
             series = ShardSeries(
                 place.pattern,
                 lambda: self._new_path(place.name, folder.path, task),
                 options,
                 intake,
                 {},
+                columns=columns,
                 on_closed=folder.publish,
             )
             try:
@@ -108,7 +112,7 @@ class Job:
             except BaseException:
                 series.abort()
                 raise
-        return TaskShards(task, series.table, intake.dtype, intake.kind)
+        return TaskShards(task, series.table, columns.tables, intake.dtype, intake.kind)
 
     def _new_path(self, name: CorpusName, folder: Path, task: int) -> tuple[Path, Path]:
         """Create the draft of a new shard; return the shard's path and the draft."""
@@ -210,8 +214,9 @@ class DistributedWrite:
         self._check_agreement(done)
         self._intake.dtype, self._intake.kind = done[0].dtype, done[0].kind
         table = sum((each.shards for each in done[1:]), done[0].shards)
-        self._publication.commit(table)
-        self._discard_others(table)
+        columns = joined_columns(each.columns for each in done)
+        self._publication.commit(table, columns)
+        self._discard_others(set(sizes_of(table, columns)))
         self._resources.close()
         folder, dtype = self._place.folder, str(done[0].dtype)
         return summary_of(folder, table, dtype, self._started)
@@ -220,7 +225,7 @@ class DistributedWrite:
         """Delete the shards of this write, unless the corpus may list them."""
         with self._resources:
             if not self._publication.may_be_committed:
-                self._discard_others(ShardTable())
+                self._discard_others(set())
                 self._place.undo_begin()
 
     def _check_agreement(self, done: Sequence[TaskShards]) -> None:
@@ -238,9 +243,9 @@ class DistributedWrite:
                     f"{each.task} wrote {each.dtype}; pass dtype or vocab_size"
                 )
 
-    def _discard_others(self, shards: ShardTable) -> None:
-        """Delete the files of this write except for some shards."""
-        kept, name = set(shards.names), self._place.name
+    def _discard_others(self, kept: set[str]) -> None:
+        """Delete the files of this write except for some."""
+        name = self._place.name
         start = f"{name.prefix}{self.job.digest}_"
         self._place.discard(
             each

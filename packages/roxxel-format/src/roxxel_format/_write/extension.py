@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_format._spec.layout import check_block_size
 from roxxel_format._spec.manifest import Manifest, Version
+from roxxel_format._spec.tables import ColumnTable
 from roxxel_format._write.intake import separator_items
 from roxxel_format._write.options import WriteSummary, difference
 from roxxel_format._write.shard_writer import shard_size_bound
@@ -49,6 +50,12 @@ def check_arguments(
                 f"max_shard_bytes={limit} is too small for one document; use at "
                 f"least {least}"
             )
+    if name.manifest is None and options.fields.columns:
+        raise ValueError(
+            f"{name.single}: a corpus of one file has no columns, such as "
+            f"{next(iter(options.fields.columns))!r}; write the corpus to a pattern "
+            f'such as "{name.prefix}_*.rox", or to a folder'
+        )
     if name.manifest is None and options.may_make_several(exist):
         raise ValueError(
             f'{name.single}: is one file, but max_shard_bytes or exist="append" makes '
@@ -115,8 +122,13 @@ class Extension:
     appends: bool
     tokenizer: Mapping[str, Any] | None
 
-    def extended(self, manifest: Manifest, shards: ShardTable) -> Manifest:
-        """Return the manifest with the new shards."""
+    def extended(
+        self,
+        manifest: Manifest,
+        shards: ShardTable,
+        columns: Mapping[str, ColumnTable],
+    ) -> Manifest:
+        """Return the manifest with the new shards and their columns."""
         if self.appends:
             self.check_appendable(manifest)
         else:
@@ -142,10 +154,7 @@ class Extension:
         return replace(
             manifest,
             shards=everything,
-            columns={
-                name: column.followed_by(len(shards))
-                for name, column in manifest.columns.items()
-            },
+            columns=_extended(manifest, columns, len(shards)),
             versions=(*manifest.versions, version),
         )
 
@@ -173,6 +182,14 @@ class Extension:
                 f"{what}: was written with another tokenizer; append with the same "
                 "tokenizer, or write another corpus"
             )
+        for name, (per, dtype) in self.options.fields.columns.items():
+            old = manifest.columns.get(name)
+            if old is not None and (old.per, old.dtype) != (per, dtype):
+                raise ValueError(
+                    f"{what}: its column {name!r} holds {old.dtype} per {old.per}, so "
+                    f"{dtype} per {per} cannot be appended; replace that column with "
+                    "write_column, or write another corpus"
+                )
         separator = separator_items(self.options.separator, stored)
         if separator != tuple(manifest.separator):
             raise ValueError(
@@ -180,6 +197,21 @@ class Extension:
                 f"the new ones with {_ending(separator)}; append with the same "
                 "separator, or write another corpus"
             )
+
+
+def _extended(
+    manifest: Manifest, new: Mapping[str, ColumnTable], num_new: int
+) -> dict[str, ColumnTable]:
+    """Return the columns of a manifest and of new shards; either may lack some."""
+    num_old = len(manifest.shards)
+    columns = {
+        name: old + new[name] if name in new else old.followed_by(num_new)
+        for name, old in manifest.columns.items()
+    }
+    for name, table in new.items():
+        none = ColumnTable(table.per, table.dtype, (), (), ())
+        columns.setdefault(name, none.followed_by(num_old) + table)
+    return columns
 
 
 def _ending(separator: Sequence[int | float]) -> str:

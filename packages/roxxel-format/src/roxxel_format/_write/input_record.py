@@ -2,7 +2,8 @@
 
 A file is recorded by its name without the folder, its size, its modification time, and
 a digest of its first and last 4096 bytes. To keep a manifest small, consecutive files
-share a row of the record if there are more than 64 files.
+share a row of the record if there are more than 64 files. An object in a bucket has its
+tag in place of time and digest: its ETag, or else the time of its last change.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import os
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_format._store.urls import ObjectVersion, is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _MAX_NAMES = 100
 _MAX_ROWS = 64
@@ -27,9 +33,10 @@ class Inputs:
     """The input files of a write, recorded when this object is made.
 
     Attributes:
-        paths: The files in the order of the corpus; `-` is the standard input.
+        paths: The files or URLs in the order of the corpus; `-` is the standard input.
         form: A format of `_prepare.inputs`; None to infer it from each name.
         field: Key of the document in JSON objects, or name of the Parquet column.
+        objects: The version of each URL.
         recorded: The record for JSON: `format`, `field`, the `number` of files, and
             four lists with a row for each group of consecutive files: name of the first
             file, total size, latest modification time in nanoseconds, and digest.
@@ -40,12 +47,15 @@ class Inputs:
     paths: tuple[str, ...]
     form: str | None = None
     field: str = "text"
+    objects: Mapping[str, ObjectVersion] = dataclasses.field(
+        default_factory=dict[str, ObjectVersion], repr=False, compare=False
+    )
     recorded: dict[str, Any] = dataclasses.field(init=False)
     older: str = dataclasses.field(init=False)
     facts: list[list[Any]] = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        facts = [_facts_of(path) for path in self.paths]
+        facts = [_facts_of(path, self.objects) for path in self.paths]
         object.__setattr__(self, "facts", facts)
         step = _rows_step(len(facts))
         groups = [facts[at : at + step] for at in range(0, len(facts), step)]
@@ -61,7 +71,8 @@ class Inputs:
         """Name of an input that is not a regular file, such as a pipe, or None."""
         if "-" in self.paths:
             return "the standard input"
-        return next((path for path in self.paths if not Path(path).is_file()), None)
+        files = (path for path in self.paths if not is_url(path))
+        return next((path for path in files if not Path(path).is_file()), None)
 
     @property
     def source(self) -> list[str]:
@@ -115,7 +126,7 @@ class Inputs:
         if name != old_name:
             return f"{paths[0]} is given instead of {old_name}"
         if step > 1 and (size, sample) != (old_size, old_sample):
-            return f"{what} differs in name, size, or first or last 4096 bytes"
+            return f"{what} differs in name, size, or {_sampled(what)}"
         if step > 1:
             return f"{what} was modified since" if time != old_time else None
         new, old = (name, size, time, sample), (name, old_size, old_time, old_sample)
@@ -131,8 +142,12 @@ def _change(what: str, new: tuple[Any, ...], old: tuple[Any, ...]) -> str:
     if size != old_size:
         return f"{what} has {size} bytes, {old_size} recorded"
     if sample != old_sample:
-        return f"{what} differs in its first or last 4096 bytes"
+        return f"{what} differs in its {_sampled(what)}"
     return f"{what} was modified since"
+
+
+def _sampled(path: str) -> str:
+    return "ETag, so it was replaced" if is_url(path) else "first or last 4096 bytes"
 
 
 def _file_name(path: str) -> str:
@@ -145,10 +160,16 @@ def _rows_step(number: int) -> int:
     return max(1, -(-number // _MAX_ROWS))
 
 
-def _facts_of(path: str) -> list[Any]:
-    """Return name, size, time and digest of a file; for a stream, the name alone."""
+def _facts_of(path: str, objects: Mapping[str, ObjectVersion]) -> list[Any]:
+    """Return name, size, time and digest of a file; for a stream, the name alone.
+
+    An object has its tag in place of the digest, and the time 0.
+    """
     if path == "-":
         return [path, 0, 0, ""]
+    if is_url(path):
+        size, tag = objects[path]
+        return [_file_name(path), size, 0, tag]
     status = Path(path).stat()
     if Path(path).is_dir():
         raise IsADirectoryError(f"{path}: is a folder; name the files in it")

@@ -17,13 +17,16 @@ from roxxel_format._write.casting import (
     InexactError,
     number_array,
 )
+from roxxel_format._write.fields import EncodedRow
 from roxxel_format._write.options import Separator
+from roxxel_format._write.rows import RowError, parts_of
 from roxxel_format._write.tokenizers import encoded_ids, load
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.fields import Fields
     from roxxel_format._write.options import WriteOptions
     from roxxel_format._write.tokenizers import EncodeBatch, Tokenizer
 
@@ -156,6 +159,35 @@ class Intake:
             self.dtype = self._dtype_if_empty or "uint32"
             yield from [np.empty(0, np.uint8)] * num_waiting
 
+    def rows(self, rows: Iterable[object], fields: Fields) -> Iterator[EncodedRow]:
+        """Yield documents of a prompt and a completion; see `arrays`.
+
+        Each part is encoded by itself, so that no token spans the border. Tokens that
+        the tokenizer puts before or after each text come before the prompt and after
+        the completion.
+        """
+        before = after = np.empty(0, np.int64)
+        of_parts = self
+        if self.tokenizer is not None:
+            tokenizer, before, after = self.tokenizer.for_parts()
+            of_parts = replace(self, tokenizer=tokenizer)
+        arrays = of_parts.arrays(parts_of(rows, fields))
+        while True:
+            try:
+                prompt = next(arrays, None)
+                if prompt is None:
+                    return
+                completion = next(arrays)
+            except RowError:
+                raise
+            except (DocumentError, DocumentTypeError) as error:
+                number, part = divmod(error.document, 2)
+                name = "completion" if part else "prompt"
+                raise type(error)(number, f": its {name}{error.problem}") from error
+            self.dtype, self.kind = of_parts.dtype, of_parts.kind
+            tokens = _joined([before, prompt, completion, after])
+            yield EncodedRow(tokens, before.size + prompt.size)
+
     def _array(self, document: object, number: int) -> Tokens:
         """Return the items of a document, shape `(n,)`; set `kind` and `dtype` if None.
 
@@ -276,6 +308,12 @@ def _encoded(texts: list[str], encode_batch: EncodeBatch) -> Iterator[object]:
     with contextlib.suppress(Exception):  # The libraries raise many types.
         found = [*map(_Encoded, encode_batch(texts))] if texts else []
     yield from found
+
+
+def _joined(parts: list[Any]) -> Tokens:
+    """Concatenate arrays; an empty array does not affect the dtype."""
+    filled = [part for part in parts if part.size]
+    return np.concatenate(filled) if filled else parts[0]
 
 
 def _type_name(document: object) -> str:

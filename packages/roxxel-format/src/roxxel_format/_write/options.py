@@ -7,6 +7,8 @@ from enum import Enum
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
+from roxxel_format._write.fields import Fields
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -27,11 +29,11 @@ class Separator(Enum):
 class WriteOptions:
     """The arguments of a write; see `Roxxel.write`.
 
-    `dtype` is the name of an item type. `inputs` identifies the documents before they
-    are read, or is None. Only a preparation from files has the last three: `side` is
-    the side of a split whose documents are written, `shuffle` the seed of the order of
-    units and of the documents in each, and `skip_bad` whether damaged inputs are
-    skipped.
+    `dtype` is the name of an item type. `fields` names the fields of rows. `inputs`
+    identifies the documents before they are read, or is None. Only a preparation from
+    files has the last three: `side` is the side of a split whose documents are written,
+    `shuffle` the seed of the order of units and of the documents in each, and
+    `skip_bad` whether damaged inputs are skipped.
     """
 
     separator: float | bytes | str | Separator | None = None
@@ -42,6 +44,7 @@ class WriteOptions:
     tokenizer: object | None = None
     special_tokens: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    fields: Fields = field(default_factory=Fields)
     inputs: Inputs | str | None = None
     side: Side | None = None
     shuffle: int | None = None
@@ -78,6 +81,7 @@ class WriteOptions:
         # Omitted if False, so that records of earlier releases compare equal.
         if self.special_tokens:
             recorded["special_tokens"] = True
+        recorded |= self.fields.recorded
         if self.side is not None:
             recorded["split"] = self.side.recorded()
         if self.shuffle is not None:

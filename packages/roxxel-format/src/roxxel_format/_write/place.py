@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
+from roxxel_format._spec.tables import sizes_of
 from roxxel_format._store.bucket import (
     delete_object,
     list_folder,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from roxxel_format._read.files import OpenFile
-    from roxxel_format._spec.tables import ShardTable
+    from roxxel_format._spec.tables import ColumnTable, ShardTable
     from roxxel_format._store.corpus_name import CorpusName
 
 _CHUNK_BYTES = 32 << 20
@@ -364,7 +365,7 @@ class Publication:
         self,
         place: Place,
         found: Manifest,
-        extend: Callable[[Manifest, ShardTable], Manifest],
+        extend: Callable[[Manifest, ShardTable, Mapping[str, ColumnTable]], Manifest],
         *,
         appends: bool,
     ) -> None:
@@ -374,18 +375,18 @@ class Publication:
         self._appends = appends
         self.may_be_committed = False
 
-    def commit(self, shards: ShardTable) -> None:
-        """Commit shards that are complete at the place.
+    def commit(self, shards: ShardTable, columns: Mapping[str, ColumnTable]) -> None:
+        """Commit shards and their columns, which are complete at the place.
 
         Raises:
             FileExistsError: Another write was committed first, and this write does not
                 append.
-            FileNotFoundError: A shard is missing.
+            FileNotFoundError: A file is missing.
         """
         place, found = self._place, self._found
-        place.check_present(dict(zip(shards.names, shards.num_bytes, strict=True)))
+        place.check_present(sizes_of(shards, columns))
         while True:
-            new = self._extend(found, shards)
+            new = self._extend(found, shards, columns)
             self.may_be_committed = True
             if place.commit(new):
                 break

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._spec.layout import Layout
     from roxxel_format._spec.tables import ShardTable
+    from roxxel_format._write.fields import EncodedRow
     from roxxel_format._write.intake import Intake
+    from roxxel_format._write.new_columns import NewColumns
     from roxxel_format._write.options import WriteOptions
 
 
@@ -26,7 +28,8 @@ class ShardSeries:
     `last_metadata` is added to the last shard's metadata after the last document.
     `new_path()` returns the next shard's path and its draft; `ShardWriter` creates the
     draft if it is None. `paths` includes the shard that is being renamed. `on_closed`
-    gets the path of each finished shard.
+    gets the path of each finished shard. If there are `columns`, the data are rows, and
+    the series also writes the columns of each shard.
     `num_documents` counts a document in two shards once.
     """
 
@@ -38,6 +41,7 @@ class ShardSeries:
         intake: Intake,
         metadata: dict[str, Any],
         *,
+        columns: NewColumns | None = None,
         last_metadata: dict[str, Any] | None = None,
         on_closed: Callable[[Path], object] = lambda _: None,
     ) -> None:
@@ -46,6 +50,7 @@ class ShardSeries:
         self._options = options
         self._intake = intake
         self._metadata = metadata
+        self._columns = columns or None
         self._last_metadata = {} if last_metadata is None else last_metadata
         self._on_closed = on_closed
         self._layouts: list[Layout] = []
@@ -61,6 +66,12 @@ class ShardSeries:
 
     def write_all(self, data: Iterable[object]) -> None:
         """Write all documents; raise NoDocumentsError if `data` is empty."""
+        if self._columns is not None:
+            for row in self._intake.rows(_iterator(data), self._options.fields):
+                self._add(row.tokens, row)
+                self.num_documents += 1
+            self._close_last()
+            return
         # Both loops share one generator, because a second `iter(data)` may start over.
         arrays = self._intake.arrays(_iterator(data))
         for document in arrays:
@@ -72,36 +83,60 @@ class ShardSeries:
                 )  # All remaining documents go into this shard.
                 self.num_documents = self._writer.num_documents
                 break
+        self._close_last()
+
+    def _close_last(self) -> None:
         if self._writer is None:
             raise NoDocumentsError(self._corpus)
         self._writer.metadata |= self._last_metadata
         self._close_shard()
 
     def abort(self) -> None:
-        """Remove the draft of the unfinished shard."""
+        """Remove the drafts of the unfinished shard and its columns."""
         if self._writer is not None:
             self._writer.abort()
+        if self._columns is not None:
+            self._columns.abort()
 
-    def _add(self, document: Tokens) -> None:
+    def _add(self, document: Tokens, row: EncodedRow | None = None) -> None:
         if self._writer is None:
             self._writer = self._new_shard()
         limit = self._options.max_shard_bytes
-        if limit is None:
-            self._writer.append(document)
-            return
         length = document.size + self._writer.separator_length
-        if self._writer.size_with(length) <= limit:
-            self._writer.append(document)
+        if limit is None or self._writer.size_with(length) <= limit:
+            self._append(self._writer, document, row)
             return
         if self._writer.num_documents:
             self._close_shard()
             self._writer = self._new_shard()
             if self._writer.size_with(length) <= limit:
-                self._writer.append(document)
+                self._append(self._writer, document, row)
                 return
-        self._add_in_parts(self._writer, document, limit)
+        self._add_in_parts(self._writer, document, row, limit)
 
-    def _add_in_parts(self, writer: ShardWriter, document: Tokens, limit: int) -> None:
+    def _append(
+        self,
+        writer: ShardWriter,
+        document: Tokens,
+        row: EncodedRow | None,
+        start: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        """Add tokens `[start, stop)` of a document; None means to its end."""
+        ends = stop is None
+        last = document.size if stop is None else stop
+        writer.append(document[start:stop], ends=ends)
+        if self._columns is not None and row is not None:
+            separators = writer.separator_length if ends else 0
+            self._columns.add(row, start, last, separators)
+
+    def _add_in_parts(
+        self,
+        writer: ShardWriter,
+        document: Tokens,
+        row: EncodedRow | None,
+        limit: int,
+    ) -> None:
         """Write a document that is larger than a shard into several shards."""
         separator = writer.separator_length
         spare = limit - writer.size_with(0)
@@ -116,12 +151,12 @@ class ShardSeries:
         start = 0
         while document.size - start + separator > capacity:
             stop = start + min(capacity, document.size - start)
-            writer.append(document[start:stop], ends=False)
+            self._append(writer, document, row, start, stop)
             start = stop
             self._close_shard()
             self._writer = writer = self._new_shard()
             writer.mark_first_as_continued()
-        writer.append(document[start:])
+        self._append(writer, document, row, start)
 
     def _new_shard(self) -> ShardWriter:
         name = self._intake.dtype
@@ -133,6 +168,8 @@ class ShardSeries:
         if self._intake.recorded_tokenizer is not None:
             metadata["tokenizer"] = self._intake.recorded_tokenizer
         path, draft = self._new_path()
+        if self._columns is not None:
+            self._columns.begin(path)
         return ShardWriter(
             path,
             name,
@@ -153,6 +190,8 @@ class ShardSeries:
         self.sync_s += writer.sync_s
         self._writer = None
         self._on_closed(writer.path)
+        if self._columns is not None:
+            self._columns.close()
 
 
 class NoDocumentsError(ValueError):

@@ -22,9 +22,10 @@ class Side:
     share: float
     is_held_out: bool
 
-    def has(self, document: object) -> bool:
-        """Return whether a document is on this side."""
-        digest = blake2b(_content(document), digest_size=8).digest()
+    def has(self, *parts: object) -> bool:
+        """Return whether a document, given as its parts, is on this side."""
+        content = b"".join(map(_content, parts))
+        digest = blake2b(content, digest_size=8).digest()
         held_out = int.from_bytes(digest, "little") < int(self.share * 2**64)
         return held_out == self.is_held_out
 

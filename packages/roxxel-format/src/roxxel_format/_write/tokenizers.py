@@ -15,7 +15,7 @@ import json
 import os
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -47,6 +47,7 @@ _ENDS_OF_TEXT = (
     "<\uff5cend\u2581of\u2581sentence\uff5c>",  # of DeepSeek
 )
 _MAX_NAMES = 8
+_NO_IDS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +56,10 @@ class Tokenizer:
 
     `encode` encodes a document without truncation or padding. It may be a method of a
     copy of `source`. `encode_batch` encodes several in one call of a library in which
-    this is quicker; else None. `name` is for messages. `hash` is a digest of the
-    definition or the vocabulary; None if neither is known. `special_ids` maps the text
-    of each special token to its id.
+    this is quicker; else None. `encode_part` and `encode_parts` do the same without
+    special tokens before or after the text; None if the library cannot. `name` is for
+    messages. `hash` is a digest of the definition or the vocabulary; None if neither is
+    known. `special_ids` maps the text of each special token to its id.
     """
 
     source: Any
@@ -67,6 +69,8 @@ class Tokenizer:
     vocab_size: int | None
     special_ids: dict[str, int]
     encode_batch: EncodeBatch | None = None
+    encode_part: Encode | None = None
+    encode_parts: EncodeBatch | None = None
 
     @property
     def identity(self) -> str:
@@ -128,6 +132,38 @@ class Tokenizer:
             f"{self.name}; --separator none leaves it out"
         )
 
+    def for_parts(self) -> tuple[Tokenizer, Tokens, Tokens]:
+        """Return a tokenizer for the parts of a document, encoded one by one.
+
+        It adds no special tokens. Also returns the tokens that `encode` adds before and
+        after each text.
+        """
+        if self.encode_part is None:
+            if encoded_ids(self.encode("")).size:
+                raise ValueError(
+                    f"{self.name}: its encode adds tokens to each text, which would "
+                    "stand between a prompt and its completion; pass a tokenizer of "
+                    "tokenizers, transformers or tiktoken, or one that adds none"
+                )
+            return self, _NO_IDS, _NO_IDS
+        whole, part = (
+            encoded_ids(encode("a")).tolist()
+            for encode in (self.encode, self.encode_part)
+        )
+        places = range(len(whole) - len(part) + 1)
+        at = next((n for n in places if whole[n : n + len(part)] == part), None)
+        if at is None or (whole and not part):
+            raise ValueError(
+                f"{self.name}: encodes 'a' as {whole}, and without special tokens as "
+                f"{part}, so the tokens around a text are unknown; pass another "
+                "tokenizer"
+            )
+        before, after = whole[:at], whole[at + len(part) :]
+        tokenizer = replace(
+            self, encode=self.encode_part, encode_batch=self.encode_parts
+        )
+        return tokenizer, np.array(before, np.int64), np.array(after, np.int64)
+
     def _ends_texts(self) -> bool:
         """Return whether `encode` ends every text with the same special token."""
         of_empty, of_letter = (
@@ -172,11 +208,14 @@ def load(tokenizer: object, *, special_tokens: bool = False) -> Tokenizer:
     if definition is not None:
         digest = hashlib.blake2b(definition.encode(), digest_size=16).hexdigest()
     size, special_ids = _size(source, vocabulary), _specials(source)
-    # Call last: `_encode_of` changes settings that are part of the definition.
-    encode, encode_batch = _encode_of(
+    # Call last: `_encoders_of` changes settings that are part of the definition.
+    encoders = _encoders_of(
         source, special_tokens=special_tokens, is_given=source is tokenizer
     )
-    return Tokenizer(source, encode, name, digest, size, special_ids, encode_batch)
+    encode, batch, part, parts = encoders
+    return Tokenizer(
+        source, encode, name, digest, size, special_ids, batch, part, parts
+    )
 
 
 def _load_named(name: str | os.PathLike[str]) -> tuple[Any, str]:
@@ -234,9 +273,11 @@ def _own_name(tokenizer: object) -> str:
     return type(tokenizer).__name__
 
 
-def _encode_of(
+def _encoders_of(
     tokenizer: Any, *, special_tokens: bool, is_given: bool
-) -> tuple[Encode, EncodeBatch | None]:
+) -> tuple[Encode, EncodeBatch | None, Encode | None, EncodeBatch | None]:
+    """Return `encode`, `encode_batch`, `encode_part` and `encode_parts`."""
+    bare: dict[str, Any] = {"add_special_tokens": False}
     if hasattr(tokenizer, "encode_special_tokens"):  # of `tokenizers`
         # Never change the tokenizer that the caller passed.
         ours = copy.deepcopy(tokenizer) if is_given else tokenizer
@@ -246,15 +287,19 @@ def _encode_of(
         ours.no_truncation()
         ours.no_padding()
         # The fast method leaves out the offsets of tokens in the text.
-        return ours.encode, getattr(ours, "encode_batch_fast", None)
+        batch = getattr(ours, "encode_batch_fast", None)
+        parts = batch and partial(batch, **bare)
+        return ours.encode, batch, partial(ours.encode, **bare), parts
     if hasattr(tokenizer, "split_special_tokens"):  # of `transformers`
         options = {"split_special_tokens": not special_tokens}
-        return partial(tokenizer.encode, **options), None
+        encode = partial(tokenizer.encode, **options)
+        return encode, None, partial(encode, **bare), None
     if hasattr(tokenizer, "encode_ordinary"):  # of `tiktoken`
+        encode = tokenizer.encode_ordinary
         if special_tokens:
-            return partial(tokenizer.encode, allowed_special="all"), None
-        return tokenizer.encode_ordinary, None
-    return tokenizer.encode, None
+            encode = partial(tokenizer.encode, allowed_special="all")
+        return encode, None, encode, None
+    return tokenizer.encode, None, None, None
 
 
 def encoded_ids(encoded: object) -> Tokens:

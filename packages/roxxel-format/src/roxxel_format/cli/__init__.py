@@ -209,6 +209,13 @@ def _add_write(commands: Any) -> None:
         action="store_true",
         help="encode names of special tokens in texts as special tokens",
     )
+    write.add_argument(
+        "--prompt",
+        metavar="FIELD",
+        help="field of prompts; with --completion. A document is a prompt and its "
+        "completion, and the column loss_mask is 0 on the prompt",
+    )
+    write.add_argument("--completion", metavar="FIELD", help="field of completions")
     runners = write.add_mutually_exclusive_group()
     runners.add_argument("--workers", type=values.positive, default=1, metavar="N")
     runners.add_argument(
@@ -269,13 +276,15 @@ def _add_write(commands: Any) -> None:
 
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "inputs", nargs="+", help="files, folders, patterns; - is the standard input"
+        "inputs",
+        nargs="+",
+        help="files, folders, patterns, or URLs of these; - is the standard input",
     )
     parser.add_argument(
         "--format", choices=FORMATS, help="default: inferred from the file name"
     )
     parser.add_argument(
-        "--field", default="text", help="field of JSON objects, or Parquet column"
+        "--field", help="field of JSON objects, or Parquet column; default: text"
     )
     parser.add_argument(
         "--unit-bytes",

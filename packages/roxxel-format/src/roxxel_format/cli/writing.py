@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from roxxel_format._prepare.committing import PartSummary, commit_units
-from roxxel_format._prepare.listing import expanded
+from roxxel_format._prepare.listing import find_inputs
 from roxxel_format._prepare.old_shards import with_old_separator
 from roxxel_format._prepare.preparation import prepare
 from roxxel_format._prepare.ray_runner import RayRunner
@@ -25,7 +25,7 @@ from roxxel_format._store.corpus_name import (
     share_files,
 )
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.input_record import Inputs
+from roxxel_format._write.fields import Fields
 from roxxel_format._write.options import WriteOptions
 from roxxel_format._write.repair import repair_shard
 from roxxel_format._write.side import Side, held_out_path
@@ -39,22 +39,15 @@ if TYPE_CHECKING:
 
     from roxxel_format._prepare.runners import Runner
     from roxxel_format._spec.dtypes import Tokens
+    from roxxel_format._write.input_record import Inputs
 
 _MAX_SALT = 64
 
 
 def write(options: argparse.Namespace) -> int:
     """Write the documents of files into a corpus."""
-    usage_error: Callable[[str], NoReturn] = options.usage_error
-    if options.tokenizer is None:
-        if isinstance(options.separator, str):
-            usage_error(
-                f"argument --separator: {options.separator!r} is not a token id; write "
-                "a number, use --separator-bytes, or pass the --tokenizer that has "
-                "this token"
-            )
-        if options.special_tokens:
-            usage_error("argument --special-tokens: needs --tokenizer")
+    _check_usage(options)
+    inputs = _inputs(options)
     write_options = WriteOptions(
         separator=options.separator,
         block_size=options.block_size,
@@ -65,8 +58,8 @@ def write(options: argparse.Namespace) -> int:
         special_tokens=options.special_tokens,
         shuffle=options.shuffle,
         skip_bad=options.skip_bad,
+        fields=Fields(inputs.field, options.prompt, options.completion),
     )
-    inputs = _inputs(options)
     write_options, line_of = with_old_separator(write_options, inputs)
     how: dict[str, Any] = {
         "runner": _runner(options),
@@ -107,6 +100,24 @@ def write(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_usage(options: argparse.Namespace) -> None:
+    """Exit with a usage error for arguments that do not belong together."""
+    usage_error: Callable[[str], NoReturn] = options.usage_error
+    if options.tokenizer is None:
+        if isinstance(options.separator, str):
+            usage_error(
+                f"argument --separator: {options.separator!r} is not a token id; write "
+                "a number, use --separator-bytes, or pass the --tokenizer that has "
+                "this token"
+            )
+        if options.special_tokens:
+            usage_error("argument --special-tokens: needs --tokenizer")
+    if (options.prompt is None) != (options.completion is None):
+        usage_error("arguments --prompt and --completion: pass both, or neither")
+    if options.prompt is not None and options.field is not None:
+        usage_error("argument --field: not allowed with --prompt and --completion")
+
+
 def commit(options: argparse.Namespace) -> int:
     """Commit a preparation whose parts are done."""
     for summary in commit_units(options.corpus):
@@ -138,8 +149,8 @@ def plan(options: argparse.Namespace) -> int:
 
 
 def _inputs(options: argparse.Namespace) -> Inputs:
-    paths = expanded(options.inputs)
-    return Inputs(tuple(paths), options.format, options.field)
+    field = options.field or "text"
+    return find_inputs(options.inputs, options.format, field)
 
 
 def _runner(options: argparse.Namespace) -> Runner:

@@ -18,7 +18,7 @@ from roxxel.search import find_tokens
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from roxxel_curriculum import Occurrence
+    from roxxel_curriculum import DamagedBlock, Occurrence
     from roxxel_format import TokenReader
 
 DESCRIPTION = """\
@@ -88,16 +88,23 @@ def run(options: argparse.Namespace) -> None:
             for number in numbers
             if (steps := sampler.masked_steps(found.source, number))
         }
+        damaged = [block for block in sampler.damaged if block.holds(*found)]
         if options.json:
             listed = [_as_dict(place, trained) for place in places]
             withdrawn = {
                 number: [[each.start, each.stop] for each in steps]
                 for number, steps in masked.items()
             }
-            facts = {"documents": numbers, "withdrawn": withdrawn, "places": listed}
+            facts = {
+                "documents": numbers,
+                "withdrawn": withdrawn,
+                "damaged": [block.to_json() for block in damaged],
+                "places": listed,
+            }
             say(json.dumps({**found._asdict(), **facts}))
         else:
-            _show(found, numbers, masked, places, trained, sampler.total_steps)
+            _show_masked(found, numbers, masked, damaged, sampler.total_steps)
+            _show(places, trained, options.until)
     if not num_found and not options.json:
         names = ", ".join(corpora)
         say(f"no source of the run holds this sequence of tokens (searched: {names})")
@@ -148,14 +155,14 @@ def _named(
     return corpora[name]
 
 
-def _show(
+def _show_masked(
     found: _Range,
     documents: list[int],
     masked: Mapping[int, Sequence[range]],
-    places: Iterator[Occurrence],
-    trained: int,
+    damaged: Sequence[DamagedBlock],
     total: int,
 ) -> None:
+    """Print a range of tokens, and since when which of them are masked."""
     listed = ", ".join(map(str, documents))
     say(f"{found.source} tokens [{found.start}, {found.stop}), documents {listed}")
     for document, steps in masked.items():
@@ -165,6 +172,12 @@ def _show(
                 f"  document {document} is withdrawn from step {each.start} {until}: "
                 "its tokens are masked there"
             )
+    for block in damaged:
+        say(f"  masked from step {block.step} on, because damaged: {block}")
+
+
+def _show(places: Iterator[Occurrence], trained: int, until: int | None) -> None:
+    """Print the places of a range of tokens, before step `until` if any."""
     is_read = False
     for place in places:
         is_read = True
@@ -175,8 +188,10 @@ def _show(
             f"columns [{place.column}, {stop}), "
             f"tokens [{place.start}, {place.stop}){state}"
         )
-    if not is_read:
+    if not is_read and until is None:
         say("  the run never reads these tokens")
+    elif not is_read:
+        say(f"  no step before step {until} reads these tokens")
 
 
 def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:
@@ -208,7 +223,10 @@ def _tokens(text: str) -> tuple[str, int, int]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not SOURCE:[A,B), such as 'web:[100,200)'"
         )
-    return found[1], int(found[2]), int(found[3])
+    name, start, stop = found[1], int(found[2]), int(found[3])
+    if start >= stop:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no token; give A < B")
+    return name, start, stop
 
 
 def _ids(text: str) -> list[int]:

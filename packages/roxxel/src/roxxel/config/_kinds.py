@@ -92,6 +92,9 @@ SECONDS = _kind(
 )
 BOOLEAN = _kind("true or false", lambda v: isinstance(v, bool))
 TEXT = _kind("a non-empty string", lambda v: isinstance(v, str) and v != "")
+LOCAL_PATH = _kind(
+    "the path of a folder on a local disk", lambda v: "://" not in v, of=TEXT
+)
 TEXTS = _kind("a list of non-empty strings", _are_texts, tuple)
 PATHS = _kind(
     "a path, a pattern, or a list of paths and patterns",

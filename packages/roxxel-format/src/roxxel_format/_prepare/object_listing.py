@@ -1,0 +1,165 @@
+"""Find the objects that URLs, patterns and folders of buckets mean.
+
+Sizes and tags come from the listing, so many small objects need no request each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import re
+from typing import TYPE_CHECKING
+
+from roxxel_format._prepare.tables import files_of_dataset
+from roxxel_format._store.bucket import list_folder, object_version, read_object
+from roxxel_format._store.corpus_name import in_natural_order
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, checked_url
+from roxxel_format.errors import BucketError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roxxel_format._store.urls import ObjectVersion
+
+_MOST_STATE_BYTES = 64 << 20
+_SYMBOLS = re.compile(r"\[!?\]?[^]]*\]|.")
+"""A set of characters such as `[0-9]`, or one character."""
+
+
+def found_objects(url: str) -> dict[str, ObjectVersion]:
+    """Return the objects of a URL, and their versions, in natural order.
+
+    As on a disk, a folder means its visible objects, and those of the folders in it. In
+    a pattern, `*` and `[...]` stand for parts of a name, and `**` for folders.
+
+    Raises:
+        BucketError: The store cannot be listed, or tells no version of an object.
+        FileNotFoundError: There is no such object.
+        ValueError: The URL is not valid, or a web server would have to be listed.
+    """
+    is_folder = url.endswith("/")
+    url = checked_url(url)
+    is_web = url.startswith(("http://", "https://"))
+    if is_web and (is_folder or glob.has_magic(url)):
+        raise ValueError(
+            f"{url}: the objects of a web server cannot be listed; pass the URL of "
+            "each file"
+        )
+    if glob.has_magic(url):
+        found = _matching(url)
+        what = f"{url}: no object matches the pattern"
+    else:
+        if not is_folder:
+            with contextlib.suppress(FileNotFoundError):
+                return _checked({url: object_version(url, DEFAULT_TIMEOUT_S)})
+        found = {} if is_web else _in_folder(url)
+        what = f"{url}: there is no such object{'' if is_web else ' or folder'}"
+    if not found:
+        raise FileNotFoundError(f"{what}; check the URL")
+    return _checked(found)
+
+
+def _matching(url: str) -> dict[str, ObjectVersion]:
+    """Return the visible objects that a pattern matches."""
+    parts = url.split("/")
+    first = next(at for at, part in enumerate(parts) if glob.has_magic(part))
+    base = "/".join(parts[:first])
+    is_deep = first < len(parts) - 1 or parts[first] == "**"
+    listed = _listed(base, is_deep=is_deep)
+    if url in listed:  # The name of an object may have brackets.
+        return {url: listed[url]}
+    expression = re.compile(_expression(parts[first:]))
+    return {
+        each: version
+        for each, version in listed.items()
+        if expression.fullmatch(each[len(base) + 1 :])
+        and not each.rpartition("/")[2].startswith(".")
+    }
+
+
+def _expression(parts: list[str]) -> str:
+    """Return the regular expression of the parts of a pattern."""
+    if not parts:
+        return ""
+    part, *others = parts
+    if part == "**":
+        return f"(?:[^/]+/)*{_expression(others)}" if others else ".+"
+    translated = "".join(map(_translated, _SYMBOLS.findall(part)))
+    return translated + (f"/{_expression(others)}" if others else "")
+
+
+def _translated(symbol: str) -> str:
+    if symbol == "*":
+        return "[^/]*"
+    if len(symbol) == 1:
+        return re.escape(symbol)
+    inside = symbol[1:-1].replace("\\", r"\\")
+    return f"[^{inside[1:]}]" if inside[0] == "!" else f"[{inside}]"
+
+
+def _in_folder(url: str) -> dict[str, ObjectVersion]:
+    """Return the visible objects of a folder, or the files of a saved dataset."""
+    listed = _listed(url, is_deep=True)
+
+    def content(name: str) -> bytes | None:
+        path = f"{url}/{name}"
+        if path not in listed:
+            return None
+        return read_object(path, None, _MOST_STATE_BYTES, DEFAULT_TIMEOUT_S).data
+
+    names = files_of_dataset(url, content)
+    if names is None:
+        return {
+            each: version
+            for each, version in listed.items()
+            if not any(part[:1] == "." for part in each[len(url) + 1 :].split("/"))
+        }
+    found: dict[str, ObjectVersion] = {}
+    for name in names:
+        path = f"{url}/{name}"
+        if path not in listed:
+            raise FileNotFoundError(
+                f"{path}: there is no such object, but state.json lists it; copy the "
+                "dataset again"
+            )
+        found[path] = listed[path]
+    return found
+
+
+def _listed(base: str, *, is_deep: bool) -> dict[str, ObjectVersion]:
+    """Return the objects below a folder in natural order, without folder markers."""
+    listed = {
+        each.url: each.version
+        for each in list_folder(base, DEFAULT_TIMEOUT_S, is_deep=is_deep)
+    }
+    return {
+        each: listed[each]
+        for each in in_natural_order(listed)
+        if listed[each].size or _exists(each)
+    }
+
+
+def _exists(url: str) -> bool:
+    """Return whether an empty object is one, and not the mark of a folder.
+
+    Some tools put an empty object `folder/`, which is listed as `folder`.
+    """
+    try:
+        object_version(url, DEFAULT_TIMEOUT_S)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _checked(
+    objects: Mapping[str, ObjectVersion],
+) -> dict[str, ObjectVersion]:
+    """Return the objects; raise BucketError for one without a tag."""
+    for url, version in objects.items():
+        if not version.tag:
+            raise BucketError(
+                f"{url}: the server sends neither an ETag nor a time of the last "
+                "change, so a replaced object would not be noticed; copy the file to "
+                "a disk"
+            )
+    return dict(objects)

@@ -1,0 +1,127 @@
+"""Open one input: a file, the standard input, or an object in a bucket."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+from roxxel_format._prepare.input_file import (
+    InputError,
+    compression_of,
+    decompressed,
+    reason,
+)
+from roxxel_format._prepare.object_file import buffered_object
+from roxxel_format._prepare.tables import token_ends
+from roxxel_format._read.remote import RemoteFiles
+from roxxel_format._store.bucket import object_version
+from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+    from contextlib import AbstractContextManager
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from roxxel_format._store.urls import ObjectVersion
+
+
+@contextlib.contextmanager
+def opened(
+    path: str, version: ObjectVersion | None = None, *, ahead_to: int | None = None
+) -> Generator[BinaryIO]:
+    """Open an input file; decompress it if its name ends in .gz or .zst.
+
+    Args:
+        path: The file, or a URL; `-` is the standard input.
+        version: The version of an object in a bucket. Default: the current one.
+        ahead_to: The byte before which an uncompressed object is read in order, and so
+            requested ahead: 0 if it is read at random. Default: the end.
+
+    Raises:
+        OSError: The file cannot be opened or read; the error names the file.
+        InputError: The file is truncated, damaged, or unreadable for another reason.
+    """
+    with _naming(path):
+        if path == "-":
+            yield _standard_input()
+            return
+        compression = compression_of(path)
+        if compression is not None:
+            ahead_to = None
+        with _plain_file(path, version, ahead_to) as file:
+            if compression is None:
+                yield file
+            else:
+                yield decompressed(path, file, compression)
+
+
+def _plain_file(
+    path: str, version: ObjectVersion | None, ahead_to: int | None
+) -> AbstractContextManager[BinaryIO]:
+    if is_url(path):
+        return _opened_object(path, version, ahead_to)
+    return Path(path).open("rb")
+
+
+def _standard_input() -> BinaryIO:
+    # `sys.stdin` is None if the descriptor was closed before Python started.
+    if cast("object", sys.stdin) is None:
+        raise InputError(
+            "-: the standard input is closed; redirect a file or a pipe to it"
+        )
+    return sys.stdin.buffer
+
+
+@contextlib.contextmanager
+def _opened_object(
+    url: str, version: ObjectVersion | None, ahead_to: int | None
+) -> Generator[BinaryIO]:
+    if version is None:
+        version = object_version(url, DEFAULT_TIMEOUT_S)
+    files = RemoteFiles(DEFAULT_TIMEOUT_S)
+    try:
+        file = files.open(url, version.size, version.tag)
+        yield buffered_object(file, ahead_to)
+    finally:
+        files.release()
+
+
+def ends_beside(path: str) -> npt.NDArray[np.int64]:
+    """Return the end of each document of a `.ds` file, from the index beside it.
+
+    Raises:
+        InputError: There is no index, or a damaged one.
+    """
+    index = path + ".index"
+    try:
+        with opened(index) as file:
+            return token_ends(index, file.read())
+    except FileNotFoundError as error:
+        name = index.rpartition("/")[2]
+        raise InputError(
+            f"{path}: has no {name} beside it, which says where documents end; copy it "
+            "too, or rename the file to .bin and read it with "
+            "roxxel_format.foreign.FlatTokens"
+        ) from error
+
+
+@contextlib.contextmanager
+def _naming(path: str) -> Generator[None]:
+    """Add the name of the input file to every error."""
+    try:
+        yield
+    except (InputError, ModuleNotFoundError):
+        raise
+    except OSError as error:
+        if error.filename is not None or error.errno is None:
+            raise
+        raise OSError(error.errno, error.strerror, path) from error
+    except Exception as error:
+        raise InputError(
+            f"{path}: cannot be read ({type(error).__name__}: {reason(error)}); check "
+            "the file"
+        ) from error

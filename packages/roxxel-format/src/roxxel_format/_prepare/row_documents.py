@@ -1,0 +1,112 @@
+"""Rows of tables, and lines of JSON, as documents with the fields of `Fields`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+from roxxel_format._prepare.input_file import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from roxxel_format._write.fields import Fields
+
+
+def check_columns(path: str, names: Sequence[str], fields: Fields) -> None:
+    """Raise InputError unless a table has each column of `fields` once."""
+    for field in fields.names:
+        number = names.count(field)
+        if number != 1:
+            problem = _lacks("column", field, names)
+            if number:
+                problem = f"has {number} columns {field!r}"
+            raise InputError(
+                f"{path}: {problem}; pass the column of {fields.passed_as(field)}"
+            )
+
+
+def batch_documents(
+    path: str, batch: Any, fields: Fields, first: int
+) -> Iterator[object]:
+    """Yield the documents of a record batch, whose first row is number `first`."""
+    columns = [batch.column(name) for name in fields.names]
+    for row, values in enumerate(zip(*columns, strict=True), first):
+        yield tried(_row_document, path, row, fields, values)
+
+
+def _row_document(path: str, row: int, fields: Fields, values: Sequence[Any]) -> object:
+    pairs = zip(fields.names, values, strict=True)
+    found = {name: column_document(path, row, value) for name, value in pairs}
+    return fields.document(found)
+
+
+def column_document(path: str, row: int, value: Any) -> object:
+    """Return a text, or a list of tokens as an array."""
+    items: Any = getattr(value, "values", None)
+    what = "a null"
+    if hasattr(items, "to_numpy"):
+        if not items.null_count:
+            array = items.to_numpy(zero_copy_only=False)
+            if array.dtype.kind in "biuf":
+                return array
+            what = str(value.type)
+        else:
+            what = f"a list with {items.null_count} null"
+    elif value.is_valid:
+        try:
+            text = value.as_py()
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path}: row {row} is not UTF-8 text ({error.reason} at byte "
+                f"{error.start}); convert it first"
+            ) from error
+        if isinstance(text, str):
+            return text
+        what = str(value.type)
+    raise InputError(
+        f"{path}: row {row} holds {what}; a document is a text or a list of tokens"
+    )
+
+
+def json_document(where: str, line: bytes, fields: Fields) -> object:
+    """Return the document of a line of JSON: an object, or without fields a value."""
+    try:
+        value: Any = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON ({error}); correct the line") from error
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        for field in fields.names:
+            if field not in table:
+                raise InputError(
+                    f"{where}: {_lacks('field', field, sorted(table))}; pass the field "
+                    f"of {fields.passed_as(field)}"
+                )
+    elif fields.columns:
+        raise InputError(
+            f"{where}: {type(value).__name__} found; a row is an object with the "
+            f"fields {' and '.join(map(repr, fields.names))}"
+        )
+    else:
+        table = {fields.text: value}
+    for field in fields.names:
+        if not isinstance(table[field], (str, list)):
+            raise InputError(
+                f"{where}: {type(table[field]).__name__} found; "
+                f"a {fields.part(field)} is a text or a list of tokens"
+            )
+    return fields.document(table)
+
+
+def _lacks(kind: str, name: str, names: Sequence[str]) -> str:
+    others = f"only {', '.join(names)}" if names else f"nor any other {kind}"
+    return f"has no {kind} {name!r}, {others}"
+
+
+def tried(read: Callable[..., object], *arguments: object) -> object:
+    """Return a document, or the InputError that reading it raises."""
+    try:
+        return read(*arguments)
+    except InputError as error:
+        return error

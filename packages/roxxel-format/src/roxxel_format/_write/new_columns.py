@@ -1,0 +1,136 @@
+"""The columns that a write makes beside its shards, from their documents."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from roxxel_format._spec.tables import ColumnTable
+from roxxel_format._store.local import sync_folder
+from roxxel_format._store.output import Output
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from roxxel_format._store.corpus_name import CorpusName
+    from roxxel_format._write.fields import EncodedRow, Fields
+
+_DIGEST_SIZE = 32
+_BUFFER_BYTES = 1 << 20
+
+
+class NewColumns:
+    """The columns of the shards of one write: a file of each column for each shard.
+
+    A file's name and bytes depend only on the name and the documents of its shard.
+
+    Args:
+        fields: The fields of the documents, which say what columns there are.
+        name: The names of the corpus's files.
+        on_closed: Gets the path of each file that is complete.
+
+    Attributes:
+        paths: The files, including those that are being renamed.
+    """
+
+    def __init__(
+        self,
+        fields: Fields,
+        name: CorpusName,
+        on_closed: Callable[[Path], object] = lambda _: None,
+    ) -> None:
+        self._columns = fields.columns
+        self._name = name
+        self._on_closed = on_closed
+        self._files: dict[str, _MaskFile] = {}
+        self._drafts = ExitStack()
+        self._tables = {
+            column: ColumnTable(per, dtype, (), (), ())
+            for column, (per, dtype) in self._columns.items()
+        }
+        self.paths: list[Path] = []
+
+    def __len__(self) -> int:
+        """Return the number of columns."""
+        return len(self._columns)
+
+    @property
+    def tables(self) -> dict[str, ColumnTable]:
+        """The columns of the finished shards, as a manifest lists them."""
+        return dict(self._tables)
+
+    def begin(self, shard: Path) -> None:
+        """Begin the files of a new shard."""
+        for column in self._columns:
+            # The shard's name is new, so this name is too.
+            unique = blake2b(f"{shard.name} {column}".encode(), digest_size=4)
+            name = self._name.column(shard.name, column, unique.hexdigest()).name
+            path = shard.with_name(name)
+            output = self._drafts.enter_context(Output(path))
+            self._files[column] = _MaskFile(path, output)
+
+    def add(self, row: EncodedRow, start: int, stop: int, num_separators: int) -> None:
+        """Add tokens `[start, stop)` of a document and the separators after them."""
+        for file in self._files.values():
+            file.add(row, start, stop, num_separators)
+
+    def close(self) -> None:
+        """Rename the files of a shard that is complete."""
+        for column, file in self._files.items():
+            self.paths.append(file.path)
+            size, digest = file.close()
+            sync_folder(file.path.parent)
+            self._on_closed(file.path)
+            per, dtype = self._columns[column]
+            row = ColumnTable(per, dtype, [file.path.name], [size], [digest])
+            self._tables[column] += row
+        self._files = {}
+        self._drafts.close()
+
+    def abort(self) -> None:
+        """Remove the drafts of the unfinished shard."""
+        self._drafts.close()
+
+
+class _MaskFile:
+    """A column `loss_mask` of one shard: 0 for prompts, 1 for all else."""
+
+    def __init__(self, path: Path, output: Output) -> None:
+        self.path = path
+        self._output = output
+        self._buffer = bytearray()
+        self._digest = blake2b(digest_size=_DIGEST_SIZE)
+        self._size = 0
+
+    def add(self, row: EncodedRow, start: int, stop: int, num_separators: int) -> None:
+        """Add the mask of a part of a document."""
+        num_masked = min(max(row.num_prompt - start, 0), stop - start)
+        self._buffer += bytes(num_masked)
+        self._buffer += b"\1" * (stop - start - num_masked + num_separators)
+        if len(self._buffer) >= _BUFFER_BYTES:
+            self._flush()
+
+    def close(self) -> tuple[int, str]:
+        """Rename the file; return its size and its digest."""
+        self._flush()
+        self._output.rename()
+        return self._size, self._digest.hexdigest()
+
+    def _flush(self) -> None:
+        self._digest.update(self._buffer)
+        self._output.write(bytes(self._buffer))
+        self._size += len(self._buffer)
+        self._buffer.clear()
+
+
+def joined_columns(
+    parts: Iterable[Mapping[str, ColumnTable]],
+) -> dict[str, ColumnTable]:
+    """Join the columns of consecutive shards; parts without shards have no columns."""
+    joined: dict[str, ColumnTable] = {}
+    for columns in parts:
+        for name, table in columns.items():
+            joined[name] = joined[name] + table if name in joined else table
+    return joined
