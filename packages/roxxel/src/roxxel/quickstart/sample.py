@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +11,12 @@ from flax import nnx
 
 from roxxel.quickstart.corpus import SEPARATOR
 
-if TYPE_CHECKING:
-    from roxxel.models import Llama
-
 _TEMPERATURE = 0.7
 """Divisor of the logits of a text sample; lower values favour the likeliest bytes."""
 
 
 def sample_text(
-    model: Llama,
+    model: nnx.Module,
     prompt: str,
     *,
     num_bytes: int,
@@ -28,7 +25,8 @@ def sample_text(
     """Continue a text with a model.
 
     Args:
-        model: A decoder over bytes and `SEPARATOR`.
+        model: A causal model from tokens, shape (1, T), to logits, such as `Llama`. The
+            tokens are bytes and `SEPARATOR`.
         prompt: Start of the text; at least one character.
         num_bytes: Maximum number of bytes to add; a separator ends the text earlier.
             Prompt and added bytes fit the context of the model.
