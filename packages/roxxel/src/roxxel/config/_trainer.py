@@ -266,9 +266,7 @@ def _as_config_error(config: RunConfig) -> Generator[None]:
         # Roxxel's own error classes propagate: their messages name the file or folder.
         *_, (raising, _) = traceback.walk_tb(error.__traceback__)
         module = str(raising.f_globals.get("__name__"))
-        is_ours = module.startswith("roxxel") and not module.startswith(
-            "roxxel.quickstart"
-        )
+        is_ours = module.startswith("roxxel")
         if type(error) not in {TypeError, ValueError} or not is_ours:
             raise
         raise ConfigError(f"{config.file}: {error}") from error
