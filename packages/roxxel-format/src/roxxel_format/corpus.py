@@ -198,6 +198,15 @@ class Roxxel:
         return sorted(name for name, table in columns.items() if all(table.names))
 
     @property
+    def partial_columns(self) -> list[str]:
+        """Names of the columns that only some shards of this version have, sorted.
+
+        `column(name)` raises an error that names a shard without the column.
+        """
+        columns = self._open().contents.columns
+        return sorted(name for name, table in columns.items() if not all(table.names))
+
+    @property
     def tokenizer(self) -> str | None:
         """Name and hash of the recorded tokenizer, or None.
 

@@ -120,8 +120,12 @@ def damaged_tokens(reader: TokenReader, error: ChecksumError) -> tuple[int, int]
 
 
 def mask_column(name: str, reader: TokenReader) -> Any | None:
-    """Return the column `loss_mask` of a source, with an integer for each token."""
-    if "loss_mask" not in (_optional(reader, "columns") or ()):
+    """Return the column `loss_mask` of a source, with an integer for each token.
+
+    Raises ShardError if a shard lacks the column: its tokens would all be learned.
+    """
+    names = [_optional(reader, each) or () for each in ("columns", "partial_columns")]
+    if not any("loss_mask" in each for each in names):
         return None
     column = _optional(reader, "column")("loss_mask")
     if column.per != "token" or column.dtype.kind not in "biu":
