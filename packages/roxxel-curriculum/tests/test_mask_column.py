@@ -121,3 +121,24 @@ def test_prompts_are_not_learned_and_completions_are(tmp_path: Path) -> None:
     assert bytes(batch["tokens"][0].tolist()) == b"2+2=4\0hi hello"
     mask = [0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]
     assert batch["loss_mask"].tolist() == [mask]
+
+
+def test_a_column_that_a_shard_lacks_is_an_error_that_names_the_shard(
+    tmp_path: Path,
+) -> None:
+    corpus = corpus_of(tmp_path, np.zeros(4000, np.uint8))
+    corpus.write([np.arange(40, dtype=np.uint16)], block_size=512, exist="append")
+    assert (corpus.columns, corpus.partial_columns) == ([], ["loss_mask"])
+    curriculum = Curriculum(corpus, [Phase(2, 2, 65)])
+
+    curriculum.sampler(0).batch(0)
+    with pytest.raises(
+        CurriculumError,
+        match=r"source 'self': .*web_00002.rox: the shard has no column 'loss_mask'; "
+        r'append it with write_column\(..., exist="append"\), or open an earlier ver',
+    ):
+        curriculum.sampler(0, fields=FIELDS)
+
+    corpus.write_column("loss_mask", np.ones(40, np.uint8), exist="append")
+    batch = curriculum.sampler(0, fields=FIELDS).batch(0)
+    assert not batch["loss_mask"].any()

@@ -194,6 +194,16 @@ class Roxxel:
         return sorted(name for name, table in columns.items() if all(table.names))
 
     @property
+    def partial_columns(self) -> list[str]:
+        """Names of the columns that some shards of this version lack, sorted.
+
+        `column` raises an error for them until `write_column(..., exist="append")`
+        writes their values for the other shards.
+        """
+        columns = self._open().contents.columns
+        return sorted(set(columns) - set(self.columns))
+
+    @property
     def tokenizer(self) -> str | None:
         """Name and hash of the recorded tokenizer, or None.
 

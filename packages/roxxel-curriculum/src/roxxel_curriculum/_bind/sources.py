@@ -113,9 +113,14 @@ def with_block_checks(source: Source) -> TokenReader:
 
 def mask_column(name: str, reader: TokenReader) -> Any | None:
     """Return the column `loss_mask` of a source, with an integer for each token."""
-    if "loss_mask" not in (_optional(reader, "columns") or ()):
+    present = _optional(reader, "columns") or ()
+    partial = _optional(reader, "partial_columns") or ()
+    if "loss_mask" not in (*present, *partial):
         return None
-    column = _optional(reader, "column")("loss_mask")
+    try:
+        column = _optional(reader, "column")("loss_mask")
+    except ShardError as error:  # Some shards lack the column: 1 would be a guess.
+        raise CurriculumError(f"source {name!r}: {error}") from error
     if column.per != "token" or column.dtype.kind not in "biu":
         raise CurriculumError(
             f"the column 'loss_mask' of source {name!r} has {column.dtype} per "
