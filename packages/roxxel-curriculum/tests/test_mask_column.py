@@ -140,5 +140,6 @@ def test_a_column_that_a_shard_lacks_is_an_error_that_names_the_shard(
         curriculum.sampler(0, fields=FIELDS)
 
     corpus.write_column("loss_mask", np.ones(40, np.uint8), exist="append")
+    curriculum = Curriculum(corpus, [Phase(2, 2, 65)])
     batch = curriculum.sampler(0, fields=FIELDS).batch(0)
     assert not batch["loss_mask"].any()

@@ -38,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the rows of a batch."""
     opened_run = opened(options)
-    sampler = opened_run.sampler(["loss_mask"])
+    sampler = opened_run.sampler()
+    if sampler.withdrawals:
+        sampler = opened_run.sampler(["loss_mask"])
     step = options.step
     try:
         batch_size, seq_len = sampler.shape(step)
