@@ -130,6 +130,25 @@ def test_a_branch_records_its_parent_and_continues_without_it(runs: Path) -> Non
     assert record["data"]["step"] == 4
 
 
+def test_another_checkpoint_than_that_of_a_branch_is_refused(
+    parent: Trainer, runs: Path
+) -> None:
+    branch(runs, phases=[Phase(6, 4, 9)]).run()
+    shutil.copytree(runs / "run", runs / "other")
+    record = runs / "other" / "run.json"
+    record.write_text(record.read_text().replace('"id": "', '"id": "f'))
+
+    for name in ("run@8", "other@4", "other"):
+        with pytest.raises(RunMismatchError, match=r"is a branch of step 4 of .*run;"):
+            branch(runs, name)
+    shutil.move(runs / "run", runs / "moved")
+    for name in ("moved@4", "run@4", "run"):
+        assert branch(runs, name).run().step == 10
+
+    with pytest.raises(RunMismatchError, match=r"run in .*moved began at step 0"):
+        branch(runs, branch_from=path_of(parent), save_path=runs / "moved")
+
+
 def test_a_branch_saves_its_first_state_before_the_first_update(runs: Path) -> None:
     one = branch(runs, max_to_keep=None, eval_fn=lambda _: 1.0, eval_every=5)
     one.run()
@@ -146,8 +165,7 @@ def test_a_branch_that_has_no_checkpoint_yet_begins_again(
     shutil.rmtree(runs / "b" / "run" / "checkpoints")
     (runs / "b" / "run" / "metrics.jsonl").unlink()
 
-    # The run has begun, so the recorded parent counts.
-    again = branch(runs, "run@8")
+    again = branch(runs, "run")  # The recorded step counts, and not the newest.
     assert data_state(runs / "b" / "run")["step"] == 4
     assert again.run().start_step == 4
     assert values(again) == values(parent)

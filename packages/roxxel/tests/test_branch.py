@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,7 +46,10 @@ def test_a_branch_changes_the_steps_to_come(
     assert main(["train", *command]) == 0
     assert "done: 6 of 6 steps" in capsys.readouterr().out
     assert main(["train", *command]) == 0
-    assert "already complete: 6 steps" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "already complete: 6 steps" in shown
+    assert "steps of the last phase in first.toml or --set, then\n" in shown
+    assert shown.endswith(f"roxxel train {shlex.join(['first.toml', *changes])}\n")
 
     folder = config.parent / "b"
     assert kept_configs(folder) == ["step-4.toml"]
@@ -98,6 +102,8 @@ def test_an_error_of_a_branch_is_one_sentence(
     assert "is the folder of this run" in error("--branch", f"{run}@4")
     shape = ["--set", "phases.0.batch_size=4"]
     assert "does not fit this curriculum" in error(*b, *shape, "--branch", f"{run}@4")
+    found = error("--set", "trainer.branch_from=other@2", "--set", "save_path=run")
+    assert "began at step 0; leave branch_from out to continue that run, or" in found
     found = error(*b, "--set", "trainer.branch_from=run", command="drill")
     assert "drill the config without branch_from" in found
     width = ["--set", "model_args.width=3"]

@@ -75,7 +75,8 @@ def test_a_change_replaces_a_wrong_value_of_the_file() -> None:
         (["a b=5"], "--set a b=5: 'a b=5' is not KEY=VALUE"),
         (["seed.a=5"], "'seed.a=5' sets the key 'a' of 3, which is not a table"),
         (["phases.first.steps=5"], "sets the key 'first' of [{"),
-        (["phases.2.steps=5"], "sets entry 2, but there are 2 entries, counted from 0"),
+        (["phases.2.steps=5"], "entry 2 of an array that has the entries 0 to 1; set"),
+        (["trainer.fields=[]", "trainer.fields.0=a"], "array that has no entries; set"),
     ],
 )
 def test_an_error_names_the_change_that_causes_the_error(

@@ -187,6 +187,39 @@ def test_a_model_that_cannot_be_computed_is_an_error(
         read_config(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", r"config\.json: is not JSON \(.*; copy the file of the model again"),
+        ('{"model_type": "llama"}', r"config\.json: has no vocab_size and no hidden_s"),
+    ],
+)
+def test_a_file_that_describes_no_model_is_an_error(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(text)
+
+    with pytest.raises(ValueError, match=message):
+        read_config(tmp_path)
+
+
+def test_a_rule_without_its_values_is_an_error(tmp_path: Path) -> None:
+    values = json.loads(write_config(PLAIN, tmp_path).read_text())
+    values["rope_scaling"] = {"rope_type": "linear"}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+
+    with pytest.raises(ValueError, match="the rotary scaling lacks 'factor'; complete"):
+        read_config(tmp_path)
+
+
+def test_a_model_may_have_several_end_tokens(tmp_path: Path) -> None:
+    several = replace(PLAIN, eos_token_id=(7, 9))
+    path = write_config(several, tmp_path)
+
+    assert json.loads(path.read_text())["eos_token_id"] == [7, 9]
+    assert read_config(tmp_path, dtype="float32") == several
+
+
 def test_weights_in_several_files_of_bfloat16_are_loaded(tmp_path: Path) -> None:
     model = export(PLAIN, tmp_path)
     file = tmp_path / "hf" / "model.safetensors"

@@ -266,6 +266,11 @@ def test_a_sequence_beyond_the_context_is_an_error(model: Llama) -> None:
         model(jnp.zeros((1, 40), jnp.int32))
 
 
+def test_a_sequence_without_a_next_token_is_an_error(model: Llama) -> None:
+    with pytest.raises(ValueError, match="tokens have 1 columns, so no token has a"):
+        next_token_loss(model, jnp.zeros((2, 1), jnp.int32))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -275,12 +280,22 @@ def test_a_sequence_beyond_the_context_is_an_error(model: Llama) -> None:
         ({"hidden": 0}, "hidden of a model must be at least 1, got 0"),
         ({"remat": "some"}, "remat of a model must be one of none, dots, full"),
         ({"attention": "cudnn"}, 'attention="cudnn" needs dtype="bfloat16"'),
+        ({"width": "32"}, "width of a model must be an integer, got '32'"),
+        ({"context": 32.0}, "context of a model must be an integer, got 32.0"),
+        ({"head_width": 0}, "head_width of a model must be at least 1, got 0"),
+        ({"tied": "false"}, "tied of a model must be true or false, got 'false'"),
+        ({"rope_theta": 0}, "rope_theta of a model must be above 0, got 0"),
+        ({"norm_epsilon": -1e-5}, "norm_epsilon of a model must be above 0, got -1e"),
+        ({"init_std": float("nan")}, "init_std of a model must be at least 0, got nan"),
+        ({"rope_scaling": "linear"}, "must be a RopeScaling or None, got 'linear'"),
+        ({"fsdp_axis": 1}, "fsdp_axis of a model must be a name or None, got 1"),
+        ({"eos_token_id": (5, -1)}, "eos_token_id of a model must be at least 0, got"),
     ],
 )
 def test_a_config_that_cannot_be_built_is_an_error(
     changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         replace(SMALL, **changes)
 
 
@@ -290,12 +305,21 @@ def test_a_config_that_cannot_be_built_is_an_error(
         ({"preset": "huge"}, "preset 'huge' is unknown; the presets are tiny, small"),
         ({"preset": "tiny", "widht": 8}, "'widht' is neither an argument of"),
         ({"preset": "tiny", "warmup_steps": 10}, "warmup_steps=10 must be"),
+        ({"preset": ["tiny"]}, "preset .* is unknown; the presets are tiny, small"),
+        ({"seed": 1.5}, "seed must be an integer, got 1.5"),
+        ({"preset": "tiny", "peak_rate": -1e-3}, "peak_rate must be at least 0, got"),
+        ({"preset": "tiny", "weight_decay": "0.1"}, "weight_decay must be a number,"),
+        ({"preset": "tiny", "final_share": 2}, "at least 0 and at most 1, got 2"),
+        ({"loss_chunk": 2.5}, "loss_chunk must be an integer, got 2.5"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_scaling has the key 'type'; its"),
+        ({"rope_scaling": {"kind": "linear"}}, "rope_scaling lacks 'factor'; write"),
+        ({"tensor_axis": "model"}, "not an axis of the mesh, which is not set; give"),
     ],
 )
 def test_wrong_arguments_of_the_recipe_are_errors(
     arguments: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((TypeError, ValueError), match=message):
         llama(total_steps=10, **arguments)
 
 

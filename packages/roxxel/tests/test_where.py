@@ -106,6 +106,8 @@ def test_where_finds_a_document_in_every_epoch(
     until = first.step + 1
     text = said(capsys, "where", run, "--document", "self:7", "--until", until)
     assert f"  epoch 0: step {first.step} row {first.row} columns [" in text
+    text = said(capsys, "where", run, "--document", "self:7", "--until", first.step)
+    assert f"  no step before step {first.step} reads these tokens" in text
     tokens = f"self:[{start},{stop})"
     [same] = lines(said(capsys, "where", run, "--tokens", tokens, "--json"))
     assert same == found
@@ -167,6 +169,7 @@ def test_a_wrong_request_is_one_sentence(
     [
         ["--document", "web"],
         ["--tokens", "web:[5"],
+        ["--tokens", "web:[5,5)"],
         ["--ids", "5 x"],
         ["--text", "a", "--source", "web"],
         ["--text", "a", "--document", "web:1"],

@@ -139,8 +139,8 @@ class TrainConfig:
             continues from the whole state: model, optimizer, random streams, step and
             data order. The curriculum may differ in steps after the checkpoint, as
             after an edit of one run. The new run saves this state at once, and from
-            then on does not need the other run; a run that has a checkpoint ignores
-            `branch_from`.
+            then on does not need the other run. A run that has begun must be a branch
+            of this checkpoint, and continues from its own checkpoints.
         profile: Steps `(start, stop)` whose JAX trace is written to `profile/`.
         hang_after_s: Time limit of a step in seconds; compiling and evaluating do not
             count. If a step exceeds the limit, the trainer logs the stacks of all

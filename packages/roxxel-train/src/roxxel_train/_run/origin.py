@@ -172,6 +172,34 @@ def check_is_elsewhere(branch_from: str | os.PathLike[str], checkpoints: str) ->
         )
 
 
+def check_is_branch(
+    branch_from: str | os.PathLike[str], record: Mapping[str, Any], folder: str
+) -> None:
+    """Raise RunMismatchError if a run that has begun is no branch of a checkpoint.
+
+    `record` is the content of `run.json` in `folder`. A checkpoint whose run has moved
+    or is gone fits if its step does.
+    """
+    found, begun = parse_reference(os.fspath(branch_from)), record.get("branch_from")
+    what = "began at step 0"
+    if begun is not None:
+        if found.step in {None, begun["step"]} and _may_be_run(found, begun):
+            return
+        what = f"is a branch of step {begun['step']} of {begun['path']}"
+    raise RunMismatchError(
+        f"branch_from={str(branch_from)!r}: the run in {folder} {what}; leave "
+        "branch_from out to continue that run, or give the branch another save_path"
+    )
+
+
+def _may_be_run(found: Reference, begun: Mapping[str, Any]) -> bool:
+    """Return whether a reference may name the run of which a branch began."""
+    path = found.checkpoints.absolute() if isinstance(found.path, Path) else found.path
+    if str(path).removesuffix(_INNER) == begun["path"]:
+        return True
+    return run_id(path) in {None, begun["run_id"]}
+
+
 def _located(found: Reference, model: nnx.Module) -> tuple[Path | str, int | None]:
     """Return the folder of checkpoints, and the step; None for the newest step."""
     path, step = found.path, found.step

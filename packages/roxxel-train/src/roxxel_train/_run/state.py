@@ -17,7 +17,12 @@ from roxxel_train._observe.ledger import Ledger
 from roxxel_train._observe.recorder import LossMean, LossMeans
 from roxxel_train._run.data import data_record
 from roxxel_train._run.events import failed_save
-from roxxel_train._run.origin import Origin, check_is_elsewhere, find_origin
+from roxxel_train._run.origin import (
+    Origin,
+    check_is_branch,
+    check_is_elsewhere,
+    find_origin,
+)
 from roxxel_train._step.step import is_finite, is_sound, put, signature, take
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
@@ -319,6 +324,9 @@ class RunState:
         """
         if config.branch_from is not None and self.checkpointer is not None:
             check_is_elsewhere(config.branch_from, self.checkpointer.checkpoint_path)
+        record = None if self.folder is None else self.folder.record
+        if config.branch_from is not None and record is not None:
+            check_is_branch(config.branch_from, record, str(self.folder))
         newest = None if self.checkpointer is None else self.checkpointer.peek()
         if newest is not None:
             step, extra = newest
@@ -330,7 +338,6 @@ class RunState:
                     "another folder, and init_from= this one to start with its weights"
                 )
             return step, data
-        record = None if self.folder is None else self.folder.record
         if record is not None and record["model"] != self.signature:
             raise RunMismatchError(
                 f"{self.folder}: the run in this folder was started with a model or "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from roxxel.cli._plan import planned
 from roxxel.cli._words import (
+    BRANCH,
     CONFIG_EXAMPLE,
     add_branch_argument,
     add_config_arguments,
@@ -166,6 +167,11 @@ def _say_ending(config: RunConfig, folder: Path | str, summary: RunSummary) -> N
     say("  system.log     what happened when")
     say("  config.toml    the config of this start; configs/ holds earlier ones")
     say(f"Write a report: {shown_command('report', str(folder))}")
-    say(f"Train longer:   raise the steps of the last phase in {config.file}, then")
-    again = shown_command("train", str(config.file), *_set_again(config.changes))
+    # A branch that has begun continues without the other run.
+    changes = [each for each in config.changes if not each.startswith(BRANCH)]
+    where = str(config.file)
+    if any(each.startswith("phases") for each in changes):
+        where += " or --set"
+    say(f"Train longer:   raise the steps of the last phase in {where}, then")
+    again = shown_command("train", str(config.file), *_set_again(changes))
     say(f"                {again}")

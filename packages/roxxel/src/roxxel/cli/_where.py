@@ -97,7 +97,13 @@ def run(options: argparse.Namespace) -> None:
             facts = {"documents": numbers, "withdrawn": withdrawn, "places": listed}
             say(json.dumps({**found._asdict(), **facts}))
         else:
-            _show(found, numbers, masked, places, trained, sampler.total_steps)
+            is_read = _show(
+                found, numbers, masked, places, trained, sampler.total_steps
+            )
+            if not is_read and options.until is None:
+                say("  the run never reads these tokens")
+            elif not is_read:
+                say(f"  no step before step {options.until} reads these tokens")
     if not num_found and not options.json:
         names = ", ".join(corpora)
         say(f"no source of the run holds this sequence of tokens (searched: {names})")
@@ -155,7 +161,8 @@ def _show(
     places: Iterator[Occurrence],
     trained: int,
     total: int,
-) -> None:
+) -> bool:
+    """Print a range of tokens and its places; return whether there are any."""
     listed = ", ".join(map(str, documents))
     say(f"{found.source} tokens [{found.start}, {found.stop}), documents {listed}")
     for document, steps in masked.items():
@@ -175,8 +182,7 @@ def _show(
             f"columns [{place.column}, {stop}), "
             f"tokens [{place.start}, {place.stop}){state}"
         )
-    if not is_read:
-        say("  the run never reads these tokens")
+    return is_read
 
 
 def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:
@@ -208,7 +214,10 @@ def _tokens(text: str) -> tuple[str, int, int]:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not SOURCE:[A,B), such as 'web:[100,200)'"
         )
-    return found[1], int(found[2]), int(found[3])
+    name, start, stop = found[1], int(found[2]), int(found[3])
+    if start >= stop:
+        raise argparse.ArgumentTypeError(f"{text!r} holds no token; give A < B")
+    return name, start, stop
 
 
 def _ids(text: str) -> list[int]:

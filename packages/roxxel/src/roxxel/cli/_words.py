@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from roxxel.config import RunConfig
 
 
+BRANCH = "trainer.branch_from="
+"""The change of a config that `--branch` makes."""
+
+
 def shown_command(*arguments: str) -> str:
     """Return a `roxxel` command line to copy, with `uv run` if the user used it."""
     # `uv run` sets this variable in the environment of its child.
@@ -62,8 +66,8 @@ def add_branch_argument(parser: argparse.ArgumentParser) -> None:
         metavar="RUN[@STEP]",
         help=(
             "begin a new run, in the save_path of CONFIG, with the whole state of "
-            "another run: its newest checkpoint, or that of STEP. A run that has begun "
-            "continues from its own checkpoints"
+            "another run: its newest checkpoint, or that of STEP. A branch that has "
+            "begun continues from its own checkpoints"
         ),
     )
 
@@ -75,7 +79,7 @@ def config_of(options: argparse.Namespace) -> RunConfig:
     if branch is not None:
         # A path on the command line is relative to the working directory.
         where = branch if "://" in branch else str(Path(branch).absolute())
-        changes.append(f"trainer.branch_from={json.dumps(where)}")
+        changes.append(BRANCH + json.dumps(where, ensure_ascii=False))
     return load_config(options.config, changes)
 
 

@@ -64,8 +64,9 @@ def _with(inside: Any, keys: Sequence[str], value: Any, change: str) -> Any:
         ) from None
     except IndexError:
         raise ValueError(
-            f"{change!r} sets entry {key}, but there are {len(entries)} entries, "
-            "counted from 0; set an entry that exists"
+            f"{change!r} sets entry {key} of an array that has "
+            f"{f'the entries 0 to {len(entries) - 1}' if entries else 'no entries'}; "
+            "set an entry that exists"
         ) from None
     entries[index] = _with(entries[index], rest, value, change)
     return entries

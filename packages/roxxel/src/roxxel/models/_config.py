@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Literal, get_args
+
+from roxxel.models._checks import check_integer, check_number
 
 Attention = Literal["xla", "cudnn"]
 Remat = Literal["none", "dots", "full"]
@@ -39,8 +42,10 @@ class RopeScaling:
             raise ValueError(
                 f'kind of RopeScaling must be "linear" or "llama3", got {self.kind!r}'
             )
-        if self.factor < 1:
-            raise ValueError(f"factor of RopeScaling must be >= 1, got {self.factor}")
+        check_number("factor of RopeScaling", self.factor, least=1)
+        for name in ("low_freq_factor", "high_freq_factor"):
+            check_number(f"{name} of RopeScaling", getattr(self, name))
+        check_integer("original_context of RopeScaling", self.original_context, 1)
         if not 0 < self.low_freq_factor < self.high_freq_factor:
             raise ValueError(
                 "RopeScaling needs 0 < low_freq_factor < high_freq_factor, got "
@@ -84,7 +89,7 @@ class LlamaConfig:
             Without `tensor_axis`, `model_sharding="fsdp"` of the trainer does the same
             for any model.
         bos_token_id: Token that begins a text, or None.
-        eos_token_id: Token that ends a text, or None.
+        eos_token_id: Token that ends a text, a tuple of such tokens, or None.
     """
 
     vocab_size: int
@@ -106,17 +111,15 @@ class LlamaConfig:
     tensor_axis: str | None = None
     fsdp_axis: str | None = None
     bos_token_id: int | None = None
-    eos_token_id: int | None = None
+    eos_token_id: int | tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in (
             *("vocab_size", "width", "hidden", "num_layers", "num_heads"),
             *("num_kv_heads", "context"),
         ):
-            if getattr(self, name) < 1:
-                raise ValueError(
-                    f"{name} of a model must be at least 1, got {getattr(self, name)}"
-                )
+            check_integer(f"{name} of a model", getattr(self, name), 1)
+        self._check_options()
         if self.num_heads % self.num_kv_heads:
             raise ValueError(
                 f"num_heads={self.num_heads} is not a multiple of "
@@ -145,6 +148,31 @@ class LlamaConfig:
                 'attention="cudnn" needs dtype="bfloat16", got '
                 f'{self.dtype!r}; change the dtype, or use attention="xla"'
             )
+
+    def _check_options(self) -> None:
+        """Check every option alone, and not yet with others."""
+        if self.head_width is not None:
+            check_integer("head_width of a model", self.head_width, 1)
+        for name in ("bos_token_id", "eos_token_id"):
+            ids = getattr(self, name)
+            for each in ids if isinstance(ids, tuple) else (ids,):
+                if each is not None:
+                    check_integer(f"{name} of a model", each, 0)
+        for name in ("rope_theta", "norm_epsilon"):
+            check_number(f"{name} of a model", getattr(self, name), is_above=True)
+        check_number("init_std of a model", self.init_std)
+        kinds: dict[str, tuple[type, ...]] = {
+            "tied": (bool,),
+            "rope_scaling": (RopeScaling, NoneType),
+            "tensor_axis": (str, NoneType),
+            "fsdp_axis": (str, NoneType),
+        }
+        for name, accepted in kinds.items():
+            if not isinstance(getattr(self, name), accepted):
+                expected = " or ".join(_WORDS[kind] for kind in accepted)
+                raise TypeError(
+                    f"{name} of a model must be {expected}, got {getattr(self, name)!r}"
+                )
 
     @property
     def channels(self) -> int:
@@ -193,6 +221,14 @@ class LlamaConfig:
     def llama_3_2_1b(cls, **changes: Any) -> LlamaConfig:
         """Return the shape of Llama 3.2 1B: 1,235,814,400 parameters."""
         return cls(**_LLAMA_3_2_1B | changes)
+
+
+_WORDS: dict[type, str] = {
+    bool: "true or false",
+    RopeScaling: "a RopeScaling",
+    str: "a name",
+    NoneType: "None",
+}
 
 
 def _sizes(

@@ -51,6 +51,7 @@ class Llama(nnx.Module):
     """
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
+        _check_axes(config)
         self.config = config
         self.model = Stack(config, rngs=rngs)
         if not config.tied:
@@ -116,6 +117,18 @@ class Llama(nnx.Module):
 def logits_of(hidden: jax.Array, matrix: jax.Array) -> jax.Array:
     """Return float32 logits of hidden states; `matrix` is (vocab_size, width)."""
     return jnp.matmul(hidden, matrix.T, preferred_element_type=jnp.float32)
+
+
+def _check_axes(config: LlamaConfig) -> None:
+    names = jax.sharding.get_abstract_mesh().axis_names
+    for option in ("tensor_axis", "fsdp_axis"):
+        axis = getattr(config, option)
+        if axis is not None and axis not in names:
+            there = f"has the axes {', '.join(names)}" if names else "is not set"
+            raise ValueError(
+                f"{option}={axis!r} is not an axis of the mesh, which {there}; "
+                f"give a mesh with this axis, or leave {option} out"
+            )
 
 
 def _table(config: LlamaConfig, rngs: nnx.Rngs) -> Matrix:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from roxxel.models._checks import check_integer
 from roxxel.models._llama import logits_of
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ def next_token_loss(
     """
     fields = batch if isinstance(batch, Mapping) else {"tokens": batch}
     tokens, segments = fields["tokens"], fields.get("segment_ids")
+    if tokens.shape[1] < 2:
+        raise ValueError(
+            f"tokens have {tokens.shape[1]} columns, so no token has a next one; "
+            "use sequences of 2 tokens or more"
+        )
     weights = jnp.ones(tokens[:, 1:].shape, jnp.float32)
     if segments is not None:
         follows = (segments[:, 1:] == segments[:, :-1]) & (segments[:, 1:] > 0)
@@ -83,8 +89,7 @@ def _sums(
     length = targets.shape[1]
     if chunk is None:
         return _chunk_sums(matrix, hidden, targets, weights)
-    if chunk < 1:
-        raise ValueError(f"loss_chunk must be at least 1, got {chunk}")
+    check_integer("loss_chunk", chunk, 1)
     num_chunks = -(-length // chunk)
     missing = num_chunks * chunk - length
 

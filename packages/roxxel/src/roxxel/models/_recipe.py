@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import optax
 from flax import nnx
 
+from roxxel.models._checks import check_integer, check_number
 from roxxel.models._config import LlamaConfig, RopeScaling
 from roxxel.models._llama import Llama
 from roxxel.models._loss import next_token_loss
@@ -59,9 +60,10 @@ def llama(
             be a mapping of the fields of `RopeScaling`.
 
     Raises:
+        TypeError: A value has another type.
         ValueError: A name is unknown, or a value is out of range.
     """
-    if preset not in PRESETS:
+    if not isinstance(cast("object", preset), str) or preset not in PRESETS:
         raise ValueError(
             f"preset {preset!r} is unknown; the presets are {', '.join(PRESETS)}"
         )
@@ -72,8 +74,12 @@ def llama(
                 f"{name!r} is neither an argument of roxxel.models.llama nor a field "
                 f"of LlamaConfig, which are {', '.join(sorted(known))}"
             )
+    check_integer("seed", seed, 0)
+    check_number("z_loss", z_loss)
+    if loss_chunk is not None:
+        check_integer("loss_chunk", loss_chunk, 1)
     if isinstance(sizes.get("rope_scaling"), dict):
-        sizes["rope_scaling"] = RopeScaling(**sizes["rope_scaling"])
+        sizes["rope_scaling"] = _rope_scaling(sizes["rope_scaling"])
     model = Llama(PRESETS[preset](**sizes), rngs=nnx.Rngs(seed))
     transformation = make_optimizer(
         total_steps,
@@ -100,11 +106,16 @@ def make_optimizer(
     The arguments are those of `llama`. After `total_steps`, the learning rate stays at
     its final value.
     """
+    check_integer("total_steps", total_steps, 0)
+    check_number("peak_rate", peak_rate)
+    check_number("final_share", final_share, most=1)
+    check_number("weight_decay", weight_decay)
+    if warmup_steps is not None:
+        check_integer("warmup_steps", warmup_steps, 0)
     warmup = max(1, total_steps // 12) if warmup_steps is None else warmup_steps
-    if not 0 <= warmup < max(total_steps, 2):
+    if warmup >= max(total_steps, 2):
         raise ValueError(
-            f"warmup_steps={warmup} must be at least 0 and less than "
-            f"total_steps={total_steps}"
+            f"warmup_steps={warmup} must be less than total_steps={total_steps}"
         )
     rate = optax.warmup_cosine_decay_schedule(
         init_value=0.0,
@@ -118,6 +129,18 @@ def make_optimizer(
         learning_rate=rate, b2=0.95, weight_decay=weight_decay, mask=_matrices
     )
     return optax.chain(optax.clip_by_global_norm(1.0), adamw)
+
+
+def _rope_scaling(given: dict[str, Any]) -> RopeScaling:
+    known = {field.name for field in fields(RopeScaling)}
+    if wrong := sorted(given.keys() - known):
+        raise ValueError(
+            f"rope_scaling has the key {wrong[0]!r}; its keys are "
+            f"{', '.join(sorted(known))}"
+        )
+    if missing := sorted({"kind", "factor"} - given.keys()):
+        raise ValueError(f"rope_scaling lacks {missing[0]!r}; write this key too")
+    return RopeScaling(**given)
 
 
 def _matrices(parameters: Any) -> Any:

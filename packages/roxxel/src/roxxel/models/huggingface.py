@@ -37,6 +37,8 @@ _FIELDS = {
 }
 """Keys of `config.json` and the fields of `LlamaConfig` of the same meaning."""
 
+_SIZES = {"vocab_size", "width", "hidden", "num_layers", "num_heads"}
+
 _DEFAULTS: dict[str, Any] = {
     "tie_word_embeddings": False,
     "rms_norm_eps": 1e-6,
@@ -86,7 +88,7 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
         ValueError: The file declares a model that `Llama` cannot compute.
     """
     path = Path(folder) / "config.json"
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    values = _parsed(path)
     for key, supported in (
         *(("model_type", "llama"), ("hidden_act", "silu")),
         *(("attention_bias", False), ("mlp_bias", False)),
@@ -110,8 +112,33 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
         for key, field in _FIELDS.items()
         if values.get(key) is not None
     }
-    found["rope_scaling"] = _scaling(path, rope)
-    return LlamaConfig(**found | changes)
+    if isinstance(found.get("eos_token_id"), list):
+        found["eos_token_id"] = tuple(found["eos_token_id"])
+    try:
+        found["rope_scaling"] = _scaling(path, rope)
+        return LlamaConfig(**found | changes)
+    except KeyError as error:
+        raise ValueError(
+            f"{path}: the rotary scaling lacks {error}; complete the file"
+        ) from error
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    """Return the content of `config.json`; raise ValueError if a size is missing."""
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{path}: is not JSON ({error}); copy the file of the model again"
+        ) from error
+    sizes = [key for key, field in _FIELDS.items() if field in _SIZES]
+    missing = [key for key in sizes if values.get(key) is None]
+    if missing:
+        raise ValueError(
+            f"{path}: has no {' and no '.join(missing)}, so it does not describe a "
+            "model; give the folder of a model of the class LlamaForCausalLM"
+        )
+    return values
 
 
 def _scaling(path: Path, rope: dict[str, Any]) -> RopeScaling | None:
