@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_format.naming import named, names_of
 
 from roxxel.cli._runs import add_run_arguments, codec_of, opened
 from roxxel.cli._words import say
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import argparse
 
     from roxxel_curriculum import Sampler
+    from roxxel_format import TokenReader
 
 DESCRIPTION = """\
 Show what is in the batch of a step: the source, the tokens and the documents of
@@ -48,7 +50,7 @@ def run(options: argparse.Namespace) -> None:
         places = [(row, sampler.locate(step, row)) for row in wanted]
     except IndexError as error:
         raise RunFolderError(f"{options.run}: {error}") from error
-    corpora = opened_run.corpora() if options.text else {}
+    corpora = opened_run.corpora()
     codecs = {
         name: codec_of(name, corpora[name], options)
         for name in dict.fromkeys(place.source for _, place in places)
@@ -67,6 +69,9 @@ def run(options: argparse.Namespace) -> None:
         masked = _masked(sampler, step, row, place.start)
         if masked:
             shown["masked"] = masked
+        names = names_of(corpora[place.source], place.documents)
+        if names is not None:
+            shown["names"] = names
         if options.text:
             [tokens] = corpora[place.source].read([place.start], seq_len)
             decoded = codecs[place.source].decode(tokens)
@@ -82,15 +87,19 @@ def run(options: argparse.Namespace) -> None:
         f"phase {sampler.phase(step)}, {state}"
     )
     for shown in rows:
-        documents = ", ".join(map(str, shown["documents"]))
-        say(
-            f"row {shown['row']}: {shown['source']} tokens [{shown['start']}, "
-            f"{shown['stop']}), documents {documents}"
-        )
-        for start, stop in shown.get("masked", ()):
-            say(f"  masked, so not learned: tokens [{start}, {stop})")
-        if options.text:
-            say("  " + shown["text"].replace("\n", "\n  "))
+        _say_row(shown, corpora[shown["source"]])
+
+
+def _say_row(shown: dict[str, Any], corpus: TokenReader) -> None:
+    documents = ", ".join(f"{each}{named(corpus, each)}" for each in shown["documents"])
+    say(
+        f"row {shown['row']}: {shown['source']} tokens [{shown['start']}, "
+        f"{shown['stop']}), documents {documents}"
+    )
+    for start, stop in shown.get("masked", ()):
+        say(f"  masked, so not learned: tokens [{start}, {stop})")
+    if "text" in shown:
+        say("  " + shown["text"].replace("\n", "\n  "))
 
 
 def _masked(sampler: Sampler, step: int, row: int, start: int) -> list[list[int]]:
