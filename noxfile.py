@@ -82,8 +82,9 @@ FUZZERS = (
     ("input_fuzz", ("--files", "2000")),
     ("bucket_faults", ("--runs", "2000")),
 )
-# The same for whole runs, which need every package.
+# The same for whole runs and for Ray, which need every package and extra.
 OF_RUNS = (
+    ("format_prepare", ("--ray", "--kills", "30")),
     ("bucket_kills", ("--kills", "10", "--processes", "1")),
     ("bucket_kills", ("--kills", "10", "--processes", "2")),
 )
@@ -339,7 +340,7 @@ def release(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Read mutated shards, manifests and inputs, and kill runs in a bucket.
+    """Read mutated shards, manifests and inputs; kill tasks of Ray, runs in a bucket.
 
     Every file gives the original tokens or an error of one sentence; every run ends as
     one that was never killed. Options after -- are for all programs of files.

@@ -8,7 +8,6 @@ import json
 import os
 import random
 import re
-import secrets
 import signal
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer
 
 from .buckets import running_bucket
+from .ray_cluster import NODE, raylet_of, running_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,11 +32,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("default")  # Ray warns of itself
 
 TEXTS = [f"document {number} " * (number % 5 + 1) for number in range(200)]
-NODE: dict[str, Any] = {
-    "num_cpus": 1,
-    "object_store_memory": 80 << 20,
-    "include_dashboard": False,
-}
 LINE = re.compile(r"[^\n]+")
 
 
@@ -52,31 +47,8 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def cluster(bucket: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A cluster of two raylets with a core each."""
     del bucket
-    with pytest.MonkeyPatch.context() as patch:
-        # Paths of sockets are short, so this one is too.
-        folder = tmp_path_factory.mktemp("r")
-        (folder / "ray").mkdir()
-        for name, value in {
-            "RAY_TMPDIR": str(folder),
-            "RAY_AUTH_TOKEN": secrets.token_hex(32),  # else a file in the home
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
-            "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-            "RAY_DATA_DISABLE_PROGRESS_BARS": "1",
-        }.items():
-            patch.setenv(name, value)
-        clusters: Any = import_module("ray.cluster_utils")
-        cluster = clusters.Cluster(
-            initialize_head=True,
-            head_node_args={**NODE, "temp_dir": str(folder / "ray")},
-        )
-        try:
-            cluster.add_node(**NODE)
-            yield cluster
-        finally:
-            nodes = cluster.list_all_nodes()
-            cluster.shutdown()
-            assert not any(each.any_processes_alive() for each in nodes)
+    with running_cluster(tmp_path_factory.mktemp("r")) as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")
@@ -384,7 +356,6 @@ def test_ray_writes_the_bytes_of_one_process_though_a_raylet_is_killed(
 ) -> None:
     command, expected = prepared
     victim = cluster.add_node(**NODE)
-    [raylet] = victim.all_processes["raylet"]
     with subprocess.Popen(
         [*command, "--ray", cluster.address],
         cwd=tmp_path,
@@ -394,7 +365,7 @@ def test_ray_writes_the_bytes_of_one_process_though_a_raylet_is_killed(
     ) as driver:
         while driver.poll() is None and not has_record(tmp_path / "by_ray"):
             pass
-        os.kill(raylet.process.pid, signal.SIGKILL)
+        os.kill(raylet_of(victim), signal.SIGKILL)
         output, _ = driver.communicate()
     cluster.remove_node(victim, allow_graceful=False)
 

@@ -88,6 +88,13 @@ def test_killed_preparation_is_continued_to_the_same_bytes() -> None:
     assert sum(n for what, n in found.items() if "kills of" in what) == 2
 
 
+def test_preparation_killed_on_ray_is_continued_to_the_same_bytes() -> None:
+    output = run("format_prepare.py", "--ray", "--kills", "1")
+
+    found = counts(output)
+    assert sum(n for what, n in found.items() if "kills of" in what) == 1
+
+
 def test_cleaning_takes_nothing_of_a_living_writer() -> None:
     output = run("format_clean.py", "--writes", "3")
 

@@ -112,6 +112,43 @@ def test_damaged_tokens_name_block_offset_and_documents(
     assert np.array_equal(sound, LINE[: 256 * 3])
 
 
+def test_the_tokens_of_a_damaged_block_are_known(tmp_path: Path) -> None:
+    """All other tokens of the corpus can be read."""
+    documents = documents_of(*[700] * 30)
+    corpus = Roxxel(tmp_path / "web_*.rox", check="blocks")
+    corpus.write(documents, separator=5, block_size=512, max_shard_bytes=20_000)
+    second = Path(corpus.paths[1])
+    data = bytearray(second.read_bytes())
+    data[4096 + 2 * 512] ^= 1
+    second.write_bytes(data)
+    corpus.close()
+
+    with pytest.raises(ChecksumError) as caught:
+        _ = corpus.tokens[:]
+
+    damaged = corpus.damaged_tokens(caught.value)
+    assert damaged is not None
+    first = Shard(corpus.paths[0]).num_tokens
+    assert damaged == (first + 512, first + 768)
+    line = line_of(documents, [5])
+    assert np.array_equal(corpus.tokens[: damaged[0]], line[: damaged[0]])
+    assert np.array_equal(corpus.tokens[damaged[1] :], line[damaged[1] :])
+    corpus_of(tmp_path / "other", documents)
+    assert Roxxel(tmp_path / "other").damaged_tokens(caught.value) is None
+
+
+def test_the_last_block_ends_with_the_tokens_of_its_shard(tmp_path: Path) -> None:
+    corpus = Roxxel(tmp_path / "a.rox", check="blocks")
+    corpus.write(documents_of(300), separator=5, block_size=512)
+    damage = {"path": corpus.paths[0], "block": 1, "byte_offset": 4608}
+
+    last = ChecksumError("damaged", section="tokens", **damage)  # pyright: ignore[reportArgumentType] - a dict
+    index = ChecksumError("damaged", section="documents", **damage)  # pyright: ignore[reportArgumentType]
+
+    assert corpus.damaged_tokens(last) == (256, 301)
+    assert corpus.damaged_tokens(index) is None
+
+
 def test_other_files_are_no_shards(tmp_path: Path) -> None:
     path = tmp_path / "a.rox"
     cases = {

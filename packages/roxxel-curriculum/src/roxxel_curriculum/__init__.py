@@ -21,6 +21,7 @@ from roxxel_curriculum._documents import Documents
 from roxxel_curriculum._errors import CurriculumError, StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import Permutation, make_key, permute
+from roxxel_curriculum._plan.damaged import DamagedBlock
 from roxxel_curriculum._plan.diff import PlanDiff
 from roxxel_curriculum._plan.figures import (
     CorpusPlan,
@@ -52,6 +53,7 @@ __all__ = [
     "CorpusPlan",
     "Curriculum",
     "CurriculumError",
+    "DamagedBlock",
     "DocumentSet",
     "Documents",
     "Field",

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from copy import copy
+from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
+from roxxel_curriculum._bind.damage import Damage, find_damage
 from roxxel_curriculum._bind.fields import (
     checked_columns,
     checked_fields,
     checked_rows,
     fill_fields,
-    read_rows,
     reads_documents,
 )
-from roxxel_curriculum._bind.inverse import occurrences
+from roxxel_curriculum._bind.hints import windows_ahead
+from roxxel_curriculum._bind.inverse import checked_tokens, occurrences
 from roxxel_curriculum._bind.masks import Masks, check_columns
 from roxxel_curriculum._bind.past import check_past
 from roxxel_curriculum._bind.progress import Progress
@@ -25,17 +26,19 @@ from roxxel_curriculum._bind.sources import batch_dtype, token_range, with_block
 from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
+from roxxel_curriculum._plan.damaged import in_order
 from roxxel_curriculum._plan.withdrawn import masked_steps
 from roxxel_curriculum.state import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    import numpy.typing as npt
+    from roxxel_format import ChecksumError
 
     from roxxel_curriculum._bind.fields import Field, Rows
     from roxxel_curriculum._bind.inverse import Occurrence
     from roxxel_curriculum._bind.samples import SampleBlock
+    from roxxel_curriculum._plan.damaged import DamagedBlock
     from roxxel_curriculum._plan.solution import ResolvedPhase, Solution
     from roxxel_curriculum._plan.withdrawn import Withdrawal
 
@@ -60,6 +63,7 @@ class Sampler:
         withdrawals: The documents that the run does not learn, in the order of the
             steps from which it does not. A withdrawal replaces those of its source
             before.
+        damaged: The damaged blocks that the run masks, by the steps from which it does.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -92,6 +96,8 @@ class Sampler:
         self.phases: tuple[ResolvedPhase, ...] = solution.phases
         self.withdrawals: tuple[Withdrawal, ...] = solution.withdrawals
         self._progress = Progress(solution.phases, solution.source_names)
+        self.damaged: tuple[DamagedBlock, ...] = solution.damaged
+        self._damage = Damage(solution.damaged, solution.source_names)
         self.dtype = batch_dtype(self._readers)
         self.fields = checked_fields(fields)
         has_mask = "loss_mask" in self.fields
@@ -167,11 +173,15 @@ class Sampler:
         chosen = checked_rows(rows, source.size)
         source, start = source[chosen], start[chosen]
         readers = {index: self._readers[index] for index in block.source_indices}
-        tokens = read_rows(readers, source, start + first, length, self.dtype)
+        tokens = self._damage.read_rows(
+            step, readers, source, start + first, length, self.dtype
+        )
         if self.fields == ("tokens",):
             return tokens
         masks = self._masks
         mask = masks and masks.rows(step, source, start + first, length)
+        if mask is not None:
+            self._damage.mask(mask, step, source, start + first)
         return fill_fields(
             self.fields, tokens, source, start, self._readers, mask, first_column=first
         )
@@ -235,19 +245,12 @@ class Sampler:
                 `[0, total_steps]`.
         """
         self._check_source(source)
-        start = as_integer(start, "start must be an integer")
-        stop = as_integer(stop, "stop must be an integer")
         num_tokens = self._solution.spans[source].num_tokens
-        if not 0 <= start <= stop <= num_tokens:
-            raise IndexError(
-                f"tokens [{start}, {stop}) are outside source {source!r}, which has "
-                f"{num_tokens} tokens; give 0 <= start <= stop <= {num_tokens}"
-            )
+        tokens = checked_tokens(source, start, stop, num_tokens)
         end = self.total_steps if until is None else self._steps_done(until)
         key = self._source_keys[source]
         return chain.from_iterable(
-            occurrences(phase, source, key, range(start, stop), end)
-            for phase in self.phases
+            occurrences(phase, source, key, tokens, end) for phase in self.phases
         )
 
     def masked_steps(self, source: str, document: int) -> tuple[range, ...]:
@@ -262,40 +265,52 @@ class Sampler:
         self._check_source(source)
         return masked_steps(self.withdrawals, source, document, self.total_steps)
 
+    def damaged_by(self, error: ChecksumError, steps: range) -> list[DamagedBlock]:
+        """Return the damaged block of an error, to be masked in some of the steps.
+
+        Args:
+            error: Error of reading a batch with `check="blocks"`.
+            steps: Steps of which one has read the block.
+
+        Returns:
+            The block, from the first of the steps that reads it: one for each source
+            that reads the file. Empty if the error is not about a block of tokens.
+        """
+        sources = zip(self.source_names, self._readers, strict=True)
+        return find_damage(error, [*sources], {k: self.windows(k) for k in steps})
+
+    def with_damaged(self, blocks: Iterable[DamagedBlock]) -> Sampler:
+        """Return a sampler that also masks these blocks, and records them in states."""
+        other, damaged = copy(self), in_order([*self.damaged, *blocks])
+        other.damaged = damaged
+        other._solution = replace(self._solution, damaged=damaged)  # noqa: SLF001 - a copy
+        other._damage = Damage(damaged, self.source_names)  # noqa: SLF001 - a copy
+        return other
+
     def will_need(self, step: int, n: int = 1, rows: Rows | None = None) -> None:
         """Hint to the sources that the steps `[step, step + n)` will be read soon.
 
         Each source gets one hint for each sequence length. Hints do not change batches.
 
         Args:
-            step: First training step; steps past the end of the run are ignored.
-            n: Number of steps.
+            step: First training step.
+            n: Number of steps; steps past the end of the run are ignored.
             rows: Rows of each step that will be read; None for all rows.
 
         Raises:
             IndexError: `step` is negative, or a row is outside the batch.
         """
         masks = self._masks
-        wanted: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = {}
         first = as_integer(step, "step must be an integer")
         num_steps = as_integer(n, "the number of steps must be an integer")
         stop = min(first + num_steps, self.total_steps)
-        for ahead in range(first, stop):
-            block = self._block(ahead)
-            source, start = block.rows(ahead)
-            chosen = checked_rows(slice(None) if rows is None else rows, source.size)
-            source, start = source[chosen], start[chosen]
-            for index in block.source_indices:
-                starts = start[source == index]
-                if starts.size:
-                    wanted.setdefault((index, block.seq_len), []).append(starts)
-        for (index, length), parts in wanted.items():
+        blocks = ((ahead, self._block(ahead)) for ahead in range(first, stop))
+        wanted = windows_ahead(blocks, rows, self._damage.rows)
+        for (index, length), starts in wanted.items():
             documents = reads_documents(self.fields) or (
                 masks is not None and masks.reads_documents(stop - 1, index)
             )
-            self._readers[index].will_need(
-                np.concatenate(parts), length, documents=documents
-            )
+            self._readers[index].will_need(starts, length, documents=documents)
 
     def delivered_tokens(self, step: int) -> dict[str, int]:
         """Return the number of tokens of each source in the first `step` steps.
@@ -425,14 +440,7 @@ class Sampler:
         step = as_integer(step, "step must be an integer")
         if 0 <= step < self.total_steps:
             return bisect_right(self._starts, step) - 1
-        message = f"step {step} is outside the run, which has {self.total_steps} steps"
-        early_stop = self._solution.early_stop
-        if early_stop is not None and step >= self.total_steps:
-            message += (
-                f"; source {early_stop.source!r} runs out in phase {early_stop.phase} "
-                'and its policy is "stop"'
-            )
-        raise IndexError(message)
+        raise IndexError(self._solution.why_outside(step))
 
     def _block(self, step: int) -> SampleBlock:
         """Return a block of windows that holds a step."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from roxxel_curriculum._errors import StateMismatch
 from roxxel_curriculum._order import ARITHMETIC_VERSION
+from roxxel_curriculum._plan.damaged import order, recorded_damage
 from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum._plan.withdrawn import recorded_withdrawals
 from roxxel_curriculum.policy import Policy
@@ -37,6 +38,15 @@ _WITHOUT: dict[str, type] = {
     "documents": int,
     "ranges": int,
     "packed": str,
+}
+_DAMAGED: dict[str, type] = {
+    "step": int,
+    "source": str,
+    "start": int,
+    "stop": int,
+    "file": str,
+    "block": int,
+    "byte_offset": int,
 }
 _SOURCE: dict[str, type] = {
     "name": str,
@@ -104,6 +114,9 @@ def state_of(
     # Without withdrawals, a state is equal to one of an earlier release.
     if without:
         state["without"] = without
+    damaged = [each.to_json() for each in solution.damaged if each.step < step]
+    if damaged:
+        state["damaged"] = damaged
     return state | {"digest": _digest(state)}
 
 
@@ -130,7 +143,8 @@ def recorded_phases(state: Mapping[str, Any]) -> list[ResolvedPhase]:
 
 def _digest(state: Mapping[str, Any]) -> str:
     """Return the hash of the state's values under the keys that `state_of` writes."""
-    parts = {name: state[name] for name in (*_STATE, "without") if name in state}
+    names = (*_STATE, "without", "damaged")
+    parts = {name: state[name] for name in names if name in state}
     text = json.dumps(parts, sort_keys=True, allow_nan=False)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -165,6 +179,7 @@ def check_form(state: Any) -> None:
     _check(state["overlap"] in (0, 1), f"overlap {state['overlap']}")
     _check(_are_skips(state["skips"], state["step"]), f"skips {state['skips']}")
     _check_withdrawals(state, names)
+    _check_damage(state)
     starts = [phase["start"] for phase in state["phases"]]
     bounds = [*starts, state["step"]]
     _check(
@@ -192,6 +207,21 @@ def _check_withdrawals(state: Mapping[str, Any], names: set[str]) -> None:
         steps == sorted(steps) and all(0 <= at < state["step"] for at in steps),
         f"withdrawals from steps {steps}",
     )
+
+
+def _check_damage(state: Mapping[str, Any]) -> None:
+    damaged = state.get("damaged", [])
+    _check(isinstance(damaged, list), f"damaged blocks {damaged!r}")
+    sizes = {source["name"]: source["tokens"] for source in state["sources"]}
+    for entry in damaged:
+        _check_keys(entry, _DAMAGED, "one of its damaged blocks")
+        is_valid = 0 <= entry["start"] < entry["stop"] <= sizes.get(entry["source"], 0)
+        _check(
+            is_valid and 0 <= entry["step"] < state["step"],
+            f"a damaged block of source {entry['source']!r} from step {entry['step']}",
+        )
+    blocks = recorded_damage(state)
+    _check([*blocks] == sorted(set(blocks), key=order), "unsorted damaged blocks")
 
 
 def _is_unchanged(state: Mapping[str, Any]) -> bool:

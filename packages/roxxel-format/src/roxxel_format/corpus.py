@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from roxxel_format._read.verify import VerifyReport
     from roxxel_format._spec.dtypes import Tokens
     from roxxel_format._write.options import WriteSummary
+    from roxxel_format.errors import ChecksumError
 
 
 class Roxxel:
@@ -314,6 +315,17 @@ class Roxxel:
             IndexError: The range leaves `[0, num_tokens]`.
         """
         return self._open().token_range(start, stop)
+
+    def damaged_tokens(self, error: ChecksumError) -> tuple[int, int] | None:
+        """Return the tokens `[start, stop)` of the damaged block of an error.
+
+        Every read outside these tokens avoids the block. None if the error is not about
+        a block of tokens of this corpus, such as damage in a document index.
+
+        Args:
+            error: Error of a read with `check="blocks"`.
+        """
+        return self._open().damaged_tokens(error)
 
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return `(first token, one past the last token, separator length)`.

@@ -10,6 +10,8 @@ class defines them:
   needs this member.
 - `with_check("blocks") -> TokenReader`: the same corpus, but every read verifies the
   checksums of its blocks.
+- `damaged_tokens(error) -> tuple[int, int] | None`: the tokens `[start, stop)` of the
+  block of a `ChecksumError`. A run that masks damaged blocks needs this member.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import struct
 from importlib import import_module
 from itertools import pairwise
@@ -149,7 +150,7 @@ def test_a_damaged_parquet_file_names_the_row(error_of: Callable[..., str]) -> N
 
     error = error_of("a.parquet", damaged)
 
-    assert error.startswith(": damaged at or after row 1024 (")
+    assert error.startswith(": damaged at or after row 2000 (")
     assert error.endswith("); copy the file again or make it again")
 
 
@@ -239,6 +240,29 @@ def test_row_groups_of_a_large_parquet_file_are_divided(
             assert [each.tobytes().decode() for each in corpus.documents] == rows
     assert main(["write", str(tmp_path / "n_*.rox"), *options, "--field", "no"]) == 1
     assert "a.parquet: has no column 'no', only text, other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_parquet_file_without_the_column_leaves_the_other_units(
+    tmp_path: Path, workers: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, column in enumerate(("text", "body", "text", "text")):
+        (tmp_path / f"in_{number}").mkdir()
+        write_groups(tmp_path / f"in_{number}", {column: ["a text"] * 50})
+    target = tmp_path / "c_*.rox"
+    options = ["--unit-bytes", "1", "--workers", workers]
+    files = [str(tmp_path / f"in_{number}") for number in range(4)]
+
+    assert main(["write", str(target), *files, *options]) == 1
+
+    notice, error = capsys.readouterr().err.splitlines()
+    failed, kept = re.findall(r"(\d+) of \d+ units failed; the other (\d+)", notice)[0]
+    assert (int(failed), int(kept)) == (1, 3)
+    assert error == (
+        f"roxxel-format: {files[1]}/a.parquet: has no column 'text', only body; pass "
+        "the column of the documents as --field"
+    )
+    assert len([*tmp_path.glob("c_*.rox")]) == 3
 
 
 def test_a_null_in_a_row_group_names_its_row(

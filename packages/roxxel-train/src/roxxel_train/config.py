@@ -151,6 +151,12 @@ class TrainConfig:
         check: `"blocks"` verifies the checksum of every block of tokens that is read,
             held-out data included, so the run never trains on a damaged token.
             `"headers"` verifies only the heads, feet and indexes of shards.
+        on_damage: With `check="blocks"`, what happens when a block of tokens is
+            damaged. `"raise"` ends the run with the error. `"mask"` continues: all
+            processes agree to mask the tokens of the block, from the first step that
+            reads them on; the tokens are then 0, the field `"loss_mask"` is 0 on them,
+            and the log has a warning. The state of the run records block and step.
+            Damage in held-out data, and damage elsewhere in a shard, is an error.
 
     Raises:
         ValueError: An argument is out of range.
@@ -194,6 +200,7 @@ class TrainConfig:
     check: Literal["headers", "blocks"] = "headers"
     keep_every: int | str | None = None
     log_to: LogTo = ()
+    on_damage: Literal["raise", "mask"] = "raise"
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -218,6 +225,7 @@ class TrainConfig:
                     + (f", or save_path={str(value)!r}" if is_folder else "")
                 )
 
+        self._check_on_damage()
         _check_held_out(self.eval_curriculum)
         check_log_to(self.log_to)
         if self.log_to and (self.logger is not None or self.save_path is None):
@@ -232,6 +240,26 @@ class TrainConfig:
             raise ValueError(
                 "init_from and branch_from are both given; give init_from for the "
                 "weights alone, or branch_from for the whole state"
+            )
+
+    def _check_on_damage(self) -> None:
+        """Check that a run which masks damage finds it, and has a mask."""
+        if self.on_damage not in ("raise", "mask"):
+            raise ValueError(
+                f'on_damage must be "raise" or "mask", got {self.on_damage!r}'
+            )
+        if self.on_damage == "raise":
+            return
+        if self.check != "blocks":
+            raise ValueError(
+                f'on_damage="mask" is given with check={self.check!r}, which does not '
+                'find damaged blocks; give check="blocks" too'
+            )
+        if "loss_mask" not in self.fields:
+            names = ", ".join(map(repr, (*self.fields, "loss_mask")))
+            raise ValueError(
+                'on_damage="mask" needs the field "loss_mask", which tells the loss '
+                f"which tokens to leave out; give fields=({names})"
             )
 
     @property
@@ -258,6 +286,7 @@ class TrainConfig:
             ],
             "grad_accum_steps": self.grad_accum_steps,
             "fields": self.fields,
+            "on_damage": self.on_damage,
         }
 
 

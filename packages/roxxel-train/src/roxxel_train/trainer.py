@@ -289,7 +289,7 @@ class Trainer:
                 continue
             update = session.update_of(shape)
             for step in range(state.step + 1, phase.stop + 1):
-                batch = next(session.batches)
+                batch = session.next_batch()
                 session.trace.at(step - 1, session.recorder.drain)
                 session.begin(step)
                 state.arrays, scalars, tally = update(state.arrays, batch)

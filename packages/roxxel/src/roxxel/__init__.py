@@ -80,6 +80,7 @@ __all__ = [
     "CorpusPlan",
     "Curriculum",
     "CurriculumError",
+    "DamagedBlock",
     "Dataloader",
     "DataloaderIterator",
     "Dataset",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._order.bijection import Permutation, mix_keys
 
 if TYPE_CHECKING:
@@ -57,6 +58,18 @@ class _Sample(NamedTuple):
     rank: int  # index of the sample in its stream
     start: int  # first token of the sample's window
     epoch: int
+
+
+def checked_tokens(source: str, start: int, stop: int, num_tokens: int) -> range:
+    """Return the tokens `[start, stop)`; raise IndexError outside the source."""
+    start = as_integer(start, "start must be an integer")
+    stop = as_integer(stop, "stop must be an integer")
+    if not 0 <= start <= stop <= num_tokens:
+        raise IndexError(
+            f"tokens [{start}, {stop}) are outside source {source!r}, which has "
+            f"{num_tokens} tokens; give 0 <= start <= stop <= {num_tokens}"
+        )
+    return range(start, stop)
 
 
 def occurrences(

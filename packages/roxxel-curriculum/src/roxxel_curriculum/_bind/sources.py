@@ -23,6 +23,8 @@ from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from roxxel_format import ChecksumError
+
 MAX_TOKENS = 2**60
 """Largest number of tokens of a source: sums of token positions must fit 64 bits."""
 
@@ -109,6 +111,12 @@ def with_block_checks(source: Source) -> TokenReader:
             "write the source as .rox shards to verify its blocks"
         )
     return with_check("blocks")
+
+
+def damaged_tokens(reader: TokenReader, error: ChecksumError) -> tuple[int, int] | None:
+    """Return the tokens of a damaged block; None if another source holds it."""
+    found = _optional(reader, "damaged_tokens")
+    return None if found is None else found(error)
 
 
 def mask_column(name: str, reader: TokenReader) -> Any | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from roxxel_curriculum._order.rounds import cut_spans
+from roxxel_curriculum._plan.damaged import order
 from roxxel_curriculum._plan.figures import short_count
 from roxxel_curriculum._plan.tables import notes_on_longest
 
@@ -68,6 +69,7 @@ def compare_plans(before: PlanFigures, after: PlanFigures) -> PlanDiff:
         *_source_changes(before, after),
         *_skip_changes(before, after),
         *_withdrawn_changes(before, after),
+        *_damaged_changes(before, after),
         *_phase_changes(before, after),
         *_exhaustion_changes(before, after),
         *_total_changes(before, after),
@@ -172,6 +174,13 @@ def _withdrawn_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Cha
             f"{step:,} on instead of {'others' if left == found else f'{left:,}'}"
         )
         yield _Change(step if is_read else None, text)
+
+
+def _damaged_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
+    for block in sorted({*before.damaged} ^ {*after.damaged}, key=order):
+        does = "does not mask" if block in before.damaged else "masks"
+        text = f"from step {block.step:,} on, the run {does} damaged {block}"
+        yield _Change(block.step, text)
 
 
 def _withdrawn_at(plan: PlanFigures, step: int, source: str) -> int:

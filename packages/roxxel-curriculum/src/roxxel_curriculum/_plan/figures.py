@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from roxxel_curriculum._plan.damaged import DamagedBlock
+
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
@@ -192,6 +194,7 @@ class PlanFigures:
     skips: tuple[tuple[int, int], ...]
     ended: str | None
     withdrawn: tuple[WithdrawnPlan, ...] = ()
+    damaged: tuple[DamagedBlock, ...] = ()
 
 
 def short_count(number: int) -> str:

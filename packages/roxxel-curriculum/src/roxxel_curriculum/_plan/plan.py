@@ -58,6 +58,7 @@ class Plan(PlanFigures):
             `count` steps.
         ended: Why the run ends early; None if the run trains every declared step.
         withdrawn: Documents that the run does not learn, and from which steps on.
+        damaged: Damaged blocks that the run masks, and from which steps on.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -180,6 +181,7 @@ def make_plan(solution: Solution, seed: int) -> Plan:
             )
             for each in solution.withdrawals
         ),
+        damaged=solution.damaged,
     )
 
 

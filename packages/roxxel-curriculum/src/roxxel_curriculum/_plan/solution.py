@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from roxxel_curriculum._order.blend import Blend
     from roxxel_curriculum._order.rounds import Cursor, Spans
+    from roxxel_curriculum._plan.damaged import DamagedBlock
     from roxxel_curriculum._plan.withdrawn import DocumentSet, Withdrawal
     from roxxel_curriculum.phase import Phase
     from roxxel_curriculum.policy import Policy
@@ -252,11 +253,23 @@ class Solution:
     phases: tuple[ResolvedPhase, ...]  # several for a phase whose weights changed
     early_stop: EarlyStop | None  # None if the run trains every declared step
     withdrawals: tuple[Withdrawal, ...] = ()  # in the order of their steps
+    damaged: tuple[DamagedBlock, ...] = ()  # in the order of their steps
 
     @property
     def total_steps(self) -> int:
         """Number of training steps of the run."""
         return self.phases[-1].stop
+
+    def why_outside(self, step: int) -> str:
+        """Return the message about a step that the run does not have."""
+        message = f"step {step} is outside the run, which has {self.total_steps} steps"
+        early_stop = self.early_stop
+        if early_stop is not None and step >= self.total_steps:
+            message += (
+                f"; source {early_stop.source!r} runs out in phase {early_stop.phase} "
+                'and its policy is "stop"'
+            )
+        return message
 
     @property
     def source_names(self) -> tuple[str, ...]:

@@ -191,6 +191,8 @@ def _notes(plan: PlanFigures) -> Iterator[str]:
             "loss_mask is 0 on the tokens"
             + ("" if each.is_read else "; the run reads no tokens of this source then")
         )
+    for block in plan.damaged:
+        yield f"from step {block.step:,} on, the run masks damaged {block}"
     if plan.ended is not None:
         yield plan.ended
     yield from notes_on_longest(plan)

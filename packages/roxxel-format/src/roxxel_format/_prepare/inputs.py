@@ -117,8 +117,12 @@ def _located_lines(
         return
     start, stop = span
     if start:  # The line that holds the byte before belongs to an earlier part.
-        file.seek(start - 1)
-        start += len(file.readline()) - 1
+        start -= 1
+        file.seek(start)
+        rest = b" "
+        while rest and rest[-1:] != b"\n" and start < stop:
+            rest = file.readline(_SKIPPED)
+            start += len(rest)
     while start < stop and (line := file.readline()):
         yield f"{path}: line at byte {start}", line
         start += len(line)
@@ -178,13 +182,13 @@ def _batches(
 ) -> Iterator[Any]:
     """Yield the columns of documents in some row groups of Parquet, in batches."""
     row, stop = rows
-    batches = table.iter_batches(
-        columns=[*fields.names], batch_size=1024, row_groups=list(groups)
-    )
     try:
-        for batch in batches:
-            yield batch
-            row += batch.num_rows
+        for group in groups:  # One iterator of all groups would keep their pages.
+            for batch in table.iter_batches(
+                columns=[*fields.names], batch_size=256, row_groups=[group]
+            ):
+                yield batch
+                row += batch.num_rows
     except BucketError:
         raise
     except Exception as error:  # pyarrow raises exceptions of many types
@@ -304,6 +308,7 @@ def _npy_data(
 
 
 _PIECE = 1 << 24
+_SKIPPED = 1 << 20
 _END_SIZE = 32
 _HEADERS: dict[
     tuple[int, int],

@@ -37,6 +37,7 @@ from roxxel_format._prepare.unit import Part
 from roxxel_format._prepare.unit_writer import UnitWriter
 from roxxel_format._prepare.units import UNIT_BYTES, units_of
 from roxxel_format._store.corpus_name import absolute
+from roxxel_format._store.output import is_full
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.commit import remove_leftovers
@@ -380,22 +381,32 @@ class _Preparation:
         )
         errors: dict[int, Exception] = {}
         began = time.perf_counter()
-        for outcome in runner.run(writer, missing):
-            elapsed = time.perf_counter() - began
-            if outcome.record is not None:
-                state = state.with_new(outcome.record, elapsed)
-            elif outcome.error is not None:
-                errors[outcome.number] = outcome.error
-                state = replace(state, num_failed=len(errors), duration_s=elapsed)
-            show(state)
+        with contextlib.closing(runner.run(writer, missing)) as outcomes:
+            for outcome in outcomes:
+                elapsed = time.perf_counter() - began
+                if outcome.record is not None:
+                    state = state.with_new(outcome.record, elapsed)
+                elif outcome.error is not None:
+                    errors[outcome.number] = outcome.error
+                    state = replace(state, num_failed=len(errors), duration_s=elapsed)
+                    # Every later unit would fail on a full disk, after its tokenizing.
+                    state = replace(state, is_stopped=is_full(outcome.error))
+                show(state)
+                if state.is_stopped:
+                    break
         if not errors:
             return
         if len(units) > 1:
-            print_notice(
-                f"{self._corpus}: {len(errors)} of {len(numbers)} units failed; the "
-                f"other {state.num_done} are kept"
-            )
+            print_notice(f"{self._corpus}: {_failure(state)}")
         raise errors[min(errors)]
+
+
+def _failure(state: Progress) -> str:
+    """Return how many units failed, and what is kept."""
+    failed = f"{state.num_failed} of {state.num_units} units failed"
+    if state.is_stopped:
+        return f"{failed} and stopped the others; {state.num_done} are done and kept"
+    return f"{failed}; the other {state.num_done} are kept"
 
 
 def _ignore(_: Progress) -> None:

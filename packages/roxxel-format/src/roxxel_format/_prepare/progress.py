@@ -28,6 +28,7 @@ class Progress:
         new_bytes: Size of the inputs of units that this run has written.
         new_tokens: Tokens that this run has written.
         duration_s: Seconds since this run began to write.
+        is_stopped: Whether this run writes no further units.
     """
 
     num_units: int
@@ -40,11 +41,12 @@ class Progress:
     new_bytes: int = 0
     new_tokens: int = 0
     duration_s: float = 0.0
+    is_stopped: bool = False
 
     @property
     def is_end(self) -> bool:
-        """Whether every unit is done or failed."""
-        return self.num_done + self.num_failed == self.num_units
+        """Whether every unit is done or failed, or this run stopped."""
+        return self.is_stopped or self.num_done + self.num_failed == self.num_units
 
     def with_done(self, records: Sequence[UnitRecord]) -> Progress:
         """Return the progress after units that were done before this run."""
@@ -80,7 +82,8 @@ class Progress:
             parts.append(
                 f"{_scaled(self.new_tokens / self.duration_s).strip()} tokens/s"
             )
-            parts.append("done" if self.is_end else f"{_duration(left_s)} left")
+            end = "stopped" if self.is_stopped else "done"
+            parts.append(end if self.is_end else f"{_duration(left_s)} left")
         if self.num_failed:
             parts.append(f"{self.num_failed} failed")
         return ", ".join(parts)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from roxxel_format._prepare.runners import ONE_THREAD, Outcome, Writer, outcome_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
 # Units that Ray knows of at a time: enough to keep a thousand cores busy.
 _IN_FLIGHT = 2000
@@ -38,7 +38,7 @@ class RayRunner:
 
     address: str | None = None
 
-    def run(self, writer: Writer, numbers: Sequence[int], /) -> Iterator[Outcome]:
+    def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
         """Write units, and yield their outcomes as the units end.
 
         Raises:
@@ -72,7 +72,7 @@ class RayRunner:
         return ray
 
 
-def _outcomes(ray: Any, writer: Writer, numbers: Sequence[int]) -> Iterator[Outcome]:
+def _outcomes(ray: Any, writer: Writer, numbers: Sequence[int]) -> Generator[Outcome]:
     # A list keeps Ray from loading the writer again for each task.
     shared = [ray.put(writer)]
     work = ray.remote(num_cpus=1, max_retries=_RETRIES)(_work)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Sequence
 
     from roxxel_format._prepare.plan import UnitRecord
 
@@ -42,8 +42,11 @@ class Outcome:
 class Runner(Protocol):
     """Where units are written."""
 
-    def run(self, writer: Writer, numbers: Sequence[int], /) -> Iterator[Outcome]:
-        """Write units, and yield their outcomes as the units end."""
+    def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
+        """Write units, and yield their outcomes as the units end.
+
+        `close` ends the run: units that did not begin are not written.
+        """
         ...
 
 
@@ -53,7 +56,7 @@ class ProcessRunner:
 
     workers: int = 1
 
-    def run(self, writer: Writer, numbers: Sequence[int], /) -> Iterator[Outcome]:
+    def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
         """Write units, and yield their outcomes as the units end."""
         if self.workers == 1 or len(numbers) < 2:
             yield from (outcome_of(writer, number) for number in numbers)

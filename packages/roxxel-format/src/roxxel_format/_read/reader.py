@@ -216,6 +216,18 @@ class CorpusReader:
         check_range(start, stop, len(self._line))
         return self._without_damaged_copies(lambda: self._line.range(start, stop))
 
+    def damaged_tokens(self, error: ChecksumError) -> tuple[int, int] | None:
+        """Return the tokens of a damaged block; see `Roxxel.damaged_tokens`."""
+        contents = self.contents
+        if error.section != "tokens" or error.block is None:
+            return None
+        if error.path not in contents.paths:
+            return None
+        number = contents.paths.index(error.path)
+        start, stop = self._line.file(number).layout.tokens_of_block(error.block)
+        first = contents.bounds[number]
+        return first + start, first + stop
+
     def document_range(self, document: int) -> tuple[int, int, int]:
         """Return start, stop and separator length; see `Roxxel.document_range`."""
         if document < 0:

@@ -306,9 +306,7 @@ class ShardMap:
         )
 
     def _documents_in(self, block: int) -> str:
-        per_block = self._block_size // self.layout.head.item_size
-        start = block * per_block
-        stop = min(start + per_block, self.layout.num_tokens)
+        start, stop = self.layout.tokens_of_block(block)
         try:
             ends = self.document_ends
         except ShardError:

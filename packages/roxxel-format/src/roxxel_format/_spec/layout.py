@@ -149,6 +149,12 @@ class Layout:
         """Number of checksum blocks in the document section."""
         return -(-self.num_documents * 8 // self.head.block_size)
 
+    def tokens_of_block(self, block: int) -> tuple[int, int]:
+        """Return the tokens `[start, stop)` that have bytes in a block of tokens."""
+        item_size, size = self.head.item_size, self.head.block_size
+        stop = -(-(block + 1) * size // item_size)
+        return block * size // item_size, min(stop, self.num_tokens)
+
     @property
     def first_is_continued(self) -> bool:
         """Whether the first document began in an earlier shard."""

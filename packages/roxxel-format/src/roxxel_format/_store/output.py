@@ -118,13 +118,18 @@ class Output:
         try:
             yield
         except OSError as error:
-            remedy = "make room and write" if error.errno in _FULL else "write it"
+            remedy = "make room and write" if is_full(error) else "write it"
             raise OSError(
                 error.errno,
                 f"{os.strerror(error.errno or 0)}; the new file was discarded, so "
                 f"{remedy} again",
                 str(self._path),
             ) from error
+
+
+def is_full(error: Exception | None) -> bool:
+    """Return whether an error says that a disk, a quota or a file has no room."""
+    return isinstance(error, OSError) and error.errno in _FULL
 
 
 def replace_file(path: Path, data: bytes) -> None:

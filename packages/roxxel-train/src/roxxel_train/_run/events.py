@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    from roxxel_curriculum import MixPlan, Plan, Sampler
+    from roxxel_curriculum import DamagedBlock, MixPlan, Plan, Sampler
 
     from roxxel_train._log.logger import Logger
 
@@ -123,6 +123,11 @@ def opening(
     yield _epochs(sampler, plan, step)
     if plan.ended is not None:
         yield f"ends early: {plan.ended}"
+    masked = [block for block in plan.damaged if block.step < step]
+    if masked:
+        tokens = sum(block.num_tokens for block in masked)
+        blocks = f"{len(masked)} damaged block{'' if len(masked) == 1 else 's'}"
+        yield f"masks {blocks} of {tokens} tokens, since step {masked[0].step}"
     if step == first and origin is not None:
         what = "as a branch" if first else "with the weights"
         yield f"begins {what} of step {origin['step']} of {origin['path']}"
@@ -140,8 +145,14 @@ def planned(sampler: Sampler, plan: Plan, start: int, every: int) -> Iterator[Pl
     most one line about epochs in `every` steps.
     """
     at_step = itemgetter(0)
-    known = [*_of_phases(sampler, plan, start), *_of_withdrawals(plan, start)]
-    rest = sorted(known, key=at_step)
+    rest = sorted(
+        [
+            *_of_phases(sampler, plan, start),
+            *_of_withdrawals(plan, start),
+            *((b.step, masked_block(b)) for b in plan.damaged if b.step >= start),
+        ],
+        key=at_step,
+    )
     epochs = (_of_epochs(sampler, name, start, every) for name in sampler.source_names)
     return merge(rest, *epochs, key=at_step)
 
@@ -169,6 +180,15 @@ def dropped_rows(number: int, step: int) -> str:
 def requested_save(step: int) -> str:
     """Return the line of a checkpoint that a signal or `Trainer.save` requested."""
     return f"step {step}: saves a checkpoint on request"
+
+
+def masked_block(block: DamagedBlock) -> str:
+    """Return the line about a damaged block that a run begins to mask."""
+    return (
+        f"step {block.step}: masks damaged {block}; from here on these "
+        f"{block.num_tokens} tokens are 0 and their loss_mask is 0; to repair the "
+        f"shard for other runs: roxxel-format repair {block.file} --from COPY"
+    )
 
 
 def failed_save(step: int, after: BaseException, error: Exception) -> str:

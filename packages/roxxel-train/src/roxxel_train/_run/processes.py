@@ -204,6 +204,10 @@ class Processes:
             self._begun = step + 1
         return request
 
+    def channel(self, name: str) -> Channel:
+        """Return a channel of this run, whose agreements need one thread."""
+        return Channel(f"{self._name}/{name}")
+
     def request_save(self) -> None:
         """Request a checkpoint of all processes; any thread may call this method."""
         self._is_save_requested = True

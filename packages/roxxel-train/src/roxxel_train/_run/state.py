@@ -6,6 +6,7 @@ The trainer owns one `RunState`. Only this object reads or writes the run's chec
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -27,12 +28,12 @@ from roxxel_train._step.step import is_finite, is_sound, put, signature, take
 from roxxel_train.errors import NonFiniteError, RunMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
     from concurrent.futures import Executor, Future
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from roxxel_curriculum import Curriculum, Plan
+    from roxxel_curriculum import Curriculum, DamagedBlock, Plan
 
     from roxxel_train._log.logger import Logger
     from roxxel_train._observe.recorder import Recorder
@@ -86,6 +87,7 @@ class RunState:
         self.folder = folder
         self.checkpointer = checkpointer
         self._checkpoint_every = config.checkpoint_every
+        self._masks_damage = config.on_damage == "mask"
         self.arrays: Tree = take(model, optimizer)
         self.signature = signature(self.arrays)
         self.step = 0
@@ -124,7 +126,9 @@ class RunState:
 
     def plan(self) -> Plan:
         """Return the plan of the curriculum, with the data that trained steps read."""
-        return self.curriculum.plan(self.sampler.seed, self._past)
+        plan = self.curriculum.plan(self.sampler.seed, self._past)
+        # The run may have masked damaged blocks since it began.
+        return replace(plan, damaged=self.sampler.damaged)
 
     @property
     def first_step(self) -> int:
@@ -146,7 +150,7 @@ class RunState:
         self._begin_branch()
 
     def check_mask(self, unused: Collection[str]) -> None:
-        """Raise ValueError if documents are withdrawn and the loss ignores the mask."""
+        """Raise ValueError if the run masks tokens and the loss ignores the mask."""
         last = {each.source: each.documents for each in self.sampler.withdrawals}
         withdrawn = sorted(name for name, documents in last.items() if len(documents))
         if withdrawn and "loss_mask" in unused:
@@ -155,6 +159,25 @@ class RunState:
                 "does not use the field 'loss_mask', so the run would learn them; "
                 "weight the loss of token j of a row by loss_mask[:, j]"
             )
+        fields = self.sampler.fields
+        if self.sampler.damaged and "loss_mask" not in fields:
+            names = ", ".join(map(repr, (*fields, "loss_mask")))
+            raise ValueError(
+                f"the run masks damaged {self.sampler.damaged[0]}, but a batch of the "
+                f"fields {', '.join(map(repr, fields))} does not say which tokens to "
+                f"leave out; give fields=({names})"
+            )
+        if (self.sampler.damaged or self._masks_damage) and "loss_mask" in unused:
+            raise ValueError(
+                "the run masks damaged blocks, but the loss does not use the field "
+                "'loss_mask', so the run would learn their tokens; weight the loss of "
+                "token j of a row by loss_mask[:, j]"
+            )
+
+    def mask(self, blocks: Sequence[DamagedBlock], log: Logger) -> None:
+        """Mask damaged blocks in the sampler, in later states and in `data.json`."""
+        self.sampler = self.sampler.with_damaged(blocks)
+        self.record_data(log)
 
     def run_lock(self) -> AbstractContextManager[None]:
         """Return a context in which process 0 holds `RunFolder.run_lock`."""

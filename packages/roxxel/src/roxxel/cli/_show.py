@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from roxxel_curriculum import DamagedBlock
 from roxxel_format.naming import named, names_of
 
 from roxxel.cli._runs import add_run_arguments, codec_of, opened
@@ -14,8 +15,9 @@ from roxxel.run_files import RunFolderError
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
-    from roxxel_curriculum import Sampler
+    from roxxel_curriculum import Location, Sampler
     from roxxel_format import TokenReader
 
 DESCRIPTION = """\
@@ -41,8 +43,8 @@ def run(options: argparse.Namespace) -> None:
     """Print the rows of a batch."""
     opened_run = opened(options)
     sampler = opened_run.sampler()
-    if sampler.withdrawals:
-        sampler = opened_run.sampler(["loss_mask"])
+    if sampler.withdrawals or sampler.damaged:
+        sampler = opened_run.sampler(["tokens", "loss_mask"])
     step = options.step
     try:
         batch_size, seq_len = sampler.shape(step)
@@ -69,12 +71,16 @@ def run(options: argparse.Namespace) -> None:
         masked = _masked(sampler, step, row, place.start)
         if masked:
             shown["masked"] = masked
+        damaged = _damaged(sampler, step, place)
+        if damaged:
+            shown["damaged"] = [block.to_json() for block in damaged]
         names = names_of(corpora[place.source], place.documents)
         if names is not None:
             shown["names"] = names
         if options.text:
-            [tokens] = corpora[place.source].read([place.start], seq_len)
-            decoded = codecs[place.source].decode(tokens)
+            [tokens] = sampler.rows(step, [row])["tokens"]
+            dtype = corpora[place.source].dtype
+            decoded = codecs[place.source].decode(tokens.astype(dtype))
             shown["text"] = decoded.decode(errors="replace")
         rows.append(shown)
     if options.json:
@@ -90,7 +96,7 @@ def run(options: argparse.Namespace) -> None:
         _say_row(shown, corpora[shown["source"]])
 
 
-def _say_row(shown: dict[str, Any], corpus: TokenReader) -> None:
+def _say_row(shown: Mapping[str, Any], corpus: TokenReader) -> None:
     documents = ", ".join(f"{each}{named(corpus, each)}" for each in shown["documents"])
     say(
         f"row {shown['row']}: {shown['source']} tokens [{shown['start']}, "
@@ -98,14 +104,25 @@ def _say_row(shown: dict[str, Any], corpus: TokenReader) -> None:
     )
     for start, stop in shown.get("masked", ()):
         say(f"  masked, so not learned: tokens [{start}, {stop})")
+    for block in map(DamagedBlock.from_json, shown.get("damaged", ())):
+        say(f"  read as 0 from step {block.step} on: damaged {block}")
     if "text" in shown:
         say("  " + shown["text"].replace("\n", "\n  "))
 
 
 def _masked(sampler: Sampler, step: int, row: int, start: int) -> list[list[int]]:
     """Return the ranges of a row's tokens that the loss leaves out."""
-    if not sampler.withdrawals:
+    if not sampler.withdrawals and not sampler.damaged:
         return []
     [mask] = sampler.rows(step, [row])["loss_mask"]
     edges = np.flatnonzero(np.diff(mask, prepend=1, append=1)) + start
     return edges.reshape(-1, 2).tolist()
+
+
+def _damaged(sampler: Sampler, step: int, place: Location) -> list[DamagedBlock]:
+    """Return the damaged blocks that a step masks in a row."""
+    return [
+        block
+        for block in sampler.damaged
+        if block.step <= step and block.holds(place.source, place.start, place.stop)
+    ]

@@ -19,7 +19,7 @@ from roxxel.search import find_tokens
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from roxxel_curriculum import Occurrence
+    from roxxel_curriculum import DamagedBlock, Occurrence
     from roxxel_format import TokenReader
 
 DESCRIPTION = """\
@@ -92,28 +92,26 @@ def run(options: argparse.Namespace) -> None:
             for number in numbers
             if (steps := sampler.masked_steps(found.source, number))
         }
+        damaged = [block for block in sampler.damaged if block.holds(*found)]
         if options.json:
-            read = [_as_dict(place, trained) for place in places]
+            listed = [_as_dict(place, trained) for place in places]
             withdrawn = {
                 number: [[each.start, each.stop] for each in steps]
                 for number, steps in masked.items()
             }
             names = names_of(corpus, numbers)
-            named_documents = {} if names is None else {"names": names}
             facts = {
                 "documents": numbers,
-                **named_documents,
+                **({} if names is None else {"names": names}),
                 "withdrawn": withdrawn,
-                "places": read,
+                "damaged": [block.to_json() for block in damaged],
+                "places": listed,
             }
             say(json.dumps({**found._asdict(), **facts}))
         else:
-            listed = ", ".join(f"{each}{named(corpus, each)}" for each in numbers)
-            is_read = _show(found, listed, masked, places, trained, sampler.total_steps)
-            if not is_read and options.until is None:
-                say("  the run never reads these tokens")
-            elif not is_read:
-                say(f"  no step before step {options.until} reads these tokens")
+            shown = ", ".join(f"{each}{named(corpus, each)}" for each in numbers)
+            _show_masked(found, shown, masked, damaged, sampler.total_steps)
+            _show(places, trained, options.until)
     if not num_found and not options.json:
         names = ", ".join(corpora)
         say(f"no source of the run holds this sequence of tokens (searched: {names})")
@@ -166,15 +164,14 @@ def _named(
     return corpora[name]
 
 
-def _show(
+def _show_masked(
     found: _Range,
     documents: str,
     masked: Mapping[int, Sequence[range]],
-    places: Iterator[Occurrence],
-    trained: int,
+    damaged: Sequence[DamagedBlock],
     total: int,
-) -> bool:
-    """Print a range of tokens and its places; return whether there are any."""
+) -> None:
+    """Print a range of tokens, and since when which of them are masked."""
     say(f"{found.source} tokens [{found.start}, {found.stop}), documents {documents}")
     for document, steps in masked.items():
         for each in steps:
@@ -183,6 +180,12 @@ def _show(
                 f"  document {document} is withdrawn from step {each.start} {until}: "
                 "its tokens are masked there"
             )
+    for block in damaged:
+        say(f"  masked from step {block.step} on, because damaged: {block}")
+
+
+def _show(places: Iterator[Occurrence], trained: int, until: int | None) -> None:
+    """Print the places of a range of tokens, before step `until` if any."""
     is_read = False
     for place in places:
         is_read = True
@@ -193,7 +196,10 @@ def _show(
             f"columns [{place.column}, {stop}), "
             f"tokens [{place.start}, {place.stop}){state}"
         )
-    return is_read
+    if not is_read and until is None:
+        say("  the run never reads these tokens")
+    elif not is_read:
+        say(f"  no step before step {until} reads these tokens")
 
 
 def _as_dict(place: Occurrence, trained: int) -> dict[str, Any]:

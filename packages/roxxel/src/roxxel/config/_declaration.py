@@ -56,6 +56,7 @@ class TrainerOptions:
     profile: tuple[int, int] | None = None
     hang_after_s: float | None = None
     check: Literal["headers", "blocks"] | None = None
+    on_damage: Literal["raise", "mask"] | None = None
     timeout: float | None = None
     flops_per_token: float | None = None
     model_sharding: str | tuple[str, ...] | None = None

@@ -69,6 +69,7 @@ _TRAINER: dict[str, Kind] = {
     "profile": SPAN,
     "hang_after_s": SECONDS,
     "check": one_of("headers", "blocks"),
+    "on_damage": one_of("raise", "mask"),
     "timeout": ABOVE_0,
     "flops_per_token": ABOVE_0,
     "model_sharding": SHARDING,

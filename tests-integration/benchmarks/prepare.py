@@ -1,0 +1,230 @@
+"""Measures preparation with two workers beside bare tokenizing and other tools.
+
+All ways tokenize the same JSON lines with the same tokenizer of Hugging Face, each in
+two processes of one thread, one way after the other: bare processes that only tokenize
+(the limit), `roxxel-format write --workers 2`, datatrove's tokenizer pipeline, and a
+loop over lines, which is Megatron-LM's way. The number of tokens must be the same. The
+goals: at least 0.9 of bare, ahead of the other two, and at most 1.1 times the corpus on
+the disk at any time.
+
+The inputs are the Python sources of this environment under a numbered header, repeated
+until there are `--mib`; the tokenizer is a byte-level BPE trained on a part of them.
+
+    python tests-integration/benchmarks/prepare.py               # 1 GiB
+    python tests-integration/benchmarks/prepare.py --mib 4 --without datatrove
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tokenizers
+from roxxel_format import Roxxel
+from tokenizers import models, pre_tokenizers, trainers
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+WORKERS = 2
+FILES = 16
+MOST_CHARACTERS = 1 << 18
+END = "<|endoftext|>"
+WAYS = ("bare", "roxxel", "datatrove", "loop")
+FOLDER = Path(__file__).parent
+ONE_THREAD = {"TOKENIZERS_PARALLELISM": "false", "RAYON_NUM_THREADS": "1"}
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one way took.
+
+    Attributes:
+        wall_s: Seconds until all its processes ended.
+        cpu_s: Processor time of all its processes.
+        peak_mib: Greatest memory of one of its processes.
+        num_tokens: As it counts them.
+    """
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+    num_tokens: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=1024)
+    parser.add_argument("--vocab-size", type=int, default=32_000)
+    parser.add_argument("--without", choices=WAYS[2:], action="append", default=[])
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        run(Path(folder), options.mib, options.vocab_size, set(options.without))
+
+
+def run(folder: Path, mib: int, vocab_size: int, without: set[str]) -> None:
+    """Make inputs, measure every way, and print a table."""
+    num_bytes = write_inputs(folder / "inputs", mib << 20)
+    write_tokenizer(folder / "tokenizer.json", vocab_size, min(mib << 20, 16 << 20))
+    print(f"{platform.platform()}, {os.cpu_count()} cores, Python {sys.version[:6]}")
+    print(f"{num_bytes / 1e6:.1f} MB of JSON lines, {WORKERS} processes")
+    found: dict[str, Measured] = {}
+    share = 0.0
+    for way in WAYS:
+        if way in without:
+            continue
+        output = folder / way
+        output.mkdir()
+        with watched(output) as sizes:
+            found[way] = measured(commands(way, folder, output), output)
+        if way == "roxxel":
+            shards = sum(path.stat().st_size for path in output.glob("*.rox"))
+            share = max(sizes) / shards
+    show(found, num_bytes)
+    print(f"peak disk use of roxxel: {share:.3f} of the corpus (goal at most 1.1)")
+    assert len({each.num_tokens for each in found.values()}) == 1, found
+
+
+def show(found: dict[str, Measured], num_bytes: int) -> None:
+    print("way        MB/s per core  of bare: wall   cpu  MiB per process     tokens")
+    bare = found["bare"]
+    for way, each in found.items():
+        print(
+            f"{way:9} {num_bytes / 1e6 / each.wall_s / WORKERS:14.2f} "
+            f"{bare.wall_s / each.wall_s:14.3f} {bare.cpu_s / each.cpu_s:5.3f} "
+            f"{each.peak_mib:16.0f} {each.num_tokens:10}"
+        )
+
+
+def commands(way: str, folder: Path, output: Path) -> list[list[str]]:
+    """Return the commands of a way, which run at the same time."""
+    tokenizer, inputs = str(folder / "tokenizer.json"), folder / "inputs"
+    files = sorted(map(str, inputs.iterdir()))
+    if way == "roxxel":
+        words = ["write", str(output / "c_*.rox"), str(inputs)]
+        words += ["--workers", str(WORKERS), "--tokenizer", tokenizer]
+        return [[sys.executable, "-m", "roxxel_format", *words]]
+    if way == "datatrove":
+        interpreter = os.environ.get("ROXXEL_BENCH_DATATROVE")
+        made = ["uv", "run", "--quiet", "--no-project", "--script"]
+        script = str(FOLDER / "peers" / "prepare_datatrove.py")
+        start = [interpreter] if interpreter else made
+        return [[*start, script, tokenizer, str(output), str(inputs)]]
+    script = str(FOLDER / "_tokenizing.py")
+    return [
+        [
+            *(sys.executable, script, way, tokenizer, str(output / f"{number}.bin")),
+            *files[number::WORKERS],
+        ]
+        for number in range(WORKERS)
+    ]
+
+
+def measured(words: list[list[str]], output: Path) -> Measured:
+    """Run commands at the same time, and measure them with their children."""
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / "_measured.py"), json.dumps(words)],
+        capture_output=True,
+        text=True,
+        env=os.environ | ONE_THREAD,
+        check=False,
+    )
+    assert not done.returncode, done.stderr
+    *printed, last = done.stdout.splitlines()
+    if [*output.glob("*.rox")]:
+        num_tokens = Roxxel(output / "c_*.rox").num_tokens
+    else:
+        num_tokens = sum(map(int, printed))
+    wall_s, cpu_s, peak_mib = json.loads(last)
+    return Measured(wall_s, cpu_s, peak_mib, num_tokens)
+
+
+@contextmanager
+def watched(folder: Path) -> Generator[list[int]]:
+    """Yield a list that gets the size of the folder many times a second."""
+    sizes = [0]
+    ends = threading.Event()
+
+    def watch() -> None:
+        while not ends.wait(0.1):
+            sizes.append(sum(map(size_of, folder.rglob("*"))))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield sizes
+    finally:
+        ends.set()
+        thread.join()
+        sizes.append(sum(map(size_of, folder.rglob("*"))))
+
+
+def size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # A draft was renamed meanwhile.
+        return 0
+
+
+def sources() -> Iterator[str]:
+    """Yield the Python sources of this environment, the largest cut."""
+    for kind in ("stdlib", "purelib"):
+        for path in sorted(Path(sysconfig.get_path(kind)).rglob("*.py")):
+            text = path.read_text("utf-8", errors="replace")[:MOST_CHARACTERS]
+            if text:
+                yield text
+
+
+def write_inputs(folder: Path, num_bytes: int) -> int:
+    """Write files of JSON lines of this size in all; return the exact size."""
+    folder.mkdir()
+    texts = (
+        f"# copy {copy} of source {number}\n{text}"
+        for copy in count()
+        for number, text in enumerate(sources())
+    )
+    size = 0
+    for file_number in range(FILES):
+        stop = num_bytes * (file_number + 1) // FILES
+        with (folder / f"{file_number:02}.jsonl").open("w", encoding="utf-8") as file:
+            while size < stop:
+                size += file.write(json.dumps({"text": next(texts)}) + "\n")
+    return size
+
+
+def write_tokenizer(path: Path, vocab_size: int, num_characters: int) -> None:
+    """Train a byte-level BPE on some of the sources."""
+    tokenizer: Any = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+
+    def some() -> Iterator[str]:
+        size = 0
+        for number, text in enumerate(sources()):
+            if number % 7 == 0 and size < num_characters:
+                size += len(text)
+                yield text
+
+    tokenizer.train_from_iterator(some(), trainer)
+    tokenizer.save(str(path))
+
+
+if __name__ == "__main__":
+    main()
