@@ -17,11 +17,6 @@ def named(corpus: Any, document: int) -> str:
 
     Returns:
         The text, such as ` (web/17)`; empty if the document has no name.
-
-    Example:
-        >>> from roxxel_format import Roxxel
-        >>> named(Roxxel("wiki_*.rox"), 0)
-        ''
     """
     of_corpus = getattr(corpus, "document_name", None)
     name = None if of_corpus is None else of_corpus(document)
@@ -34,11 +29,6 @@ def names_of(corpus: Any, documents: Sequence[int]) -> list[str] | None:
     Args:
         corpus: A `Roxxel`, or any other reader.
         documents: Numbers of the documents.
-
-    Example:
-        >>> from roxxel_format import Roxxel
-        >>> names_of(Roxxel("wiki_*.rox"), [0]) is None
-        True
     """
     of_corpus = getattr(corpus, "document_name", None)
     names = [] if of_corpus is None else [of_corpus(each) for each in documents]

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the rows of a batch."""
     opened_run = opened(options)
-    sampler = opened_run.sampler()
+    sampler = opened_run.sampler(["tokens", "source"])
     if sampler.withdrawals or sampler.damaged:
         sampler = opened_run.sampler(["tokens", "loss_mask"])
     step = options.step
