@@ -113,6 +113,25 @@ def test_the_map_names_what_exists() -> None:
     assert [name for name in names if not exists(name)] == []
 
 
+def test_the_guide_for_contributors_names_files_that_exist() -> None:
+    text = (ROOT / "docs" / "CONTRIBUTING.md").read_text("utf-8")
+    kept = {
+        path.relative_to(ROOT).as_posix()
+        for folder in ("packages", "docs", "tests-integration")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".md", ".toml"} or path.is_dir()
+    } | {"noxfile.py", "pyproject.toml", ".ci/run"}
+
+    names = re.findall(r"[ `(]((?:[\w.-]+/)+(?:[\w-]+\.(?:py|md|toml))?)[` ):]", text)
+
+    assert len(names) > 25
+    assert [
+        name
+        for name in names
+        if not any(f"/{path}/".endswith(f"/{name.rstrip('/')}/") for path in kept)
+    ] == []
+
+
 def test_the_drawings_of_the_map_show_the_imports_of_today() -> None:
     outdated = [
         path.name

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-from roxxel import Roxxel, open_run
+from roxxel import ChecksumError, Roxxel, open_run
 from roxxel_train.audit import audit
 
+from .buckets import running_bucket
 from .conftest import PROGRAMS, SEVERAL_PROCESSES, environment
 from .programs.damaged import curriculum_of
 from .runs import free_port, rows
@@ -26,6 +27,7 @@ pytestmark = SEVERAL_PROCESSES
 
 BLOCK = 512
 STEPS = 12
+FIELDS = ("tokens", "loss_mask")
 
 
 def write(folder: Path) -> Roxxel:
@@ -132,6 +134,35 @@ def test_both_processes_mask_what_one_finds(
     train([broken], tmp_path / "alone", compilation_cache, 1)
     assert masked(tmp_path / "alone") == (block,)
     assert fed(tmp_path / "alone") == fed(run)
+
+
+def test_a_damaged_block_in_a_bucket_is_read_around(tmp_path: Path) -> None:
+    """Windows that were requested before the damage was known do no harm."""
+    write(tmp_path / "whole")
+    whole = curriculum_of(Roxxel(tmp_path / "whole" / "web_*.rox"), STEPS)
+    sound = whole.sampler(0, fields=FIELDS)
+    shutil.copytree(tmp_path / "whole", tmp_path / "data")
+    local = Roxxel(tmp_path / "data" / "web_*.rox")
+    firsts = blocks_of_one_process(local, 0)
+    *_, damaged = firsts
+    flip(local, damaged)
+
+    with running_bucket(tmp_path):
+        curriculum = curriculum_of(Roxxel("s3://data/web_*.rox"), STEPS)
+        sampler = curriculum.sampler(0, fields=FIELDS, check="blocks")
+        sampler.will_need(0, STEPS)
+        with pytest.raises(ChecksumError) as caught:
+            sampler.batch(firsts[damaged])
+        masking = sampler.with_damaged(sampler.damaged_by(caught.value, range(STEPS)))
+        masking.will_need(0, STEPS)
+        batches = [masking.batch(step) for step in range(STEPS)]
+
+    (block,) = masking.damaged
+    assert (block.block, block.step) == (damaged, firsts[damaged])
+    expected = [sound.with_damaged([block]).batch(step) for step in range(STEPS)]
+    for batch, other in zip(batches, expected, strict=True):
+        assert np.array_equal(batch["tokens"], other["tokens"])
+        assert np.array_equal(batch["loss_mask"], other["loss_mask"])
 
 
 def test_a_run_resumes_on_another_number_of_processes_after_a_repair(

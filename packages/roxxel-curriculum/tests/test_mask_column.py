@@ -15,7 +15,7 @@ from roxxel_curriculum import (
     StateMismatch,
     recorded_sampler,
 )
-from roxxel_format import Roxxel
+from roxxel_format import Roxxel, ShardError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -107,6 +107,36 @@ def test_a_column_that_is_no_mask_is_one_sentence(
         curriculum.sampler(1, fields=FIELDS)
 
 
+def test_a_shard_without_the_mask_is_named(tmp_path: Path) -> None:
+    """The run would otherwise learn every token, also those that the column masks."""
+    corpus = corpus_of(tmp_path, np.zeros(4000, np.uint8))
+    corpus.write([np.arange(40)] * 9, dtype="uint16", block_size=512, exist="append")
+    curriculum = Curriculum(corpus, [Phase(9, 4, 65)])
+
+    assert corpus.partial_columns == ["loss_mask"]
+    message = r"web_00002.rox: the shard has no column 'loss_mask'; append it"
+    with pytest.raises(ShardError, match=message):
+        curriculum.sampler(1, fields=FIELDS)
+    # Without the field, the column has no use.
+    assert curriculum.sampler(1).fields == ("tokens",)
+
+
+def test_hints_reach_the_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = corpus_of(tmp_path, np.ones(4000, np.uint8))
+    sampler = Curriculum(corpus, [Phase(9, 4, 65)]).sampler(1, fields=FIELDS)
+    hints: list[Any] = []
+
+    def noted(_: Any, starts: Any, length: int) -> None:
+        hints.append((sorted(starts.tolist()), length))
+
+    monkeypatch.setattr(type(corpus.column("loss_mask")), "will_need", noted)
+    sampler.will_need(3)
+
+    assert hints == [(sorted(sampler.windows(3).start.tolist()), 65)]
+
+
 def test_prompts_are_not_learned_and_completions_are(tmp_path: Path) -> None:
     corpus = Roxxel(tmp_path / "chat_*.rox")
     rows = [
@@ -121,25 +151,3 @@ def test_prompts_are_not_learned_and_completions_are(tmp_path: Path) -> None:
     assert bytes(batch["tokens"][0].tolist()) == b"2+2=4\0hi hello"
     mask = [0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1]
     assert batch["loss_mask"].tolist() == [mask]
-
-
-def test_a_column_that_a_shard_lacks_is_an_error_that_names_the_shard(
-    tmp_path: Path,
-) -> None:
-    corpus = corpus_of(tmp_path, np.zeros(4000, np.uint8))
-    corpus.write([np.arange(40, dtype=np.uint16)], block_size=512, exist="append")
-    assert (corpus.columns, corpus.partial_columns) == ([], ["loss_mask"])
-    curriculum = Curriculum(corpus, [Phase(2, 2, 65)])
-
-    curriculum.sampler(0).batch(0)
-    with pytest.raises(
-        CurriculumError,
-        match=r"source 'self': .*web_00002.rox: the shard has no column 'loss_mask'; "
-        r'append it with write_column\(..., exist="append"\), or open an earlier ver',
-    ):
-        curriculum.sampler(0, fields=FIELDS)
-
-    corpus.write_column("loss_mask", np.ones(40, np.uint8), exist="append")
-    curriculum = Curriculum(corpus, [Phase(2, 2, 65)])
-    batch = curriculum.sampler(0, fields=FIELDS).batch(0)
-    assert not batch["loss_mask"].any()

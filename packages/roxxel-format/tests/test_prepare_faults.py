@@ -183,7 +183,25 @@ def test_damage_is_named_once_and_the_other_units_are_kept(
     shards = {path: path.stat().st_ino for path in target.parent.glob("*.rox")}
     assert len(shards) == others
     assert run(*command) == 1
+    assert run(*command, "--skip-bad") == 0
     assert all(path.stat().st_ino == inode for path, inode in shards.items())
+    assert run("clean", target) == 0
+    at_once = tmp_path / "at_once" / "c_*.rox"
+    assert run(command[0], at_once, *command[2:], "--skip-bad") == 0
+    assert content(target.parent) == content(at_once.parent)
+
+
+def test_a_preparation_that_skips_damage_is_not_continued_without(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged(tmp_path, "json")
+    part = "write", tmp_path / "c_*.rox", tmp_path / "*.jsonl", "--part", "1/9"
+    options = "--unit-bytes", "20K"
+
+    assert run(*part, *options) == 0
+    assert run(*part, *options, "--skip-bad") == 0
+    assert run(*part, *options) == 1
+    assert "(skip_bad=None is given instead of True)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("meeting", [0, 20, 40])

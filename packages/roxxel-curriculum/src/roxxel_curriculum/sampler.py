@@ -307,9 +307,10 @@ class Sampler:
         blocks = ((ahead, self._block(ahead)) for ahead in range(first, stop))
         wanted = windows_ahead(blocks, rows, self._damage.rows)
         for (index, length), starts in wanted.items():
-            documents = reads_documents(self.fields) or (
-                masks is not None and masks.reads_documents(stop - 1, index)
-            )
+            documents = reads_documents(self.fields)
+            if masks is not None:
+                masks.will_need(index, starts, length)
+                documents |= masks.reads_documents(stop - 1, index)
             self._readers[index].will_need(starts, length, documents=documents)
 
     def delivered_tokens(self, step: int) -> dict[str, int]:

@@ -197,13 +197,12 @@ class Roxxel:
 
     @property
     def partial_columns(self) -> list[str]:
-        """Names of the columns that some shards of this version lack, sorted.
+        """Names of the columns that only some shards of this version have, sorted.
 
-        `column` raises an error for them until `write_column(..., exist="append")`
-        writes their values for the other shards.
+        `column(name)` raises an error that names a shard without the column.
         """
         columns = self._open().contents.columns
-        return sorted(set(columns) - set(self.columns))
+        return sorted(name for name, table in columns.items() if not all(table.names))
 
     @property
     def tokenizer(self) -> str | None:

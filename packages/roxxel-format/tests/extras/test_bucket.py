@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from roxxel_format import BucketError, ChecksumError, Roxxel, ShardError
+from roxxel_format import BucketError, ChecksumError, Roxxel, Shard, ShardError
 from roxxel_format._read.remote import _Fetcher  # pyright: ignore[reportPrivateUsage] - no other way to see memory
 from roxxel_format.cli import main
 
@@ -109,6 +109,25 @@ def test_columns_are_read_by_ranges(bucket: Bucket, local: Roxxel) -> None:
     assert bucket.stats()["bytes"] == 200
     assert ids[777] == 777
     assert np.array_equal(ids[:], local.column("id")[:])
+
+
+def test_windows_of_a_column_are_requested_ahead(bucket: Bucket, local: Roxxel) -> None:
+    """The read takes what arrived, also of a window across two shards."""
+    remote = Roxxel("s3://data/wiki_*.rox")
+    mask = remote.column("loss_mask")
+    border = Shard(local.paths[0]).num_tokens
+    starts = [5, border - 60, 60_000]
+    bucket.set_faults()
+
+    mask.will_need(starts, 100)
+    wait_for(lambda: bucket.stats()["bytes"] == 300)
+    windows = mask.read(starts, 100)
+
+    assert np.array_equal(windows, local.column("loss_mask").read(starts, 100))
+    assert bucket.stats()["bytes"] == 300
+    local.column("loss_mask").will_need(starts, 100)
+    with pytest.raises(IndexError, match="leaves the corpus"):
+        mask.will_need([remote.num_tokens], 1)
 
 
 def test_an_earlier_version_stays_readable(bucket: Bucket) -> None:

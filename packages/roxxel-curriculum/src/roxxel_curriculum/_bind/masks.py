@@ -62,6 +62,11 @@ class Masks:
             mask[row] &= np.repeat(is_learned, spans[:, 2] - spans[:, 1])
         return mask
 
+    def will_need(self, index: int, starts: npt.NDArray[np.int64], length: int) -> None:
+        """Hint that windows of a source will be read soon."""
+        if index in self._columns:
+            self._columns[index].will_need(starts, length)
+
     def reads_documents(self, step: int, index: int) -> bool:
         """Return whether the masks of a source in a step depend on its documents."""
         return index in self._withdrawn.at(step)

@@ -120,15 +120,14 @@ def damaged_tokens(reader: TokenReader, error: ChecksumError) -> tuple[int, int]
 
 
 def mask_column(name: str, reader: TokenReader) -> Any | None:
-    """Return the column `loss_mask` of a source, with an integer for each token."""
-    present = _optional(reader, "columns") or ()
-    partial = _optional(reader, "partial_columns") or ()
-    if "loss_mask" not in (*present, *partial):
+    """Return the column `loss_mask` of a source, with an integer for each token.
+
+    Raises ShardError if a shard lacks the column: its tokens would all be learned.
+    """
+    names = [_optional(reader, each) or () for each in ("columns", "partial_columns")]
+    if not any("loss_mask" in each for each in names):
         return None
-    try:
-        column = _optional(reader, "column")("loss_mask")
-    except ShardError as error:  # Some shards lack the column: 1 would be a guess.
-        raise CurriculumError(f"source {name!r}: {error}") from error
+    column = _optional(reader, "column")("loss_mask")
     if column.per != "token" or column.dtype.kind not in "biu":
         raise CurriculumError(
             f"the column 'loss_mask' of source {name!r} has {column.dtype} per "

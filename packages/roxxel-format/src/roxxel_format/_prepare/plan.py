@@ -10,7 +10,7 @@ creates the record after the shards, so a unit with a record is done.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_format._spec.tables import ColumnTable, ShardTable, as_table, sizes_of
@@ -27,6 +27,9 @@ _FORMAT = "roxxel plan"
 _VERSION = 1
 _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
 """Arguments that describe the inputs, which are compared one by one."""
+
+SKIP_BAD = "skip_bad"
+"""The argument that may be added to a plan: no unit that is done has damage."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,15 @@ class Plan:
         """Return the content of the file."""
         table = {"format": _FORMAT, "version": _VERSION, **asdict(self)}
         return json.dumps(table, ensure_ascii=True).encode()
+
+    def with_skipping(self, arguments: Mapping[str, Any]) -> Plan:
+        """Return the plan for a command that skips damage, if this one does not."""
+        if SKIP_BAD in self.arguments or SKIP_BAD not in arguments:
+            return self
+        found = self.arguments | {SKIP_BAD: arguments[SKIP_BAD]}
+        # In the order of a plan that skips from the beginning, for the same bytes.
+        names = [name for name in {**arguments, **found} if name in found]
+        return replace(self, arguments={name: found[name] for name in names})
 
     @property
     def separator_value(self) -> float | bytes | None:

@@ -30,7 +30,7 @@ from roxxel_format._prepare.committing import (
 from roxxel_format._prepare.documents import Documents, LineOf
 from roxxel_format._prepare.input_file import InputError
 from roxxel_format._prepare.inputs import is_old_shard
-from roxxel_format._prepare.plan import Plan, check_same, parse_plan
+from roxxel_format._prepare.plan import SKIP_BAD, Plan, check_same, parse_plan
 from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.unit import Part
@@ -286,10 +286,15 @@ class _Preparation:
                 return plan
             place.create(file_name, plan.pack())
             data = place.read(file_name) or plan.pack()
-        plan = parse_plan(data, place.folder + file_name)
+        found_plan = parse_plan(data, place.folder + file_name)
+        plan = found_plan.with_skipping(self._arguments)
         check_same(
             plan, self._inputs, self._arguments, self._exist, units, self._corpus
         )
+        if plan != found_plan:
+            # Without a plan, the same command would make this plan again.
+            place.discard([file_name])
+            place.create(file_name, plan.pack())
         return plan
 
     def _new_plan(self, place: Place, found: Manifest, units: Sequence[Unit]) -> Plan:
@@ -320,8 +325,10 @@ class _Preparation:
         rows = [unit.row() for unit in units]
         base, dtype = found.fingerprint, str(intake.dtype)
         cuts = [row[1:] for row in rows]
+        arguments = {**self._arguments}
+        arguments.pop(SKIP_BAD, None)  # Shards of units without damage are the same.
         facts: list[Any] = [
-            self._arguments,
+            arguments,
             options.metadata,
             base,
             dtype,

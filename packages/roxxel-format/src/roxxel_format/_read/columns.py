@@ -16,6 +16,7 @@ import numpy as np
 
 from roxxel_format._read.line import Line, items_at, parse_windows, result_dtype
 from roxxel_format._read.maps import MappedFile
+from roxxel_format._read.remote import run_later
 from roxxel_format._read.shard import TokenReads
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.texts import END_SIZE, are_ends
@@ -52,6 +53,7 @@ class Column:
         files = _ColumnFiles(name, table, contents)
         bounds = _bounds_of(table, contents)
         self._line = Line(bounds, files.dtype, files.open, files.items, max_maps)
+        self._is_remote = contents.files.is_remote
 
     @property
     def name(self) -> str:
@@ -123,7 +125,34 @@ class Column:
             )
         begins, length = parse_windows(starts, as_index(length), len(self))
         dtype = result_dtype((len(begins), length), self.dtype, out, self.dtype)
+        if self._is_remote:
+            self._request(begins, length, is_urgent=True)
         return self._line.read(begins, length, dtype, out)
+
+    def will_need(self, starts: npt.ArrayLike, length: int) -> None:
+        """Request the windows from a bucket, in the background.
+
+        On a disk this does nothing: the first read of a file reads the whole file, to
+        verify its digest. Nor does it for texts, whose places are not known ahead.
+
+        Args:
+            starts: Index of the first value of each window; integers, shape `(n,)`.
+            length: Values of each window.
+
+        Raises:
+            IndexError: A window leaves the column.
+        """
+        begins, length = parse_windows(starts, as_index(length), len(self))
+        if self._is_remote and self.dtype.kind != "O":
+            run_later(lambda: self._request(begins, length, is_urgent=False))
+
+    def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
+        """Request windows; each is a request, because a read takes whole requests."""
+        size = self.dtype.itemsize
+        for first in starts:
+            for number, start, stop in self._line.parts(first, first + length):
+                file = self._line.file(number)
+                file.will_need(start * size, stop * size, is_urgent=is_urgent)
 
     def release(self) -> None:
         """Release all maps; the next read opens the files again."""
