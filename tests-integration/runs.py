@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -33,6 +34,9 @@ def make():
         return optax.softmax_cross_entropy_with_integer_labels(logits, targets).mean()
     return model, nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param), loss_fn
 """
+
+# The special token of the tokenizers that tests train.
+END = "<|endoftext|>"
 
 _SMALL = """\
 model = "tiny:make"
@@ -111,6 +115,23 @@ def rows(run: Path) -> list[dict[str, Any]]:
         {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
         for line in lines
     ]
+
+
+def write_tokenizer(path: Path, texts: Sequence[str]) -> Any:
+    """Train a byte-level BPE tokenizer of 400 tokens, save it, and return it."""
+    library: Any = importlib.import_module("tokenizers")
+    tokenizer = library.Tokenizer(library.models.BPE())
+    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = library.decoders.ByteLevel()
+    trainer = library.trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=[END],
+        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.save(str(path))
+    return tokenizer
 
 
 def slurm_step(tasks: int) -> list[dict[str, str]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 from flax import nnx
-from roxxel.quickstart.model import Decoder, make_optimizer
+from roxxel.models import llama
 from roxxel_ckpt import Checkpointer
 
 from .conftest import environment
@@ -41,9 +41,7 @@ def finish(out: Path, cache: Path) -> None:
 
 
 def arrays(out: Path) -> list[bytes]:
-    model = Decoder(rngs=nnx.Rngs(9))
-    tx = make_optimizer(STEPS)
-    optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    model, optimizer, _ = llama(total_steps=STEPS, preset="tiny", seed=9)
     with Checkpointer(out / "checkpoints", model, optimizer) as checkpointer:
         assert checkpointer.restore(strict=True) == STEPS
     state = nnx.to_pure_dict(nnx.state((model, optimizer)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import random
 from typing import TYPE_CHECKING, Any
@@ -14,29 +13,13 @@ from flax import nnx
 from roxxel import Curriculum, Phase, Roxxel, Trainer, open_run
 from roxxel.cli import main
 
+from .runs import END, write_tokenizer
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-END = "<|endoftext|>"
 NEEDLE = "le café de l'aiguille, naïve"
 WORDS = ["a", "café", "in", "the", "naïve", "old", "town", "sells", "coffee"]
-
-
-def write_tokenizer(path: Path, texts: list[str]) -> Any:
-    """Train a byte-level BPE tokenizer, save it as `tokenizer.json`, and return it."""
-    library: Any = importlib.import_module("tokenizers")
-    tokenizer = library.Tokenizer(library.models.BPE())
-    tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = library.decoders.ByteLevel()
-    trainer = library.trainers.BpeTrainer(
-        vocab_size=400,
-        special_tokens=[END],
-        initial_alphabet=library.pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(texts, trainer)
-    tokenizer.save(str(path))
-    return tokenizer
 
 
 def loss_fn(model: Any, batch: Any) -> Any:

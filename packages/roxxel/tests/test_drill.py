@@ -13,27 +13,46 @@ if TYPE_CHECKING:
     import pytest
 
 
+def content(folder: Path) -> dict[Path, bytes]:
+    """Return the bytes of every file below a folder, caches of Python excluded."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {
+        path: path.read_bytes() for path in files if "__pycache__" not in path.parts
+    }
+
+
 def test_killed_run_ends_as_the_unbroken_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = write_project(tmp_path)
-    before = sorted(tmp_path.rglob("*"))
+    text = CONFIG.replace("tiny:make", "tiny:scheduled")
+    text = text.replace("hang_after_s = 600", 'log_to = ["csv"]\ncsv.log_dir = "csv"')
+    config = write_project(tmp_path, text)
+    scheduled = """
+
+def scheduled(width, total_steps):
+    assert total_steps == 6  # and not the steps of the drill
+    return make(width)
+"""
+    (tmp_path / "tiny.py").write_text(MODEL + scheduled)
+    # Rows of the run itself, which has the same folder of CSV files.
+    (tmp_path / "csv").mkdir()
+    (tmp_path / "csv" / "train.csv").write_text("step,loss\n1,0.5\n")
+    before = content(tmp_path)
     scratch = tmp_path / "scratch"
 
-    command = ["drill", str(config), "--kills", "2", "--seed", "1"]
+    command = ["drill", str(config), "--steps", "5", "--kills", "2", "--seed", "1"]
     assert main([*command, "--scratch", str(scratch)]) == 0
 
     shown = capsys.readouterr().out
     assert shown.startswith(
-        f"{config}: the first 6 steps, 2 kills, seed 1, in {scratch}"
+        f"{config}: the first 5 steps, 2 kills, seed 1, in {scratch}"
     )
     assert "kill 2: after step" in shown
     assert shown.count("s from the start to the first step") == 2
-    assert "log: 9 rows are equal" in shown
+    assert "log: 10 rows are equal" in shown
     assert "checkpoint: 2 leaves equal, 0 differences" in shown
     shutil.rmtree(scratch)
-    left = (path for path in tmp_path.rglob("*") if "__pycache__" not in str(path))
-    assert sorted(left) == before
+    assert content(tmp_path) == before
 
 
 def test_model_that_is_not_reproducible_is_found(
@@ -59,14 +78,14 @@ def test_model_that_is_not_reproducible_is_found(
 def test_start_that_fails_shows_its_last_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = write_project(tmp_path, CONFIG.replace("tiny:make", "tiny:nothing"))
+    config = write_project(tmp_path, CONFIG.replace("tiny:make", "tiny:two_things"))
 
     scratch = tmp_path / "scratch"
     assert main(["drill", str(config), "--scratch", str(scratch)]) == 1
 
     told = capsys.readouterr().err
     assert "a start of the run ended with code 1: roxxel: " in told
-    assert "has no function 'nothing'" in told
+    assert "which tiny:two_things does not accept; the function" in told
 
 
 def test_scratch_folder_must_be_new(

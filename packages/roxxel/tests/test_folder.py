@@ -98,7 +98,7 @@ def test_a_start_that_was_interrupted_is_not_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("roxxel.quickstart.model", "mine"),
+        ("roxxel.models", "mine"),
         ("steps = 14", "tokens = 28784"),
         ('self = "data/library.rox"', 'self = ["data/library.rox", "more.rox"]'),
     ],

@@ -17,16 +17,14 @@ if TYPE_CHECKING:
 @pytest.fixture
 def small_quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make the quickstart quick: a made-up library and a tiny model."""
-    from roxxel.quickstart.model import Decoder, DecoderConfig
+    from roxxel.models import PRESETS, LlamaConfig
 
     write_library(tmp_path / "library", 150)
     monkeypatch.setattr(
         "roxxel.quickstart.run.find_library", lambda: tmp_path / "library"
     )
-    config = DecoderConfig(width=8, num_layers=1, num_heads=1, hidden=8)
-    monkeypatch.setattr(
-        Decoder, "__init__", functools.partialmethod(Decoder.__init__, config)
-    )
+    smaller = functools.partial(LlamaConfig.tiny, width=8, num_layers=1, hidden=8)
+    monkeypatch.setitem(PRESETS, "tiny", smaller)
     return tmp_path / "run"
 
 
@@ -69,7 +67,6 @@ def test_a_run_is_planned_trained_lengthened_and_complete(
     assert main([*command, "--steps", "6"]) == 0
     assert "Done: 2 steps" in capsys.readouterr().out
     assert phase_steps(out) == [2, 4]
-    assert load_config(out / "config.toml").model_args["horizon"] == 4
     trained = [row["step"] for row in rows(out) if row["kind"] == "train"]
     assert trained == [1, 2, 3, 4, 5, 6]
 
@@ -145,11 +142,10 @@ def test_the_command_prints_plain_lines_and_no_warning(tmp_path: Path) -> None:
         "import functools, pathlib, sys\n"
         "from roxxel.cli import main\n"
         "from roxxel.quickstart import run\n"
-        "from roxxel.quickstart.model import Decoder, DecoderConfig\n"
-        "config = DecoderConfig(width=8, num_layers=1, num_heads=1, hidden=8)\n"
+        "from roxxel.models import PRESETS, LlamaConfig\n"
+        "sizes = {'width': 8, 'num_layers': 1, 'hidden': 8}\n"
         "run.find_library = lambda: pathlib.Path('library')\n"
-        "make = functools.partialmethod(Decoder.__init__, config)\n"
-        "Decoder.__init__ = make\n"
+        "PRESETS['tiny'] = functools.partial(LlamaConfig.tiny, **sizes)\n"
         "sys.exit(main(['quickstart', '--steps', '2']))\n"
     )
 

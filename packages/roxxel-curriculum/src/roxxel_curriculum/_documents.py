@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 Documents: TypeAlias = "Iterable[int | range | Sequence[int]] | npt.NDArray[np.integer[Any]] | str | os.PathLike[str]"  # noqa: E501 - pyright reads one literal
 """Numbers of documents, from 0: integers, ranges, pairs `[start, stop)`, an array, or
 the path of a file of numbers."""
+
+
+_NUMBER = re.compile(rb"-?[0-9]{1,30}")
 
 
 def checked_without(
@@ -57,6 +61,15 @@ def checked_without(
     return found
 
 
+def check_documents(documents: Any, source: str) -> None:
+    """Raise TypeError or CurriculumError unless a table may hold these documents.
+
+    The files that paths name are not read.
+    """
+    if not isinstance(documents, str | os.PathLike):
+        _document_set(documents, source)
+
+
 def _document_set(documents: Any, source: str) -> DocumentSet:
     where = f"the withdrawn documents of source {source!r}"
     if isinstance(documents, str | os.PathLike):
@@ -90,17 +103,26 @@ def _of_array(documents: npt.NDArray[Any], where: str) -> DocumentSet:
 def _of_file(path: Path, where: str) -> DocumentSet:
     """Return the documents in a `.npy` file, or in a text of one number a line."""
     if path.suffix == ".npy":
-        return _of_array(np.load(path, allow_pickle=False), f"{where} in {path}")
-    try:
-        lines = path.read_text(encoding="ascii").split("\n")
-        return _of_array(
-            np.array([int(line) for line in lines if line.strip()], np.int64), where
-        )
-    except (ValueError, OverflowError) as error:
-        raise CurriculumError(
-            f"{path}: is not a list of documents ({error}); write the number of a "
-            "document on each line"
-        ) from error
+        try:
+            return _of_array(np.load(path, allow_pickle=False), where)
+        except (EOFError, TypeError, ValueError) as error:
+            raise CurriculumError(
+                f"{path}: is not a list of documents ({error}); save a flat array of "
+                "integers"
+            ) from error
+    numbers: list[int] = []
+    for index, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not (text := line.strip()):
+            continue
+        if not _NUMBER.fullmatch(text):
+            shown = repr(text[:40].decode(errors="backslashreplace"))
+            raise CurriculumError(
+                f"{path}: line {index} is {shown}, which is not the number of a "
+                "document; write one number on each line"
+            )
+        numbers.append(int(text))
+        _check_number(numbers[-1], f"line {index} of {path}")
+    return _of_array(np.array(numbers, np.int64), where)
 
 
 def _bounds(value: Any, where: str) -> tuple[int, int]:
@@ -118,7 +140,10 @@ def _bounds(value: Any, where: str) -> tuple[int, int]:
             raise CurriculumError(f"{message}, got {value!r}")
         first, stop = (as_integer(each, message) for each in pair)
         if first > stop:
-            raise CurriculumError(f"{where} have the falling range [{first}, {stop})")
+            raise CurriculumError(
+                f"{where} have the falling range [{first}, {stop}); "
+                "give the smaller number first"
+            )
     else:
         first = as_integer(value, message)
         stop = first + 1
@@ -130,5 +155,6 @@ def _bounds(value: Any, where: str) -> tuple[int, int]:
 def _check_number(number: int, where: str) -> None:
     if abs(number) >= 2**62:
         raise CurriculumError(
-            f"{where} have document {number}, and no source has as many documents"
+            f"{where}: the number {number} is out of range, because no source has as "
+            "many documents; correct the number"
         )

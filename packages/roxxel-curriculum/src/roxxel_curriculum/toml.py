@@ -13,6 +13,7 @@ from roxxel_curriculum._arguments import (
     checked_overlap,
     merged_skips,
 )
+from roxxel_curriculum._documents import check_documents
 from roxxel_curriculum._errors import CurriculumError
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
@@ -175,6 +176,8 @@ def schedule_from(table: Mapping[str, Any]) -> Schedule:
     checked_count("max_epochs", schedule.max_epochs)
     checked_overlap(schedule.overlap)
     merged_skips(schedule.skips)
+    for name, documents in schedule.without.items():
+        check_documents(documents, name)
     for name, policy in schedule.policies.items():
         parse_policy(policy, name)
     return schedule

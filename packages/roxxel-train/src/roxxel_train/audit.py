@@ -37,6 +37,8 @@ class Difference:
     Example:
         >>> str(Difference(10, 20, {12: "web_00000.rox: block 3 is damaged"}))
         'steps 10 to 19 differ; step 12: web_00000.rox: block 3 is damaged'
+        >>> str(Difference(10, 20, dict.fromkeys([12, 15], "web_00000.rox: damaged")))
+        'steps 10 to 19 differ; steps 12, 15: web_00000.rox: damaged'
     """
 
     start: int
@@ -48,7 +50,13 @@ class Difference:
         steps = f"step {self.start} differs"
         if self.stop > self.start + 1:
             steps = f"steps {self.start} to {self.stop - 1} differ"
-        found = [f"step {step}: {error}" for step, error in self.damage.items()]
+        of_error: dict[str, list[int]] = {}
+        for step, error in self.damage.items():
+            of_error.setdefault(error, []).append(step)
+        found = [
+            f"step{'s' if len(each) > 1 else ''} {', '.join(map(str, each))}: {error}"
+            for error, each in of_error.items()
+        ]
         return "; ".join([steps, *found])
 
 

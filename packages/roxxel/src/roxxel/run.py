@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from roxxel_curriculum import CurriculumError, recorded_sampler
+from roxxel_curriculum import CurriculumError, StateMismatch, recorded_sampler
 from roxxel_format import Roxxel, ShardError
 from roxxel_train import run_data
 
@@ -147,6 +147,12 @@ class Run:
         try:
             sampler = recorded_sampler(data.state, self._readers(data), fields, check)
             sampler.check(data.trained)
+        except StateMismatch as error:
+            raise RunFolderError(
+                f"{self.path}: the corpora are not those of the run: "
+                f"{'; '.join(error.differences)}; give the corpora that the run read, "
+                "by sources={NAME: path} or --source NAME=PATH"
+            ) from error
         except CurriculumError as error:
             raise RunFolderError(f"{self.path}: {error}") from error
         return sampler
@@ -198,7 +204,8 @@ class Run:
 
         from roxxel_ckpt import Checkpointer
 
-        with Checkpointer(f"{self.path}/{CHECKPOINTS}", model) as checkpointer:
+        path = f"{self.path}/{CHECKPOINTS}"
+        with Checkpointer(path, model, read_only=True) as checkpointer:
             if not checkpointer.restore(step):
                 raise RunFolderError(
                     f"{self.path}: holds no checkpoint; train the run until it saves"

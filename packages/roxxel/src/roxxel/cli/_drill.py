@@ -24,7 +24,12 @@ from roxxel.cli._words import (
     config_of,
     say,
 )
-from roxxel.config import ConfigError, RunConfig, config_text
+from roxxel.config import (
+    ConfigError,
+    RunConfig,
+    config_text,
+    with_total_steps,
+)
 from roxxel.run_files import CHECKPOINTS, RunFolderError, read_rows
 
 if TYPE_CHECKING:
@@ -36,8 +41,8 @@ Prove that a run survives being killed. The command trains the first steps of a
 config twice, in a scratch folder: once without a break, and once with kill -9
 at random steps, after each of which the same command continues the run. Then
 the command compares the logs, the digests of what the devices received, and
-all parameters and optimizer states bit for bit. The folder of the run itself
-is not touched. Exit code 1 means that something differs.
+all parameters and optimizer states bit for bit. Folder and sinks of the run
+itself are not touched. Exit code 1 means that something differs.
 """
 
 EPILOG = CONFIG_EXAMPLE
@@ -124,7 +129,8 @@ class _Drill:
         with self._started("unbroken") as start:
             start.finish()
         took_s = time.monotonic() - began_s
-        say(f"unbroken: {self.total_steps} steps in {took_s:.1f} s")
+        plural = "s" if self.total_steps > 1 else ""
+        say(f"unbroken: {self.total_steps} step{plural} in {took_s:.1f} s")
         return read_rows(self.scratch / "unbroken")[0]
 
     def killed(
@@ -247,7 +253,11 @@ def _integer(text: str) -> int:
 
 
 def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
-    """Return a config of the first steps, with rows and checkpoints close together."""
+    """Return a config of the first steps, with rows and checkpoints close together.
+
+    The model's function gets the steps of the whole run, on which its learning rate may
+    depend. The config names no sinks, which would write beside the logs of the run.
+    """
     for name in ("model", "save_path"):
         if getattr(config, name) is None:
             raise ConfigError(f"{config.file}: has no {name}, which training needs")
@@ -275,16 +285,18 @@ def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
         checkpoint_every=max(1, total_steps // 4),
         eval_every=max(1, total_steps // 3) if config.held_out else None,
         profile=None,
+        log_to=None,
+        csv=None,
+        tensorboard=None,
+        wandb=None,
     )
-    return (
-        replace(
-            config,
-            relative_to=str(config.folder.resolve()),
-            schedule=replace(config.schedule, phases=phases, skips=skips),
-            trainer=trainer,
-        ),
-        total_steps,
+    shortened = replace(
+        with_total_steps(config, plan.total_steps),
+        relative_to=str(config.folder.resolve()),
+        schedule=replace(config.schedule, phases=phases, skips=skips),
+        trainer=trainer,
     )
+    return shortened, total_steps
 
 
 def _new_folder(path: Path | None) -> Path:

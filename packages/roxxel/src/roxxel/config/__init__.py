@@ -60,7 +60,7 @@ from roxxel.config._open import (
 )
 from roxxel.config._parse import load_config, parse_config
 from roxxel.config._text import config_at, config_text, keep_config, newest_config
-from roxxel.config._trainer import make_model, make_trainer
+from roxxel.config._trainer import make_model, make_trainer, with_total_steps
 
 __all__ = [
     "ConfigError",
@@ -80,4 +80,5 @@ __all__ = [
     "open_eval_curriculum",
     "open_sampler",
     "parse_config",
+    "with_total_steps",
 ]

@@ -14,6 +14,7 @@ import sys
 import tomllib
 import traceback
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any, cast
 
@@ -111,6 +112,23 @@ def make_model(config: RunConfig, state: Mapping[str, Any] | None = None) -> Any
         return made.model_and_optimizer()[0]
 
 
+def with_total_steps(config: RunConfig, total_steps: int) -> RunConfig:
+    """Return a config whose model's function gets this number of steps.
+
+    The config stays as it is if the function has no parameter `total_steps`, or if
+    `[model_args]` sets it.
+
+    Raises:
+        ConfigError: The config has no `model`, or the function does not exist.
+    """
+    with _importable(config.folder), _as_config_error(config):
+        function = load_function(config, str(config.model), "model")
+        accepted, _ = _parameters(function)
+    if "total_steps" not in accepted.keys() - config.model_args.keys():
+        return config
+    return replace(config, model_args={**config.model_args, "total_steps": total_steps})
+
+
 def _planned_state(
     config: RunConfig, curriculum: Curriculum | None = None
 ) -> Mapping[str, Any]:
@@ -151,13 +169,7 @@ class _Made:
 
     def _arguments(self) -> dict[str, Any]:
         """Return `[model_args]`, and what else the function has parameters for."""
-        try:
-            parameters = inspect.signature(self._function).parameters.values()
-        except ValueError:  # a callable written in C may have no signature
-            return dict(self._config.model_args)
-        kinds = {"POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY"}
-        accepted = {p.name: p for p in parameters if p.kind.name in kinds}
-        takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+        accepted, takes_all = _parameters(self._function)
         config, given = self._config, dict(self._config.model_args)
         for key in given:
             if key not in accepted and not takes_all:
@@ -183,6 +195,22 @@ class _Made:
         """Call the loss function that the model's function returned."""
         assert self._loss_fn is not None  # noqa: S101 - the trainer makes the model first
         return self._loss_fn(model, batch)
+
+
+def _parameters(
+    function: Callable[..., Any],
+) -> tuple[dict[str, inspect.Parameter], bool]:
+    """Return the parameters that a keyword sets, and whether any keyword is accepted.
+
+    A callable written in C may have no signature: it accepts any keyword.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        return {}, True
+    kinds = {"POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY"}
+    accepted = {p.name: p for p in parameters if p.kind.name in kinds}
+    return accepted, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 def load_function(config: RunConfig, text: str, key: str) -> Callable[..., Any]:
@@ -238,9 +266,7 @@ def _as_config_error(config: RunConfig) -> Generator[None]:
         # Roxxel's own error classes propagate: their messages name the file or folder.
         *_, (raising, _) = traceback.walk_tb(error.__traceback__)
         module = str(raising.f_globals.get("__name__"))
-        is_ours = module.startswith("roxxel") and not module.startswith(
-            "roxxel.quickstart"
-        )
+        is_ours = module.startswith("roxxel")
         if type(error) not in {TypeError, ValueError} or not is_ours:
             raise
         raise ConfigError(f"{config.file}: {error}") from error

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-MODEL = "roxxel.quickstart.model:make"
+MODEL = "roxxel.models:llama"
+
+_PEAK_RATE = 4e-3
+"""Highest learning rate: a model of a million parameters learns well at high rates."""
+
 DEFAULT_STEPS = 500
 """Default steps of a new run: about seven minutes on two processor cores."""
 
@@ -70,8 +74,7 @@ def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfi
     Args:
         path: Folder of the run.
         steps: Steps of the whole run. The intervals of logging, evaluation and
-            checkpoints and the horizon of the learning rate are computed from this
-            number.
+            checkpoints are computed from this number.
         seed: Seed of the model and of the data order.
         data: Folder of the corpora below `path`.
     """
@@ -91,7 +94,7 @@ def new_config(path: Path, steps: int, seed: int, data: str = _DATA) -> RunConfi
         # After 20 epochs a small model has memorised the code.
         schedule=Schedule(phases, max_epochs=20),
         model=MODEL,
-        model_args={"seed": seed, "horizon": steps},
+        model_args={"preset": "tiny", "seed": seed, "peak_rate": _PEAK_RATE},
         seed=seed,
         save_path=".",
         trainer=TrainerOptions(
@@ -159,8 +162,9 @@ class QuickstartFolder:
         config = load_config(file)
         if not _is_ours(config):
             raise QuickstartError(
-                f"{file}: was edited and is no longer a quickstart's config; use "
-                "`roxxel train` with this file, or give another --out"
+                f"{file}: was edited, or is of an earlier version, and is no longer a "
+                "quickstart's config; use `roxxel train` with this file, start over "
+                "with --fresh, or give another --out"
             )
         return config
 

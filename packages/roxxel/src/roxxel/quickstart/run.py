@@ -170,8 +170,9 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
     import jax
     from roxxel_format import Roxxel
 
-    from roxxel.quickstart.model import count_parameters
+    from roxxel.models import Llama
 
+    assert isinstance(trainer.model, Llama)  # noqa: S101 - the config names this model
     uses = {
         "self": (config.sources["self"], "its source code"),
         "docstrings": (config.sources["docstrings"], "the prose in it"),
@@ -184,7 +185,9 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
         corpus = Roxxel(config.path(path))
         files, tokens = corpus.num_documents, corpus.num_tokens
         say(f"        {name:<10} {files:>4} files {tokens:>11,} tokens  {use}")
-    say(f"Model   a transformer with {count_parameters(trainer.model):,} parameters")
+    say(
+        f"Model   a transformer with {trainer.model.config.num_parameters:,} parameters"
+    )
     say(f"Where   {len(devices)} x {devices[0].device_kind}; seed {config.seed}")
     say("")
     say("The plan (a sample is a context and the next byte):")
@@ -197,7 +200,8 @@ def _say_beginning(config: RunConfig, trainer: Trainer, say: Say) -> None:
 def _say_ending(
     folder: QuickstartFolder, trainer: Trainer, summary: RunSummary, say: Say
 ) -> None:
-    from roxxel.quickstart.model import Decoder, sample_text
+    from roxxel.models import Llama
+    from roxxel.quickstart.sample import sample_text
 
     say("")
     if summary.start_step == summary.total_steps:
@@ -217,7 +221,7 @@ def _say_ending(
     )
     say("")
     say("A text by the model (the first word is the prompt):")
-    assert isinstance(trainer.model, Decoder)  # noqa: S101 - the config names `Decoder`
+    assert isinstance(trainer.model, Llama)  # noqa: S101 - the config names this model
     sample = sample_text(
         trainer.model, _PROMPT, num_bytes=_SAMPLE_BYTES, seed=trainer.seed
     )
