@@ -50,6 +50,8 @@ def write_files(
     special_tokens: bool = False,
     prompt: str | None = None,
     completion: str | None = None,
+    document_id: str | None = None,
+    path: bool = False,
     exist: Exist = "keep",
     metadata: Mapping[str, Any] | None = None,
     workers: int = 1,
@@ -83,6 +85,9 @@ def write_files(
         special_tokens: As for `Roxxel.write`.
         prompt: Field of prompts; as for `Roxxel.write`.
         completion: Field of completions; needs `prompt`.
+        document_id: Field of ids, which documents keep in a column `id`.
+        path: Keep the path of each document's file, relative to the folder of all
+            inputs, in a column `path`.
         exist: As for `Roxxel.write`; `"keep"` compares the inputs.
         metadata: As for `Roxxel.write`.
         workers: Processes of this machine. A program with several must guard its main
@@ -142,7 +147,7 @@ def write_files(
         metadata=dict(metadata or {}),
         shuffle=shuffle,
         skip_bad=skip_bad,
-        fields=Fields(files.field, prompt, completion),
+        fields=Fields(files.field, prompt, completion, document_id, path),
     )
     options, line_of = with_old_separator(options, files)
     corpora = [(str(filepath), options)]
@@ -157,14 +162,14 @@ def write_files(
                 "corpora, or append without --split"
             )
         # Held out first, so that a corpus never exists without the other side.
-        paths = held_out_path(str(filepath), split[0]), str(filepath)
+        sides = held_out_path(str(filepath), split[0]), str(filepath)
         corpora = [
-            (path, replace(options, side=Side(*split, is_held_out=is_held_out)))
-            for path, is_held_out in zip(paths, (True, False), strict=True)
+            (corpus, replace(options, side=Side(*split, is_held_out=is_held_out)))
+            for corpus, is_held_out in zip(sides, (True, False), strict=True)
         ]
     return [
         prepare(
-            path,
+            corpus,
             files,
             each,
             exist,
@@ -174,7 +179,7 @@ def write_files(
             line_of=line_of,
             progress=progress,
         )
-        for path, each in corpora
+        for corpus, each in corpora
     ]
 
 
