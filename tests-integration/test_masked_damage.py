@@ -71,7 +71,13 @@ def blocks_of_one_process(corpus: Roxxel, process: int) -> dict[int, int]:
 
 
 def train(
-    copies: Sequence[Path], run: Path, cache: Path, count: int, steps: int = STEPS
+    copies: Sequence[Path],
+    run: Path,
+    cache: Path,
+    count: int,
+    steps: int = STEPS,
+    *stop: int,
+    code: int = 0,
 ) -> None:
     """Train in so many processes, of two devices together."""
     shared = {
@@ -83,7 +89,7 @@ def train(
     command = [sys.executable, str(PROGRAMS / "damaged.py"), names, str(run)]
     processes = [
         subprocess.Popen(
-            [*command, str(steps)],
+            [*command, *map(str, (steps, *stop))],
             env={**shared, "JAX_PROCESS_ID": str(index)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -97,7 +103,7 @@ def train(
         for process in processes:
             process.kill()
             process.wait()
-    assert [process.returncode for process in processes] == [0] * count, texts
+    assert [process.returncode for process in processes] == [code] * count, texts
 
 
 def fed(run: Path) -> list[Any]:
@@ -163,6 +169,27 @@ def test_a_damaged_block_in_a_bucket_is_read_around(tmp_path: Path) -> None:
     for batch, other in zip(batches, expected, strict=True):
         assert np.array_equal(batch["tokens"], other["tokens"])
         assert np.array_equal(batch["loss_mask"], other["loss_mask"])
+
+
+def test_a_run_that_agrees_on_damage_stops_on_a_signal(
+    tmp_path: Path, compilation_cache: Path
+) -> None:
+    """No process waits for what the other finds in steps that are never trained."""
+    corpus = write(tmp_path / "web")
+    damaged = [
+        block for block, step in blocks_of_one_process(corpus, 1).items() if step
+    ]
+    for block in damaged[:2]:
+        flip(corpus, block)
+    copies, run = [tmp_path / "web"], tmp_path / "run"
+
+    train(copies, run, compilation_cache, 2, STEPS, 3, code=75)
+    train(copies, run, compilation_cache, 2)
+
+    train(copies, tmp_path / "whole", compilation_cache, 2)
+    assert masked(run) == masked(tmp_path / "whole")
+    assert len(masked(run)) == 2
+    assert fed(run) == fed(tmp_path / "whole")
 
 
 def test_a_run_resumes_on_another_number_of_processes_after_a_repair(

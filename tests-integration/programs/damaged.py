@@ -1,10 +1,13 @@
 """Trains on corpora of which one process reads a damaged copy.
 
-    damaged.py COPY,COPY... RUN STEPS
+    damaged.py COPY,COPY... RUN STEPS [STOP]
 
-Process i reads copy i of the corpus, or the last copy if there are fewer.
+Process i reads copy i of the corpus, or the last copy if there are fewer. After step
+STOP the last process gets SIGTERM.
 """
 
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -49,16 +52,24 @@ if __name__ == "__main__":
     initialize()
     import jax
 
-    copies, run, steps = sys.argv[1:]
+    copies, run, steps, *stop = sys.argv[1:]
     folders = copies.split(",")
     folder = folders[min(jax.process_index(), len(folders) - 1)]
     model = Model()
+
+    def stops(state):
+        is_last = jax.process_index() == jax.process_count() - 1
+        if is_last and [str(int(state.step[...]))] == stop:
+            os.kill(os.getpid(), signal.SIGTERM)
+
     Trainer(
         model,
         nnx.Optimizer(model, optax.adam(1e-2), wrt=nnx.Param),
         curriculum_of(Roxxel(Path(folder) / "web_*.rox"), int(steps)),
         loss_fn,
         run,
+        stops,
+        eval_every=1,
         log_every=1,
         fields=("tokens", "loss_mask"),
         check="blocks",
