@@ -171,6 +171,7 @@ def test_a_wrong_request_is_one_sentence(
         ["--tokens", "web:[5"],
         ["--tokens", "web:[5,5)"],
         ["--ids", "5 x"],
+        ["--ids", "99999999999999999999"],
         ["--text", "a", "--source", "web"],
         ["--text", "a", "--document", "web:1"],
         [],
@@ -230,6 +231,12 @@ def test_an_empty_sequence_is_refused() -> None:
         find_tokens(Roxxel("any.rox"), [])
 
 
+@pytest.mark.parametrize("tokens", ["a text", [1.5, 2.0], [[1, 2]], 7, [2**70]])
+def test_a_sequence_that_is_no_list_of_ids_is_an_error(tokens: Any) -> None:
+    with pytest.raises(TypeError, match=r"list of token ids, got .*; encode a"):
+        find_tokens(Roxxel("any.rox"), tokens)
+
+
 def test_a_corpus_without_a_tokenizer_shows_no_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -245,3 +252,61 @@ def test_a_corpus_without_a_tokenizer_shows_no_text(
     assert "source 'self' records no tokenizer; pass --tokenizer PATH" in error
     with pytest.raises(RunFolderError):
         open_run(tmp_path / "elsewhere")
+
+
+@pytest.fixture(scope="module")
+def named_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run on a corpus whose documents have ids; two have the same one."""
+    folder = tmp_path_factory.mktemp("named")
+    web = Roxxel(folder / "web_*.rox")
+    rows = [{"text": f"document {n} " * 3, "id": f"a:{n % 19}"} for n in range(20)]
+    web.write(rows, document_id="id")
+    model = nnx.Embed(256, 2, rngs=nnx.Rngs(0))
+    Trainer(
+        model,
+        nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param),
+        Curriculum(web, [Phase(2, 2, 33)]),
+        loss_fn,
+        folder / "run",
+        checkpoint_every=100,
+    ).run()
+    return folder / "run"
+
+
+def test_show_prints_the_ids_of_documents(
+    named_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = open_run(named_run).sampler().locate(1, 0).documents
+
+    text = said(capsys, "show", named_run, "--step", 1, "--row", 0)
+    [found] = lines(said(capsys, "show", named_run, "--step", 1, "--row", 0, "--json"))
+
+    listed = ", ".join(f"{each} (a:{each % 19})" for each in documents)
+    assert text.splitlines()[1].endswith(f"documents {listed}")
+    assert found["rows"][0]["names"] == [f"a:{each % 19}" for each in documents]
+
+
+def test_where_finds_documents_by_their_id(
+    named_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    by_number = said(capsys, "where", named_run, "--document", "self:3")
+
+    assert said(capsys, "where", named_run, "--document", "self:a:3") == by_number
+    assert by_number.startswith("self tokens [")
+    assert "documents 3 (a:3)\n" in by_number
+    both = lines(said(capsys, "where", named_run, "--document", "self:a:0", "--json"))
+    assert [each["documents"] for each in both] == [[0], [19]]
+    assert [each["names"] for each in both] == [["a:0"], ["a:0"]]
+
+
+def test_a_document_that_is_not_there_is_an_error(
+    named_run: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        "no document has the name 'a:77'; print the names with `roxxel-format cat "
+        "--names`"
+    ) in refused(capsys, "where", named_run, "--document", "self:a:77")
+    assert (
+        "documents have no names, so 'x' chooses none; give a number, or write the "
+        "corpus with --id or --path"
+    ) in refused(capsys, "where", run, "--document", "self:x")

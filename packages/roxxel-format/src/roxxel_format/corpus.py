@@ -8,6 +8,7 @@ from operator import index as as_index
 from typing import TYPE_CHECKING, Any, Literal, Self, SupportsIndex, overload
 
 from roxxel_format._read.cached import CachedFiles
+from roxxel_format._read.columns import item_text
 from roxxel_format._read.line import each_at
 from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
@@ -20,7 +21,7 @@ from roxxel_format._write.bucket_writer import write_to_bucket
 from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
-from roxxel_format._write.fields import Fields
+from roxxel_format._write.fields import named_fields
 from roxxel_format._write.options import Separator, WriteOptions
 from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.target import name_to_write
@@ -238,6 +239,27 @@ class Roxxel:
         """
         return self._open().column(name)
 
+    def document_name(self, document: int) -> str | None:
+        """Return the id of a document, else its path or URL; None if it has no name.
+
+        The name is the value of the first of the columns `id`, `path` and `url` that
+        the corpus has per document.
+
+        Raises:
+            IndexError: There is no such document.
+        """
+        column = self._open().names
+        return None if column is None else item_text(column[document])
+
+    def find_documents(self, name: str) -> list[int]:
+        """Return the documents of a name, in order; see `document_name`.
+
+        Reads all names. Several documents may have the same name, such as the path of
+        a file of many documents.
+        """
+        column = self._open().names
+        return [] if column is None else column.find(name)
+
     def __len__(self) -> int:
         """Return the number of blocks of `block_size` bytes; the last may be short."""
         size = self._open().contents.tokens_per_block
@@ -398,8 +420,10 @@ class Roxxel:
         vocab_size: int | None = None,
         tokenizer: object | None = None,
         special_tokens: bool = False,
+        field: str | None = None,
         prompt: str | None = None,
         completion: str | None = None,
+        document_id: str | None = None,
         exist: Literal["keep", "replace", "append", "error"] = "keep",
         metadata: Mapping[str, Any] | None = None,
     ) -> WriteSummary:
@@ -411,7 +435,7 @@ class Roxxel:
 
         Args:
             data: Documents: flat arrays, lists of ints, `str` or `bytes`. With
-                `prompt`, mappings with the fields `prompt` and `completion`.
+                `prompt` or `document_id`, mappings with the fields that these name.
             separator: Appended to each document: a token; the name of one of the
                 tokenizer's tokens; bytes of little-endian tokens, padded with zeros to
                 a whole token; or None for no separator. Default: the tokenizer's
@@ -432,6 +456,7 @@ class Roxxel:
             special_tokens: Encode the name of a special token in a text, such as
                 `<|endoftext|>`, as this token and not as ordinary text. Only affects
                 tokenizers of `tokenizers`, `transformers` and `tiktoken`.
+            field: Name of the field of documents, with `document_id`. Default: `text`.
             prompt: Name of the field of prompts. The tokens of a document are those of
                 its prompt, then those of its completion, each encoded by itself; the
                 column `loss_mask` is 0 on the prompt, and 1 on the completion and the
@@ -439,6 +464,8 @@ class Roxxel:
                 before the prompt and after the completion. Not for a corpus of one
                 file.
             completion: Name of the field of completions; needs `prompt`.
+            document_id: Name of the field of ids, texts or integers. They are kept as
+                texts in the column `id`. Not for a corpus of one file.
             exist: What to do if the corpus exists. `"keep"` keeps the corpus, prints
                 one line and does not read `data`, if the last write had the same
                 arguments; otherwise it raises FileExistsError. `"replace"` commits only
@@ -472,7 +499,7 @@ class Roxxel:
             tokenizer=tokenizer,
             special_tokens=special_tokens,
             metadata=dict(metadata or {}),
-            fields=Fields(prompt=prompt, completion=completion),
+            fields=named_fields(field, prompt, completion, document_id),
         )
         try:
             place = self._bucket_place()
@@ -499,11 +526,12 @@ class Roxxel:
         Args:
             name: A letter or `_`, then letters, digits and `_` (ASCII).
             values: A flat array or list, or an iterable of flat arrays to concatenate.
-                Strings are stored as UTF-8 of fixed width.
+                Strings are stored as UTF-8 of fixed width, or with dtype `"utf8"` at
+                their own lengths.
             per: What each item belongs to. Tokens include separators. A document that
                 was split over shards counts once.
-            dtype: Item type, such as `uint8` or `S36`. Default: the dtype of the
-                values. An iterable of arrays of strings needs `dtype`.
+            dtype: Item type, such as `uint8`, `S36` or `utf8`. Default: the dtype of
+                the values. An iterable of arrays of strings needs `dtype`.
             exist: What to do if the column exists. `"append"` writes the column for the
                 shards without it: `values` are the items of these shards, in order, and
                 `per` and `dtype` must equal those of the column. `"replace"` writes the

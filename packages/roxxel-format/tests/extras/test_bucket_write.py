@@ -368,3 +368,16 @@ def test_units_with_prompts_give_the_same_files_in_a_bucket(
     assert written == {
         path.name: path.read_bytes() for path in bucket.folder.rglob("w*.*")
     }
+
+
+def test_ids_are_written_to_and_found_in_a_bucket(bucket: Bucket) -> None:
+    del bucket
+    rows = [{"text": f"text {n}", "id": f"web/{n}"} for n in range(50)]
+    corpus = Roxxel(URL)
+
+    corpus.write(rows, separator=0, document_id="id")
+
+    assert corpus.document_name(7) == "web/7"
+    assert corpus.find_documents("web/49") == [49]
+    assert corpus.column("id")[3:5].tolist() == ["web/3", "web/4"]
+    assert corpus.verify().ok

@@ -48,7 +48,8 @@ class Documents:
     With `line_of`, consecutive shards of the first Roxxel are one line of tokens, whose
     documents `line_of(paths)` returns. `old_dtype` is the item type of those shards
     that do not record one. `side` chooses documents. `shuffle` is the key of a random
-    order; without it, documents are in the order of the files. If it `skips_bad`,
+    order; without it, documents are in the order of the files. Documents
+    that keep the path of their file keep it relative to `folder`. If it `skips_bad`,
     damaged documents, and files from the damage on, are left out; `num_bad` counts
     these, and `bad` has the errors of the first 100.
     """
@@ -61,6 +62,7 @@ class Documents:
     side: Side | None = None
     shuffle: str | None = None
     skips_bad: bool = False
+    folder: str = ""
     bad: list[str] = dataclasses.field(default_factory=list[str], init=False)
     num_bad: int = dataclasses.field(default=0, init=False)
     _order: list[int] | None = dataclasses.field(default=None, init=False)
@@ -86,6 +88,7 @@ class Documents:
         for parts in self._groups():
             self._firsts.append(number)
             name, span = parts[0].path, parts[0].span
+            path = name.removeprefix(self.folder)
             if len(parts) > 1:
                 name += " and the shards after it"
             elif span is not None:
@@ -95,7 +98,7 @@ class Documents:
                 if isinstance(document, InputError):
                     self._note(document)
                 elif self._is_chosen(document):
-                    yield document
+                    yield self.fields.with_path(document, path)
                     number += 1
                     continue
                 self._left_out.append(number)
@@ -196,7 +199,7 @@ def documents_in(
     """
     path, span = part.path, part.span
     form = form or format_of(path)
-    if fields.columns and form not in WITH_FIELDS:
+    if fields.needs_rows and form not in WITH_FIELDS:
         raise InputError(
             f"{path}: is read as {form!r}, which has no fields "
             f"{' and '.join(map(repr, fields.names))}; pass JSON lines, Parquet or "

@@ -19,7 +19,7 @@ import time
 from contextlib import ExitStack
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roxxel_format._prepare.committing import (
     PartSummary,
@@ -133,6 +133,7 @@ def prepare(
         old_dtype,
         side=options.side,
         skips_bad=options.skip_bad,
+        folder=inputs.folder,
     )
     has_file = name is not None and name.manifest is None
     is_one_stream = line_of is not None or inputs.stream is not None or has_file
@@ -326,7 +327,17 @@ class _Preparation:
         cuts = [row[1:] for row in rows]
         arguments = {**self._arguments}
         arguments.pop(SKIP_BAD, None)  # Shards of units without damage are the same.
-        facts = [arguments, options.metadata, base, dtype, intake.kind, cuts]
+        facts: list[Any] = [
+            arguments,
+            options.metadata,
+            base,
+            dtype,
+            intake.kind,
+            cuts,
+        ]
+        if options.fields.path:
+            folder = self._inputs.folder
+            facts.append([path.removeprefix(folder) for path in self._inputs.paths])
         text = json.dumps(facts, sort_keys=True)
         return Plan(
             job=blake2b(text.encode(), digest_size=6).hexdigest(),
@@ -373,6 +384,7 @@ class _Preparation:
             tokenizer_identity=self._intake.tokenizer_identity,
             form=documents.form,
             old_dtype=documents.old_dtype,
+            folder=documents.folder,
         )
         errors: dict[int, Exception] = {}
         began = time.perf_counter()

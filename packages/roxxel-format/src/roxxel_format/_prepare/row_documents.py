@@ -37,8 +37,20 @@ def batch_documents(
 
 def _row_document(path: str, row: int, fields: Fields, values: Sequence[Any]) -> object:
     pairs = zip(fields.names, values, strict=True)
-    found = {name: column_document(path, row, value) for name, value in pairs}
-    return fields.document(found)
+    found = {
+        name: column_document(path, row, value)
+        if name in fields.contents
+        else value.as_py()
+        for name, value in pairs
+    }
+    return _document(f"{path}: row {row}", fields, found)
+
+
+def _document(where: str, fields: Fields, values: dict[str, Any]) -> object:
+    try:
+        return fields.document(values)
+    except ValueError as error:
+        raise InputError(f"{where}: {error}; correct it") from error
 
 
 def column_document(path: str, row: int, value: Any) -> object:
@@ -83,20 +95,20 @@ def json_document(where: str, line: bytes, fields: Fields) -> object:
                     f"{where}: {_lacks('field', field, sorted(table))}; pass the field "
                     f"of {fields.passed_as(field)}"
                 )
-    elif fields.columns:
+    elif fields.needs_rows:
         raise InputError(
             f"{where}: {type(value).__name__} found; a row is an object with the "
             f"fields {' and '.join(map(repr, fields.names))}"
         )
     else:
         table = {fields.text: value}
-    for field in fields.names:
+    for field in fields.contents:
         if not isinstance(table[field], (str, list)):
             raise InputError(
                 f"{where}: {type(table[field]).__name__} found; "
                 f"a {fields.part(field)} is a text or a list of tokens"
             )
-    return fields.document(table)
+    return _document(where, fields, table)
 
 
 def _lacks(kind: str, name: str, names: Sequence[str]) -> str:

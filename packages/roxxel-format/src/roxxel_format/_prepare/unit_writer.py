@@ -43,6 +43,7 @@ class UnitWriter:
         tokenizer_identity: Identity of the tokenizer that every process must load.
         form: Format of the inputs; see `documents_in`.
         old_dtype: Item type of shards of the first Roxxel that do not record one.
+        folder: Folder of the inputs; see `Documents`.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class UnitWriter:
         tokenizer_identity: str | None,
         form: str | None,
         old_dtype: str | None,
+        folder: str,
     ) -> None:
         self._target = target
         self._job = job
@@ -65,6 +67,7 @@ class UnitWriter:
         self._tokenizer_identity = tokenizer_identity
         self._form = form
         self._old_dtype = old_dtype
+        self._folder = folder
         self._tokenizer: Tokenizer | None = None
 
     def write_unit(self, number: int) -> UnitRecord:
@@ -108,6 +111,7 @@ class UnitWriter:
                 side=self._options.side,
                 shuffle=None if seed is None else f"{seed} {number}",
                 skips_bad=self._options.skip_bad,
+                folder=self._folder,
             )
             shards = ShardTable()
             try:

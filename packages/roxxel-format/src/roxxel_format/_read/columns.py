@@ -6,21 +6,25 @@ with an item for each token of the shard, or for each document that begins in th
 
 from __future__ import annotations
 
+from functools import partial
 from hashlib import blake2b
+from itertools import pairwise
 from operator import index as as_index
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
+
+import numpy as np
 
 from roxxel_format._read.line import Line, items_at, parse_windows, result_dtype
 from roxxel_format._read.maps import MappedFile
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.shard import TokenReads
 from roxxel_format._spec import dtypes
+from roxxel_format._spec.texts import END_SIZE, are_ends
 from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from roxxel_format._read.contents import Contents
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 _DIGEST_SIZE = 32
 _CHUNK_BYTES = 1 << 22
+_FIND_ITEMS = 1 << 16
 
 
 class Column:
@@ -62,7 +67,7 @@ class Column:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of a value, little-endian."""
+        """Type of a value, little-endian; object for texts, which are `str`."""
         return self._line.dtype
 
     @property
@@ -90,6 +95,20 @@ class Column:
         """
         return items_at(key, len(self), self._line.range, self._what)
 
+    def find(self, value: object) -> list[int]:
+        """Return the indices of the items that equal a value, in order.
+
+        Reads the whole column. For a column of texts or bytes, `value` is a `str`.
+        """
+        wanted = str(value)
+        found: list[int] = []
+        for first in range(0, len(self), _FIND_ITEMS):
+            items = self[first : first + _FIND_ITEMS].tolist()
+            found += [
+                at for at, item in enumerate(items, first) if item_text(item) == wanted
+            ]
+        return found
+
     def read(
         self, starts: npt.ArrayLike, length: int, out: Tokens | None = None
     ) -> Tokens:
@@ -114,7 +133,7 @@ class Column:
         """Request the windows from a bucket, in the background.
 
         On a disk this does nothing: the first read of a file reads the whole file, to
-        verify its digest.
+        verify its digest. Nor does it for texts, whose places are not known ahead.
 
         Args:
             starts: Index of the first value of each window; integers, shape `(n,)`.
@@ -124,7 +143,7 @@ class Column:
             IndexError: A window leaves the column.
         """
         begins, length = parse_windows(starts, as_index(length), len(self))
-        if self._is_remote:
+        if self._is_remote and self.dtype.kind != "O":
             run_later(lambda: self._request(begins, length, is_urgent=False))
 
     def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
@@ -157,10 +176,13 @@ class _ColumnFiles:
         self._files = contents.files
         self._folder = contents.paths[0].removesuffix(contents.shards.names[0])
         self._verified: dict[int, tuple[int, ...]] = {}
+        self._counts: dict[str, int] = {}
 
     def items(self, file: OpenFile) -> Piece:
         """Return all items of an open file: a view of its map, or ranges to fetch."""
         file.check_size()
+        if self.dtype.kind == "O":
+            return TokenReads(partial(_texts, file, self._counts[file.path]))
         size = self.dtype.itemsize
         if file.is_mapped:
             return file.array(self.dtype, file.num_bytes // size, 0)
@@ -182,12 +204,17 @@ class _ColumnFiles:
                 f"{path}: the file is missing, because the column was replaced or the "
                 "file was removed; open the corpus again, or restore the file"
             ) from error
+        self._counts[file.path] = count
         num_bytes = self._table.num_bytes[number]
-        if file.num_bytes != num_bytes or num_bytes != count * self.dtype.itemsize:
+        is_text = self.dtype.kind == "O"
+        needed = count * (END_SIZE if is_text else self.dtype.itemsize)
+        fits = num_bytes >= needed if is_text else num_bytes == needed
+        if file.num_bytes != num_bytes or not fits:
             raise ShardError(
                 f"{path}: has {file.num_bytes} bytes, but {count} values of "
-                f"{self.dtype} need {count * self.dtype.itemsize} and the manifest "
-                f"lists {num_bytes}; restore the file, or write the column again"
+                f"{self._table.dtype} need {needed}{' or more' * is_text} and the "
+                f"manifest lists {num_bytes}; restore the file, or write the column "
+                "again"
             )
         if isinstance(file, MappedFile):
             # Skip the digest of a verified file that was closed to save descriptors.
@@ -209,6 +236,36 @@ class _ColumnFiles:
                 f"{file.path}: does not match its digest in the manifest; the file was "
                 "damaged or replaced, so restore it, or write the column again"
             )
+
+
+def _texts(file: OpenFile, count: int, start: int, stop: int) -> Tokens:
+    """Return the texts `[start, stop)` of a file of `count` texts."""
+    size = file.num_bytes - count * END_SIZE
+    first = max(start - 1, 0)
+    ends = file.array(np.dtype("<u8"), stop - first, size + first * END_SIZE)
+    if not are_ends(ends, size):
+        raise _bad_texts(file, "the ends of its texts do not rise")
+    limits = [0, *ends.tolist()] if start == 0 else ends.tolist()
+    data = file.read(limits[0], limits[-1])
+    items = np.empty(stop - start, object)
+    for at, (low, high) in enumerate(pairwise(limits)):
+        try:
+            items[at] = data[low - limits[0] : high - limits[0]].decode()
+        except UnicodeDecodeError as error:
+            raise _bad_texts(file, f"text {start + at} is not UTF-8") from error
+    return items
+
+
+def _bad_texts(file: OpenFile, problem: str) -> ShardError:
+    return ShardError(
+        f"{file.path}: {problem}; the file is damaged or not a column of texts, so "
+        "restore it, or write the column again"
+    )
+
+
+def item_text(item: object) -> str:
+    """Return an item of a column as text."""
+    return item.decode(errors="replace") if isinstance(item, bytes) else str(item)
 
 
 def damage_of_column(name: str, contents: Contents) -> list[ShardError]:

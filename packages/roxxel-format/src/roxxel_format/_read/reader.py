@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 Check = Literal["headers", "blocks"]
 _R = TypeVar("_R")
 
+_NAMES = ("id", "path", "url")
 _GAP_BYTES = 32 << 10
 """Largest gap in bytes between windows that one request prefetches."""
 
@@ -177,6 +178,16 @@ class CorpusReader:
             column = Column(name, self.contents, self._max_maps)
             column = self._columns.setdefault(name, column)
         return column
+
+    @property
+    def names(self) -> Column | None:
+        """The column that names documents; None if there is none."""
+        columns = self.contents.columns
+        for name in _NAMES:
+            table = columns.get(name)
+            if table is not None and table.per == "document" and all(table.names):
+                return self.column(name)
+        return None
 
     def read(
         self,

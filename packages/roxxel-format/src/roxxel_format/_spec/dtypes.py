@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 Tokens: TypeAlias = "npt.NDArray[Any]"
 
+TEXTS = "utf8"
+"""The dtype of a column of texts in a manifest; `_spec/texts.py` is its layout."""
+
 BFLOAT16 = "bfloat16"
 _CODES = {
     "bool": "?",
@@ -52,7 +55,12 @@ def stored_dtype(name: str) -> np.dtype[Any]:
 
 
 def column_dtype(name: str) -> np.dtype[Any] | None:
-    """Return the dtype of an item type or of bytes such as `S36`; None if unknown."""
+    """Return the dtype of an item type, of bytes such as `S36`, or of texts (object).
+
+    None if unknown.
+    """
+    if name == TEXTS:
+        return np.dtype(object)
     if name in NAMES:
         return stored_dtype(name)
     return np.dtype(name) if _STRINGS.fullmatch(name) else None

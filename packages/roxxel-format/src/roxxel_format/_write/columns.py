@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from roxxel_format._spec import dtypes
+from roxxel_format._spec.dtypes import TEXTS
 from roxxel_format._spec.manifest import is_column_name
 from roxxel_format._spec.tables import ColumnTable
+from roxxel_format._spec.texts import TextPacker
 from roxxel_format._store.local import sync_folder
 from roxxel_format._store.locks import writing
 from roxxel_format._store.output import Output
@@ -132,6 +134,8 @@ class _Files:
         for path, count in zip(self._paths, self._counts, strict=True):
             digest = blake2b(digest_size=_DIGEST_SIZE)
             missing = count
+            size = 0
+            packer = TextPacker()
             with Output(path) as file:
                 while missing:
                     if not rest.size:
@@ -141,12 +145,19 @@ class _Files:
                         rest = _cast(values, dtype, num_written, self._remedy)
                     part = rest[:missing]
                     rest = rest[missing:]
-                    digest.update(part.view(np.uint8).data)
-                    file.write(part.view(np.uint8).data)
+                    data = _bytes_of(part, packer)
+                    digest.update(data)
+                    file.write(data)
+                    size += len(data)
                     missing -= part.size
                     num_written += part.size
+                if dtype.kind == "O":
+                    data = packer.close()
+                    digest.update(data)
+                    file.write(data)
+                    size += len(data)
                 file.rename()
-            sizes.append(count * dtype.itemsize)
+            sizes.append(size)
             digests.append(digest.hexdigest())
         if rest.size or any(values.size for values in arrays):
             raise self._wrong_number("more")
@@ -265,11 +276,13 @@ def _arrays(
     first = next((each for each in arrays if each.size), np.empty(0, np.uint8))
     if dtype is not None:
         stored = _stored(dtype)
+    elif first.dtype.kind == "T":
+        stored = np.dtype(object)
     elif first.dtype.kind in "SU":
         if not is_whole:
             raise TypeError(
                 "arrays of strings have no common width; pass dtype, such as "
-                '"S36" for up to 36 bytes of UTF-8'
+                '"utf8", or "S36" for up to 36 bytes'
             )
         stored = _encoded(first).dtype
     else:
@@ -281,9 +294,13 @@ def _arrays(
 
 def _stored(dtype: npt.DTypeLike) -> np.dtype[Any]:
     """Return the little-endian dtype that a column stores for `dtype`."""
+    if isinstance(dtype, str) and dtype == TEXTS:
+        return np.dtype(object)
     wanted = np.dtype(dtype)
     if wanted.kind == "S":
         return wanted
+    if wanted.kind in "TO":
+        return np.dtype(object)
     return dtypes.stored_dtype(dtypes.stored_name(wanted))
 
 
@@ -312,8 +329,13 @@ def _cast(
     values: np.ndarray[Any, Any], dtype: np.dtype[Any], first: int, remedy: str
 ) -> np.ndarray[Any, Any]:
     """Return contiguous values of `dtype`; `first` is the index of the first value."""
-    if values.dtype.kind not in ("SU" if dtype.kind == "S" else "biuf"):
-        raise TypeError(f"values of dtype {values.dtype} cannot be stored as {dtype}")
+    kinds = {"S": "SU", "O": "SUTO"}.get(dtype.kind, "biuf")
+    if values.dtype.kind not in kinds:
+        raise TypeError(
+            f"values of dtype {values.dtype} cannot be stored as {_name_of(dtype)}"
+        )
+    if dtype.kind == "O":
+        return _as_texts(values, first)
     if dtype.kind == "S":
         encoded = _encoded(values)
         lengths = np.char.str_len(encoded)
@@ -336,5 +358,26 @@ def _cast(
         ) from None
 
 
+def _as_texts(values: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
+    """Return UTF-8 of texts; `first` is the index of the first."""
+    texts = np.empty(values.size, object)
+    for at, value in enumerate(values.tolist()):
+        if not isinstance(value, str | bytes):
+            raise TypeError(
+                f"value {first + at} is {value!r:.50}, but the column holds texts"
+            )
+        texts[at] = value.encode() if isinstance(value, str) else value
+    return texts
+
+
+def _bytes_of(values: np.ndarray[Any, Any], packer: TextPacker) -> Any:
+    """Return what a file stores of values: their bytes, or texts without their ends."""
+    if values.dtype.kind == "O":
+        return packer.pack(values.tolist())
+    return values.view(np.uint8).data
+
+
 def _name_of(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "O":
+        return TEXTS
     return f"S{dtype.itemsize}" if dtype.kind == "S" else dtypes.stored_name(dtype)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from operator import index
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+from roxxel_format._spec.dtypes import TEXTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,15 +18,20 @@ LOSS_MASK = "loss_mask"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A document that is more than text or tokens: with a `prompt` before it."""
+    """A document with a `prompt` before it, or with an `id` or the `path` of its file.
+
+    `prompt` is None for documents without a prompt.
+    """
 
     content: object
-    prompt: object
+    prompt: object = None
+    id: str | None = None
+    path: str | None = None
 
     @property
-    def parts(self) -> tuple[object, object]:
+    def parts(self) -> tuple[object, ...]:
         """The parts of the document, in order."""
-        return self.prompt, self.content
+        return (self.content,) if self.prompt is None else (self.prompt, self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +40,22 @@ class EncodedRow:
 
     tokens: np.ndarray[Any, Any]
     num_prompt: int
+    row: Row
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
     """The fields of a row that make a document.
 
-    `text` is the document, or `prompt` and `completion` are its two parts.
+    `text` is the document, or `prompt` and `completion` are its two parts. `id` is its
+    id. With `path`, the path of its file is kept.
     """
 
     text: str = "text"
     prompt: str | None = None
     completion: str | None = None
+    id: str | None = None
+    path: bool = False
 
     def __post_init__(self) -> None:
         given, missing = ("prompt", "completion")
@@ -60,23 +72,42 @@ class Fields:
             )
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The fields that a row must have."""
+    def contents(self) -> tuple[str, ...]:
+        """The fields that hold the parts of a document."""
         if self.prompt is None or self.completion is None:
             return (self.text,)
         return (self.prompt, self.completion)
 
     @property
-    def columns(self) -> dict[str, tuple[str, str]]:
-        """What each column of the documents is per, and its dtype, by name."""
-        return {} if self.prompt is None else {LOSS_MASK: ("token", "uint8")}
+    def names(self) -> tuple[str, ...]:
+        """The fields that a row must have."""
+        others = {} if self.id is None else {self.id: None}
+        return (*dict.fromkeys(self.contents) | others,)
 
     @property
-    def recorded(self) -> dict[str, str]:
+    def needs_rows(self) -> bool:
+        """Whether documents must come from rows with fields."""
+        return self.prompt is not None or self.id is not None
+
+    @property
+    def columns(self) -> dict[str, tuple[str, str]]:
+        """What each column of the documents is per, and its dtype, by name."""
+        masks = {} if self.prompt is None else {LOSS_MASK: ("token", "uint8")}
+        names = {"id": self.id is not None, "path": self.path}
+        return masks | {
+            name: ("document", TEXTS) for name, is_kept in names.items() if is_kept
+        }
+
+    @property
+    def recorded(self) -> dict[str, Any]:
         """The arguments that make columns, for JSON."""
-        if self.prompt is None or self.completion is None:
-            return {}
-        return {"prompt": self.prompt, "completion": self.completion}
+        arguments = {
+            "prompt": self.prompt,
+            "completion": self.completion,
+            "document_id": self.id,
+            "path": self.path,
+        }
+        return {name: value for name, value in arguments.items() if value}
 
     def part(self, name: str) -> str:
         """Return what part of a document a field is."""
@@ -85,12 +116,56 @@ class Fields:
 
     def passed_as(self, name: str) -> str:
         """Describe a field, and the option that names it, for messages."""
+        if name == self.id and name not in self.contents:
+            return "the ids as --id"
         if self.prompt is None:
             return "the documents as --field"
         return f"the {self.part(name)}s as --{self.part(name)}"
 
     def document(self, values: Mapping[str, object]) -> object:
-        """Return the document of a row, from the values of `names`."""
-        if self.prompt is None or self.completion is None:
-            return values[self.text]
-        return Row(values[self.completion], values[self.prompt])
+        """Return the document of a row, from the values of `names`.
+
+        Raises ValueError for an id that is neither text nor an integer.
+        """
+        *prompts, content = (values[name] for name in self.contents)
+        if not self.needs_rows:
+            return content
+        number = None if self.id is None else parse_id(values[self.id])
+        return Row(content, *prompts, id=number)
+
+    def with_path(self, document: object, path: str) -> object:
+        """Return a document with the path of its file, if paths are kept."""
+        if not self.path:
+            return document
+        if isinstance(document, Row):
+            return replace(document, path=path)
+        return Row(document, path=path)
+
+
+def named_fields(
+    text: str | None,
+    prompt: str | None,
+    completion: str | None,
+    document_id: str | None,
+) -> Fields:
+    """Return the fields that a user names; raise ValueError if they do not fit."""
+    if text is not None and prompt is not None:
+        raise ValueError(
+            f"field={text!r} is given with prompt={prompt!r}; pass the field of "
+            "documents, or those of prompts and completions"
+        )
+    if text is not None and document_id is None:
+        raise ValueError(
+            f"field={text!r} is given without document_id; pass texts and no rows, or "
+            "name the field of ids too"
+        )
+    return Fields("text" if text is None else text, prompt, completion, document_id)
+
+
+def parse_id(value: object) -> str:
+    """Return an id as text."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        return str(index(value))
+    raise ValueError(f"id {value!r:.100} is neither a text nor an integer")

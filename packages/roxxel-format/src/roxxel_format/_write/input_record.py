@@ -13,6 +13,7 @@ import json
 import os
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -73,6 +74,16 @@ class Inputs:
             return "the standard input"
         files = (path for path in self.paths if not is_url(path))
         return next((path for path in files if not Path(path).is_file()), None)
+
+    @property
+    def folder(self) -> str:
+        """The folder that holds all inputs, with a slash at its end, or the empty text.
+
+        Paths relative to it are the same wherever the folder is.
+        """
+        folders = zip(*(path.split("/")[:-1] for path in self.paths), strict=False)
+        common = takewhile(lambda names: len(set(names)) == 1, folders)
+        return "".join(f"{names[0]}/" for names in common)
 
     @property
     def source(self) -> list[str]:

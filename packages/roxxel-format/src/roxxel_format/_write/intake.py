@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
@@ -17,9 +18,9 @@ from roxxel_format._write.casting import (
     InexactError,
     number_array,
 )
-from roxxel_format._write.fields import EncodedRow
+from roxxel_format._write.fields import EncodedRow, Row
 from roxxel_format._write.options import Separator
-from roxxel_format._write.rows import RowError, parts_of
+from roxxel_format._write.rows import RowError, as_rows
 from roxxel_format._write.tokenizers import encoded_ids, load
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _BATCH_TEXTS = 256
 _BATCH_CHARACTERS = 1 << 20
+_NO_TOKENS = np.empty(0, np.int64)
 
 
 def load_intake(options: WriteOptions) -> tuple[WriteOptions, Intake]:
@@ -160,33 +162,40 @@ class Intake:
             yield from [np.empty(0, np.uint8)] * num_waiting
 
     def rows(self, rows: Iterable[object], fields: Fields) -> Iterator[EncodedRow]:
-        """Yield documents of a prompt and a completion; see `arrays`.
+        """Yield documents with fields; see `arrays`.
 
-        Each part is encoded by itself, so that no token spans the border. Tokens that
-        the tokenizer puts before or after each text come before the prompt and after
-        the completion.
+        Prompt and completion are encoded one by one, so that no token spans the border.
+        Tokens that the tokenizer puts before or after each text come before the prompt
+        and after the completion.
         """
-        before = after = np.empty(0, np.int64)
-        of_parts = self
-        if self.tokenizer is not None:
-            tokenizer, before, after = self.tokenizer.for_parts()
-            of_parts = replace(self, tokenizer=tokenizer)
-        arrays = of_parts.arrays(parts_of(rows, fields))
+        waiting: deque[Row] = deque()  # The rows that `arrays` has read ahead.
+        of_parts, before, after = self._for_parts(fields)
+        arrays = of_parts.arrays(_parts_of(as_rows(rows, fields), waiting))
         while True:
             try:
-                prompt = next(arrays, None)
-                if prompt is None:
+                first = next(arrays, None)
+                if first is None:
                     return
-                completion = next(arrays)
+                parts = [first] if fields.prompt is None else [first, next(arrays)]
             except RowError:
                 raise
             except (DocumentError, DocumentTypeError) as error:
+                if fields.prompt is None:
+                    raise
                 number, part = divmod(error.document, 2)
                 name = "completion" if part else "prompt"
                 raise type(error)(number, f": its {name}{error.problem}") from error
             self.dtype, self.kind = of_parts.dtype, of_parts.kind
-            tokens = _joined([before, prompt, completion, after])
-            yield EncodedRow(tokens, before.size + prompt.size)
+            num_prompt = sum(each.size for each in (before, *parts[:-1]))
+            tokens = _joined([before, *parts, after])
+            yield EncodedRow(tokens, num_prompt, waiting.popleft())
+
+    def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:
+        """Return the intake of parts, and the tokens before and after all of them."""
+        if self.tokenizer is None or fields.prompt is None:
+            return replace(self), _NO_TOKENS, _NO_TOKENS
+        tokenizer, before, after = self.tokenizer.for_parts()
+        return replace(self, tokenizer=tokenizer), before, after
 
     def _array(self, document: object, number: int) -> Tokens:
         """Return the items of a document, shape `(n,)`; set `kind` and `dtype` if None.
@@ -308,6 +317,12 @@ def _encoded(texts: list[str], encode_batch: EncodeBatch) -> Iterator[object]:
     with contextlib.suppress(Exception):  # The libraries raise many types.
         found = [*map(_Encoded, encode_batch(texts))] if texts else []
     yield from found
+
+
+def _parts_of(rows: Iterable[Row], waiting: deque[Row]) -> Iterator[object]:
+    for row in rows:
+        waiting.append(row)
+        yield from row.parts
 
 
 def _joined(parts: list[Any]) -> Tokens:

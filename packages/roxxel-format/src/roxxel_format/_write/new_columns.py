@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from roxxel_format._spec.tables import ColumnTable
+from roxxel_format._spec.texts import TextPacker
 from roxxel_format._store.local import sync_folder
 from roxxel_format._store.output import Output
+from roxxel_format._write.fields import LOSS_MASK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -44,7 +47,7 @@ class NewColumns:
         self._columns = fields.columns
         self._name = name
         self._on_closed = on_closed
-        self._files: dict[str, _MaskFile] = {}
+        self._files: dict[str, _ColumnFile] = {}
         self._drafts = ExitStack()
         self._tables = {
             column: ColumnTable(per, dtype, (), (), ())
@@ -69,7 +72,8 @@ class NewColumns:
             name = self._name.column(shard.name, column, unique.hexdigest()).name
             path = shard.with_name(name)
             output = self._drafts.enter_context(Output(path))
-            self._files[column] = _MaskFile(path, output)
+            kind = _MaskFile if column == LOSS_MASK else _TextFile
+            self._files[column] = kind(column, path, output)
 
     def add(self, row: EncodedRow, start: int, stop: int, num_separators: int) -> None:
         """Add tokens `[start, stop)` of a document and the separators after them."""
@@ -94,26 +98,36 @@ class NewColumns:
         self._drafts.close()
 
 
-class _MaskFile:
-    """A column `loss_mask` of one shard: 0 for prompts, 1 for all else."""
+class _ColumnFile(ABC):
+    """A column of one shard."""
 
-    def __init__(self, path: Path, output: Output) -> None:
+    def __init__(self, column: str, path: Path, output: Output) -> None:
+        self.column = column
         self.path = path
         self._output = output
         self._buffer = bytearray()
         self._digest = blake2b(digest_size=_DIGEST_SIZE)
         self._size = 0
 
+    @abstractmethod
+    def data_of(
+        self, row: EncodedRow, start: int, stop: int, num_separators: int
+    ) -> bytes:
+        """Return the bytes for tokens `[start, stop)` of a document."""
+
+    def end(self) -> bytes:
+        """Return the bytes after those of all documents."""
+        return b""
+
     def add(self, row: EncodedRow, start: int, stop: int, num_separators: int) -> None:
-        """Add the mask of a part of a document."""
-        num_masked = min(max(row.num_prompt - start, 0), stop - start)
-        self._buffer += bytes(num_masked)
-        self._buffer += b"\1" * (stop - start - num_masked + num_separators)
+        """Add tokens `[start, stop)` of a document and the separators after them."""
+        self._buffer += self.data_of(row, start, stop, num_separators)
         if len(self._buffer) >= _BUFFER_BYTES:
             self._flush()
 
     def close(self) -> tuple[int, str]:
         """Rename the file; return its size and its digest."""
+        self._buffer += self.end()
         self._flush()
         self._output.rename()
         return self._size, self._digest.hexdigest()
@@ -123,6 +137,38 @@ class _MaskFile:
         self._output.write(bytes(self._buffer))
         self._size += len(self._buffer)
         self._buffer.clear()
+
+
+class _MaskFile(_ColumnFile):
+    """A column `loss_mask`: 0 for prompts, 1 for all else."""
+
+    def data_of(
+        self, row: EncodedRow, start: int, stop: int, num_separators: int
+    ) -> bytes:
+        """Return the mask of a part of a document."""
+        num_masked = min(max(row.num_prompt - start, 0), stop - start)
+        num_learned = stop - start - num_masked + num_separators
+        return bytes(num_masked) + b"\1" * num_learned
+
+
+class _TextFile(_ColumnFile):
+    """A column of texts: one for each document that begins in the shard."""
+
+    def __init__(self, column: str, path: Path, output: Output) -> None:
+        super().__init__(column, path, output)
+        self._packer = TextPacker()
+
+    def data_of(
+        self, row: EncodedRow, start: int, stop: int, num_separators: int
+    ) -> bytes:
+        """Return the text of a document, with its first part."""
+        del stop, num_separators
+        text = str(getattr(row.row, self.column))
+        return b"" if start else self._packer.pack([text.encode(errors="replace")])
+
+    def end(self) -> bytes:
+        """Return the ends of the texts."""
+        return self._packer.close()
 
 
 def joined_columns(

@@ -1,4 +1,4 @@
-"""The parts of rows with fields: a prompt and its completion."""
+"""Rows with fields as documents: a prompt and its completion, an id."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class RowError(DocumentError):
     """A row is not a mapping, or lacks a field."""
 
 
-def parts_of(rows: Iterable[object], fields: Fields) -> Iterator[object]:
-    """Yield the prompt and the completion of each row: a mapping, or a `Row`."""
+def as_rows(rows: Iterable[object], fields: Fields) -> Iterator[Row]:
+    """Yield documents of mappings; rows of files are documents already."""
     for number, row in enumerate(rows):
-        yield from (row if isinstance(row, Row) else _row(number, row, fields)).parts
+        yield row if isinstance(row, Row) else _row(number, row, fields)
 
 
 def _row(number: int, row: object, fields: Fields) -> Row:
@@ -40,5 +40,9 @@ def _row(number: int, row: object, fields: Fields) -> Row:
                 f" has no field {name!r}, only {', '.join(map(str, table))}; name the "
                 "fields of the rows",
             )
-    prompt, content = (table[name] for name in fields.names)
-    return Row(content, prompt)
+    try:
+        document = fields.document(table)
+    except ValueError as error:
+        raise RowError(number, f": its {error}; correct the row") from error
+    assert isinstance(document, Row)  # noqa: S101 - `fields` needs rows
+    return document

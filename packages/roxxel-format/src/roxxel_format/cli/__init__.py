@@ -123,9 +123,20 @@ def _add_readers(commands: Any) -> None:
     cat = commands.add_parser("cat", help="print documents or tokens")
     cat.add_argument("corpus", nargs="+")
     which = cat.add_mutually_exclusive_group()
-    which.add_argument("--document", type=int, action="append", metavar="I")
+    which.add_argument(
+        "--document",
+        action="append",
+        metavar="I|NAME",
+        help="a number, from 0; or a name of the column id, path or url, such as "
+        "web/17. Put id= before a name of digits",
+    )
     which.add_argument("--tokens", type=values.span, metavar="A:B")
     cat.add_argument("--ids", action="store_true", help="print ids, not text")
+    cat.add_argument(
+        "--names",
+        action="store_true",
+        help="print the number and the name of each document before it",
+    )
     cat.add_argument("--tokenizer", help="default: as recorded in the corpus")
     cat.add_argument(
         "--width",
@@ -216,6 +227,15 @@ def _add_write(commands: Any) -> None:
         "completion, and the column loss_mask is 0 on the prompt",
     )
     write.add_argument("--completion", metavar="FIELD", help="field of completions")
+    write.add_argument(
+        "--id", metavar="FIELD", help="field of ids; documents keep them in a column id"
+    )
+    write.add_argument(
+        "--path",
+        action="store_true",
+        help="keep the path of each document's file in a column path, relative to the "
+        "folder of all inputs",
+    )
     runners = write.add_mutually_exclusive_group()
     runners.add_argument("--workers", type=values.positive, default=1, metavar="N")
     runners.add_argument(

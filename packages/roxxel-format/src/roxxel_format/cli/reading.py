@@ -17,11 +17,12 @@ from roxxel_format._read.opening import open_corpus
 from roxxel_format._store.output import Output
 from roxxel_format.cli.values import progress
 from roxxel_format.corpus import Roxxel
+from roxxel_format.naming import documents_at, named
 from roxxel_format.texts import text_codec
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from roxxel_format._read.contents import Contents
     from roxxel_format._spec.dtypes import Tokens
@@ -125,7 +126,10 @@ def cat(options: argparse.Namespace) -> int:
         decode = None if options.ids else _decoder(corpus, options.tokenizer)
         width = options.width or _terminal_width()
         sys.stdout.flush()
-        for part in _chosen(corpus, options.document, options.tokens):
+        for number, part in _chosen(corpus, options):
+            if options.names and number is not None:
+                heading = f"document {number}{named(corpus, number)}:\n"
+                sys.stdout.buffer.write(heading.encode(errors="replace"))
             if decode is None:
                 line = " ".join(map(str, part.tolist())).encode()
             else:
@@ -181,15 +185,17 @@ def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes]
 
 
 def _chosen(
-    corpus: Roxxel, documents: list[int] | None, tokens: tuple[int, int] | None
-) -> Iterator[Tokens]:
-    if tokens is not None:
-        yield corpus.tokens[slice(*tokens)]
-    elif documents:
-        for number in documents:
-            yield corpus.documents[number]
-    else:
-        yield from corpus.documents
+    corpus: Roxxel, options: argparse.Namespace
+) -> Iterator[tuple[int | None, Tokens]]:
+    """Yield the number of each document and its tokens; None for a range of tokens."""
+    if options.tokens is not None:
+        yield None, corpus.tokens[slice(*options.tokens)]
+        return
+    numbers: Iterable[int] = range(corpus.num_documents)
+    if options.document:
+        numbers = [n for text in options.document for n in documents_at(corpus, text)]
+    for number in numbers:
+        yield number, corpus.documents[number]
 
 
 def export(options: argparse.Namespace) -> int:

@@ -58,7 +58,9 @@ def write(options: argparse.Namespace) -> int:
         special_tokens=options.special_tokens,
         shuffle=options.shuffle,
         skip_bad=options.skip_bad,
-        fields=Fields(inputs.field, options.prompt, options.completion),
+        fields=Fields(
+            inputs.field, options.prompt, options.completion, options.id, options.path
+        ),
     )
     write_options, line_of = with_old_separator(write_options, inputs)
     how: dict[str, Any] = {

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_curriculum import DamagedBlock
+from roxxel_format.naming import named, names_of
 
 from roxxel.cli._runs import add_run_arguments, codec_of, opened
 from roxxel.cli._words import say
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from roxxel_curriculum import Location, Sampler
+    from roxxel_format import TokenReader
 
 DESCRIPTION = """\
 Show what is in the batch of a step: the source, the tokens and the documents of
@@ -40,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the rows of a batch."""
     opened_run = opened(options)
-    sampler = opened_run.sampler(["tokens", "loss_mask"])
+    sampler = opened_run.sampler(["tokens", "source"])
+    if sampler.withdrawals or sampler.damaged:
+        sampler = opened_run.sampler(["tokens", "loss_mask"])
     step = options.step
     try:
         batch_size, seq_len = sampler.shape(step)
@@ -48,7 +52,7 @@ def run(options: argparse.Namespace) -> None:
         places = [(row, sampler.locate(step, row)) for row in wanted]
     except IndexError as error:
         raise RunFolderError(f"{options.run}: {error}") from error
-    corpora = opened_run.corpora() if options.text else {}
+    corpora = opened_run.corpora()
     codecs = {
         name: codec_of(name, corpora[name], options)
         for name in dict.fromkeys(place.source for _, place in places)
@@ -70,6 +74,9 @@ def run(options: argparse.Namespace) -> None:
         damaged = _damaged(sampler, step, place)
         if damaged:
             shown["damaged"] = [block.to_json() for block in damaged]
+        names = names_of(corpora[place.source], place.documents)
+        if names is not None:
+            shown["names"] = names
         if options.text:
             [tokens] = sampler.rows(step, [row])["tokens"]
             dtype = corpora[place.source].dtype
@@ -86,11 +93,11 @@ def run(options: argparse.Namespace) -> None:
         f"phase {sampler.phase(step)}, {state}"
     )
     for shown in rows:
-        _say_row(shown)
+        _say_row(shown, corpora[shown["source"]])
 
 
-def _say_row(shown: Mapping[str, Any]) -> None:
-    documents = ", ".join(map(str, shown["documents"]))
+def _say_row(shown: Mapping[str, Any], corpus: TokenReader) -> None:
+    documents = ", ".join(f"{each}{named(corpus, each)}" for each in shown["documents"])
     say(
         f"row {shown['row']}: {shown['source']} tokens [{shown['start']}, "
         f"{shown['stop']}), documents {documents}"

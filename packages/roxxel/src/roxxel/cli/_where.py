@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format import Roxxel
+from roxxel_format.naming import documents_at, named, names_of
 
 from roxxel.cli._runs import add_run_arguments, codec_of, opened
 from roxxel.cli._words import ShownProgress, say
@@ -35,8 +36,10 @@ with --json, each line is one JSON object: a range of tokens and its places.
 
 """
 
-_DOCUMENT = re.compile(r"(.+):(\d+)")
 _TOKENS = re.compile(r"(.+):\[?(\d+),\s*(\d+)\)?")
+
+
+_IDS_STOP = 2**63
 
 
 class _Range(NamedTuple):
@@ -51,7 +54,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run_arguments(parser)
     wanted = parser.add_mutually_exclusive_group(required=True)
     wanted.add_argument(
-        "--document", type=_document, metavar="SOURCE:N", help="document N, from 0"
+        "--document",
+        type=_document,
+        metavar="SOURCE:N|NAME",
+        help="document N, from 0, or the documents of this id or path",
     )
     wanted.add_argument(
         "--tokens",
@@ -81,7 +87,8 @@ def run(options: argparse.Namespace) -> None:
             places = sampler.where(*found, until=options.until)
         except IndexError as error:
             raise RunFolderError(f"{options.run}: {error}") from error
-        documents = corpora[found.source].document_spans(found.start, found.stop)
+        corpus = corpora[found.source]
+        documents = corpus.document_spans(found.start, found.stop)
         numbers = [int(number) for number in documents[:, 0]]
         masked = {
             number: steps
@@ -95,15 +102,18 @@ def run(options: argparse.Namespace) -> None:
                 number: [[each.start, each.stop] for each in steps]
                 for number, steps in masked.items()
             }
+            names = names_of(corpus, numbers)
             facts = {
                 "documents": numbers,
+                **({} if names is None else {"names": names}),
                 "withdrawn": withdrawn,
                 "damaged": [block.to_json() for block in damaged],
                 "places": listed,
             }
             say(json.dumps({**found._asdict(), **facts}))
         else:
-            _show_masked(found, numbers, masked, damaged, sampler.total_steps)
+            shown = ", ".join(f"{each}{named(corpus, each)}" for each in numbers)
+            _show_masked(found, shown, masked, damaged, sampler.total_steps)
             _show(places, trained, options.until)
     if not num_found and not options.json:
         names = ", ".join(corpora)
@@ -115,7 +125,7 @@ def _chosen(
 ) -> Iterator[_Range]:
     """Yield the ranges of tokens that the arguments name."""
     if options.document is not None:
-        name, document = options.document
+        name, document = _split(options.document, corpora)
         corpus = _named(name, corpora, options)
         if not isinstance(corpus, Roxxel):
             raise RunFolderError(
@@ -123,10 +133,12 @@ def _chosen(
                 "does not say where a document is; give --tokens"
             )
         try:
-            start, stop, _ = corpus.document_range(document)
-        except IndexError as error:
+            numbers = documents_at(corpus, document)
+        except (IndexError, ValueError) as error:
             raise RunFolderError(f"{options.run}: source {name!r}: {error}") from error
-        yield _Range(name, start, stop)
+        for number in numbers:
+            start, stop, _ = corpus.document_range(number)
+            yield _Range(name, start, stop)
     elif options.tokens is not None:
         name, start, stop = options.tokens
         _named(name, corpora, options)
@@ -157,14 +169,13 @@ def _named(
 
 def _show_masked(
     found: _Range,
-    documents: list[int],
+    documents: str,
     masked: Mapping[int, Sequence[range]],
     damaged: Sequence[DamagedBlock],
     total: int,
 ) -> None:
     """Print a range of tokens, and since when which of them are masked."""
-    listed = ", ".join(map(str, documents))
-    say(f"{found.source} tokens [{found.start}, {found.stop}), documents {listed}")
+    say(f"{found.source} tokens [{found.start}, {found.stop}), documents {documents}")
     for document, steps in masked.items():
         for each in steps:
             until = "on" if each.stop == total else f"to step {each.stop - 1}"
@@ -210,11 +221,21 @@ def _share_of(progress: ShownProgress, num_tokens: int, num_searched: int) -> No
     progress(num_searched, num_tokens)
 
 
-def _document(text: str) -> tuple[str, int]:
-    found = _DOCUMENT.fullmatch(text)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not SOURCE:N, such as web:123")
-    return found[1], int(found[2])
+def _split(text: str, corpora: Mapping[str, TokenReader]) -> tuple[str, str]:
+    """Return source and document of `SOURCE:DOCUMENT`; either may hold colons."""
+    names = sorted(corpora, key=len, reverse=True)
+    source = next((name for name in names if text.startswith(f"{name}:")), None)
+    if source is None:
+        source = text.partition(":")[0]
+    return source, text[len(source) + 1 :]
+
+
+def _document(text: str) -> str:
+    if not all(text.partition(":")):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not SOURCE:N, such as web:123, nor SOURCE:NAME"
+        )
+    return text
 
 
 def _tokens(text: str) -> tuple[str, int, int]:
@@ -231,6 +252,7 @@ def _tokens(text: str) -> tuple[str, int, int]:
 
 def _ids(text: str) -> list[int]:
     words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() for word in words):
+    is_id = [word.isdecimal() and int(word) < _IDS_STOP for word in words]
+    if not words or not all(is_id):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids")
     return [int(word) for word in words]

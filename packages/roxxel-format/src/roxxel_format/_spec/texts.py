@@ -1,0 +1,45 @@
+"""How the file of a column stores texts of any length.
+
+The texts in UTF-8 one after another, then the end of each text in these bytes, as a
+64-bit integer (docs/format.md, section 10.3). A writer need not know how long the texts
+will be, and a reader finds one text by two of the ends.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+END_SIZE = 8
+
+
+class TextPacker:
+    """Packs the texts of one file."""
+
+    def __init__(self) -> None:
+        self._ends = array("Q")
+
+    def pack(self, texts: Iterable[bytes]) -> bytes:
+        """Return the bytes of further texts."""
+        parts = [*texts]
+        end = self._ends[-1] if self._ends else 0
+        for part in parts:
+            end += len(part)
+            self._ends.append(end)
+        return b"".join(parts)
+
+    def close(self) -> bytes:
+        """Return the end of the file."""
+        return np.array(self._ends, "<u8").tobytes()
+
+
+def are_ends(ends: npt.NDArray[np.uint64], size: int) -> bool:
+    """Return whether consecutive ends rise and are at most `size`."""
+    return bool((ends[1:] >= ends[:-1]).all()) and int(ends.max(initial=0)) <= size
