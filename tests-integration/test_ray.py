@@ -59,6 +59,9 @@ def ray(cluster: Any) -> Iterator[Any]:
     context = import_module("ray.data").DataContext.get_current()
     context.enable_progress_bars = False
     context.execution_options.preserve_order = True
+    # The default starts an actor for each partition, a process of its own.
+    strategies = import_module("ray.data.context").ShuffleStrategy
+    context.shuffle_strategy = strategies.SORT_SHUFFLE_PULL_BASED
     assert len(ray.nodes()) == 2
     yield ray
     ray.shutdown()
