@@ -204,6 +204,7 @@ def test_nothing_withdrawn_is_a_run_as_before(without: Any) -> None:
         ),
         ({"web": [range(0, 9, 2)]}, CurriculumError, "give a range with step 1"),
         ({"web": [1.5]}, TypeError, "must be integers, ranges or pairs"),
+        ({"web": b"7"}, TypeError, "must be integers, ranges, an array, or the path"),
         ({"web": 7}, TypeError, "must be integers, ranges, an array, or the path"),
         ({"web": np.zeros((2, 2), int)}, TypeError, "2 dimensions of int64"),
         ({"web": np.zeros(2)}, TypeError, "1 dimensions of float64"),

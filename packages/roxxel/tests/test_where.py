@@ -171,6 +171,7 @@ def test_a_wrong_request_is_one_sentence(
         ["--tokens", "web:[5"],
         ["--tokens", "web:[5,5)"],
         ["--ids", "5 x"],
+        ["--ids", "99999999999999999999"],
         ["--text", "a", "--source", "web"],
         ["--text", "a", "--document", "web:1"],
         [],
@@ -228,6 +229,12 @@ def test_a_search_finds_every_place_across_chunks(
 def test_an_empty_sequence_is_refused() -> None:
     with pytest.raises(ValueError, match="the sequence to find is empty"):
         find_tokens(Roxxel("any.rox"), [])
+
+
+@pytest.mark.parametrize("tokens", ["a text", [1.5, 2.0], [[1, 2]], 7, [2**70]])
+def test_a_sequence_that_is_no_list_of_ids_is_an_error(tokens: Any) -> None:
+    with pytest.raises(TypeError, match=r"list of token ids, got .*; encode a"):
+        find_tokens(Roxxel("any.rox"), tokens)
 
 
 def test_a_corpus_without_a_tokenizer_shows_no_text(

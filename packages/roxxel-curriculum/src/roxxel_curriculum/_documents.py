@@ -79,7 +79,8 @@ def _document_set(documents: Any, source: str) -> DocumentSet:
     if isinstance(documents, range):
         documents = [documents]
     # `iter(documents)` would accept a corpus, too, and read it.
-    if not hasattr(cast("Any", type(documents)), "__iter__"):
+    is_listed = hasattr(cast("Any", type(documents)), "__iter__")
+    if not is_listed or isinstance(documents, bytes | bytearray):
         raise TypeError(
             f"{where} must be integers, ranges, an array, or the path of a file, got "
             f"{documents!r}"

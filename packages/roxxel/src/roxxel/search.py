@@ -34,6 +34,7 @@ def find_tokens(
         chunk: Number of tokens that are read at a time.
 
     Raises:
+        TypeError: The sequence is not a list of integers, such as a text.
         ValueError: The sequence is empty.
 
     Example:
@@ -44,6 +45,11 @@ def find_tokens(
     wanted = np.asarray(tokens)
     if not wanted.size:
         raise ValueError("the sequence to find is empty; give at least one token")
+    if wanted.ndim != 1 or wanted.dtype.kind not in "iu":
+        raise TypeError(
+            f"the sequence to find must be a list of token ids, got {tokens!r}; encode "
+            "a text by roxxel_format.texts.text_codec(corpus).encode"
+        )
     return _places(corpus, wanted, progress, chunk)
 
 

@@ -30,7 +30,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps",
         type=_steps,
         metavar="A:B",
-        help="only the rows of the log for the steps from A to before B",
+        help=(
+            "only the intervals between rows of the log that hold a step from A to "
+            "before B"
+        ),
     )
     parser.add_argument(
         "--sample",

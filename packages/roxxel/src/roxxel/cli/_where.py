@@ -39,6 +39,9 @@ with --json, each line is one JSON object: a range of tokens and its places.
 _TOKENS = re.compile(r"(.+):\[?(\d+),\s*(\d+)\)?")
 
 
+_IDS_STOP = 2**63
+
+
 class _Range(NamedTuple):
     """Tokens of a source to find, and the documents that hold them."""
 
@@ -249,6 +252,7 @@ def _tokens(text: str) -> tuple[str, int, int]:
 
 def _ids(text: str) -> list[int]:
     words = text.replace(",", " ").split()
-    if not words or not all(word.isdecimal() for word in words):
+    is_id = [word.isdecimal() and int(word) < _IDS_STOP for word in words]
+    if not words or not all(is_id):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of token ids")
     return [int(word) for word in words]
