@@ -142,3 +142,23 @@ def test_a_folder_that_gets_both_outputs_keeps_both(folder: Path) -> None:
     parts = [Roxxel(kept), Roxxel(folder / "new" / "shard_*.rox")]
     found = [each.tolist() for part in parts for each in part.documents]
     assert sorted(found) == DOCUMENTS
+
+
+def test_a_split_does_not_lose_columns_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "c_*.rox"
+    rows = [{"prompt": f"q{n}", "completion": "a"} for n in range(200)]
+    Roxxel(source).write(rows, separator=0, prompt="prompt", completion="completion")
+    arguments = [str(source), str(tmp_path / "a.rox"), str(tmp_path / "b.rox")]
+
+    assert main(["split", *arguments, "--share", "0.3"]) == 1
+    assert capsys.readouterr().err == (
+        f"roxxel-format: {source}: has columns (loss_mask), which a split does not "
+        "copy; hold documents out with `roxxel-format write --split`, or add "
+        "--drop-columns\n"
+    )
+    assert main(["split", *arguments, "--share", "0.3", "--drop-columns"]) == 0
+
+    corpora = [Roxxel(path) for path in arguments[1:]]
+    assert sum(corpus.num_documents for corpus in corpora) == 200

@@ -182,6 +182,12 @@ def _add_split(commands: Any) -> None:
         "--share", type=float, default=0.02, help="fraction; default: 0.02"
     )
     split.add_argument("--salt", default="", help="changes which are held out")
+    split.add_argument(
+        "--drop-columns",
+        action="store_true",
+        help="write both corpora without the columns of the source; default: an error "
+        "if it has columns",
+    )
     split.add_argument("--max-shard-bytes", type=values.size, metavar="BYTES")
     split.add_argument("--exist", choices=_EXIST, default="keep")
     split.set_defaults(run=writing.split)

@@ -81,6 +81,7 @@ def split(options: argparse.Namespace) -> int:
     names = [name_to_write(absolute(each), sharded=sharded) for each in outputs]
     with Roxxel(options.corpus) as corpus:
         _check_apart(corpus, outputs, names)
+        _check_columns(corpus, options)
         if len(salt) > _MAX_SALT:
             raise ValueError(f"salt has {len(salt)} bytes, more than {_MAX_SALT}")
 
@@ -126,6 +127,17 @@ def split(options: argparse.Namespace) -> int:
         if not summary.kept:
             print(f"{output}: {summary}")
     return 0
+
+
+def _check_columns(corpus: Roxxel, options: argparse.Namespace) -> None:
+    """Raise unless a split loses no columns, or may lose them."""
+    columns = sorted({*corpus.columns, *corpus.partial_columns})
+    if columns and not options.drop_columns:
+        raise ValueError(
+            f"{options.corpus}: has columns ({', '.join(columns)}), which a split "
+            "does not copy; hold documents out with `roxxel-format write --split`, or "
+            "add --drop-columns"
+        )
 
 
 def _check_apart(
