@@ -105,7 +105,21 @@ def test_options_of_a_sink_are_its_arguments(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     trainer(tmp_path, log_to={"csv": {"log_dir": elsewhere}}).run()
 
-    assert sorted(path.name for path in elsewhere.iterdir()) == ["train.csv"]
+    assert {path.name for path in elsewhere.iterdir()} == {"run.txt", "train.csv"}
+
+
+def test_folder_of_csv_files_belongs_to_one_run(tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    log_to = {"csv": {"log_dir": shared}}
+    trainer(tmp_path, log_to=log_to).run()
+    before = (shared / "train.csv").read_bytes()
+    assert before
+
+    trainer(tmp_path, log_to=log_to)  # the same run again
+    with pytest.raises(ValueError, match=r"shared holds the rows of the run .*/run, "):
+        trainer(tmp_path, log_to=log_to, save_path=tmp_path / "other")
+
+    assert (shared / "train.csv").read_bytes() == before
 
 
 def test_a_sink_that_fails_is_one_warning(tmp_path: Path) -> None:

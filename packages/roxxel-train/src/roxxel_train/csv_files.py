@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _FIRST_COLUMNS = ("step", "time")
+_RUN_FILE = "run.txt"
 
 
 class CsvFiles:
@@ -31,6 +32,11 @@ class CsvFiles:
 
     Args:
         log_dir: Folder of the files, created when the first row is written.
+        run: Folder of the run, for a `log_dir` outside of it: the file `run.txt` in
+            `log_dir` then names the run, so that another run does not replace its rows.
+
+    Raises:
+        ValueError: `log_dir` holds the rows of another run.
 
     Example:
         >>> sink = CsvFiles("run/csv")
@@ -41,9 +47,19 @@ class CsvFiles:
         1,,0.5
     """
 
-    def __init__(self, log_dir: str | os.PathLike[str]) -> None:
+    def __init__(
+        self,
+        log_dir: str | os.PathLike[str],
+        run: str | os.PathLike[str] | None = None,
+    ) -> None:
         self._folder = Path(log_dir)
         self._files: dict[str, _CsvFile] = {}
+        self._run: str | None = None
+        if run is not None:
+            owner = Path(run).resolve()
+            if not self._folder.resolve().is_relative_to(owner):
+                self._run = str(owner)
+                self._check_owner(self._run)
 
     def __call__(self, row: Mapping[str, Any]) -> None:
         """Write one row, and flush the row to the operating system.
@@ -54,6 +70,8 @@ class CsvFiles:
         kind = str(row.get("kind", "rows"))
         if kind not in self._files:
             self._folder.mkdir(parents=True, exist_ok=True)
+            if self._run is not None:
+                (self._folder / _RUN_FILE).write_text(f"{self._run}\n", "utf-8")
             self._files[kind] = _CsvFile(self._folder / f"{kind}.csv")
         first = {name: row.get(name, "") for name in _FIRST_COLUMNS}
         self._files[kind].write({**first, **dict(drawn_values(row))})
@@ -71,6 +89,15 @@ class CsvFiles:
         files, self._files = self._files, {}
         for file in files.values():
             file.close()
+
+    def _check_owner(self, run: str) -> None:
+        path = self._folder / _RUN_FILE
+        if path.exists() and (owner := path.read_text("utf-8").strip()) != run:
+            raise ValueError(
+                f"{self._folder} holds the rows of the run {owner}, which those of "
+                f"{run} would replace; give another log_dir, or remove {path} if the "
+                "run was moved"
+            )
 
 
 class _CsvFile:

@@ -13,12 +13,20 @@ if TYPE_CHECKING:
     LogTo = Sequence[str] | Mapping[str, Mapping[str, Any]]
     """Names of sinks, or names with the options of each sink."""
 
-_CLASSES = {
-    "csv": ("roxxel_train.csv_files", "CsvFiles", "csv"),
-    "tensorboard": ("roxxel_train.tensorboard", "TensorBoard", "tensorboard"),
-    "wandb": ("roxxel_train.wandb", "WandB", ""),
+_SINKS: Mapping[str, tuple[str, str, Callable[[Path], dict[str, Any]]]] = {
+    "csv": (
+        "roxxel_train.csv_files",
+        "CsvFiles",
+        lambda run: {"log_dir": run / "csv", "run": run},
+    ),
+    "tensorboard": (
+        "roxxel_train.tensorboard",
+        "TensorBoard",
+        lambda run: {"log_dir": run / "tensorboard"},
+    ),
+    "wandb": ("roxxel_train.wandb", "WandB", lambda run: {"log_dir": run}),
 }
-"""Module, class and subfolder of the run's folder for each sink.
+"""Module and class of each sink, and its options from the folder of the run.
 
 W&B makes a subfolder `wandb` by itself. A sink is imported only if it is named.
 """
@@ -29,12 +37,12 @@ def check_log_to(log_to: LogTo) -> None:
     if isinstance(log_to, str):
         raise TypeError(f"log_to is a str; give a list of names, such as [{log_to!r}]")
     for name in log_to:
-        if name not in _CLASSES:
-            near = get_close_matches(name, _CLASSES, n=1)
+        if name not in _SINKS:
+            near = get_close_matches(name, _SINKS, n=1)
             hint = f"did you mean {near[0]!r}?" if near else "give a Logger with sinks"
             raise ValueError(
                 f"log_to names {name!r}, but the sinks are "
-                f"{', '.join(map(repr, _CLASSES))}; {hint}"
+                f"{', '.join(map(repr, _SINKS))}; {hint}"
             )
 
 
@@ -44,15 +52,15 @@ def make_sinks(log_to: LogTo, folder: Path) -> list[Callable[[dict[str, Any]], o
     Raises:
         ModuleNotFoundError: A library is missing; the message names the extra.
         TypeError: A sink does not have such an option.
+        ValueError: The folder of a sink belongs to another run.
     """
     options = log_to if isinstance(log_to, dict) else {name: {} for name in log_to}
     sinks: list[Callable[[dict[str, Any]], object]] = []
     for name, given in options.items():
-        module, class_name, inner = _CLASSES[name]
+        module, class_name, options_of = _SINKS[name]
         make = getattr(import_module(module), class_name)
-        keywords = {"log_dir": folder / inner, **given}
         try:
-            sinks.append(make(**keywords))
+            sinks.append(make(**{**options_of(folder), **given}))
         except TypeError as error:
             raise TypeError(f"log_to, sink {name!r}: {error}") from error
     return sinks
