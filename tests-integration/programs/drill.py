@@ -38,17 +38,21 @@ class Model(nnx.Module):
 
 
 def checksum(tokens, xp=jnp):
-    """Return 32 bits that depend on every token and its place, however it is split.
+    """Return 32 bits for each row, which depend on every token and its place, summed.
 
-    They come as two halves: sums and means of some 16-bit numbers are exact in float32.
+    They come as two halves: sums and means of some 16-bit numbers are exact in float32,
+    however the rows are split into parts.
     """
-    place = xp.arange(tokens.size, dtype=xp.uint32).reshape(tokens.shape)
-    mixed = tokens.astype(xp.uint32) * xp.uint32(0x9E3779B1)
-    mixed ^= place * xp.uint32(0x85EBCA77)
-    mixed = (mixed ^ (mixed >> 15)) * xp.uint32(0xC2B2AE3D)
-    total = (mixed ^ (mixed >> 13)).sum(dtype=xp.uint32)
-    halves = {"data_low": total & 0xFFFF, "data_high": total >> 16}
-    return {name: half.astype(xp.float32) for name, half in halves.items()}
+
+    def mix(values):
+        values = (values ^ (values >> 15)) * xp.uint32(0xC2B2AE3D)
+        return values ^ (values >> 13)
+
+    place = xp.arange(tokens.shape[1], dtype=xp.uint32) * xp.uint32(0x85EBCA77)
+    mixed = mix((tokens.astype(xp.uint32) * xp.uint32(0x9E3779B1)) ^ place)
+    rows = mix(mixed.sum(axis=1, dtype=xp.uint32))
+    halves = {"data_low": rows & 0xFFFF, "data_high": rows >> 16}
+    return {name: half.astype(xp.float32).sum() for name, half in halves.items()}
 
 
 def loss_fn(model, batch):
