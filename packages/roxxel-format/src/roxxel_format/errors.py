@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 
 class ShardError(ValueError):
     """A shard is invalid, or a corpus is incomplete or was replaced.
@@ -24,6 +26,17 @@ class NotAShardError(ShardError):
 
 class OldShardError(NotAShardError):
     """A file is a shard of the first Roxxel."""
+
+
+class ChangedShardError(ShardError):
+    """A mapped file changed while it was open; `path` is its path."""
+
+    def __init__(self, message: str, *, path: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return partial(type(self), path=self.path), self.args
 
 
 class ManifestError(ShardError):

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from roxxel_format.errors import ShardError
+from roxxel_format.errors import ChangedShardError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,12 +42,6 @@ _DESCRIPTORS_PER_MAP = 2
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-
-
-class ChangedFileError(ShardError):
-    """A mapped file changed while it was open; `path` is its path."""
-
-    path = ""
 
 
 class MappedFile:
@@ -79,12 +73,11 @@ class MappedFile:
 
     def changed(self) -> ShardError:
         """Return the error for a file that changed while it was open."""
-        error = ChangedFileError(
+        return ChangedShardError(
             f"{self.path}: the file was changed after it was opened; restore it, and "
-            "open the corpus again"
+            "open the corpus again",
+            path=self.path,
         )
-        error.path = self.path
-        return error
 
     def array(
         self, dtype: np.dtype[Any], count: int, byte_offset: int

@@ -25,7 +25,7 @@ from roxxel_format._read.line import (
     parse_windows,
     result_dtype,
 )
-from roxxel_format._read.maps import ChangedFileError, with_room
+from roxxel_format._read.maps import with_room
 from roxxel_format._read.opening import open_corpus
 from roxxel_format._read.remote import run_later
 from roxxel_format._read.views import span_rows
@@ -33,7 +33,7 @@ from roxxel_format._spec import dtypes
 from roxxel_format._spec.tables import tokenizer_identity
 from roxxel_format._store.cache_folder import CacheFolder
 from roxxel_format._store.urls import is_url
-from roxxel_format.errors import ChecksumError, ShardError
+from roxxel_format.errors import ChangedShardError, ChecksumError, ShardError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -300,7 +300,7 @@ class CorpusReader:
                 self._line.evict(number)
             try:
                 return read()
-            except (ChangedFileError, ChecksumError) as error:
+            except (ChangedShardError, ChecksumError) as error:
                 if not files.discard(error.path):
                     raise
         return read()
