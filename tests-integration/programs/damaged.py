@@ -3,12 +3,14 @@
     damaged.py COPY,COPY... RUN STEPS [STOP]
 
 Process i reads copy i of the corpus, or the last copy if there are fewer. After step
-STOP the last process gets SIGTERM.
+STOP the last process gets SIGTERM, and every step takes half a second, so the
+processes agree to stop before the last step.
 """
 
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import optax
@@ -61,6 +63,8 @@ if __name__ == "__main__":
         is_last = jax.process_index() == jax.process_count() - 1
         if is_last and [str(int(state.step[...]))] == stop:
             os.kill(os.getpid(), signal.SIGTERM)
+        if stop and int(state.step[...]) >= int(stop[0]):
+            time.sleep(0.5)
 
     Trainer(
         model,
