@@ -27,7 +27,8 @@ class Ledger:
             tokens.
         digest_from: First step of the digest. Not 0 if the run began with a version
             that computed no digest.
-        losses: Sum of loss times weight, and sum of weight, by source.
+        losses: Sum of loss times weight, and sum of weight, by source; the primary is
+            `"self"`, as in the state of the data.
     """
 
     digest: int | None = 0
@@ -49,11 +50,15 @@ class Ledger:
                 sums[0] += loss
                 sums[1] += weight
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of a metrics row, and start the next interval of losses."""
+    def fields(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the fields of a metrics row, and start the next interval of losses.
+
+        `names` has the shown name of each source that the run still has.
+        """
         losses, self.losses = self.losses, {}
         row: dict[str, Any] = {
-            f"loss/{name}": loss / weight for name, (loss, weight) in losses.items()
+            f"loss/{names.get(source, source)}": loss / weight
+            for source, (loss, weight) in losses.items()
         }
         if self.digest is not None:
             row["digest"] = digest_text(self.digest)

@@ -27,8 +27,10 @@ def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
     """Return the content of `data.json`.
 
     The path of a source is absolute, a list of paths, or a URL; None if the reader of
-    the source is not a `Roxxel`.
+    the source is not a `Roxxel`. The primary is `"self"` here, as in the state;
+    `primary` is its name, if the curriculum names it.
     """
+    named = curriculum.primary != "self"
     readers = {"self": curriculum.primary_streamer, **curriculum.mix_streamers}
     return {
         "version": _VERSION,
@@ -36,6 +38,7 @@ def data_record(sampler: Sampler, curriculum: Curriculum) -> dict[str, Any]:
             name: reader.filepath if isinstance(reader, Roxxel) else None
             for name, reader in readers.items()
         },
+        **({"primary": curriculum.primary} if named else {}),
         "state": sampler.state(sampler.total_steps),
     }
 
