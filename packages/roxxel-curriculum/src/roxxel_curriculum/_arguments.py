@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_curriculum._errors import CurriculumError, as_integer
-from roxxel_curriculum._names import PRIMARY, by_name
+from roxxel_curriculum._names import by_name
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Skip
 from roxxel_curriculum.phase import Phase
 

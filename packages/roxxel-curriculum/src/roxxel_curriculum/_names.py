@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roxxel_curriculum._errors import CurriculumError
+from roxxel_curriculum._order import PRIMARY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
-
-PRIMARY = "self"
-"""The primary source in the order and in states; its name, unless it has another."""
 
 _Value = TypeVar("_Value")
 

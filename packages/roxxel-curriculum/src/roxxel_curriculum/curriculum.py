@@ -16,7 +16,7 @@ from roxxel_curriculum._bind.past import resume
 from roxxel_curriculum._bind.sources import checked_sources
 from roxxel_curriculum._documents import checked_without
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import PRIMARY
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.plan import make_plan
 from roxxel_curriculum._plan.solution import Declaration
 from roxxel_curriculum._plan.solver import solve, solve_with_earlier_longest

@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 
 from roxxel_curriculum._errors import CurriculumError, as_integer
-from roxxel_curriculum._names import PRIMARY
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.blend import integer_weights
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from roxxel_curriculum._bind.past import recorded_solution
 from roxxel_curriculum._bind.sources import recorded_sources
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import PRIMARY, checked_primary
+from roxxel_curriculum._names import checked_primary
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum.sampler import Sampler
 from roxxel_curriculum.state import checked_state
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from roxxel_curriculum._errors import StateMismatch
-from roxxel_curriculum._names import PRIMARY
-from roxxel_curriculum._order import ARITHMETIC_VERSION
+from roxxel_curriculum._order import ARITHMETIC_VERSION, PRIMARY
 from roxxel_curriculum._plan.damaged import in_order, order, recorded_damage
 from roxxel_curriculum._plan.solution import ResolvedPhase
 from roxxel_curriculum._plan.withdrawn import recorded_withdrawals

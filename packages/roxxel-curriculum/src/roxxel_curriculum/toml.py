@@ -15,7 +15,8 @@ from roxxel_curriculum._arguments import (
 )
 from roxxel_curriculum._documents import check_documents
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import PRIMARY, checked_primary
+from roxxel_curriculum._names import checked_primary
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum.curriculum import Curriculum
 from roxxel_curriculum.phase import Phase
 from roxxel_curriculum.policy import Policy, parse_policy

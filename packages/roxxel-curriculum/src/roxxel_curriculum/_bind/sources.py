@@ -16,7 +16,8 @@ import numpy as np
 from roxxel_format import ShardError, TokenReader
 
 from roxxel_curriculum._errors import CurriculumError
-from roxxel_curriculum._names import PRIMARY, by_name, checked_primary
+from roxxel_curriculum._names import by_name, checked_primary
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._plan.solution import Source
 from roxxel_curriculum.policy import DROP, REPEAT, Policy, parse_policy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from roxxel_curriculum._names import PRIMARY
+from roxxel_curriculum._order import PRIMARY
 from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum._plan.damaged import order
 from roxxel_curriculum._plan.figures import short_count

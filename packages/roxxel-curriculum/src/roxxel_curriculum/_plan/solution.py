@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from roxxel_curriculum._names import PRIMARY
+from roxxel_curriculum._order import PRIMARY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
