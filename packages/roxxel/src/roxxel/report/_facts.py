@@ -25,6 +25,7 @@ from roxxel.run_files import (
     read_checkpoints,
     read_log,
     read_parent,
+    read_primary,
     read_record,
     read_rows,
 )
@@ -228,7 +229,7 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
         shares=_shares(train, "tokens_by_source", is_branch=is_branch),
         planned_shares=_shares(train, "planned_tokens_by_source", is_branch=is_branch),
         spikes=tuple(find_spikes(train)),
-        phases=tuple(trained_phases(train, checkpoints)),
+        phases=tuple(trained_phases(train, checkpoints, read_primary(folder))),
         checkpoints=tuple(checkpoints),
         best_metric=best_metric,
         best_step=best_step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel.run_files import is_count
+from roxxel.run_files import is_count, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,9 +26,12 @@ class PhaseFacts:
 
 
 def trained_phases(
-    train: Sequence[Mapping[str, Any]], checkpoints: Sequence[Checkpoint]
+    train: Sequence[Mapping[str, Any]], checkpoints: Sequence[Checkpoint], primary: str
 ) -> Iterable[PhaseFacts]:
-    """Yield the trained part of each phase in the rows or the newest checkpoint."""
+    """Yield the trained part of each phase in the rows or the newest checkpoint.
+
+    `primary` is the name of the primary source.
+    """
     recorded = _recorded_phases(checkpoints)
     before: dict[str, int] = {}
     last_step = 0
@@ -44,7 +47,10 @@ def trained_phases(
             index=index,
             start=entry.get("start", last_step),
             shape=f"{entry['batch_size']} x {entry['seq_len']}" if entry else "",
-            shares={name: weight / total for name, weight in weights.items()},
+            shares={
+                shown_name(name, primary): weight / total
+                for name, weight in weights.items()
+            },
             tokens=given,
         )
         before = so_far
