@@ -72,6 +72,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         description="Write, inspect and check corpora of .rox shards.",
         epilog="exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found",
     )
+    parser.set_defaults(prog=prog)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_write(commands)
