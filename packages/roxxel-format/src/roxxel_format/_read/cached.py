@@ -196,10 +196,10 @@ class CachedFiles:
         except BucketError:
             return "wait"  # The readers raise it if it lasts.
         except (OSError, ShardError) as error:
-            if not self._folder.exists():
+            if self._folder.exists():
+                _log("warning", f"the cache {self._folder.path} stops growing: {error}")
+            else:
                 self._forget_missing()
-                return "done"
-            _log("warning", f"the cache {self._folder.path} stops growing: {error}")
             return self._end("stopped")
 
     @property
