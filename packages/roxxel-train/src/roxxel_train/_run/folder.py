@@ -156,7 +156,9 @@ class RunFolder:
         return record
 
 
-def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+def data_state(
+    path: str | os.PathLike[str], *, needs_checkpoint: bool = False
+) -> dict[str, Any]:
     """Return the recorded data state of a run, from which its batches are recomputed.
 
     The state holds the seed, the versions of the corpora, the curriculum's `longest`,
@@ -168,6 +170,8 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     Args:
         path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
             a run in a bucket, the URL of the run. A suffix `@STEP` selects a step.
+        needs_checkpoint: Whether a run without a checkpoint is an error, as for a
+            branch, which starts from a checkpoint.
 
     Returns:
         The result of `Sampler.state` at the selected checkpoint; without `@STEP`, at
@@ -175,7 +179,8 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         follow the current curriculum.
 
     Raises:
-        FileNotFoundError: The folder does not hold a run, or lacks the selected step.
+        FileNotFoundError: The folder does not hold a run, lacks the selected step, or
+            has no checkpoint although `needs_checkpoint` is True.
         RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
             was not written by a trainer.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
@@ -192,6 +197,11 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path}: holds no run (neither {RECORD} nor a checkpoint); "
             "give the save_path of a run"
+        )
+    if needs_checkpoint:
+        raise FileNotFoundError(
+            f"{path}: holds no checkpoint; "
+            "give the folder of a run that has saved a checkpoint"
         )
     return record["data"]
 
