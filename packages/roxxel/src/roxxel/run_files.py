@@ -284,7 +284,7 @@ def claimed(folder: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Generator[bool]:
-    """Try to hold `run.lock` inside the block; yield whether the lock was free."""
+    """Lock `run.lock` inside the block; yield False if another process holds it."""
     path = folder / LOCK
     if not path.is_file():  # opening a named pipe would wait for a writer
         yield True

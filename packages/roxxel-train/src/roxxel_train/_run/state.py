@@ -184,7 +184,7 @@ class RunState:
         if self.folder is None:
             return nullcontext()
         if jax.process_index() != 0:
-            # The compiler of every process reads this folder, on GPUs.
+            # On GPUs, the compiler of every process reads this folder.
             self.folder.fetch_folder("autotune")
             return nullcontext()
         return self.folder.run_lock(
@@ -300,7 +300,7 @@ class RunState:
         folder.upload_soon(lambda text: log.warning(text, terminal=False))
 
     def check_finite(self, recorder: Recorder) -> None:
-        """Check the parameters after the last update; no later loss would show NaN."""
+        """Check the parameters after the last update, which no later loss can test."""
         self._check(self._finite(), recorder)
 
     def leave(

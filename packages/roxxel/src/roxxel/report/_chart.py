@@ -49,7 +49,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Spot:
-    """A point of a chart to look at, with the words that explain it."""
+    """A highlighted point of a chart, such as a spike, with its tooltip."""
 
     x: int
     value: float

@@ -1,4 +1,4 @@
-"""What every page of a report consists of: the document, tables and words."""
+"""The parts that all pages of a report share: the document, tables and texts."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def table(
         title: Heading of the section.
         head: Names of the columns.
         rows: Cells, as text.
-        left: Columns of text, which begin at the left and may wrap.
+        left: Indices of the columns that are left-aligned and may wrap.
         note: HTML of a paragraph above the table.
         code: The column of command lines.
         kind: Class of the table in the style: `runs` has a column for each run, and
