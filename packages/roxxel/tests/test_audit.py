@@ -87,8 +87,7 @@ def test_a_flipped_token_names_the_steps(
     [
         (
             ["--steps", "900:901"],
-            "run: the metrics rows hold no digest of the steps [900, 901); choose steps "
-            "in [0, 40)",
+            "no digest of the steps [900, 901); choose steps in [0, 40)",
         ),
         (["--source", "code=x.rox"], "the run has no source 'code'"),
     ],
