@@ -16,7 +16,7 @@ _REDRAW_S = 0.1
 """Shortest time between two moves of the progress bar."""
 
 _LINE_S = 60.0
-"""Without a bar, longest time from one line with a loss to the next step's line."""
+"""Without a bar: longest time without a line that shows a step."""
 
 _WATCHED = {
     "loss": ("loss", ".4f"),
@@ -56,8 +56,8 @@ class Terminal:
         """Move the bar to `step`, and show short texts beside the bar.
 
         Without a bar, show a line with the previous step and its loss if no line has
-        shown a step for a minute. The metrics row of a step follows its progress, so
-        only the next step shows that the step has no row.
+        shown a step for a minute. The line comes one step late: a metrics row, which
+        makes the line superfluous, arrives after the progress of its step.
         """
         now = time.monotonic()
         if self._bar_class is None and now >= self._line_at_s:
@@ -94,7 +94,8 @@ class Terminal:
     def _draw_line(self, now: float) -> None:
         if self._progress is not None:
             step, _, shown = self._progress
-            # The other texts are those of the last metrics row, more than a minute ago.
+            # Shows only the loss: other texts are from the last metrics row, so they
+            # are more than a minute old.
             row = {"step": step, **{k: v for k, v in shown.items() if k == "loss"}}
             self._line_at_s = now + _LINE_S
             self._worker.put(self._write_row, row)

@@ -25,8 +25,8 @@ class Ledger:
     Attributes:
         digest: Digest of the steps `[digest_from, step)`; None if batches have no
             tokens.
-        digest_from: First step of the digest. Not 0 if the run began with a version
-            that computed no digest.
+        digest_from: First step of the digest: 0, or a later step if the run began with
+            a version that computed no digest.
         losses: Sum of loss times weight, and sum of weight, by source.
     """
 
@@ -72,7 +72,11 @@ class Ledger:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any] | None, step: int) -> Ledger:
-        """Return the totals of a checkpoint of `step`; older ones have none."""
+        """Return the totals of a checkpoint of `step`.
+
+        `content` is None in a checkpoint of an earlier release: the totals then begin
+        at `step`.
+        """
         if content is None:
             return cls(digest_from=step)
         digest = content["digest"]

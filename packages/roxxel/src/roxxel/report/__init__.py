@@ -90,7 +90,7 @@ def write_comparison(runs: Sequence[Path | str], out: Path) -> list[RunFacts]:
 
 
 def _write(out: Path, content: str) -> None:
-    """Write a page; the file is never half written."""
+    """Write a page atomically."""
     if out.is_dir():
         raise RunFolderError(f"{out}: is a folder; give a file to --out")
     if out.suffix.lower() not in _SUFFIXES:
