@@ -140,7 +140,8 @@ def test_a_version_that_skips_or_goes_back_is_refused(version: Version) -> None:
     [reason] = release.step_refusals(member("format", version), FIRST)
 
     assert reason == (
-        f"roxxel-format {version} cannot follow 0.1.0; choose one of 0.1.1, 0.2.0, 1.0.0"
+        f"roxxel-format {version} cannot follow 0.1.0; "
+        "choose one of 0.1.1, 0.2.0, 1.0.0"
     )
 
 
