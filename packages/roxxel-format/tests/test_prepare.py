@@ -393,7 +393,7 @@ def test_a_worker_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
     )
 
     assert re.fullmatch(
-        r"a worker process ended early 5 times in a row, the last time in unit [0-3], "
+        r"a worker process ended early 5 times in a row, last in unit [0-3], "
         "perhaps for lack of memory; write again with fewer workers, which keeps the "
         "finished units\n",
         done.stdout,
