@@ -285,8 +285,8 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     steps, every = options.steps, options.checkpoint_every
     if not 1 <= every < steps:
         parser.error(
-            f"argument --checkpoint-every: {every} gives a run of {steps} steps no save "
-            "before its end; give a number from 1 to below --steps"
+            f"argument --checkpoint-every: {every} gives a run of {steps} steps no "
+            "save before its end; give a number from 1 to below --steps"
         )
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
