@@ -91,7 +91,7 @@ class Fields:
 
     @property
     def columns(self) -> dict[str, tuple[str, str]]:
-        """What each column of the documents is per, and its dtype, by name."""
+        """The columns of the documents by name: what each is per, and its dtype."""
         masks = {} if self.prompt is None else {LOSS_MASK: ("token", "uint8")}
         names = {"id": self.id is not None, "path": self.path}
         return masks | {
@@ -110,7 +110,7 @@ class Fields:
         return {name: value for name, value in arguments.items() if value}
 
     def part(self, name: str) -> str:
-        """Return what part of a document a field is."""
+        """Return the name of the part of a document that a field holds."""
         parts = {self.prompt: "prompt", self.completion: "completion"}
         return parts.get(name, "document")
 

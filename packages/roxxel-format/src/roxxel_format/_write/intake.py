@@ -114,7 +114,8 @@ class Intake:
     `dtype` names an item type. It is None until `vocab_size` or the first document with
     items determines it. `kind` is None until the first document determines it. Without
     a `tokenizer`, `str` documents are encoded as UTF-8. If it `reads_ahead`, texts are
-    encoded in batches of up to 256 texts or about 1 MiB, where the tokenizer can.
+    encoded in batches of up to 256 texts or about 1 MiB, if the tokenizer supports
+    batches.
     """
 
     dtype: str | None = None
