@@ -128,6 +128,21 @@ def test_blocks_of_a_page_say_their_language(page: Path) -> None:
         assert said in SHOWN or said.startswith("{"), said
 
 
+@pytest.mark.parametrize("word", ["overlap", "mfu", "loss_mean"])
+def test_word_of_a_log_has_a_section_in_the_guide_to_the_log(word: str) -> None:
+    guide = (ROOT / "docs/guides/metrics.md").read_text()
+    sections = {
+        title: text
+        for title, _, text in (part.partition("\n") for part in guide.split("\n## "))
+    }
+
+    (explained,) = (text for title, text in sections.items() if f"`{word}`" in title)
+
+    assert explained.count(f"`{word}`") + explained.count(f"`{word}=") > 0
+    assert len(explained.split()) > 40
+    assert "(guides/metrics.md)" in (ROOT / "docs/index.md").read_text()
+
+
 @pytest.mark.parametrize("module", EXAMPLES)
 def test_example_of_a_docstring_gives_what_it_shows(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

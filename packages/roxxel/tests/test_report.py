@@ -220,6 +220,20 @@ def test_phases_and_checkpoints_stand_in_tables(finished: Path) -> None:
     assert "<td>8</td><td class=left>newest</td>" in html
 
 
+def test_table_of_checkpoints_is_no_wider_than_a_phone(finished: Path) -> None:
+    name = "eval_loss/" + "a-source-of-a-very-long-name-" * 4
+    write_checkpoint(finished, 6, 5.0, **{name: 4.5, "eval_loss": 4.25})
+
+    _, html = facts_and_page(finished)
+
+    section = html.split("<h2>Checkpoints kept</h2>")[1].split("</section>")[0]
+    assert '<table class="checkpoints">' in section
+    assert f"<td class=left>loss 5, {name} 4.5, eval_loss 4.25</td></tr>" in section
+    # Metrics are in the last column, which may break anywhere, so no name widens it.
+    rule = ".checkpoints .left:last-child { overflow-wrap: anywhere; }"
+    assert rule in html.split("</style>")[0]
+
+
 def test_sources_of_a_phase_are_in_the_order_of_the_charts(finished: Path) -> None:
     meta = finished / "checkpoints" / "8" / "meta" / "metadata"
     weights = '{"self": 3, "code <x>": 1}'

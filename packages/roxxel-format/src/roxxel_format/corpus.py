@@ -15,7 +15,6 @@ from roxxel_format._read.line import each_at
 from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, TokenLine
-from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
@@ -24,7 +23,7 @@ from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.fields import named_fields
-from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.options import Separator, write_options
 from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.target import name_to_write
 from roxxel_format._write.transfer import copy_corpus
@@ -501,15 +500,15 @@ class Roxxel:
                 tokenizer's end-of-text token is unknown.
             OSError: The files cannot be written, or the disk has no working `flock`.
         """
-        options = WriteOptions(
-            separator=separator,
-            block_size=block_size,
-            max_shard_bytes=max_shard_bytes,
-            dtype=None if dtype is None else stored_name(dtype),
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
+        options = write_options(
+            separator,
+            block_size,
+            max_shard_bytes,
+            dtype,
+            vocab_size,
+            tokenizer,
             special_tokens=special_tokens,
-            metadata=dict(metadata or {}),
+            metadata=metadata,
             fields=named_fields(field, prompt, completion, document_id),
         )
         try:

@@ -19,9 +19,8 @@ from roxxel_format._prepare.progress import Progress
 from roxxel_format._prepare.ray_runner import RayRunner
 from roxxel_format._prepare.runners import ProcessRunner
 from roxxel_format._prepare.units import UNIT_BYTES
-from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._write.fields import Fields
-from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.options import Separator, write_options
 from roxxel_format._write.side import Side, held_out_path
 
 if TYPE_CHECKING:
@@ -136,15 +135,15 @@ def write_files(
             "prompt and a completion; pass the names of one kind"
         )
     files = find_inputs([str(each) for each in inputs], format, field or "text")
-    options = WriteOptions(
-        separator=separator,
-        block_size=block_size,
-        max_shard_bytes=max_shard_bytes,
-        dtype=None if dtype is None else stored_name(dtype),
-        vocab_size=vocab_size,
-        tokenizer=tokenizer,
+    options = write_options(
+        separator,
+        block_size,
+        max_shard_bytes,
+        dtype,
+        vocab_size,
+        tokenizer,
         special_tokens=special_tokens,
-        metadata=dict(metadata or {}),
+        metadata=metadata,
         shuffle=shuffle,
         skip_bad=skip_bad,
         fields=Fields(files.field, prompt, completion, document_id, path),

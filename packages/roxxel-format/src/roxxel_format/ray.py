@@ -23,7 +23,7 @@ from roxxel_format._prepare.row_documents import column_document
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.distributed import DistributedWrite, Job, TaskShards
-from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.options import Separator, write_options
 
 if TYPE_CHECKING:
     import os
@@ -113,15 +113,15 @@ class RoxxelDatasink(Datasink[TaskShards]):
         self._column = column
         self._exist: Literal["error", "replace", "append"] = exist
         self._min_bytes = min_bytes_per_write
-        self._options = WriteOptions(
-            separator=separator,
-            block_size=block_size,
-            max_shard_bytes=max_shard_bytes,
-            dtype=None if dtype is None else stored_name(dtype),
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
+        self._options = write_options(
+            separator,
+            block_size,
+            max_shard_bytes,
+            dtype,
+            vocab_size,
+            tokenizer,
             special_tokens=special_tokens,
-            metadata=dict(metadata or {}),
+            metadata=metadata,
         )
         self._write: DistributedWrite | None = None
         self._job: Job | None = None

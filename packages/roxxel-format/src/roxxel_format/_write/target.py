@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._read.contents import resolved_to_read
+from roxxel_format._read.finding import resolved_to_read
 from roxxel_format._read.shard import open_shard
 from roxxel_format._spec.tables import says_number
 from roxxel_format._store.corpus_name import corpus_name

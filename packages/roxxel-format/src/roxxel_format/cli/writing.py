@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from roxxel_format._prepare.listing import find_inputs
 from roxxel_format._prepare.units import units_of
-from roxxel_format._read.contents import resolved_to_read
+from roxxel_format._read.finding import resolved_to_read
 from roxxel_format._store.corpus_name import (
     CorpusName,
     absolute,

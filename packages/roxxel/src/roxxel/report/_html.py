@@ -47,7 +47,8 @@ def table(
         left: Columns of text, which begin at the left and may wrap.
         note: HTML of a paragraph above the table.
         code: The column of command lines.
-        kind: Class of the table in the style; `runs` has a column for each run.
+        kind: Class of the table in the style: `runs` has a column for each run, and
+            `checkpoints` may break a long name in its last column.
     """
     if not rows:
         return ""

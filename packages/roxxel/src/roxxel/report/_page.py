@@ -197,7 +197,7 @@ def _checkpoints(facts: RunFacts) -> str:
         metrics = ", ".join(f"{n} {v:.4g}" for n, v in checkpoint.metrics.items())
         rows.append((f"{checkpoint.step:,}", ", ".join(marks), metrics))
     head = ("step", "", "metrics")
-    return table("Checkpoints kept", head, rows, left={1, 2})
+    return table("Checkpoints kept", head, rows, left={1, 2}, kind="checkpoints")
 
 
 def _plan(facts: RunFacts) -> str:
