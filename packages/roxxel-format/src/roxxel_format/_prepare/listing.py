@@ -1,4 +1,4 @@
-"""Find the input files that paths, patterns, folders and URLs mean."""
+"""Find the input files that paths, patterns, folders and URLs name."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def find_inputs(
 
     Raises:
         BucketError: A bucket cannot be listed.
-        FileNotFoundError: A path or a pattern means no file.
+        FileNotFoundError: A folder or a pattern has no file.
         InputError: A folder that `datasets` saved cannot be read.
-        ValueError: A URL is not valid, or a pattern is not in a bucket.
+        ValueError: A URL is not valid, or is a pattern or a folder on a web server.
     """
     found: list[str] = []
     objects: dict[str, ObjectVersion] = {}

@@ -41,7 +41,7 @@ _ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def without_side_files(paths: list[str]) -> list[str]:
-    """Return the files without those that only describe a `.ds` file among them."""
+    """Return the files, without those that only describe a `.ds` file in the list."""
     tokens = {path for path in paths if path.endswith(".ds")}
     side = {path + suffix for path in tokens for suffix in _SIDE_FILES}
     return [path for path in paths if path not in side]
