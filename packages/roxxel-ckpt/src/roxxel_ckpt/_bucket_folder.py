@@ -105,9 +105,10 @@ class BucketFolder:
         checked_client()
 
     def check_has_no_misplaced_step(self) -> None:
-        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+        """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        The folder may be a run, whose subfolder `checkpoints` has steps, or a step.
+        This folder, which has no steps, may be a run, whose subfolder `checkpoints` has
+        steps, or may be a step itself.
         """
         inner = BucketFolder(
             f"{self._url}/checkpoints", self._copies.local, self._timeout_s
@@ -196,7 +197,7 @@ class BucketFolder:
     def find_damage(
         self, directory: Path, digests: Mapping[str, FileDigest]
     ) -> str | None:
-        """Describe the first damaged object; downloads all and stores none."""
+        """Describe the first damaged object; downloads all objects and stores none."""
         return self._files.find_damage(directory.name, digests)
 
     def num_bytes(self, step: int) -> int:
@@ -344,7 +345,7 @@ class BucketFolder:
         self._bucket.delete(writer_name(generation) for generation in earlier)
 
     def settle(self, staging: Path) -> None:
-        """Remove the local files of a save; with `local=`, those of other saves."""
+        """Remove the local files of this save or, with `local=`, of other saves."""
         self.drop(staging, keep=True)
 
     def discard(self, staging: Path, *, is_first: bool) -> None:

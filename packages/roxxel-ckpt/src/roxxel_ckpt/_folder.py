@@ -39,9 +39,10 @@ class Folder(Protocol):
         ...
 
     def check_has_no_misplaced_step(self) -> None:
-        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+        """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        The folder may be a run, whose subfolder `checkpoints` has steps, or a step.
+        This folder, which has no steps, may be a run, whose subfolder `checkpoints` has
+        steps, or may be a step itself.
         """
         ...
 

@@ -92,8 +92,8 @@ def write_files(
         workers: Processes of this machine. A program with several must guard its main
             part with `if __name__ == "__main__":`, because they import the program.
         ray: Write units as tasks of the Ray cluster at this address, in place of
-            processes; `""` means that of `RAY_ADDRESS` or this machine. Needs the extra
-            `ray`. A program that is connected to Ray uses its own cluster.
+            processes; `""` means the cluster of `RAY_ADDRESS` or of this machine. Needs
+            the extra `ray`. A program that is connected to Ray uses its own cluster.
         part: `(i, n)`: write the units of member `i` of `n`, from 0, and do not commit.
             When all members are done, `commit_files` commits.
         unit_bytes: Minimum size of the inputs of a unit.

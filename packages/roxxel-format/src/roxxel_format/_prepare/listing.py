@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 def find_inputs(
     paths: Sequence[str], form: str | None = None, field: str = "text"
 ) -> Inputs:
-    """Return the files of paths, patterns, folders and URLs, in natural order for each.
+    """Return the files that paths, patterns, folders and URLs name.
 
-    A folder means its visible files, and those of the folders in it. A folder that
+    The files of a pattern and of a folder are in natural order. A folder means its visible files, and those of the folders in it. A folder that
     `datasets` saved means its Arrow files. The files beside a `.ds` file, such as its
     index, are left out.
 

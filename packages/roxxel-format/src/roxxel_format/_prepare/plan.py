@@ -69,7 +69,7 @@ class Plan:
         return json.dumps(table, ensure_ascii=True).encode()
 
     def with_skipping(self, arguments: Mapping[str, Any]) -> Plan:
-        """Return the plan for a command that skips damage, if this one does not."""
+        """Return the plan for a command that skips damage, if this plan does not."""
         if SKIP_BAD in self.arguments or SKIP_BAD not in arguments:
             return self
         found = self.arguments | {SKIP_BAD: arguments[SKIP_BAD]}

@@ -21,7 +21,7 @@ from roxxel_format._prepare.runners import ONE_THREAD, Outcome, Writer, outcome_
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-# Units that Ray knows of at a time: enough to keep a thousand cores busy.
+# Most tasks submitted to Ray at a time: enough to keep a thousand cores busy.
 _IN_FLIGHT = 2000
 _RETRIES = 3
 
@@ -42,7 +42,7 @@ class RayRunner:
     address: str | None = None
 
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
-        """Write units, and yield their outcomes as the units end, and retries.
+        """Write units; yield an outcome when a unit ends or is retried.
 
         Raises:
             ConnectionError: There is no cluster at the address.

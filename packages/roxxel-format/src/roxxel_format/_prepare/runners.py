@@ -55,7 +55,7 @@ class Runner(Protocol):
     """Writes units, for example in several processes."""
 
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
-        """Write units, and yield their outcomes as the units end, and retries.
+        """Write units; yield an outcome when a unit ends or is retried.
 
         `close` ends the run: units that did not begin are not written.
         """
@@ -69,11 +69,12 @@ class ProcessRunner:
     workers: int = 1
 
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
-        """Write units, and yield their outcomes as the units end, and retries.
+        """Write units; yield an outcome when a unit ends or is retried.
 
         The death of one process, for example for lack of memory, ends all processes. So
         new processes write the missing units: half as many, if no unit had ended. With
-        one process, the unit in progress is known; it fails when a second process dies.
+        one process, the unit in progress is known; it fails when a second process dies
+        in it.
 
         Raises:
             ChildProcessError: Single processes died again and again, whatever the unit.

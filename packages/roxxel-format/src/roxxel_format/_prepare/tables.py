@@ -86,7 +86,7 @@ def files_of_dataset(
 def token_documents(
     path: str, file: BinaryIO, ends: npt.NDArray[np.int64], span: Span | None
 ) -> Iterator[object]:
-    """Yield the documents of a `.ds` file: `[start, stop)` of them with a span."""
+    """Yield the documents of a `.ds` file; with a span, only `[start, stop)`."""
     file = as_seekable(file)
     num_bytes = file.seek(0, os.SEEK_END)
     num_tokens = int(ends[-1]) if ends.size else 0

@@ -2,7 +2,7 @@
 
 A run starts at once and reads ranges. Meanwhile one background thread of the process
 copies the shards to the cache folder, one after the other. A copy is verified before it
-gets its name. `CachedFiles.open` then opens the copy instead of the object.
+gets its final name. `CachedFiles.open` then opens the copy instead of the object.
 `take_moved` names shards whose objects may still be open, so that their reader opens
 the copies.
 
@@ -116,7 +116,7 @@ class CachedFiles:
 
     @property
     def is_remote(self) -> bool:
-        """Whether a shard has no copy."""
+        """Whether any shard has no copy."""
         return len(self._present) < len(self._paths)
 
     @property

@@ -237,7 +237,7 @@ class BlockFile:
 
     @property
     def block_ends(self) -> npt.NDArray[np.int64]:
-        """The ends of the blocks that end with a whole item, in items; ascending."""
+        """Ends of the blocks that end with a whole item, as item indices, ascending."""
         self._file.check_size()
         ends, rest = np.divmod(self._ends, self.items.itemsize)
         return ends[rest == 0]

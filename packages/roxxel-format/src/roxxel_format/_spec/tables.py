@@ -169,9 +169,9 @@ def tokenizer_identity(recorded: object) -> str | None:
 def says_number(metadata: Mapping[str, Any], number: int | None) -> bool:
     """Return whether metadata say that a shard was written under this number.
 
-    Only shards of version 1 do. Their `write` field holds the number of the first shard
-    of the write, and the position of this shard in the write. The numbers of a write
-    have gaps if another write appended at the same time.
+    Only shards of version 1 record this. Their `write` field holds the number of the
+    first shard of the write, and the position of this shard in the write. The numbers
+    of a write have gaps if another write appended at the same time.
     """
     write = as_table(metadata.get("write"))
     first, position = write.get("first"), write.get("position")

@@ -174,7 +174,7 @@ def write_object(url: str, source: Path | bytes, timeout_s: float) -> None:
 
 
 def replace_object(url: str, data: bytes, tag: str | None, timeout_s: float) -> bool:
-    """Write an object if its tag is still `tag`; if None, if the object does not exist.
+    """Write an object only if its tag is `tag` or, with None, if it does not exist.
 
     Returns:
         False if the object has another tag, or exists although `tag` is None.

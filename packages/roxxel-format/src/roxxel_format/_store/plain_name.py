@@ -1,6 +1,6 @@
-"""Which corpus a plain name means: a path without a star that does not exist.
+"""Find the corpus that a plain name means.
 
-`t` and `t.rox` mean the shards `t_*.rox`, and `t` also means the file `t.rox`, if these
+A plain name is a path without a star that does not exist. `t` and `t.rox` mean the shards `t_*.rox`, and `t` also means the file `t.rox`, if these
 exist. If neither exists, a write creates one of them. `t/` is the folder. File names
 alone do not decide: `t_20240101.rox` may be a corpus of one file, or a file of another
 program. If there is no manifest, the caller checks the files.

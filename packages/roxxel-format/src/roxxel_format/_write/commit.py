@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class Committed:
     """A manifest and its bytes.
 
-    If the manifest has no file, `data` is None and `manifest` has no versions.
+    If the file does not exist, `data` is None and `manifest` has no versions.
     """
 
     manifest: Manifest
@@ -130,11 +130,11 @@ def find_committed(
     """Return the manifest that a write begins from.
 
     Commits a manifest for numbered shards without a manifest. Raises ShardError for a
-    damaged corpus, and until a version is committed, for a file that has the name of a
-    shard but is not a shard of this corpus. If the write `appends`, also raises
-    ShardError for shards of an interrupted write without a manifest. If the write
-    `replaces` the corpus, ignores damage, and files that are not verified shards of the
-    corpus.
+    damaged corpus. Before the first version is committed, also raises ShardError for a
+    file that has the name of a shard but is not a shard of this corpus. If the write
+    `appends`, also raises ShardError for shards of an interrupted write without a
+    manifest. If the write `replaces` the corpus, ignores damage, and files that are not
+    verified shards of the corpus.
     """
     found = read_committed(name, replaces=replaces)
     if not replaces and not found.manifest.versions:
@@ -315,7 +315,7 @@ def _manifest_of_numbered(
     """Return a manifest for numbered shards; None if there are no such shards.
 
     The manifest has one version, or none if a write of the shards was interrupted.
-    Raises ShardError as `_numbered_shards`, or if item types differ.
+    Raises ShardError like `_numbered_shards`, or if item types differ.
     """
     numbered = _numbered_shards(name, replaces=replaces)
     if not numbered:

@@ -46,7 +46,7 @@ _PER_TASK = 10**9
 class TaskShards:
     """The complete shards of one task, with their columns, item type and kind.
 
-    A task without documents has no shards, and None for both.
+    A task without documents has no shards; its item type and kind are None.
     """
 
     task: int
@@ -132,7 +132,7 @@ class DistributedWrite:
     """The driver's part of a write: from the checks to the commit.
 
     The constructor checks the arguments and begins the write. Call `commit` or
-    `abandon` once; `abandon` also after a `commit` that raised.
+    `abandon` once. If `commit` raises, also call `abandon`.
 
     Attributes:
         job: The data that the tasks need.

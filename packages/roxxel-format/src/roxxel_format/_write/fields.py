@@ -48,7 +48,7 @@ class Fields:
     """The fields of a row that make a document.
 
     `text` is the document, or `prompt` and `completion` are its two parts. `id` is its
-    id. With `path`, the path of its file is kept.
+    id. With `path`, the path of the document's file is stored.
     """
 
     text: str = "text"

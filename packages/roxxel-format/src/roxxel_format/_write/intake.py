@@ -192,7 +192,7 @@ class Intake:
             yield EncodedRow(tokens, num_prompt, waiting.popleft())
 
     def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:
-        """Return the intake of parts, and the tokens before and after all of them."""
+        """Return an intake for parts of documents, and the tokens around all parts."""
         if self.tokenizer is None or fields.prompt is None:
             return replace(self), _NO_TOKENS, _NO_TOKENS
         tokenizer, before, after = self.tokenizer.for_parts()
