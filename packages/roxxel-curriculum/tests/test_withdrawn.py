@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,6 +122,21 @@ def test_an_edit_holds_from_the_step_at_which_a_run_resumes(
         if document in without.get(name, ())
         for step in range(steps[index], steps[index + 1])
     ]
+
+
+@pytest.mark.parametrize("document", [-1, 5, 2**70])
+def test_steps_of_a_document_that_does_not_exist_are_an_error(document: int) -> None:
+    corpus = PositionReader(500, document_tokens=100)
+    for without in ({}, {"self": [4]}):
+        sampler = Curriculum(corpus, [Phase(2, 2, 9)], without=without).sampler(
+            0, fields=FIELDS
+        )
+        message = (
+            f"source 'self' has no document {document}; it has the documents [0, 5)"
+        )
+        with pytest.raises(IndexError, match=re.escape(message)):
+            sampler.masked_steps("self", document)
+        assert sampler.masked_steps("self", 3) == ()
 
 
 @given(

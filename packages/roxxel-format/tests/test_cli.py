@@ -467,6 +467,24 @@ def test_a_command_that_passes_on_to_this_one_is_named(
     assert capsys.readouterr().err.startswith("usage: roxxel format info ")
 
 
+def test_damage_and_a_lost_tokenizer_are_told_by_the_name_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, lost = tmp_path / "c.rox", tmp_path / "tokenizer.json"
+    Roxxel(target).write(
+        [[5, 6]], vocab_size=9, metadata={"tokenizer": {"name": str(lost)}}
+    )
+
+    assert main(["cat", str(target)], prog="roxxel format") == 0
+    assert capsys.readouterr().err.startswith("roxxel format: the recorded tokenizer ")
+    data = bytearray(target.read_bytes())
+    data[4097] ^= 1
+    target.write_bytes(data)
+    assert main(["verify", str(target)], prog="roxxel format") == 3
+    (error,) = capsys.readouterr().err.splitlines()[-1:]
+    assert error.startswith(f"roxxel format: {target}: ")
+
+
 def test_clean_says_in_its_help_what_it_removes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

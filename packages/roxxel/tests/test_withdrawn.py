@@ -136,3 +136,15 @@ def test_open_sampler_gives_the_fields_of_the_config(project: Path) -> None:
     batch: Any = open_sampler(load_config(config)).batch(5)
 
     assert set(batch) == {"tokens", "segment_ids", "loss_mask"}
+
+
+def test_a_model_that_asks_for_the_steps_trains_without_the_documents(
+    project: Path,
+) -> None:
+    config = config_of(project, 8, end=WITHOUT)
+    text = config.read_text().replace("total_steps = 8\n", "")
+    config.write_text(text.replace('save_path = "run"', 'save_path = "scheduled"'))
+
+    assert main(["train", str(config)]) == 0
+
+    assert open_run(project / "scheduled").sampler().withdrawals[0].step == 0

@@ -27,7 +27,7 @@ from roxxel_curriculum._errors import as_integer
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
 from roxxel_curriculum._plan.damaged import in_order
-from roxxel_curriculum._plan.withdrawn import masked_steps
+from roxxel_curriculum._plan.withdrawn import checked_document, masked_steps
 from roxxel_curriculum.state import state_of
 
 if TYPE_CHECKING:
@@ -254,16 +254,16 @@ class Sampler:
         )
 
     def masked_steps(self, source: str, document: int) -> tuple[range, ...]:
-        """Return the steps in which `loss_mask` is 0 on a document of a source.
-
-        The steps are those in which the document is withdrawn, whether a batch holds
-        some of its tokens or not.
+        """Return the steps in which a document is withdrawn: its `loss_mask` is 0.
 
         Raises:
             KeyError: `source` is not the name of a source.
+            IndexError: The source has no such document.
         """
         self._check_source(source)
-        return masked_steps(self.withdrawals, source, document, self.total_steps)
+        reader = self._readers[self.source_names.index(source)]
+        number = checked_document(document, source, len(reader.documents))
+        return masked_steps(self.withdrawals, source, number, self.total_steps)
 
     def damaged_by(self, error: ChecksumError, steps: range) -> list[DamagedBlock]:
         """Return the damaged block of an error, to be masked in some of the steps.

@@ -195,4 +195,4 @@ def commit_files(filepath: str | os.PathLike[str]) -> list[WriteSummary]:
         FileNotFoundError: No part of the corpus was written.
         ValueError: Units are missing; the message names them, and nothing changes.
     """
-    return commit_units(str(filepath))
+    return list(commit_units(str(filepath)).values())

@@ -14,7 +14,6 @@ nothing.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -23,12 +22,12 @@ from roxxel_ckpt.coordination import coordination_service
 
 from roxxel_train import _launcher
 from roxxel_train._cluster import LOCAL_DEVICE_IDS, Cluster, find_cluster
-from roxxel_train._run.texts import brief, named
+from roxxel_train._run.barriers import barrier
+from roxxel_train._run.texts import brief
 from roxxel_train._run.watcher import watcher
 from roxxel_train.errors import ClusterError
 
-_passed: Counter[str] = Counter()
-"""Number of uses of each barrier name; JAX's service requires a new key per use."""
+__all__ = ["barrier", "initialize"]
 
 _HEARTBEAT_TIMEOUT_S = 30
 """Silence after which JAX treats a process as dead and ends the others, in place of
@@ -99,43 +98,6 @@ def initialize(
         jax.config.update("jax_cuda_visible_devices", "all")
         jax.config.update("jax_rocm_visible_devices", "all")
     watcher()
-
-
-def barrier(name: str, timeout_s: float = 300.0) -> None:
-    """Wait until every process has called `barrier` with the same name.
-
-    The barrier uses no device. A name may be used again if all processes use the name
-    equally often. A single process does not wait.
-
-    Args:
-        name: Identifies the barrier, also in the error.
-        timeout_s: Longest wait for the other processes, in seconds.
-
-    Raises:
-        TimeoutError: Another process did not arrive in time (the error names the
-            process), or this process arrived after the others had given up.
-    """
-    service = coordination_service()
-    if service is None or service.process_count == 1:
-        return
-    _passed[name] += 1
-    key = f"roxxel/barrier/{_passed[name]}/{name}"
-    service.set(f"{key}/{service.process_index}", "here")
-    try:
-        service.barrier(key, timeout_s)
-    except TimeoutError as error:
-        here = set(map(int, service.entries(f"{key}/")))
-        late = sorted(set(range(service.process_count)) - here)
-        if not late:
-            raise TimeoutError(
-                f"barrier {name!r}: process {service.process_index} arrived after the "
-                "others had given up; give a longer timeout, or make this process "
-                "faster before the barrier"
-            ) from error
-        raise TimeoutError(
-            f"barrier {name!r}: {named(late)} of {service.process_count} did not "
-            f"arrive within {timeout_s:g} s; read the output of those processes"
-        ) from error
 
 
 def _connect(cluster: Cluster, timeout_s: float) -> None:

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from roxxel_curriculum._errors import as_integer
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -181,6 +183,22 @@ def in_force(withdrawals: Sequence[Withdrawal], step: int) -> dict[str, Document
     """Return the withdrawn documents of each source in a step, without empty sets."""
     found = {each.source: each.documents for each in withdrawals if each.step <= step}
     return {name: documents for name, documents in found.items() if len(documents)}
+
+
+def checked_document(document: int, source: str, num_documents: int) -> int:
+    """Return the number of a document of a source as an int.
+
+    Raises:
+        TypeError: The number is not an integer.
+        IndexError: The source has no such document.
+    """
+    number = as_integer(document, "document must be an integer")
+    if not 0 <= number < num_documents:
+        raise IndexError(
+            f"source {source!r} has no document {number}; it has the documents "
+            f"[0, {num_documents})"
+        )
+    return number
 
 
 def masked_steps(

@@ -44,14 +44,16 @@ class PartSummary:
     num_units: int
 
     def __str__(self) -> str:
-        units = f"{self.num_units} unit{'s' * (self.num_units != 1)}"
-        return f"{units} of this part are done; when all parts are, commit the corpus"
+        units = "1 unit" if self.num_units == 1 else f"{self.num_units} units"
+        are = "is" if self.num_units == 1 else "are"
+        return f"{units} of this part {are} done; when all parts are, commit the corpus"
 
 
-def commit_units(filepath: str) -> list[WriteSummary]:
+def commit_units(filepath: str) -> dict[str, WriteSummary]:
     """Commit a preparation whose parts are done; see `prepare`.
 
-    If the preparation is a split, first commits the corpus that is held out.
+    If the preparation is a split, first commits the corpus that is held out. Returns
+    the summaries by the path of the corpus.
 
     Raises:
         FileNotFoundError: There is no preparation to commit.
@@ -61,7 +63,7 @@ def commit_units(filepath: str) -> list[WriteSummary]:
     target = absolute(filepath)
     assert isinstance(target, str)  # noqa: S101 - one path gives one path
     name = None if is_url(target) else name_to_write(target, sharded=True)
-    summaries: list[WriteSummary] = []
+    summaries: dict[str, WriteSummary] = {}
     with ExitStack() as resources:
         if name is not None and not name.folder.is_dir():
             raise _no_preparation(filepath)
@@ -77,8 +79,8 @@ def commit_units(filepath: str) -> list[WriteSummary]:
             # The held-out corpus has no plan if an earlier process committed it and
             # then was killed.
             with contextlib.suppress(FileNotFoundError):
-                summaries += commit_units(held_out)
-        summaries.append(commit_plan(place, plan, found, started))
+                summaries |= commit_units(held_out)
+        summaries[filepath] = commit_plan(place, plan, found, started)
     if name is not None and plan.exist != "append":
         with contextlib.suppress(OSError):
             remove_leftovers(name)

@@ -22,9 +22,9 @@ def find_inputs(
 ) -> Inputs:
     """Return the files that paths, patterns, folders and URLs name.
 
-    The files of a pattern and of a folder are in natural order. A folder means its visible files, and those of the folders in it. A folder that
-    `datasets` saved means its Arrow files. The files beside a `.ds` file, such as its
-    index, are left out.
+    The files of a pattern and of a folder are in natural order. A folder means its
+    visible files, and those of the folders in it. A folder that `datasets` saved means
+    its Arrow files. The files beside a `.ds` file, such as its index, are left out.
 
     Args:
         paths: Files, folders or patterns; `-` is the standard input.

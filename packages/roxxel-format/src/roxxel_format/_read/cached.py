@@ -135,15 +135,9 @@ class CachedFiles:
         """Open the copy of a shard, or else the object."""
         number = self._number.get(path)
         if number is not None and number in self._present:
-            copy = self._folder.path_of(self._digests[number])
-            try:
-                file = LOCAL.open(str(copy))
-                if file.num_bytes == self._sizes[number]:
-                    return file
-            except OSError as error:
-                if error.errno in _SHORTAGES:  # The copy is good: the caller retries.
-                    raise
-            self._remove(number)
+            file = self._open_copy(number)
+            if file is not None:
+                return file
         self._begin()
         return self._remote.open(path, num_bytes)
 
@@ -203,13 +197,61 @@ class CachedFiles:
         except BucketError:
             return "wait"  # If the error lasts, the readers raise it.
         except (OSError, ShardError) as error:
-            _log("warning", f"the cache {self._folder.path} stops growing: {error}")
+            if self._folder.exists():
+                _log("warning", f"the cache {self._folder.path} stops growing: {error}")
+            else:
+                self._forget_missing()
             return self._end("stopped")
 
     @property
     def is_active(self) -> bool:
         """Whether the thread has shards of this corpus to copy."""
         return self._state == "copying"
+
+    def _open_copy(self, number: int) -> OpenFile | None:
+        """Open the copy of a shard; None if the copy is missing or damaged."""
+        try:
+            file = LOCAL.open(str(self._folder.path_of(self._digests[number])))
+        except FileNotFoundError:
+            self._forget_missing()
+            return None
+        except OSError as error:
+            if error.errno in _SHORTAGES:  # The copy is good: the caller retries.
+                raise
+        else:
+            if file.num_bytes == self._sizes[number]:
+                return file
+        self._remove(number)
+        return None
+
+    def _forget_missing(self) -> None:
+        """Forget all copies that somebody removed, with one warning for all of them."""
+        is_gone = not self._folder.exists()
+        there = {} if is_gone else self._folder.sizes()
+        num_missing = 0
+        for number in list(self._present):
+            if self._digests[number] in there:
+                continue
+            with contextlib.suppress(KeyError):  # Another thread may have removed it.
+                self._present.remove(number)
+                self._moved.append(number)
+                num_missing += 1
+        if is_gone and self._state != "stopped":
+            self._state = "stopped"
+            _log(
+                "warning",
+                f"the cache {self._folder.path} was removed, so {self._what} are read "
+                "by ranges; open the corpus again to fill a new cache",
+            )
+        elif num_missing and not is_gone:
+            copies = "1 copy" if num_missing == 1 else f"{num_missing} copies"
+            _log(
+                "warning",
+                f"the cache {self._folder.path} has lost {copies} of {self._what}, "
+                "which are read by ranges, and copied again",
+            )
+            if self._state == "complete":
+                self._state = "idle"
 
     def _remove(self, number: int) -> None:
         """Remove the copy of a shard, and copy the shard again."""
@@ -218,7 +260,7 @@ class CachedFiles:
         self._moved.append(number)
         _log(
             "warning",
-            f"{self._folder.path_of(self._digests[number])}: is missing or damaged; "
+            f"{self._folder.path_of(self._digests[number])}: is damaged; "
             f"{self._paths[number]} is read instead, and copied again",
         )
         if self._state == "complete":

@@ -85,6 +85,10 @@ class CacheFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
+    def exists(self) -> bool:
+        """Return whether the folder is still there."""
+        return self.path.is_dir()
+
     def path_of(self, digest: str) -> Path:
         """Return the path of the copy of a shard."""
         return self.path / (digest + _SUFFIX)

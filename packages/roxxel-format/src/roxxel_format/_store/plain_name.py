@@ -1,9 +1,10 @@
 """Find the corpus that a plain name means.
 
-A plain name is a path without a star that does not exist. `t` and `t.rox` mean the shards `t_*.rox`, and `t` also means the file `t.rox`, if these
-exist. If neither exists, a write creates one of them. `t/` is the folder. File names
-alone do not decide: `t_20240101.rox` may be a corpus of one file, or a file of another
-program. If there is no manifest, the caller checks the files.
+A plain name is a path without a star that does not exist. `t` and `t.rox` mean the
+shards `t_*.rox`, and `t` also means the file `t.rox`, if these exist. If neither
+exists, a write creates one of them. `t/` is the folder. File names alone do not decide:
+`t_20240101.rox` may be a corpus of one file, or a file of another program. If there is
+no manifest, the caller checks the files.
 """
 
 from __future__ import annotations

@@ -14,15 +14,19 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from roxxel_format._prepare.committing import commit_units
 from roxxel_format._prepare.inputs import FORMATS
 from roxxel_format._prepare.units import UNIT_BYTES
 from roxxel_format._version import __version__
 from roxxel_format._write.options import Separator
+from roxxel_format._write.side import held_out_path
 from roxxel_format.cli import reading, values, writing
-from roxxel_format.prepare import PartSummary, commit_files, write_files
+from roxxel_format.prepare import PartSummary, write_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from roxxel_format._write.options import WriteSummary
 
 _EXIST = ("keep", "replace", "append", "error")
 _PYTHON_ARGUMENT = re.compile(r'\bexist="(\w+)"')
@@ -72,6 +76,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         description="Write, inspect and check corpora of .rox shards.",
         epilog="exit codes: 0 done, 1 error, 2 wrong arguments, 3 damage found",
     )
+    parser.set_defaults(prog=prog)
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_write(commands)
@@ -355,17 +360,24 @@ def _write(options: argparse.Namespace) -> int:
         skip_bad=options.skip_bad,
         progress=values.status_line(),
     )
-    for summary in written:
-        if isinstance(summary, PartSummary) or not summary.kept:
-            print(summary)
+    corpora = [options.corpus]
+    if options.split is not None:
+        corpora.insert(0, held_out_path(options.corpus, options.split[0]))
+    _print_summaries(dict(zip(corpora, written, strict=True)))
     return 0
 
 
 def _commit(options: argparse.Namespace) -> int:
     """Commit a preparation whose parts are done."""
-    for summary in commit_files(options.corpus):
-        print(summary)
+    _print_summaries(commit_units(options.corpus))
     return 0
+
+
+def _print_summaries(written: Mapping[str, WriteSummary | PartSummary]) -> None:
+    """Print a line for each corpus of a write; a split has two, which are named."""
+    for corpus, summary in written.items():
+        if isinstance(summary, PartSummary) or not summary.kept:
+            print(f"{corpus}: {summary}" if len(written) > 1 else summary)
 
 
 def _check_usage(options: argparse.Namespace) -> None:

@@ -160,7 +160,7 @@ def verify(options: argparse.Namespace) -> int:
     with Roxxel(_paths(options)) as corpus:
         report = corpus.verify(progress=progress("bytes"))
     for error in report.errors:
-        print(f"roxxel-format: {error}", file=sys.stderr)
+        print(f"{options.prog}: {error}", file=sys.stderr)
     if not report.ok:
         return 3
     shards = f"{report.num_shards} shard{'s' * (report.num_shards != 1)}"
@@ -171,7 +171,7 @@ def verify(options: argparse.Namespace) -> int:
 def cat(options: argparse.Namespace) -> int:
     """Print documents or tokens, as text or as numbers."""
     with Roxxel(_paths(options), check="blocks") as corpus:
-        decode = None if options.ids else _decoder(corpus, options.tokenizer)
+        decode = None if options.ids else _decoder(corpus, options)
         width = options.width or _terminal_width()
         sys.stdout.flush()
         for number, part in _chosen(corpus, options):
@@ -213,18 +213,20 @@ def _wrapped(text: bytes, width: int | None) -> bytes:
     return wrapped.encode(errors="surrogateescape")
 
 
-def _decoder(corpus: Roxxel, tokenizer: str | None) -> Callable[[Tokens], bytes] | None:
+def _decoder(
+    corpus: Roxxel, options: argparse.Namespace
+) -> Callable[[Tokens], bytes] | None:
     """Return a function that decodes tokens; None if the corpus has no tokenizer.
 
     If loading the recorded tokenizer fails, print the reason and return None.
     """
     try:
-        codec = text_codec(corpus, tokenizer)
+        codec = text_codec(corpus, options.tokenizer)
     except (OSError, ValueError, TypeError, ImportError) as error:
-        if tokenizer is not None:
+        if options.tokenizer is not None:
             raise
         print(
-            f"roxxel-format: the recorded tokenizer {corpus.tokenizer} cannot be "
+            f"{options.prog}: the recorded tokenizer {corpus.tokenizer} cannot be "
             f"loaded ({error}); pass --tokenizer to see text",
             file=sys.stderr,
         )

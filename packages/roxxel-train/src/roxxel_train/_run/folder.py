@@ -155,7 +155,9 @@ class RunFolder:
         return record
 
 
-def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+def data_state(
+    path: str | os.PathLike[str], *, needs_checkpoint: bool = False
+) -> dict[str, Any]:
     """Return the recorded data state of a run, from which its batches are recomputed.
 
     The state holds the seed, the versions of the corpora, the curriculum's `longest`,
@@ -167,13 +169,16 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
     Args:
         path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
             a run in a bucket, the URL of the run. `@STEP` after it names a checkpoint.
+        needs_checkpoint: Whether a run that has saved no checkpoint is an error. A run
+            can branch from a checkpoint alone.
 
     Returns:
         The result of `Sampler.state` at this checkpoint, else at the newest whole one,
         else at the begin of the run. Later steps follow the current curriculum.
 
     Raises:
-        FileNotFoundError: The folder does not hold a run, or not this checkpoint.
+        FileNotFoundError: The folder does not hold a run, or not this checkpoint, or
+            no checkpoint although `needs_checkpoint`.
         RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
             was not written by a trainer.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
@@ -190,6 +195,11 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileNotFoundError(
             f"{path}: holds no run (neither {RECORD} nor a checkpoint); "
             "give the save_path of a run"
+        )
+    if needs_checkpoint:
+        raise FileNotFoundError(
+            f"{path}: holds no checkpoint; "
+            "give the folder of a run that has saved a checkpoint"
         )
     return record["data"]
 

@@ -54,7 +54,7 @@ def begun_state(
     folder, parent = folder or config.run_folder, config.trainer.branch_from
     state = None if folder is None else newest_state(folder)
     if state is None and parent is not None:
-        return data_state(config.corpus(parent))
+        return data_state(config.corpus(parent), needs_checkpoint=True)
     return state
 
 

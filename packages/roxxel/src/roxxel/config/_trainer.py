@@ -134,8 +134,10 @@ def _planned_state(
 ) -> Mapping[str, Any]:
     """Return the state at the last step of a run, as this start plans the run."""
     curriculum = curriculum or open_curriculum(config)
+    # With the config's fields: a sampler without the mask refuses withdrawn documents.
+    fields: Any = config.trainer.fields or ("tokens",)
     try:
-        sampler = curriculum.sampler(config.seed, begun_state(config))
+        sampler = curriculum.sampler(config.seed, begun_state(config), fields)
     except CurriculumError as error:
         raise ConfigError(f"{config.file}: {error}") from error
     return sampler.state(sampler.total_steps)
