@@ -172,7 +172,7 @@ def test_a_config_of_version_5_of_transformers_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("model_type", "mamba", "model_type is 'mamba', and roxxel.models computes"),
+        ("model_type", "mamba", "model_type is 'mamba', but roxxel.models supports"),
         ("attention_bias", True, "attention_bias is True"),
         ("rope_scaling", {"rope_type": "yarn"}, "scaled by the rule 'yarn'"),
     ],

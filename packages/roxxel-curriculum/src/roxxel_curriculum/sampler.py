@@ -60,10 +60,11 @@ class Sampler:
             the dtype to which NumPy promotes the dtypes of the sources.
         phases: The phases with known steps. A phase that was edited in the middle has
             several entries.
-        withdrawals: The documents that the run does not learn, in the order of the
-            steps from which it does not. A withdrawal replaces those of its source
-            before.
-        damaged: The damaged blocks that the run masks, by the steps from which it does.
+        withdrawals: The documents that the run does not learn, each with its first
+            step, in the order of these steps. A withdrawal replaces the earlier
+            withdrawals of its source.
+        damaged: The damaged blocks that the run masks, each with its first step, in the
+            order of these steps.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -266,15 +267,16 @@ class Sampler:
         return masked_steps(self.withdrawals, source, number, self.total_steps)
 
     def damaged_by(self, error: ChecksumError, steps: range) -> list[DamagedBlock]:
-        """Return the damaged block of an error, to be masked in some of the steps.
+        """Return the damaged block of an error, for `with_damaged`.
 
         Args:
             error: Error of reading a batch with `check="blocks"`.
-            steps: Steps of which one has read the block.
+            steps: Steps to search for the first step that reads the block.
 
         Returns:
-            The block, from the first of the steps that reads it: one for each source
-            that reads the file. Empty if the error is not about a block of tokens.
+            The block with this first step, once for each source that reads the file.
+            Empty if the error is not about a block of tokens, or if none of `steps`
+            reads the block.
         """
         sources = zip(self.source_names, self._readers, strict=True)
         return find_damage(error, [*sources], {k: self.windows(k) for k in steps})

@@ -55,7 +55,7 @@ def initialize(
 
     - `JAX_NUM_PROCESSES` is set. If the value is 1, the program is a single process;
       otherwise `JAX_COORDINATOR_ADDRESS` and `JAX_PROCESS_ID` must be set too.
-    - Open MPI started the program (`OMPI_COMM_WORLD_SIZE`). Open MPI 5 does not tell
+    - Open MPI started the program (`OMPI_COMM_WORLD_SIZE`). Open MPI 5 does not provide
       the address of process 0: set `JAX_COORDINATOR_ADDRESS`.
     - The program is a step of Slurm, with `SLURM_STEP_NUM_TASKS` tasks. The script of
       `sbatch` and the shell of `salloc` are a single process: use `srun`.
@@ -78,8 +78,8 @@ def initialize(
 
     Raises:
         ClusterError: A variable of the environment is missing or is not a number, JAX
-            has already used a device, or a process did not connect in time. End the
-            program then.
+            has already used a device, or a process did not connect in time. After this
+            error, end the program.
     """
     if coordination_service() is not None:
         watcher()
@@ -101,10 +101,13 @@ def initialize(
 
 
 def _connect(cluster: Cluster, timeout_s: float) -> None:
-    """Call JAX in a thread: a wait of JAX ignores Ctrl-C, and aborts at its end."""
+    """Initialize JAX in a thread.
+
+    JAX ignores Ctrl-C while it waits, and aborts the program if the wait fails.
+    """
     ended: SimpleQueue[Exception | None] = SimpleQueue()
     numbers = (cluster.coordinator_address, cluster.num_processes, cluster.process_id)
-    # JAX would ask Kubernetes although nothing is missing, or warn that it cannot.
+    # Without "deactivate", JAX would query Kubernetes for numbers that are all given.
     needs_no_detection = cluster.is_pod and None not in numbers
 
     def connect() -> None:

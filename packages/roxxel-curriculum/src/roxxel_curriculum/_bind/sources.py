@@ -73,7 +73,7 @@ def recorded_sources(
 ) -> tuple[Source, ...]:
     """Return the sources of a state with their recorded policies, at their versions.
 
-    Sources that neither `readers` has nor a recorded phase draws from are left out.
+    A source without a reader is left out if no recorded phase draws from it.
     """
     drawn = {name for phase in state["phases"] for name in phase["weights"]}
     missing = sorted(drawn - readers.keys())

@@ -11,7 +11,7 @@ from roxxel_curriculum import make_key, permute
 
 from roxxel_loader._arguments import check_at_least, check_callable, seed_number
 
-from ._dataset import add_item_note
+from ._dataset import call_for_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -75,11 +75,7 @@ class StreamingDataset(Generic[T]):
         """Return the mapped item; add a note with the item to an error."""
         if self._function is None:
             return item
-        try:
-            return self._function(item)
-        except Exception as error:
-            add_item_note(error, position)
-            raise
+        return call_for_item(self._function, item, position)
 
     def map(self, function: Callable[[T], U]) -> StreamingDataset[U]:
         """Return the results of `function` for each item.

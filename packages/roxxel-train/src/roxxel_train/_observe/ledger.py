@@ -25,8 +25,8 @@ class Ledger:
     Attributes:
         digest: Digest of the steps `[digest_from, step)`; None if batches have no
             tokens.
-        digest_from: First step of the digest. Not 0 if the run began with a version
-            that computed no digest.
+        digest_from: First step of the digest: 0, or a later step if the run began with
+            a version that computed no digest.
         losses: Sum of loss times weight, and sum of weight, by source.
     """
 
@@ -49,11 +49,16 @@ class Ledger:
                 sums[0] += loss
                 sums[1] += weight
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of a metrics row, and start the next interval of losses."""
+    def fields(self, sources: Sequence[str]) -> dict[str, Any]:
+        """Return the fields of a metrics row, and start the next interval of losses.
+
+        Losses are in the order of `sources`, whichever source the interval read first.
+        """
         losses, self.losses = self.losses, {}
+        names = [name for name in sources if name in losses]
+        names += [name for name in losses if name not in sources]
         row: dict[str, Any] = {
-            f"loss/{name}": loss / weight for name, (loss, weight) in losses.items()
+            f"loss/{name}": losses[name][0] / losses[name][1] for name in names
         }
         if self.digest is not None:
             row["digest"] = digest_text(self.digest)
@@ -72,7 +77,11 @@ class Ledger:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any] | None, step: int) -> Ledger:
-        """Return the totals of a checkpoint of `step`; older ones have none."""
+        """Return the totals of a checkpoint of `step`.
+
+        `content` is None in a checkpoint of an earlier release: the totals then begin
+        at `step`.
+        """
         if content is None:
             return cls(digest_from=step)
         digest = content["digest"]

@@ -108,8 +108,8 @@ def opening(
 ) -> Iterator[str]:
     """Yield the first lines of a run, which starts or resumes after `step` updates.
 
-    `origin` has path and step of the checkpoint of another run from which this run
-    starts. `first` is this step if the run is a branch, else 0.
+    `origin` has the path and the step of the checkpoint of another run from which this
+    run starts. `first` is the step of this checkpoint if the run is a branch, else 0.
     """
     total = plan.total_steps
     if step == total:

@@ -110,14 +110,14 @@ class RunFolder:
             try:
                 yield
             except BaseException:
-                # The error of the run is the one to raise.
+                # An error of the upload must not replace the error of the run.
                 with suppress(OSError):
                     self._mirror.end()
                 raise
             self._mirror.end()
 
     def write_data(self, record: Mapping[str, Any]) -> None:
-        """Write `data.json`; every start does, once nothing can refuse it any more."""
+        """Write `data.json`, at every start, after all checks of the start."""
         self._write(DATA, record)
 
     def upload_soon(self, report: Callable[[str], object]) -> None:
@@ -126,9 +126,10 @@ class RunFolder:
             self._mirror.upload_soon(report)
 
     def fetch_folder(self, name: str) -> None:
-        """In a bucket, copy a subfolder here, on a process that does not hold the lock.
+        """Copy a subfolder of a run in a bucket to this machine.
 
-        The first process fetches all files in `run_lock`.
+        Processes other than process 0 call this method. Process 0 fetches all files in
+        `run_lock`.
         """
         if self._mirror is not None:
             self._mirror.fetch_folder(name)
@@ -168,17 +169,18 @@ def data_state(
 
     Args:
         path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
-            a run in a bucket, the URL of the run. `@STEP` after it names a checkpoint.
-        needs_checkpoint: Whether a run that has saved no checkpoint is an error. A run
-            can branch from a checkpoint alone.
+            a run in a bucket, the URL of the run. A suffix `@STEP` selects a step.
+        needs_checkpoint: Whether a run without a checkpoint is an error, as for a
+            branch, which starts from a checkpoint.
 
     Returns:
-        The result of `Sampler.state` at this checkpoint, else at the newest whole one,
-        else at the begin of the run. Later steps follow the current curriculum.
+        The result of `Sampler.state` at the selected checkpoint; without `@STEP`, at
+        the newest whole checkpoint, or at the start of a run that has none. Later steps
+        follow the current curriculum.
 
     Raises:
-        FileNotFoundError: The folder does not hold a run, or not this checkpoint, or
-            no checkpoint although `needs_checkpoint`.
+        FileNotFoundError: The folder does not hold a run, lacks the selected step, or
+            has no checkpoint although `needs_checkpoint` is True.
         RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
             was not written by a trainer.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
@@ -206,14 +208,14 @@ def data_state(
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run reads, from its folder.
+    """The data of a run, as recorded in its folder.
 
     Attributes:
-        sources: Where the last start of the run opened each source: an absolute path, a
-            list of paths, or a URL; None for a reader that is not a `Roxxel`. Empty if
-            an earlier release trained the run, which did not record it.
-        state: `Sampler.state` at the last step that the last start planned; at the
-            newest checkpoint if an earlier release trained the run.
+        sources: Location of each source at the last start of the run: an absolute path,
+            a list of paths, or a URL; None for a reader that is not a `Roxxel`. Empty
+            for a run of an earlier release, which did not record locations.
+        state: `Sampler.state` at the last step of the plan of the last start. For a run
+            of an earlier release, at the newest checkpoint.
         trained: `data_state` of the run, which determines the trained batches.
 
     Example:
@@ -228,10 +230,10 @@ class RunData:
 
 
 def run_data(path: str | os.PathLike[str]) -> RunData:
-    """Return what a run reads, from the files in its folder.
+    """Return the sources and the data state of a run, from the files in its folder.
 
-    With `roxxel_curriculum.recorded_sampler`, this gives every past and planned batch
-    of a run, without the program or the config that trains it.
+    From the result, `roxxel_curriculum.recorded_sampler` computes every past and
+    planned batch of the run, without the program or the config that trains the run.
 
     Args:
         path: As for `data_state`, but not the folder of checkpoints.

@@ -199,7 +199,7 @@ class Processes:
         return request
 
     def channel(self, name: str) -> Channel:
-        """Return a channel of this run, whose agreements need one thread."""
+        """Return a channel of this run; use each channel in one thread only."""
         return Channel(f"{self._name}/{name}")
 
     def request_save(self) -> None:

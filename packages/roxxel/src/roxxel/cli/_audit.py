@@ -1,4 +1,4 @@
-"""`roxxel audit`: compares what a run was fed with what its corpora hold."""
+"""`roxxel audit`: compares the batches that a run trained on with its corpora."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from roxxel_train.audit import Audit
 
 DESCRIPTION = """\
-Read the batches of a run again, and compare them with the digests in
-metrics.jsonl of what the devices received. Each difference names the steps
-between two rows of the log; a block that does not match its checksum names the
-exact steps. Exit code 1 means that a batch differs.
+Read the batches of a run again, and compare their digests with those in
+metrics.jsonl, which the devices computed from the tokens that they received.
+A difference is a range of steps between two rows of the log. If a block does
+not match its checksum, the output also names each step that reads the block.
+Exit code 1 means that a batch differs.
 """
 
 _STEPS = re.compile(r"(\d+):(\d+)")
@@ -31,15 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_steps,
         metavar="A:B",
         help=(
-            "only the intervals between rows of the log that hold a step from A to "
-            "before B"
+            "compare only intervals between rows of the log that contain one of the "
+            "steps A to B - 1"
         ),
     )
     parser.add_argument(
         "--sample",
         type=_positive,
         metavar="N",
-        help="only N intervals between rows, always the same ones",
+        help="compare only N intervals between rows, the same at every call",
     )
 
 

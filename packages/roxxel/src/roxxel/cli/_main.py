@@ -39,7 +39,7 @@ _COMMANDS = {
     "show": "show what is in a batch of a run",
     "where": "find the steps in which a run reads a document or a text",
     "audit": "compare what a run was fed with what its corpora hold",
-    "drill": "kill a run at random, and prove that it ends as an unbroken one",
+    "drill": "kill a run at random, and prove that its result is the same",
     "report": "write the charts of a run as one HTML page",
 }
 """Help of each command. The module `roxxel.cli._x` implements the command `x`.

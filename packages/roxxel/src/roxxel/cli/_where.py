@@ -129,8 +129,8 @@ def _chosen(
         corpus = _named(name, corpora, options)
         if not isinstance(corpus, Roxxel):
             raise RunFolderError(
-                f"{options.run}: source {name!r} is a {type(corpus).__name__}, which "
-                "does not say where a document is; give --tokens"
+                f"{options.run}: source {name!r} is a {type(corpus).__name__}, in "
+                "which documents have no numbers; give --tokens"
             )
         try:
             numbers = documents_at(corpus, document)
@@ -174,7 +174,7 @@ def _show_masked(
     damaged: Sequence[DamagedBlock],
     total: int,
 ) -> None:
-    """Print a range of tokens, and since when which of them are masked."""
+    """Print a range of tokens, and the steps in which parts of it are masked."""
     say(f"{found.source} tokens [{found.start}, {found.stop}), documents {documents}")
     for document, steps in masked.items():
         for each in steps:
@@ -188,7 +188,7 @@ def _show_masked(
 
 
 def _show(places: Iterator[Occurrence], trained: int, until: int | None) -> None:
-    """Print the places of a range of tokens, before step `until` if any."""
+    """Print where a range of tokens is read, if given only before step `until`."""
     is_read = False
     for place in places:
         is_read = True

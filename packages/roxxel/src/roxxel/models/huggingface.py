@@ -44,7 +44,7 @@ _DEFAULTS: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "max_position_embeddings": 2048,
 }
-"""Values that `LlamaForCausalLM` assumes for keys whose default differs from ours."""
+"""Defaults of `LlamaForCausalLM` that differ from those of `LlamaConfig`."""
 
 
 def write_config(config: LlamaConfig, folder: str | Path) -> Path:
@@ -95,8 +95,8 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
     ):
         if values.get(key, supported) != supported:
             raise ValueError(
-                f"{path}: {key} is {values[key]!r}, and roxxel.models computes "
-                f"{supported!r} alone; use a model with this value"
+                f"{path}: {key} is {values[key]!r}, but roxxel.models supports only "
+                f"{supported!r}; use a model with this value"
             )
     # Version 5 of transformers writes all keys of rotary positions into one table.
     rope: dict[str, Any] = {
@@ -156,8 +156,8 @@ def _scaling(path: Path, rope: dict[str, Any]) -> RopeScaling | None:
             rope["original_max_position_embeddings"],
         )
     raise ValueError(
-        f"{path}: the rotary positions are scaled by the rule {kind!r}, and "
-        "roxxel.models knows linear and llama3; use a model with one of these rules"
+        f"{path}: the rotary positions are scaled by the rule {kind!r}, but "
+        "roxxel.models supports only linear and llama3; use a model with one of these"
     )
 
 
@@ -216,6 +216,6 @@ def load(folder: str | Path, **changes: Any) -> Llama:
 
 
 def _is_redundant(name: str, config: LlamaConfig) -> bool:
-    """Return whether a weight repeats the token table or what the config declares."""
+    """Return whether a weight repeats the token table, or values from the config."""
     is_copy = config.tied and name == "lm_head.weight"
     return is_copy or name.endswith(".rotary_emb.inv_freq")
