@@ -58,8 +58,8 @@ def main(
     Args:
         arguments: Command-line arguments; None for the arguments of this process.
         prog: Name of the command in usage and errors.
-        describe: Returns texts that an export also carries, by name, from the folder of
-            the checkpoints, the step, and the `extra` that was saved with the step.
+        describe: Returns texts that an export also contains, by name, from the folder
+            of the checkpoints, the step, and the `extra` that was saved with the step.
 
     Returns:
         The exit code.
@@ -113,7 +113,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     ls.set_defaults(run=_ls)
 
-    show = commands.add_parser("show", help="show what a step holds")
+    show = commands.add_parser("show", help="show the contents of a step")
     show.add_argument("step", help=step_help)
     show.set_defaults(run=_show)
 
@@ -203,7 +203,7 @@ def _show(options: argparse.Namespace) -> int:
         print(f"  extra: {json.dumps(description.extra)}")
     versions = ", ".join(f"{name} {v}" for name, v in description.versions.items())
     if not description.has_digests:
-        versions = "an Orbax manager; its files carry no digests"
+        versions = "an Orbax manager; its files have no digests"
     print(f"  written with {versions}\n")
     table = [("leaf", "dtype", "shape", "size")]
     table += [

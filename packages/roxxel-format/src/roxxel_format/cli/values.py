@@ -108,7 +108,7 @@ def progress(what: str) -> Callable[[int, int], None] | None:
 
 
 class _Status(Protocol):
-    """What a status line shows, as its text."""
+    """A state, whose text a status line shows."""
 
     @property
     def is_end(self) -> bool:
