@@ -1,4 +1,4 @@
-"""Trains on two devices, over the processes that the environment names, with accidents.
+"""Trains on two devices, in the processes that the environment names, with accidents.
 
     ending.py DATA RUN [WHAT@WHERE:PROCESS ...] [NAME=VALUE:PROCESS ...]
 
@@ -33,7 +33,7 @@ TINY = 2e-2
 
 
 def loss_fn(model, batch):
-    """Return the mean cross-entropy, and NaN where a batch was spoilt."""
+    """Return the mean cross-entropy; NaN for a batch that an accident has spoilt."""
     tokens = jnp.abs(batch)
     losses = optax.softmax_cross_entropy_with_integer_labels(
         model(tokens[:, :-1]), tokens[:, 1:]

@@ -58,8 +58,8 @@ def main(
     Args:
         arguments: Command-line arguments; None for the arguments of this process.
         prog: Name of the command in usage and errors.
-        describe: Returns texts that an export also carries, by name, from the folder of
-            the checkpoints, the step, and the `extra` that was saved with the step.
+        describe: Returns texts that an export also contains, by name, from the folder
+            of the checkpoints, the step, and the `extra` that was saved with the step.
 
     Returns:
         The exit code.
@@ -126,8 +126,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
     show = commands.add_parser(
         "show",
-        help="show what a step holds",
-        description="Show what a step holds: metrics, versions, and every array with "
+        help="show the contents of a step",
+        description="Show the contents of a step: metrics, versions, and every array with "
         "dtype, shape and size.",
     )
     show.add_argument("step", help=step_help)
@@ -249,7 +249,7 @@ def _show(options: argparse.Namespace) -> int:
         print(f"  extra: {names}; --json prints the values")
     versions = ", ".join(f"{name} {v}" for name, v in description.versions.items())
     if not description.has_digests:
-        versions = "an Orbax manager; its files carry no digests"
+        versions = "an Orbax manager; its files have no digests"
     print(f"  written with {versions}\n")
     table = [("leaf", "dtype", "shape", "size")]
     table += [

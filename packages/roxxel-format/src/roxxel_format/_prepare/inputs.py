@@ -328,7 +328,7 @@ _READERS: dict[
     "arrow": _arrow_rows,
 }
 READ_BY_PARTS = {"parquet", "arrow", "ds"}
-"""Formats of which a reader reads only parts, in long reads of its own."""
+"""Formats whose readers read only parts of a file, in large reads."""
 
 WITH_FIELDS = {"jsonl", "parquet", "arrow"}
 """Formats whose documents have fields."""

@@ -114,7 +114,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     clean.add_argument(
         "--abandon",
         action="store_true",
-        help="give up a preparation that is not committed: remove its plan and shards",
+        help="abandon a preparation that is not committed: remove its plan and shards",
     )
     clean.set_defaults(run=writing.clean)
     return parser
@@ -211,8 +211,8 @@ def _add_repair(commands: Any) -> None:
         description="Replace the damaged blocks of a shard by those of a copy of the "
         "shard, which must match the checksums that the shard records. Writes a new "
         "file, verifies its digest, and renames it to the shard. Changes nothing if "
-        "no block is damaged, or if the copy lacks a block. Restart programs that "
-        "have the shard open, because they read the old file.",
+        "no block is damaged, or if the copy of a damaged block is damaged too. "
+        "Restart programs that have the shard open, because they read the old file.",
     )
     repair.add_argument("shard", help="a file")
     repair.add_argument(
@@ -237,7 +237,9 @@ def _add_split(commands: Any) -> None:
         default=0.02,
         help="share of the documents to hold out, from 0 to 1; default: 0.02",
     )
-    split.add_argument("--salt", default="", help="changes which are held out")
+    split.add_argument(
+        "--salt", default="", help="changes which documents are held out"
+    )
     split.add_argument(
         "--drop-columns",
         action="store_true",
@@ -338,8 +340,8 @@ def _add_write(commands: Any) -> None:
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="write units as tasks of Ray: of the cluster at ADDRESS, or of RAY_ADDRESS"
-        " or this machine",
+        help="write units as tasks of the Ray cluster at ADDRESS; default: "
+        "RAY_ADDRESS, or this machine",
     )
     write.add_argument(
         "--part",
@@ -428,7 +430,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
         type=values.size,
         default=UNIT_BYTES,
         metavar="BYTES",
-        help="least size of the inputs of a unit; default: 64M",
+        help="minimum size of the inputs of a unit; default: 64M",
     )
 
 

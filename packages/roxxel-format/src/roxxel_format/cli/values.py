@@ -115,7 +115,7 @@ def _stderr_width() -> int:
 
 
 class _Status(Protocol):
-    """What a status line shows, as its text."""
+    """A state, whose text a status line shows."""
 
     @property
     def is_end(self) -> bool:

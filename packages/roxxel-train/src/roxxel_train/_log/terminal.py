@@ -169,7 +169,7 @@ def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _fitting(bar: Any, shown: Mapping[str, str]) -> dict[str, str]:
-    """Return the first texts that fit on the line beside a bar of 10 characters."""
+    """Return as many of the first texts as fit on a line with a 10-character bar."""
     state = bar.format_dict
     width, kept = state["ncols"], dict(shown)
     while kept and isinstance(width, int):
