@@ -127,8 +127,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     show = commands.add_parser(
         "show",
         help="show the contents of a step",
-        description="Show the contents of a step: metrics, versions, and every array with "
-        "dtype, shape and size.",
+        description="Show the contents of a step: metrics, versions, and every array "
+        "with dtype, shape and size.",
     )
     show.add_argument("step", help=step_help)
     show.add_argument(
