@@ -283,6 +283,11 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--traced", type=int, default=100, help="updates in a trace")
     options = parser.parse_args(arguments)
     steps, every = options.steps, options.checkpoint_every
+    if not 1 <= every < steps:
+        parser.error(
+            f"argument --checkpoint-every: {every} gives a run of {steps} steps no "
+            "save before its end; give a number from 1 to below --steps"
+        )
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
         f"python {platform.python_version()}, jax {jax.__version__}; "

@@ -397,7 +397,8 @@ class _Preparation:
                 if outcome.record is not None:
                     state = state.with_new(outcome.record, elapsed)
                 elif outcome.error is not None:
-                    errors[outcome.number] = outcome.error
+                    unit = units[outcome.number]
+                    errors[outcome.number] = _naming(unit, outcome.error)
                     state = replace(state, num_failed=len(errors), duration_s=elapsed)
                     # On a full disk, every later unit would fail too, after it is
                     # tokenized.
@@ -413,6 +414,18 @@ class _Preparation:
         if len(units) > 1:
             print_notice(f"{self._corpus}: {_failure(state)}")
         raise errors[min(errors)]
+
+
+def _naming(unit: Unit, error: Exception) -> Exception:
+    """Return the error of a unit; that of a dead worker gets the unit's inputs.
+
+    All other errors name their input already.
+    """
+    if not isinstance(error, ChildProcessError):
+        return error
+    named = ChildProcessError(f"{unit}: {error}")
+    named.__cause__ = error.__cause__
+    return named
 
 
 def _failure(state: Progress) -> str:

@@ -105,7 +105,8 @@ class ProcessRunner:
                 deaths[last[0]] += 1
                 num_vain = 0 if ended else num_vain + 1
                 if num_vain == _MOST_VAIN:
-                    raise _death(f"{num_vain} times in a row", death)
+                    where = f"{num_vain} times in a row, last in unit {last[0]}"
+                    raise _death(where, death)
                 if deaths[last[0]] == _MOST_DEATHS:
                     error = _death(f"in unit {last[0]}", death)
                     yield Outcome(last[0], None, error)
