@@ -123,7 +123,7 @@ class _Status(Protocol):
         ...
 
     def fitting(self, width: int) -> str:
-        """Return the text, as far as possible in `width` letters."""
+        """Return the text, in at most `width` letters if possible."""
         ...
 
 
@@ -131,8 +131,8 @@ def status_line(every_s: float = 60.0) -> Callable[[_Status], None]:
     """Return a function that shows a state on the standard error.
 
     On a terminal, a state replaces the one before, so each fits on one line. Elsewhere,
-    each state is a line, at most one in `every_s` seconds, and none if the work ends
-    earlier.
+    a state is printed as a line, at most one in `every_s` seconds; if the work ends
+    before the first `every_s` seconds, no line is printed.
     """
     is_terminal = sys.stderr.isatty()
     shown_s = time.monotonic()
