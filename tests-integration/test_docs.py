@@ -1,4 +1,4 @@
-"""What the documentation shows is so: it runs as it stands there, without a warning."""
+"""The examples of the documentation run unchanged, without a warning."""
 
 from __future__ import annotations
 
@@ -126,6 +126,21 @@ def test_output_that_belongs_to_no_block_is_an_error(
 def test_blocks_of_a_page_say_their_language(page: Path) -> None:
     for said in blocks(page):
         assert said in SHOWN or said.startswith("{"), said
+
+
+@pytest.mark.parametrize("word", ["overlap", "mfu", "loss_mean"])
+def test_word_of_a_log_has_a_section_in_the_guide_to_the_log(word: str) -> None:
+    guide = (ROOT / "docs/guides/metrics.md").read_text()
+    sections = {
+        title: text
+        for title, _, text in (part.partition("\n") for part in guide.split("\n## "))
+    }
+
+    (explained,) = (text for title, text in sections.items() if f"`{word}`" in title)
+
+    assert explained.count(f"`{word}`") + explained.count(f"`{word}=") > 0
+    assert len(explained.split()) > 40
+    assert "(guides/metrics.md)" in (ROOT / "docs/index.md").read_text()
 
 
 @pytest.mark.parametrize("module", EXAMPLES)

@@ -4,8 +4,8 @@
 
 writes `docs/pictures/imports-PACKAGE.svg`, one drawing for each package, and
 `docs/pictures/batch.svg`, the path of one batch. A test compares the files with the
-sources. Nothing is imported: imports for types and imports inside functions count too,
-because a reader has to follow them all the same.
+sources. The program reads the sources and imports none of them. Imports for types and
+imports inside functions count too, because a reader must follow them as well.
 """
 
 from __future__ import annotations
@@ -99,25 +99,18 @@ def units(package: Path) -> dict[str, set[str]]:
 
 
 def without_detours(edges: Mapping[str, set[str]]) -> dict[str, set[str]]:
-    """Return the edges that no longer path replaces, and none that closes a circle."""
-    kept: dict[str, set[str]] = {name: set() for name in edges}
+    """Return the edges that no longer path replaces; there must be no circle."""
 
-    def reaches(start: str, goal: str, edges: Mapping[str, set[str]]) -> bool:
-        return start == goal or any(
-            reaches(middle, goal, edges) for middle in edges[start]
-        )
+    def reaches(start: str, goal: str) -> bool:
+        return start == goal or any(reaches(middle, goal) for middle in edges[start])
 
-    for name in sorted(edges):
-        for target in sorted(edges[name]):
-            if not reaches(target, name, kept):
-                kept[name].add(target)
     return {
         name: {
             target
             for target in targets
-            if not any(reaches(other, target, kept) for other in targets - {target})
+            if not any(reaches(other, target) for other in targets - {target})
         }
-        for name, targets in kept.items()
+        for name, targets in edges.items()
     }
 
 

@@ -239,6 +239,29 @@ def test_a_difference_says_what_changes_and_from_which_step(
     assert change in str(found)
 
 
+def test_a_phase_that_a_run_edits_twice_is_compared_with_itself() -> None:
+    def declared(weights: dict[str, float]) -> Curriculum:
+        web, code = PositionReader(10**5, "web"), PositionReader(1500, "c")
+        phases = [Phase(90, 4, 9, weights), Phase(5, 2, 9)]
+        return Curriculum(web, phases, {"code": code}, policies={"code": "drop"})
+
+    first, second = declared({"self": 1, "code": 1}), declared({"self": 4, "code": 1})
+    state = first.sampler(5).state(20)
+    state = second.sampler(5, state).state(60)
+
+    whole, edited = first.plan(5), first.plan(state=state)
+    old, new = "self 0.5, code 0.5", "self 0.8, code 0.2"
+    since = "from step 20 on, the weights of phase 0 are"
+    spent = "source 'code' runs out in no step of phase 0 instead of step 80"
+
+    assert [phase.index for phase in edited.phases] == [0, 0, 0, 1]
+    found, back = whole.diff(edited), edited.diff(whole)
+    assert found.step == back.step == 20
+    assert found.changes[:2] == (f"{since} {new} instead of {old}", spent)
+    assert back.changes[0] == f"{since} {old} instead of {new}"
+    assert not edited.diff(first.plan(state=state))
+
+
 def test_weights_that_look_alike_are_shown_exactly() -> None:
     first, second = (
         example(Phase(9, 1, 65, {"self": part, "code": 1_000_000 - part}))
@@ -249,6 +272,20 @@ def test_weights_that_look_alike_are_shown_exactly() -> None:
         "weights of phase 0 are {'code': 249999, 'self': 250001} instead of "
         "{'code': 499999, 'self': 500001}"
     ) in str(first.plan().diff(second.plan()))
+
+
+def test_the_epochs_of_a_phase_are_named_as_the_epochs_so_far() -> None:
+    corpus = PositionReader(65 * 64 * 10, "web")
+    plan = Curriculum(corpus, [Phase(5, 64, 65), Phase(4, 64, 65)]).plan()
+    header = ["source", "share", "samples", "tokens", "epochs", "so", "far"]
+
+    lines = str(plan).splitlines()
+
+    assert [phase.sources[0].epochs for phase in plan.phases] == [0.5, 0.9]
+    assert sum(line.split()[:7] == header for line in lines) == 1
+    rows = [line.split() for line in lines if line.startswith("self")]
+    assert [row[5] for row in rows[:2]] == ["0.500", "0.900"]
+    assert "<th>epochs so far</th>" in plan._repr_html_()
 
 
 def test_both_tables_have_the_sources_in_one_order() -> None:

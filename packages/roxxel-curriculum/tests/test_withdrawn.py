@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -123,6 +124,21 @@ def test_an_edit_holds_from_the_step_at_which_a_run_resumes(
     ]
 
 
+@pytest.mark.parametrize("document", [-1, 5, 2**70])
+def test_steps_of_a_document_that_does_not_exist_are_an_error(document: int) -> None:
+    corpus = PositionReader(500, document_tokens=100)
+    for without in ({}, {"self": [4]}):
+        sampler = Curriculum(corpus, [Phase(2, 2, 9)], without=without).sampler(
+            0, fields=FIELDS
+        )
+        message = (
+            f"source 'self' has no document {document}; it has the documents [0, 5)"
+        )
+        with pytest.raises(IndexError, match=re.escape(message)):
+            sampler.masked_steps("self", document)
+        assert sampler.masked_steps("self", 3) == ()
+
+
 @given(
     ranges=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60))),
     far=st.integers(0, 2**40),
@@ -229,6 +245,19 @@ def test_a_file_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None
         curriculum(without={"web": path})
     path.write_bytes(b"3\r\n 5 \r\n")
     assert masked(path) == [3, 5]
+
+
+@pytest.mark.parametrize("name", ["gone.txt", "gone.npy"])
+def test_a_file_of_documents_that_does_not_exist_is_one_sentence(
+    name: str, tmp_path: Path
+) -> None:
+    message = (
+        f"{tmp_path / name}: does not exist, but should list the withdrawn documents "
+        "of source 'web'; correct the path, or write the file with one number on each "
+        "line"
+    )
+    with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
+        curriculum(without={"web": tmp_path / name})
 
 
 def test_an_array_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None:

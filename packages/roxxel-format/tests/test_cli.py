@@ -393,7 +393,8 @@ def test_info_draws_the_lengths_of_documents(
 
     assert run("info", tmp_path) == 0
     drawn = capsys.readouterr().out
-    assert "lengths      0 to 40000, 8001.4 on average\n" in drawn
+    assert "lengths      0 to 40,000 tokens, 8,001.4 on average\n" in drawn
+    assert f"{'tokens':>24} {'documents':>12}\n{'0':>24} {1:>12} " in drawn
     assert f"{'2 to 3':>24} {2:>12} {'#' * 40}\n" in drawn
     assert run("info", tmp_path, "--json") == 0
     rows = json.loads(capsys.readouterr().out)["lengths"]["histogram"]
@@ -465,6 +466,24 @@ def test_a_command_that_passes_on_to_this_one_is_named(
     with pytest.raises(SystemExit):
         main(["info", "--nonsense"], prog="roxxel format")
     assert capsys.readouterr().err.startswith("usage: roxxel format info ")
+
+
+def test_damage_and_a_lost_tokenizer_are_told_by_the_name_of_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target, lost = tmp_path / "c.rox", tmp_path / "tokenizer.json"
+    Roxxel(target).write(
+        [[5, 6]], vocab_size=9, metadata={"tokenizer": {"name": str(lost)}}
+    )
+
+    assert main(["cat", str(target)], prog="roxxel format") == 0
+    assert capsys.readouterr().err.startswith("roxxel format: the recorded tokenizer ")
+    data = bytearray(target.read_bytes())
+    data[4097] ^= 1
+    target.write_bytes(data)
+    assert main(["verify", str(target)], prog="roxxel format") == 3
+    (error,) = capsys.readouterr().err.splitlines()[-1:]
+    assert error.startswith(f"roxxel format: {target}: ")
 
 
 def test_clean_says_in_its_help_what_it_removes(

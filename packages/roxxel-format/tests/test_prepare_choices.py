@@ -109,22 +109,31 @@ def test_the_corpus_held_out_has_a_name_beside_the_other(
     assert run("write", target, inputs, "--split", "held=0.3") == 0
 
     assert (tmp_path / "out" / held_out).exists()
-    assert capsys.readouterr().out.count("wrote ") == 2
+    other = held_out.replace("/manifest.json", "/").replace("manifest.json", "*.rox")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{tmp_path}/out/{other}: wrote ")
+    assert second.startswith(f"{target}: wrote ")
     assert run("write", target, inputs, "--split", "held=0.3") == 0
     assert capsys.readouterr().err.count("kept ") == 2
     assert run("write", target, inputs) == 1
 
 
-def test_parts_of_a_split_are_committed_together(tmp_path: Path) -> None:
+def test_parts_of_a_split_are_committed_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     inputs = write_lines(tmp_path / "a.jsonl", [f"row {n}" for n in range(99)])
     command = "write", tmp_path / "c_*.rox", inputs, "--split", "held=0.3"
     for member in (1, 0):
         part = "--unit-bytes", 100, "--part", f"{member}/2"
         assert run(*command, *part) == 0
     assert not list(tmp_path.glob("c_manifest.json"))[1:]
+    capsys.readouterr()
 
     assert run("commit", tmp_path / "c_*.rox") == 0
 
+    held_out, others = capsys.readouterr().out.splitlines()
+    assert held_out.startswith(f"{tmp_path}/c_held_*.rox: wrote ")
+    assert others.startswith(f"{tmp_path}/c_*.rox: wrote ")
     counts = [Roxxel(tmp_path / f"c_{n}*.rox").num_documents for n in ("held_", "")]
     assert sum(counts) == 99
     assert min(counts) > 10

@@ -81,6 +81,8 @@ def test_before_the_first_checkpoint_the_state_is_that_of_the_start(
     shutil.rmtree(tmp_path / "run" / "checkpoints")
 
     assert data_state(tmp_path / "run") == one.sampler.state(0)
+    with pytest.raises(FileNotFoundError, match=r"run: holds no checkpoint; give the"):
+        data_state(tmp_path / "run", needs_checkpoint=True)
 
 
 def test_a_damaged_checkpoint_leaves_the_state_of_the_one_before(

@@ -138,11 +138,40 @@ def test_resumed_run_says_where_it_goes_on_and_repeats_nothing(tmp_path: Path) -
     assert log(tmp_path)[len(before) :] == [
         "resumed from step 9 of 14",
         f"epochs read so far: self 0.812 of 1.75 {REPEATS}, code 0.833 of 1",
-        "step 9: phase 1 goes on: 3 steps of 4 x 8 tokens, self 50%, code 50%",
+        "step 9: phase 1 continues: 3 steps of 4 x 8 tokens, self 50%, code 50%",
         "step 9: code runs out; then self 100%",
         SECOND_EPOCH,
         OF_PHASE_2,
         "complete: 14 of 14 steps are done; step 14 is saved",
+    ]
+
+
+def test_phase_that_an_edit_changes_in_the_middle_says_that_it_is_edited(
+    tmp_path: Path,
+) -> None:
+    def stops(state: ModelState) -> None:
+        if int(state.step[...]) == 4:
+            signal.raise_signal(signal.SIGTERM)
+
+    web, code = source(tmp_path, "web", 512), source(tmp_path, "code", 512)
+
+    def with_weights(weights: dict[str, int], **options: Any) -> Trainer:
+        curriculum = Curriculum(web, [Phase(8, 4, 8, weights)], {"code": code})
+        return trainer(tmp_path, curriculum=curriculum, **options)
+
+    with pytest.raises(Preempted):
+        with_weights({"self": 1, "code": 1}, eval_fn=stops, eval_every=4).run()
+    before = len(log(tmp_path))
+    with_weights({"self": 3, "code": 1}).run()
+
+    assert log(tmp_path)[before:] == [
+        "resumed from step 4 of 8",
+        "epochs read so far: self 0.125 of 0.312, code 0.125 of 0.188",
+        (
+            "step 4: phase 0 continues, edited: "
+            "4 steps of 4 x 8 tokens, self 75%, code 25%"
+        ),
+        "complete: 8 of 8 steps are done; step 8 is saved",
     ]
 
 

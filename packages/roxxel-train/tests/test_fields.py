@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
-from roxxel_curriculum import Phase
+from flax import nnx
+from roxxel_curriculum import Curriculum, Phase
+from roxxel_format import Roxxel
+from roxxel_format.cli import main as roxxel_format
 
 from .helpers import mesh_of, pair, rows, trainer, values
 
@@ -65,6 +71,52 @@ def test_batches_of_several_fields_train_shard_accumulate_and_resume(
     ]
     assert [row["loss_weight"] for row in rows(tmp_path / "a")] == expected
     assert len(set(expected)) > 1
+
+
+class Unigram(nnx.Module):
+    """Predicts every token from one vector of logits, whatever came before."""
+
+    def __init__(self) -> None:
+        self.logits = nnx.Param(jnp.zeros(256))
+
+
+def loss_of_completions(model: Any, batch: Any) -> Any:
+    losses = -jax.nn.log_softmax(model.logits[...])[batch["tokens"][:, 1:]]
+    mask = batch["loss_mask"][:, 1:].astype(jnp.float32)
+    return (losses * mask).sum() / mask.sum(), {"loss_weight": mask.sum()}
+
+
+def test_run_on_prompts_and_completions_learns_the_completions_alone(
+    tmp_path: Path,
+) -> None:
+    pairs = [{"prompt": "ab"[n % 2] * 5, "completion": "yz" * 2} for n in range(8)]
+    lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
+    (tmp_path / "chats.jsonl").write_text(lines)
+    target = str(tmp_path / "chats_*.rox")
+    fields = ["--prompt", "prompt", "--completion", "completion", "--separator", "0"]
+    assert roxxel_format(["write", target, str(tmp_path / "chats.jsonl"), *fields]) == 0
+    model = Unigram()
+    one = trainer(
+        tmp_path,
+        pair=(model, nnx.Optimizer(model, optax.sgd(1.0), wrt=nnx.Param)),
+        curriculum=Curriculum(Roxxel(target), [Phase(1, 4, 20)]),
+        loss_fn=loss_of_completions,
+        fields=("tokens", "loss_mask"),
+        grad_accum_steps=2,
+    )
+
+    one.run()
+
+    # A step from equal logits adds the share of each target and subtracts 1 / 256.
+    learned = np.asarray(model.logits[...]) + 1 / 256
+    batch = one.sampler.batch(0)
+    targets, mask = batch["tokens"][:, 1:], batch["loss_mask"][:, 1:].astype(bool)
+    counts = np.bincount(targets[mask], minlength=256)
+    assert learned == pytest.approx(counts / counts.sum(), abs=1e-6)
+    assert set(np.flatnonzero(counts)) == {0, ord("y"), ord("z")}
+    assert set(targets[~mask].tolist()) == {ord("a"), ord("b")}
+    (row,) = rows(tmp_path)
+    assert row["loss_weight"] == counts.sum()
 
 
 def test_unknown_field_is_named(tmp_path: Path) -> None:

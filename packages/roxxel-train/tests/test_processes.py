@@ -23,7 +23,7 @@ from roxxel_train import (
     Preempted,
 )
 from roxxel_train._observe.recorder import Recorder
-from roxxel_train._run import processes
+from roxxel_train._run import barriers, processes
 from roxxel_train._run.processes import Processes, Request
 from roxxel_train._run.watcher import Watcher
 
@@ -126,9 +126,9 @@ def together(
     patch.setattr(coordination, "coordination_service", lambda: own.service)
     patch.setattr(processes, "Channel", RequestsOfProcess)
     patch.setattr(
-        processes, "barrier", lambda _, timeout_s: store.barrier.wait(timeout_s)
+        barriers, "barrier", lambda _, timeout_s: store.barrier.wait(timeout_s)
     )
-    patch.setattr(processes, "_settings", SettingsOfThread("settings"))
+    patch.setattr(barriers, "_settings", SettingsOfThread("settings"))
     patch.setattr(processes, "_runs", itertools.repeat(0))
     patch.setattr(processes, "_TICK_S", 1e-3)
     patch.setattr(processes, "_HURRIED_TICK_S", 1e-3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from shutil import rmtree
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,6 +112,21 @@ def test_an_error_of_a_branch_is_one_sentence(
     assert not (config.parent / "b" / "run.json").exists()
 
 
+def test_a_plan_of_a_branch_from_a_run_without_a_checkpoint_is_refused(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = config.parent / "run"
+    rmtree(run / "checkpoints")
+    capsys.readouterr()
+
+    assert main(["plan", str(config), "--set", "save_path=b", f"--branch={run}"]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel: {run}: holds no checkpoint; give the folder of a "
+        "run that has saved a checkpoint\n"
+    )
+
+
 def test_the_report_shows_the_parent(config: Path) -> None:
     changes = ["--set", "save_path=b", "--branch", str(config.parent / "run@4")]
     assert main(["train", str(config), *changes]) == 0
@@ -126,4 +142,4 @@ def test_the_report_shows_the_parent(config: Path) -> None:
     assert "branch of" in html
     assert "weights of" in html
     assert runs[1].rate == pytest.approx(2 * 16 / runs[1].seconds)
-    assert runs[1].shares["self"].x == [6]
+    assert runs[1].shares["self"].x == [5, 6]

@@ -170,6 +170,10 @@ def test_a_config_is_compared_with_a_run_from_its_step_on(
 
     shown = capsys.readouterr().out
     assert "batches change from step 2 on" in shown
+    weights = "self 0.1, code 0.9 instead of self 0.5, code 0.5"
+    change = f"- from step 2 on, the weights of phase 0 are {weights}"
+    assert change in shown.splitlines()
+    assert "phase 1" not in shown
     assert f"{run}: 2 steps of this run are done." in shown
 
 

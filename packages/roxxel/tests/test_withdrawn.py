@@ -120,6 +120,20 @@ def test_show_marks_the_masked_tokens_of_trained_steps(
     assert main(["audit", str(project / "run")]) == 0
 
 
+def test_a_missing_file_of_documents_is_one_sentence(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(project, 8, end='[without]\nself = "gone.txt"\n')
+
+    assert main(["plan", str(config)]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel: {project / 'gone.txt'}: does not exist, but should list the "
+        "withdrawn documents of source 'self'; correct the path, or write the file "
+        "with one number on each line\n"
+    )
+
+
 def test_a_config_without_the_mask_is_refused(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -136,3 +150,15 @@ def test_open_sampler_gives_the_fields_of_the_config(project: Path) -> None:
     batch: Any = open_sampler(load_config(config)).batch(5)
 
     assert set(batch) == {"tokens", "segment_ids", "loss_mask"}
+
+
+def test_a_model_that_asks_for_the_steps_trains_without_the_documents(
+    project: Path,
+) -> None:
+    config = config_of(project, 8, end=WITHOUT)
+    text = config.read_text().replace("total_steps = 8\n", "")
+    config.write_text(text.replace('save_path = "run"', 'save_path = "scheduled"'))
+
+    assert main(["train", str(config)]) == 0
+
+    assert open_run(project / "scheduled").sampler().withdrawals[0].step == 0

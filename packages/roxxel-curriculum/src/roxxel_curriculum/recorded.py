@@ -1,8 +1,8 @@
 """Returns the sampler of recorded steps from the state of a run, without a declaration.
 
-A state holds everything that determines the batches before its step, and the solver is
-a pure function of it. So the batches of a run can be computed from its folder alone,
-even if the program or the config of the run has changed since.
+A state has everything that determines the batches before its step. The batches of a run
+can therefore be computed from its folder and its corpora, even if the program or the
+config of the run has changed since.
 """
 
 from __future__ import annotations

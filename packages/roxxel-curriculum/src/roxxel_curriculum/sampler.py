@@ -28,7 +28,7 @@ from roxxel_curriculum._names import as_name
 from roxxel_curriculum._order import ARITHMETIC_VERSION
 from roxxel_curriculum._order.bijection import make_key
 from roxxel_curriculum._plan.damaged import in_order
-from roxxel_curriculum._plan.withdrawn import masked_steps
+from roxxel_curriculum._plan.withdrawn import checked_document, masked_steps
 from roxxel_curriculum.state import checked_state, state_of
 
 if TYPE_CHECKING:
@@ -62,10 +62,11 @@ class Sampler:
             the dtype to which NumPy promotes the dtypes of the sources.
         phases: The phases with known steps. A phase that was edited in the middle has
             several entries.
-        withdrawals: The documents that the run does not learn, in the order of the
-            steps from which it does not. A withdrawal replaces those of its source
-            before.
-        damaged: The damaged blocks that the run masks, by the steps from which it does.
+        withdrawals: The documents that the run does not learn, each with its first
+            step, in the order of these steps. A withdrawal replaces the earlier
+            withdrawals of its source.
+        damaged: The damaged blocks that the run masks, each with its first step, in the
+            order of these steps.
 
     Example:
         >>> from roxxel_curriculum.testing import PositionReader
@@ -258,27 +259,28 @@ class Sampler:
         )
 
     def masked_steps(self, source: str, document: int) -> tuple[range, ...]:
-        """Return the steps in which `loss_mask` is 0 on a document of a source.
-
-        The steps are those in which the document is withdrawn, whether a batch holds
-        some of its tokens or not.
+        """Return the steps in which a document is withdrawn: its `loss_mask` is 0.
 
         Raises:
             KeyError: `source` is not the name of a source.
+            IndexError: The source has no such document.
         """
         source = self._source_name(source)
-        return masked_steps(self.withdrawals, source, document, self.total_steps)
+        reader = self._readers[self.source_names.index(source)]
+        number = checked_document(document, source, len(reader.documents))
+        return masked_steps(self.withdrawals, source, number, self.total_steps)
 
     def damaged_by(self, error: ChecksumError, steps: range) -> list[DamagedBlock]:
-        """Return the damaged block of an error, to be masked in some of the steps.
+        """Return the damaged block of an error, for `with_damaged`.
 
         Args:
             error: Error of reading a batch with `check="blocks"`.
-            steps: Steps of which one has read the block.
+            steps: Steps to search for the first step that reads the block.
 
         Returns:
-            The block, from the first of the steps that reads it: one for each source
-            that reads the file. Empty if the error is not about a block of tokens.
+            The block with this first step, once for each source that reads the file.
+            Empty if the error is not about a block of tokens, or if none of `steps`
+            reads the block.
         """
         sources = zip(self.source_names, self._readers, strict=True)
         return find_damage(error, [*sources], {k: self.windows(k) for k in steps})

@@ -15,7 +15,6 @@ from roxxel_format._read.line import each_at
 from roxxel_format._read.reader import Check, CorpusReader, LazyReader
 from roxxel_format._read.verify import verify_corpus
 from roxxel_format._read.views import Documents, TokenLine
-from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.cache_folder import cache_path, cache_size
 from roxxel_format._store.corpus_name import Filepath, absolute
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
@@ -24,7 +23,7 @@ from roxxel_format._write.columns import write_column
 from roxxel_format._write.commit import has_files, leftovers, remove_leftovers
 from roxxel_format._write.corpus_writer import write_corpus
 from roxxel_format._write.fields import named_fields
-from roxxel_format._write.options import Separator, WriteOptions
+from roxxel_format._write.options import Separator, write_options
 from roxxel_format._write.place import BucketPlace
 from roxxel_format._write.target import name_to_write
 from roxxel_format._write.transfer import copy_corpus
@@ -62,8 +61,8 @@ class Roxxel:
             Without a manifest, it means the matching `*.rox` files in natural order of
             their names; opening raises if a write of these files was interrupted.
         check: With `"blocks"`, every read verifies the checksums of its blocks and
-            returns copies. With `"headers"`, reads verify only heads, feet and indexes;
-            `verify()` checks the tokens.
+            returns copies. With `"headers"`, reads verify only the head, the foot and
+            the document index of each shard; `verify()` checks the tokens.
         max_maps: Maximum number of mapped shards, and of mapped files of each column.
             Default: as many as an eighth of the process's descriptors allows; fewer if
             many corpora are open.
@@ -393,9 +392,10 @@ class Roxxel:
         return Lengths.of(self._open().contents)
 
     def input_totals(self) -> list[InputTotals]:
-        """Return what each input file has given, for shards that record it.
+        """Return the documents and tokens that came from each input file.
 
-        `roxxel-format write` records the inputs. Reads the metadata of every shard.
+        Only shards that record their inputs count, such as those of
+        `roxxel-format write`. Reads the metadata of every shard.
         """
         reader = self._open()
         return input_totals(reader.contents, reader.metadata)
@@ -501,15 +501,15 @@ class Roxxel:
                 tokenizer's end-of-text token is unknown.
             OSError: The files cannot be written, or the disk has no working `flock`.
         """
-        options = WriteOptions(
-            separator=separator,
-            block_size=block_size,
-            max_shard_bytes=max_shard_bytes,
-            dtype=None if dtype is None else stored_name(dtype),
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
+        options = write_options(
+            separator,
+            block_size,
+            max_shard_bytes,
+            dtype,
+            vocab_size,
+            tokenizer,
             special_tokens=special_tokens,
-            metadata=dict(metadata or {}),
+            metadata=metadata,
             fields=named_fields(field, prompt, completion, document_id),
         )
         try:
@@ -618,8 +618,8 @@ class Roxxel:
         have the names of shards stay. Without a manifest, also removes the lock files.
 
         Args:
-            abandon: Also give up a preparation from files that is not committed:
-                remove its plan and the shards of its finished units.
+            abandon: Also abandon a preparation from files that is not committed: remove
+                its plan and the shards of its finished units.
 
         Raises:
             BlockingIOError: A write is in progress.
@@ -665,6 +665,6 @@ class Roxxel:
         return other
 
     def _use_current_version(self) -> None:
-        """Close; the next use opens the constructor's or else the current version."""
+        """Close; the next use opens the constructor's version, or the current one."""
         self.close()
         self._lazy = replace(self._lazy, pinned=None)

@@ -9,6 +9,7 @@ import logging
 import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -398,9 +399,69 @@ def test_a_damaged_copy_is_replaced(
     starts = list(range(0, 200_000, 5000))
     assert np.array_equal(corpus.read(starts, 500), local.read(starts, 500))
     assert np.array_equal(corpus.tokens[:], local.tokens[:])
-    assert "is missing or damaged; s3://data/wiki_" in caplog.text
+    assert "is damaged; s3://data/wiki_" in caplog.text
     wait_for(lambda: state_of(corpus) == "complete")
     assert corpus.verify().ok
+
+
+def test_copies_that_are_removed_are_one_warning_and_copied_again(
+    local: Roxxel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path).close()
+    corpus = Roxxel(URL, cache=tmp_path)
+    assert state_of(corpus) == "complete"
+    for copy in copies_in(tmp_path):
+        copy.unlink()
+
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+
+    (warning,) = (each.getMessage() for each in caplog.records)
+    assert warning == (
+        f"the cache {tmp_path} has lost 9 copies of the 9 shards of s3://data/, which "
+        "are read by ranges, and copied again"
+    )
+    wait_for(lambda: state_of(corpus) == "complete")
+    assert len(copies_in(tmp_path)) == local.num_shards
+
+
+def test_a_cache_that_is_removed_is_one_warning(
+    local: Roxxel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    filled(cache).close()
+    corpus = Roxxel(URL, cache=cache)
+    assert state_of(corpus) == "complete"
+    shutil.rmtree(cache)
+
+    for _ in range(2):
+        assert np.array_equal(corpus.tokens[:], local.tokens[:])
+    assert np.array_equal(corpus.read([7, 99_000], 900), local.read([7, 99_000], 900))
+
+    (warning,) = (each.getMessage() for each in caplog.records)
+    assert warning == (
+        f"the cache {cache} was removed, so the 9 shards of s3://data/ are read by "
+        "ranges; open the corpus again to fill a new cache"
+    )
+    status = corpus.cache_status()
+    assert status is not None
+    assert (status.state, status.num_shards) == ("stopped", 0)
+
+
+def test_a_cache_that_is_removed_while_it_fills_is_one_warning(
+    bucket: Bucket, local: Roxxel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    corpus = Roxxel(URL, cache=cache)
+    bucket.set_faults(latency_s=0.02)
+    corpus.read([0], 10)
+    wait_for(lambda: len(copies_in(cache)) >= 2)
+    cache.rename(tmp_path / "moved")
+    wait_for(lambda: state_of(corpus) == "stopped")
+
+    assert np.array_equal(corpus.tokens[:], local.tokens[:])
+
+    (warning,) = (each.getMessage() for each in caplog.records)
+    assert warning.startswith(f"the cache {cache} was removed, so the 9 shards of ")
 
 
 @pytest.mark.parametrize("check", ["headers", "blocks"])

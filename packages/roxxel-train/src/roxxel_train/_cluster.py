@@ -1,8 +1,8 @@
-"""Which processes the environment of this program names.
+"""Finds the other processes of this program in its environment variables.
 
-The rules are those of `jax.distributed.initialize`, which finds the address of process
-0 by itself. This module decides first whether there are several processes. JAX alone
-would wait for processes that nobody starts, for example in a shell of `salloc`.
+The rules are those of `jax.distributed.initialize`, but this module first decides
+whether there are several processes: JAX alone would wait for processes that nobody
+starts, for example in a shell of `salloc`. JAX finds the address of process 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OPEN_MPI_ADDRESS = "OMPI_MCA_orte_hnp_uri"
 
 _SLURM = "SLURM_STEP_NODELIST"
 _SLURM_NEEDED = ("SLURM_JOB_ID", "SLURM_NTASKS", "SLURM_PROCID", "SLURM_LOCALID")
-"""The variables beside `_SLURM` by which JAX recognizes a step of Slurm."""
+"""The variables that JAX reads, besides `_SLURM`, in a step of Slurm."""
 
 _POD = "KUBERNETES_SERVICE_HOST"
 
@@ -35,15 +35,15 @@ _REMEDIES = {
     _OPEN_MPI: f"start the program by mpirun, or set {NUM_PROCESSES}=1",
     _SLURM: f"start the program by srun, or set {NUM_PROCESSES}=1",
 }
-"""What to do if variables are missing beside the variable that is set."""
+"""For each variable: what to do if it is set, and other variables are missing."""
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The processes of one program; JAX finds what is None.
+    """The processes of one program. JAX itself finds the values that are None.
 
     Attributes:
-        name: What connects the processes, for messages.
+        name: The system that names the processes, such as `Slurm`, for messages.
         num_processes: Number of processes.
         process_id: Index of this process.
         coordinator_address: Host and port of process 0.
@@ -118,10 +118,11 @@ def _from_open_mpi(environ: Mapping[str, str]) -> Cluster | None:
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Cluster | None:
-    # Outside a step, as in the batch script itself, there is no list of its nodes.
+    # A batch script runs outside of any step, so this variable is not set there.
     if _SLURM not in environ:
         return None
-    # In a shell of `salloc`, a step of one task, SLURM_NTASKS counts the allocation.
+    # A shell of `salloc` is a step of one task, but SLURM_NTASKS counts all tasks of
+    # the allocation.
     tasks = "SLURM_STEP_NUM_TASKS"
     number = _integer(environ, tasks if tasks in environ else "SLURM_NTASKS", _SLURM)
     if number == 1:
@@ -145,15 +146,15 @@ def _from_tpu(environ: Mapping[str, str]) -> Cluster | None:
     if hosts is not None or slices not in {"", "1"}:
         is_single = "," not in (hosts or "") and slices in {"", "1"}
         return Cluster("TPU", 1, 0) if is_single else Cluster("TPU")
-    # Importing JAX on a TPU virtual machine sets the first variable, and the second
-    # where no server answers which hosts the slice has.
+    # Importing JAX on a TPU virtual machine sets the first variable. It also sets the
+    # second variable if no metadata server can name the hosts of the slice.
     if "TPU_ML_PLATFORM" in environ and "TPU_SKIP_MDS_QUERY" not in environ:
         return Cluster("TPU")
     return None
 
 
 def _from_kubernetes(environ: Mapping[str, str]) -> Cluster | None:
-    # Only the pods of an indexed Job, as all Jobs of a JobSet are, have an index.
+    # Only pods of an indexed Job have an index. All Jobs of a JobSet are indexed.
     if not {_POD, "JOB_COMPLETION_INDEX"} <= environ.keys():
         return None
     if find_spec("kubernetes") is None:

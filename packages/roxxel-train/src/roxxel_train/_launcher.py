@@ -33,7 +33,7 @@ def pipe() -> Generator[int]:
 
 def end_together() -> None:
     """Kill this process as soon as its launcher ends, if it has one."""
-    # A program that this process starts has no such file.
+    # Programs that this process starts do not inherit the pipe: remove the variable.
     read_end = os.environ.pop(VARIABLE, None)
     if read_end is None:
         return

@@ -1,4 +1,4 @@
-"""Compares what a run was fed with what its corpora hold now.
+"""Compares the batches that a run trained on with its corpora as they are now.
 
 The metrics rows of a run hold a digest of the batches that the devices received. The
 audit reads the same batches again and compares the digests, from one row to the next.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Difference:
-    """Steps whose batches are not those that the run was fed.
+    """A range of steps whose batches differ from those that the run trained on.
 
     Attributes:
         start: First step of the range.
@@ -78,7 +78,7 @@ class Audit:
 
     @property
     def is_sound(self) -> bool:
-        """Whether every batch that was read again is the one that the run was fed."""
+        """Whether all batches that were read again agree with the log."""
         return not self.differences
 
 
@@ -94,21 +94,24 @@ def audit(
     """Read batches of a run again, and compare them with the digests of its log.
 
     Args:
-        sampler: The sampler of the run, such as `Trainer.sampler`, or one that the
-            run's `data_state` gives. A sampler with `check="blocks"` also names the
-            steps that read damaged blocks.
+        sampler: The sampler of the run, such as `Trainer.sampler`, or
+            `Curriculum.sampler(state=data_state(...))`. With `check="blocks"` the audit
+            also names the steps that read damaged blocks.
         rows: The rows of `metrics.jsonl`.
-        steps: Compare only the intervals between rows that hold some of these steps.
+        steps: Compare only intervals between rows that contain at least one of these
+            steps.
         sample: Compare only this many intervals, drawn by a fixed seed.
         workers: Threads that read batches; by default one for each processor.
-        progress: Called with the number of steps read so far, and of all steps to read.
+        progress: Called after each step with two numbers: the steps read so far, and
+            the steps to read in total.
 
     Returns:
         The number of steps read again, and the ranges of steps that differ. A range is
-        the interval between two rows: `log_every=1` would name every step.
+        the interval between two rows, so only a run with `log_every=1` has ranges of
+        single steps.
 
     Raises:
-        ValueError: The rows hold no digest of these steps.
+        ValueError: There are no rows, or the rows hold no digest of these steps.
         IndexError: A row names a step outside the run of the sampler.
 
     Example:
@@ -118,16 +121,15 @@ def audit(
         >>> audit(sampler, [{"step": 2, "digest": "0" * 16}]).differences
         (Difference(start=0, stop=2, damage={}),)
     """
+    rows = list(rows)
+    digests = _digests(rows)
     intervals = [
         (first, last, (after - before) % (1 << 64))
-        for (first, before), (last, after) in pairwise(_digests(rows))
+        for (first, before), (last, after) in pairwise(digests)
         if steps is None or (first < steps.stop and steps.start < last)
     ]
     if not intervals:
-        raise ValueError(
-            "the metrics rows hold no digest of these steps; the run may have been "
-            "trained by an earlier version, or without the field 'tokens'"
-        )
+        raise ValueError(_why_nothing(rows, digests, steps))
     if sample is not None and sample < len(intervals):
         intervals = sorted(Random(0).sample(intervals, sample))
     total = sum(last - first for first, last, _ in intervals)
@@ -150,8 +152,30 @@ def audit(
     return Audit(total, tuple(differences))
 
 
+def _why_nothing(
+    rows: Sequence[Mapping[str, Any]],
+    digests: Sequence[tuple[int, int]],
+    steps: range | None,
+) -> str:
+    """Return the reason why no interval can be compared."""
+    if not rows:
+        return (
+            "there are no metrics rows, so there is nothing to compare; audit the run "
+            "after its first row of metrics"
+        )
+    if steps is not None and len(digests) > 1:
+        return (
+            f"the metrics rows hold no digest of the steps [{steps.start}, "
+            f"{steps.stop}); choose steps in [{digests[0][0]}, {digests[-1][0]})"
+        )
+    return (
+        "the metrics rows hold no digest; the run may have been trained by an earlier "
+        "version, or without the field 'tokens'"
+    )
+
+
 def _digests(rows: Iterable[Mapping[str, Any]]) -> Sequence[tuple[int, int]]:
-    """Return the digest after each step that has a row, and 0 at the first step."""
+    """Return pairs of step and digest: of each row, and 0 where the digest begins."""
     found: dict[int, int] = {}
     for row in rows:
         if isinstance(row.get("digest"), str):

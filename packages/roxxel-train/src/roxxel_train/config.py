@@ -102,9 +102,10 @@ class TrainConfig:
             returns a loss in any form that is allowed for `loss_fn`. The trainer
             compiles the function, so `nnx.jit` is not needed.
         max_to_keep: Newest checkpoints to keep, besides the best one; None keeps all.
-        keep_every: Checkpoints that are never deleted. An integer: every step that is a
-            multiple of it and has a checkpoint. A duration such as `"6h"` (units s, m,
-            h, d): a checkpoint saved at least so long after the last permanent one.
+        keep_every: Which checkpoints are never deleted. With an integer, those of steps
+            that are multiples of this integer. With a duration such as `"6h"` (units s,
+            m, h, d), a checkpoint saved at least this long after the last permanent
+            one.
         timeout: Longest wait in seconds for a checkpoint, and for the other processes
             at the start and the end of the run.
         grad_accum_steps: Number of parts into which a batch is cut to save memory. If a
@@ -131,16 +132,17 @@ class TrainConfig:
             is kept besides the newest ones. By default a resumed run uses the metric
             that its checkpoints record. A new run uses `"eval_loss"`, or without
             held-out data the mean training loss since the last checkpoint.
-        init_from: A checkpoint of another run: the folder of the run for the newest
-            one, such as `"runs/a"`, `"runs/a@100"` for step 100, the folder of the
-            checkpoints or of one step, or a URL. A new run starts at step 0 with the
-            weights of this checkpoint; a run that has a checkpoint ignores `init_from`.
+        init_from: A checkpoint of another run: `"runs/a"` is the newest checkpoint of
+            the run in this folder, and `"runs/a@100"` is step 100. The folder of the
+            checkpoints, the folder of one step, or a URL are allowed too. A new run
+            starts at step 0 with the weights of this checkpoint; a run that has a
+            checkpoint ignores `init_from`.
         branch_from: A checkpoint of another run, named as for `init_from`. A new run
             continues from the whole state: model, optimizer, random streams, step and
-            data order. The curriculum may differ in steps after the checkpoint, as
-            after an edit of one run. The new run saves this state at once, and from
-            then on does not need the other run. A run that has begun must be a branch
-            of this checkpoint, and continues from its own checkpoints.
+            data order. The curriculum may differ in steps after the checkpoint. The new
+            run saves this state at once, and from then on does not need the other run.
+            If `save_path` already holds a run, this run must be a branch of the
+            checkpoint; it continues from its own checkpoints.
         profile: Steps `(start, stop)` whose JAX trace is written to `profile/`.
         hang_after_s: Time limit of a step in seconds; compiling and evaluating do not
             count. If a step exceeds the limit, the trainer logs the stacks of all
@@ -243,7 +245,7 @@ class TrainConfig:
             )
 
     def _check_on_damage(self) -> None:
-        """Check that a run which masks damage finds it, and has a mask."""
+        """Check that `on_damage="mask"` is given with the check and field it needs."""
         if self.on_damage not in ("raise", "mask"):
             raise ValueError(
                 f'on_damage must be "raise" or "mask", got {self.on_damage!r}'
@@ -258,8 +260,8 @@ class TrainConfig:
         if "loss_mask" not in self.fields:
             names = ", ".join(map(repr, (*self.fields, "loss_mask")))
             raise ValueError(
-                'on_damage="mask" needs the field "loss_mask", which tells the loss '
-                f"which tokens to leave out; give fields=({names})"
+                'on_damage="mask" needs the field "loss_mask", by which the loss '
+                f"leaves out the masked tokens; give fields=({names})"
             )
 
     @property

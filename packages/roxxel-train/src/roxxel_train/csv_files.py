@@ -26,9 +26,9 @@ class CsvFiles:
     """Writes one file for each kind of rows: `train.csv` and `eval.csv`.
 
     The columns are `step`, `time` and the values of the rows by name, such as
-    `tokens_by_source/self`. If a row has a new value, the file is written again with a
-    column more. A row replaces earlier rows of its step and of later steps, so a run
-    that resumes has each row once.
+    `tokens_by_source/self`. If a row has a new value, the file is written again with
+    another column. A row replaces earlier rows of its step and of later steps, so a
+    run that resumes has each row once.
 
     Args:
         log_dir: Folder of the files, created when the first row is written.
@@ -94,8 +94,8 @@ class CsvFiles:
         path = self._folder / _RUN_FILE
         if path.exists() and (owner := path.read_text("utf-8").strip()) != run:
             raise ValueError(
-                f"{self._folder} holds the rows of the run {owner}, which those of "
-                f"{run} would replace; give another log_dir, or remove {path} if the "
+                f"{self._folder} holds the rows of the run {owner}, and the run {run} "
+                f"would replace them; give another log_dir, or remove {path} if the "
                 "run was moved"
             )
 
@@ -110,7 +110,7 @@ class _CsvFile:
         rows = self._read()
         if rows:
             self._columns, self._last_step = list(rows[0]), _step(rows[-1])
-        # A process that was killed may have left a last line without its end.
+        # A killed process may have left an incomplete last line.
         if path.exists() and not path.read_bytes().endswith(b"\n"):
             self._rewrite(rows[:-1])
         self._file: TextIO = path.open("a", encoding="utf-8", newline="")

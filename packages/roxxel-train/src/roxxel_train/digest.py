@@ -1,4 +1,4 @@
-"""The digest of what a run was fed: tokens hashed with their step, row and column.
+"""The digest of the batches of a run: tokens hashed with their step, row and column.
 
 The digest of a batch is a sum over its tokens, so the value does not depend on the
 number of processes, on the sharding, or on the order of the additions. The devices

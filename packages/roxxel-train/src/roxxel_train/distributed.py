@@ -14,7 +14,6 @@ nothing.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -23,12 +22,12 @@ from roxxel_ckpt.coordination import coordination_service
 
 from roxxel_train import _launcher
 from roxxel_train._cluster import LOCAL_DEVICE_IDS, Cluster, find_cluster
-from roxxel_train._run.texts import brief, named
+from roxxel_train._run.barriers import barrier
+from roxxel_train._run.texts import brief
 from roxxel_train._run.watcher import watcher
 from roxxel_train.errors import ClusterError
 
-_passed: Counter[str] = Counter()
-"""Number of uses of each barrier name; JAX's service requires a new key per use."""
+__all__ = ["barrier", "initialize"]
 
 _HEARTBEAT_TIMEOUT_S = 30
 """Silence after which JAX treats a process as dead and ends the others, in place of
@@ -56,7 +55,7 @@ def initialize(
 
     - `JAX_NUM_PROCESSES` is set. If the value is 1, the program is a single process;
       otherwise `JAX_COORDINATOR_ADDRESS` and `JAX_PROCESS_ID` must be set too.
-    - Open MPI started the program (`OMPI_COMM_WORLD_SIZE`). Open MPI 5 does not tell
+    - Open MPI started the program (`OMPI_COMM_WORLD_SIZE`). Open MPI 5 does not provide
       the address of process 0: set `JAX_COORDINATOR_ADDRESS`.
     - The program is a step of Slurm, with `SLURM_STEP_NUM_TASKS` tasks. The script of
       `sbatch` and the shell of `salloc` are a single process: use `srun`.
@@ -79,8 +78,8 @@ def initialize(
 
     Raises:
         ClusterError: A variable of the environment is missing or is not a number, JAX
-            has already used a device, or a process did not connect in time. End the
-            program then.
+            has already used a device, or a process did not connect in time. After this
+            error, end the program.
     """
     if coordination_service() is not None:
         watcher()
@@ -101,48 +100,14 @@ def initialize(
     watcher()
 
 
-def barrier(name: str, timeout_s: float = 300.0) -> None:
-    """Wait until every process has called `barrier` with the same name.
-
-    The barrier uses no device. A name may be used again if all processes use the name
-    equally often. A single process does not wait.
-
-    Args:
-        name: Identifies the barrier, also in the error.
-        timeout_s: Longest wait for the other processes, in seconds.
-
-    Raises:
-        TimeoutError: Another process did not arrive in time (the error names the
-            process), or this process arrived after the others had given up.
-    """
-    service = coordination_service()
-    if service is None or service.process_count == 1:
-        return
-    _passed[name] += 1
-    key = f"roxxel/barrier/{_passed[name]}/{name}"
-    service.set(f"{key}/{service.process_index}", "here")
-    try:
-        service.barrier(key, timeout_s)
-    except TimeoutError as error:
-        here = set(map(int, service.entries(f"{key}/")))
-        late = sorted(set(range(service.process_count)) - here)
-        if not late:
-            raise TimeoutError(
-                f"barrier {name!r}: process {service.process_index} arrived after the "
-                "others had given up; give a longer timeout, or make this process "
-                "faster before the barrier"
-            ) from error
-        raise TimeoutError(
-            f"barrier {name!r}: {named(late)} of {service.process_count} did not "
-            f"arrive within {timeout_s:g} s; read the output of those processes"
-        ) from error
-
-
 def _connect(cluster: Cluster, timeout_s: float) -> None:
-    """Call JAX in a thread: a wait of JAX ignores Ctrl-C, and aborts at its end."""
+    """Initialize JAX in a thread.
+
+    JAX ignores Ctrl-C while it waits, and aborts the program if the wait fails.
+    """
     ended: SimpleQueue[Exception | None] = SimpleQueue()
     numbers = (cluster.coordinator_address, cluster.num_processes, cluster.process_id)
-    # JAX would ask Kubernetes although nothing is missing, or warn that it cannot.
+    # Without "deactivate", JAX would query Kubernetes for numbers that are all given.
     needs_no_detection = cluster.is_pod and None not in numbers
 
     def connect() -> None:

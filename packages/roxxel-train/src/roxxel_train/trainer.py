@@ -17,9 +17,9 @@ from roxxel_train._log.logger import Logger
 from roxxel_train._log.sinks import make_sinks
 from roxxel_train._observe.machine import Machine
 from roxxel_train._observe.preflight import Preflight, find_problems
+from roxxel_train._run.barriers import check_same
 from roxxel_train._run.evaluation import Evaluator
 from roxxel_train._run.folder import RunFolder
-from roxxel_train._run.processes import check_same
 from roxxel_train._run.profile import checked_steps
 from roxxel_train._run.session import Session
 from roxxel_train._run.state import RunState
@@ -231,6 +231,7 @@ class Trainer:
             checkpoints if isinstance(checkpoints, Path) else None,
             num_checkpoints,
             missing_rows(self.sampler, updates.lookups),
+            self._session.notes,
         )
 
     def save(self) -> None:

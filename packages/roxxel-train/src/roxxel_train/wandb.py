@@ -49,8 +49,8 @@ class WandB:
     `eval/eval_loss`. The run of W&B continues when the training run resumes: its id is
     in `wandb/run-id` below `log_dir`. W&B gets each row once. Rows that W&B lacks,
     because the process was killed or the client failed, are sent from `metrics.jsonl`
-    in `log_dir` when the training run starts again. If a run resumes from step k with
-    another curriculum, W&B keeps the rows after k that it has.
+    in `log_dir` when the training run starts again. W&B never deletes rows: if a run
+    resumes from step k with another curriculum, W&B keeps its old rows after k.
 
     Args:
         log_dir: Folder of the training run. W&B writes its files to `wandb/` below.
@@ -77,7 +77,7 @@ class WandB:
             raise TypeError(f"wandb.init: {error}") from error
 
     def __call__(self, row: Mapping[str, Any]) -> None:
-        """Send one row, unless W&B has a row of a later step or had this step before.
+        """Send one row, unless W&B already had this step, or a later one, at the start.
 
         Raises:
             Exception: W&B does not accept the run or the row.
@@ -121,12 +121,13 @@ class WandB:
         run_id = str(self._options.get("id") or self._recorded_id())
         options = {"id": run_id, "dir": str(self._folder), **self._options}
         if (options.get("mode") or os.environ.get("WANDB_MODE")) != "offline":
-            # Offline, every start has a file of its own, and the client would warn.
+            # Not offline: every start then has its own file, and the client would warn.
             options.setdefault("resume", "allow")
-        # The output of the program stays as it is.
+        # The client must not capture or add to the output of the program.
         options.setdefault("settings", _CLIENT.Settings(console="off", silent=True))
         self._run = run = _CLIENT.init(**options)
-        # Online, W&B knows the next step; offline, only the files know the last one.
+        # Online, the client returns the next step. Offline, read the last step from the
+        # files of earlier starts.
         files = Path(options["dir"], "wandb").glob(f"offline-run-*-{run_id}/*.wandb")
         self._last_step = max([int(run.step) - 1, *map(_last_step, files)])
         return run

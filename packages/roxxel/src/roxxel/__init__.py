@@ -175,7 +175,8 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # `from roxxel import *` imports every name in `__all__`, so `__all__` omits names
-    # whose library is missing. A folder of that name has a spec without an origin.
+    # whose library is missing. If the spec of a library has no origin, Python has found
+    # only a folder of the same name.
     _FOUND = {library: find_spec(library) for library in _LIBRARIES.values()}
     _ABSENT = {name for name, spec in _FOUND.items() if not spec or not spec.origin}
     __all__ = [name for name in __all__ if _LIBRARIES.get(name) not in _ABSENT]

@@ -49,8 +49,8 @@ def open_run(
 
     Args:
         path: Folder of the run, or its URL: the `save_path`.
-        sources: Where sources are now, by name, if they moved since the last start of
-            the run. The others are opened where the run opened them.
+        sources: New locations, by name, of sources that moved since the last start of
+            the run. Other sources are opened at their recorded locations.
 
     Raises:
         RunFolderError: The folder does not hold a run.
@@ -72,14 +72,14 @@ def open_run(
 
 @dataclass(frozen=True)
 class Run:
-    """A run, read from its folder; `open_run` makes it.
+    """A run, read from its folder; `open_run` returns it.
 
-    A running run changes: each property and method reads the files again.
+    The run may still be training: each property and method reads the files again.
 
     Attributes:
         path: Folder of the run, or its URL.
         folder: Local folder with the files of the run.
-        moved: Where sources are now, by name.
+        moved: New locations of sources that moved, by name.
 
     Example:
         >>> from pathlib import Path
@@ -135,17 +135,18 @@ class Run:
         """Return the batches of the run: those trained, and those planned.
 
         The batch of a past step is the one that was trained, even if the schedule was
-        edited or a corpus has grown since. Steps that are not trained yet are those of
-        the last start. If an earlier release trained the run, the sampler ends at the
-        newest checkpoint.
+        edited or a corpus has grown since. Later steps follow the plan of the last
+        start. If an earlier release trained the run, the sampler ends at the newest
+        checkpoint.
 
         Args:
             fields: As for `Curriculum.sampler`.
             check: As for `Curriculum.sampler`.
 
         Raises:
-            RunFolderError: A corpus cannot be opened or is another one, or the files of
-                the run contradict each other; the message says what to give.
+            RunFolderError: A corpus cannot be opened or is not the corpus of the run,
+                or the files of the run contradict each other; the message says what to
+                do.
             RunMismatchError: A file of the run is damaged.
             CheckpointError: All checkpoints are damaged.
         """
@@ -239,7 +240,7 @@ class Run:
             ) from error
 
     def _readers(self, data: RunData) -> dict[str, TokenReader]:
-        """Open the sources of the run; those without rows may be unknown."""
+        """Open the sources of the run; omit unused sources of unknown location."""
         primary = data.primary
         sources = [entry["name"] for entry in data.state["sources"]]
         names = [shown_name(source, primary) for source in sources]

@@ -90,6 +90,8 @@ class Parent:
         run_id: The `id` in `run.json` of the other run; None if not recorded.
         digest: Digest of the checkpoint; None if not recorded.
         tokens: Tokens that the other run had read at `step`; 0 unless `is_branch`.
+        tokens_by_source: The same tokens by source; empty unless `is_branch`, and for
+            branches whose `run.json` does not record it.
 
     >>> str(Parent("runs/a", 100, is_branch=True))
     'step 100 of runs/a'
@@ -101,6 +103,7 @@ class Parent:
     run_id: str | None = None
     digest: str | None = None
     tokens: int = 0
+    tokens_by_source: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         return f"step {self.step:,} of {self.path}"
@@ -166,6 +169,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
 def read_parent(folder: Path) -> Parent | None:
     """Return the checkpoint from which a run started; None if `run.json` has none."""
     record = read_record(folder) or {}
+    primary = read_primary(folder)
     for option in ("branch_from", "init_from"):
         found: Any = record.get(option)
         try:
@@ -177,6 +181,10 @@ def read_parent(folder: Path) -> Parent | None:
                 found.get("run_id"),
                 found.get("digest"),
                 _tokens(record["data"]) if is_branch else 0,
+                {
+                    shown_name(name, primary): count
+                    for name, count in _counts(found.get("tokens_by_source")).items()
+                },
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
@@ -197,6 +205,14 @@ def read_primary(folder: Path) -> str:
 def shown_name(source: str, primary: str) -> str:
     """Return the shown name of a source; `"self"` stands for the primary."""
     return primary if source == PRIMARY else source
+
+
+def _counts(value: Any) -> dict[str, int]:
+    """Return the counts of a mapping by name; empty for another value."""
+    if not isinstance(value, dict):
+        return {}
+    found = cast("dict[str, Any]", value)
+    return {name: count for name, count in found.items() if is_count(count)}
 
 
 def _tokens(state: Mapping[str, Any]) -> int:
@@ -298,7 +314,7 @@ def claimed(folder: Path) -> Generator[None]:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Generator[bool]:
-    """Try to hold `run.lock` inside the block; yield whether the lock was free."""
+    """Lock `run.lock` inside the block; yield False if another process holds it."""
     path = folder / LOCK
     if not path.is_file():  # opening a named pipe would wait for a writer
         yield True
@@ -390,6 +406,5 @@ def _row(line: bytes) -> dict[str, Any] | None:
         fields.pop("phase", None)
     tokens = fields.pop("tokens_by_source", None)
     if isinstance(tokens, dict):
-        counts = cast("dict[str, Any]", tokens).items()
-        fields["tokens_by_source"] = {k: v for k, v in counts if is_count(v)}
+        fields["tokens_by_source"] = _counts(tokens)
     return fields

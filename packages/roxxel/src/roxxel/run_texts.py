@@ -1,4 +1,4 @@
-"""What an export of a checkpoint carries about its run, without JAX."""
+"""Texts about a run that the export of a checkpoint contains; without JAX."""
 
 from __future__ import annotations
 

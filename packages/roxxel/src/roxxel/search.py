@@ -23,9 +23,9 @@ def find_tokens(
     *,
     chunk: int = CHUNK,
 ) -> Iterator[int]:
-    """Yield the first token of every place where a corpus holds a sequence, in order.
+    """Yield the token index at which each occurrence of a sequence begins, in order.
 
-    Reads the whole corpus once, `chunk` tokens at a time. Places may overlap.
+    Reads the whole corpus once, `chunk` tokens at a time. Occurrences may overlap.
 
     Args:
         corpus: The corpus to search.

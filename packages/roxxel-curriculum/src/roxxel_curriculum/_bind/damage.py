@@ -119,10 +119,11 @@ def find_damage(
     sources: Sequence[tuple[str, TokenReader]],
     windows: Mapping[int, Windows],
 ) -> list[DamagedBlock]:
-    """Return the block of an error, from the first step whose windows hold it.
+    """Return the damaged block of an error, as a block to mask.
 
-    One block for each source whose windows hold it. `windows` is in the order of its
-    steps.
+    The first step of the block is the first step in `windows` that reads the block. If
+    several sources read the same file, the result has one block for each of these
+    sources. `windows` maps steps, in ascending order, to their windows.
     """
     found: list[DamagedBlock] = []
     for name, reader in sources:

@@ -1,4 +1,4 @@
-"""The windows of steps to come, for hints to their sources."""
+"""The windows of later steps, for prefetch hints to the sources."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def windows_ahead(
 ) -> dict[tuple[int, int], npt.NDArray[np.int64]]:
     """Return the starts of the windows of some steps, by source index and length.
 
-    `blocks` has each step with a block that holds it. `masked_rows(step, source, start,
-    length)` returns the rows to leave out: reads of rows with masked tokens request
-    other ranges than the window.
+    `blocks` yields each step, with a block of samples that includes the step.
+    `masked_rows(step, source, start, length)` returns the rows to leave out: a row with
+    masked tokens reads only parts of its window.
     """
     wanted: dict[tuple[int, int], list[npt.NDArray[np.int64]]] = {}
     for step, block in blocks:

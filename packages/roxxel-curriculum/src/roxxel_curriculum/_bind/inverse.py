@@ -1,8 +1,9 @@
 """Computes the rows that hold a range of a source's tokens: the inverse of `samples`.
 
-The range determines the windows of each round, the inverse bijection the positions of
-these windows in the round, and the blend the sample of each position. Nothing is
-searched, so the cost depends on the number of results and not on the source's size.
+The computation has three steps. The range gives the windows of each round. The inverse
+bijection gives the positions of these windows in the round. The blend gives the sample
+of each position. Nothing is searched, so the cost depends on the number of results and
+not on the size of the source.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def occurrences(
 def _samples(
     stream: SampleStream, key: int, tokens: range, first: int, stop: int
 ) -> Iterator[_Sample]:
-    """Yield the samples in `[first, stop)` of a stream whose windows hold tokens."""
+    """Yield the samples `[first, stop)` of a stream that read some of the tokens."""
     if first >= stop:
         return
     last_epoch = stream.epochs_started(stop) - 1
@@ -109,7 +110,8 @@ def _samples(
                 return
             if sample.rank >= first:
                 yield sample
-        # All epochs but the first of the stream have the same windows.
+        # All epochs of a stream except its first have the same windows. If one of them
+        # reads none of the tokens, no later epoch does.
         if not is_in_epoch and epoch > stream.epoch:
             return
 
@@ -117,9 +119,9 @@ def _samples(
 def _samples_of_epoch(
     stream: SampleStream, key: int, tokens: range, epoch: int
 ) -> Iterator[_Sample]:
-    """Yield the samples of an epoch whose windows hold some of the tokens, in order.
+    """Yield the samples of an epoch that read some of the tokens, in order.
 
-    Uses memory for the windows of one round that hold some of the tokens.
+    The memory is proportional to the number of such samples in one round.
     """
     spans = stream.spans
     stride = spans.stride(stream.seq_len)
@@ -177,7 +179,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(spans: Spans, tokens: range) -> list[_Piece]:
-    """Return the parts of a range in spans: a first, whole spans, and a last."""
+    """Split a range at spans: part of the first, whole spans, part of the last."""
     size = spans.span_tokens
     stop = min(tokens.stop, spans.num_spans * size)
     if tokens.start >= stop:
@@ -195,7 +197,10 @@ def _pieces(spans: Spans, tokens: range) -> list[_Piece]:
 def _windows_in_round(
     piece: _Piece, first: int, stop: int, per_span: int
 ) -> npt.NDArray[np.int64]:
-    """Return the windows of a round that are `[first, stop)` in the piece's spans."""
+    """Return the index in its round of each window `[first, stop)` of some spans.
+
+    `first` and `stop` count the windows of one span; `piece` selects the spans.
+    """
     in_span = np.arange(max(0, first), max(0, min(stop, per_span)))
     in_spans = np.arange(piece.first, piece.last + 1)[:, None] * per_span + in_span
     return in_spans.ravel()

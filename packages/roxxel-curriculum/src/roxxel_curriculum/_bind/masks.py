@@ -1,6 +1,6 @@
-"""The field `loss_mask`: 0 on withdrawn documents, and where a corpus says so itself.
+"""The field `loss_mask`: 0 on withdrawn documents and on masked tokens of a corpus.
 
-A corpus says so by a column `loss_mask` with a value for each token.
+A corpus masks tokens by a column `loss_mask`, which has a value for each token.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Masks:
 def check_columns(digests: Mapping[str, str], state: Mapping[str, Any]) -> None:
     """Raise `StateMismatch` if a column is not the one that a state records.
 
-    The run that began without the field `loss_mask` records no column.
+    A run that began without the field `loss_mask` records no column.
     """
     found = [
         f"the column 'loss_mask' of source {source['name']!r} had the digest "

@@ -199,7 +199,10 @@ def _withdrawn_differences(solution: Solution, state: Mapping[str, Any]) -> list
 
 
 def _damaged_differences(solution: Solution, state: Mapping[str, Any]) -> list[str]:
-    """Return a sentence for each block that only one side masks before the step."""
+    """Return a sentence for each block that only the state or only the solution masks.
+
+    Blocks from the step of the state on are not compared.
+    """
     past = {*recorded_damage(state)}
     live = {each for each in solution.damaged if each.step < state["step"]}
     return [
@@ -322,7 +325,8 @@ class _Past:
     def _compare(self, phase: Phase, index: int) -> None:
         """Compare sizes and weights of a phase with the next recorded phase.
 
-        An earlier phase differed, so the steps of this phase are not known.
+        Called after a difference was found: then the phase cannot be solved, and its
+        number of steps is not compared.
         """
         while self._next < len(self._entries) and self._entries[self._next].is_edited:
             self._next += 1
@@ -338,7 +342,7 @@ class _Past:
         return self._entries[self._next - 1]
 
     def _continues(self) -> bool:
-        """Return whether the phase of the last entry may continue after the entry."""
+        """Return whether later steps may belong to the phase of the last entry."""
         return self._next == len(self._entries) or self._entries[self._next].is_edited
 
     def _compare_shape(self, phase: Phase, index: int, entry: ResolvedPhase) -> None:

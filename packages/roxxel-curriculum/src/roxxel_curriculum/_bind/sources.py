@@ -77,8 +77,8 @@ def recorded_sources(
 ) -> tuple[Source, ...]:
     """Return the sources of a state with their recorded policies, at their versions.
 
-    `state` is the result of `checked_state`. Sources that neither `readers` has nor a
-    recorded phase draws from are left out.
+    `state` is the result of `checked_state`. A source without a reader is left out if
+    no recorded phase draws from it.
     """
     readers = by_name(readers, primary, "sources")
     drawn = {name for phase in state["phases"] for name in phase["weights"]}

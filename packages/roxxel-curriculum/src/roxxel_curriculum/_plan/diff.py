@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from roxxel_curriculum._order import PRIMARY
@@ -239,56 +240,88 @@ def _withdrawn_at(plan: PlanFigures, step: int, source: str) -> int:
 
 
 def _phase_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
-    for number in range(max(len(before.phases), len(after.phases))):
-        if number >= len(after.phases):
-            gone = before.phases[number]
-            yield _Change(min(gone.start, after.total_steps), f"phase {number} is gone")
+    all_old, all_new = _parts_of_phases(before), _parts_of_phases(after)
+    for number in range(max(len(all_old), len(all_new))):
+        if number >= len(all_new):
+            gone = all_old[number][0].start
+            yield _Change(min(gone, after.total_steps), f"phase {number} is gone")
             continue
-        new = after.phases[number]
-        if number >= len(before.phases):
+        new = all_new[number]
+        if number >= len(all_old):
             yield _Change(
-                min(new.start, before.total_steps),
-                f"phase {number} is new: {new.steps:,} steps of {new.batch_size} x "
-                f"{new.seq_len}",
+                min(new[0].start, before.total_steps),
+                f"phase {number} is new: {_num_steps(new):,} steps of "
+                f"{new[0].batch_size} x {new[0].seq_len}",
             )
             continue
-        old = before.phases[number]
-        start = min(old.start, new.start)
+        old = all_old[number]
+        start = min(old[0].start, new[0].start)
         for what in ("batch_size", "seq_len"):
-            was, now = getattr(old, what), getattr(new, what)
+            was, now = getattr(old[0], what), getattr(new[0], what)
             if was != now:
                 yield _Change(
                     start, f"{what} of phase {number} is {now} instead of {was}"
                 )
-        if _weights(old) != _weights(new):
-            now, was = _shares(new, after), _shares(old, before)
+        for offset, left, right in _aligned(old, new):
+            if _weights(left) == _weights(right):
+                continue
+            now, was = _shares(right, after), _shares(left, before)
             if now == was:  # the shares differ by less than their texts show
-                now, was = str(_weights(new)), str(_weights(old))
+                now, was = str(_weights(right)), str(_weights(left))
+            since = f"from step {new[0].start + offset:,} on, " if offset else ""
             yield _Change(
-                start, f"the weights of phase {number} are {now} instead of {was}"
+                start + offset,
+                f"{since}the weights of phase {number} are {now} instead of {was}",
             )
-        if old.steps != new.steps:
+        if _num_steps(old) != _num_steps(new):
             yield _Change(
-                min(old.stop, new.stop),
-                f"phase {number} has {new.steps:,} steps instead of {old.steps:,}",
+                min(old[-1].stop, new[-1].stop),
+                f"phase {number} has {_num_steps(new):,} steps instead of "
+                f"{_num_steps(old):,}",
             )
+
+
+def _parts_of_phases(plan: PlanFigures) -> list[list[PhasePlan]]:
+    """Return the entries of each declared phase: several if its weights changed."""
+    return [list(parts) for _, parts in groupby(plan.phases, lambda part: part.index)]
+
+
+def _aligned(
+    old: list[PhasePlan], new: list[PhasePlan]
+) -> Iterator[tuple[int, PhasePlan, PhasePlan]]:
+    """Yield the entries of one phase that have the same steps of this phase.
+
+    The offset counts steps from the start of the phase. An entry begins there in at
+    least one of the two plans.
+    """
+    offsets = {part.start - parts[0].start for parts in (old, new) for part in parts}
+    for offset in sorted(offsets):
+        left, right = (
+            [part for part in parts if part.start - parts[0].start <= offset][-1]
+            for parts in (old, new)
+        )
+        yield offset, left, right
+
+
+def _num_steps(parts: list[PhasePlan]) -> int:
+    return sum(part.steps for part in parts)
 
 
 def _exhaustion_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:
-    for number, (old, new) in enumerate(zip(before.phases, after.phases, strict=False)):
-        if old.start != new.start:
+    phases = zip(_parts_of_phases(before), _parts_of_phases(after), strict=False)
+    for number, (old, new) in enumerate(phases):
+        if old[0].start != new[0].start:
             return
-        spent = {source.name for source in old.sources if source.is_spent}
-        for source in new.sources:
+        spent = {source.name for source in old[0].sources if source.is_spent}
+        for source in new[0].sources:
             if source.is_spent != (source.name in spent):
                 words = "no samples" if source.is_spent else "samples"
                 yield _Change(
-                    old.start,
+                    old[0].start,
                     f"source {source.name!r} has {words} left when phase {number} "
                     "begins",
                 )
-        was = {source.name: source.exhausted_step for source in old.sources}
-        now = {source.name: source.exhausted_step for source in new.sources}
+        was, now = _exhausted_steps(old), _exhausted_steps(new)
         for name in sorted(was.keys() & now.keys()):
             if was[name] != now[name]:
                 steps = [step for step in (was[name], now[name]) if step is not None]
@@ -297,6 +330,15 @@ def _exhaustion_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Ch
                     f"source {name!r} runs out in {_step(now[name])} of "
                     f"phase {number} instead of {_step(was[name])}",
                 )
+
+
+def _exhausted_steps(parts: list[PhasePlan]) -> dict[str, int | None]:
+    """Return the step of a phase in which each of its sources runs out, or None."""
+    found: dict[str, int | None] = {}
+    for source in (source for part in parts for source in part.sources):
+        if found.get(source.name) is None:
+            found[source.name] = source.exhausted_step
+    return found
 
 
 def _total_changes(before: PlanFigures, after: PlanFigures) -> Iterator[_Change]:

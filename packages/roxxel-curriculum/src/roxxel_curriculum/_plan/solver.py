@@ -89,7 +89,7 @@ class Solver:
         weights = phase.integer_weights
         self._check_lengths(phase, label)
         cursors = {name: self._cursor(name, phase.seq_len) for name in weights}
-        # The draft has every sample left in the sources; `solved` limits its steps.
+        # The draft has all samples that are left; `solved` is limited to the steps.
         draft = ResolvedPhase(
             index=index,
             start=self.step,

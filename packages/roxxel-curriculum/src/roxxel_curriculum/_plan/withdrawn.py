@@ -1,4 +1,4 @@
-"""Documents that a run no longer learns, and the steps from which it does not.
+"""Documents that a run no longer learns, each from some step on.
 
 A set of documents is sorted ranges of their numbers. A membership test is a binary
 search, so a set of a million documents costs a batch no more than a set of one. In a
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from roxxel_curriculum._errors import as_integer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +87,8 @@ class DocumentSet:
     def to_json(self) -> dict[str, Any]:
         """Return the set for JSON: its sizes, and its ranges as compressed text."""
         if self._packed is None:  # Every checkpoint holds a state.
-            # By significance, the bytes of small differences are long runs of zeros.
+            # Group the bytes by significance: the high bytes of small differences form
+            # long runs of zeros, which compress well.
             steps = np.diff(self._bounds(), prepend=0).astype("<u8")
             planes = steps.view(np.uint8).reshape(-1, 8).T.tobytes()
             self._packed = base64.b85encode(zlib.compress(planes)).decode("ascii")
@@ -113,13 +116,13 @@ class DocumentSet:
             except zlib.error as error:
                 raise ValueError(f"its documents are damaged ({error})") from error
         if len(planes) != num_bytes:
-            raise ValueError("its ranges of documents have another number")
+            raise ValueError("the recorded number of ranges of documents is wrong")
         steps = np.frombuffer(planes, np.uint8).reshape(8, -1).T.copy().view("<u8")
         bounds = np.cumsum(steps.ravel().astype(np.int64)).reshape(-1, 2)
         found = cls(bounds[:, 0], bounds[:, 1])
         sizes = len(found), found._starts.size
         if sizes != (entry["documents"], entry["ranges"]) or (bounds < 0).any():
-            raise ValueError("its documents have another number")
+            raise ValueError("the recorded number of documents is wrong")
         return found
 
     def _bounds(self) -> _Integers:
@@ -133,7 +136,8 @@ NO_DOCUMENTS = DocumentSet((), ())
 class Withdrawal:
     """The documents of a source that a run does not learn from some step on.
 
-    It holds until a later withdrawal of the same source, which may be empty.
+    A withdrawal applies until the next withdrawal of the same source. The next one may
+    be empty: then the run learns all documents of the source again.
 
     Attributes:
         step: First training step whose `loss_mask` is 0 on these documents.
@@ -165,8 +169,9 @@ def continued(
     sources: Sequence[str],
     step: int,
 ) -> tuple[Withdrawal, ...]:
-    """Return past withdrawals, and those by which the declared sets hold from `step`.
+    """Return the past withdrawals, and those that the declared sets add at `step`.
 
+    A source adds a withdrawal if its declared set differs from the set before `step`.
     The past withdrawals are in the order of their steps, each before `step`.
     """
     now = in_force(past, step)
@@ -181,6 +186,22 @@ def in_force(withdrawals: Sequence[Withdrawal], step: int) -> dict[str, Document
     """Return the withdrawn documents of each source in a step, without empty sets."""
     found = {each.source: each.documents for each in withdrawals if each.step <= step}
     return {name: documents for name, documents in found.items() if len(documents)}
+
+
+def checked_document(document: int, source: str, num_documents: int) -> int:
+    """Return the number of a document of a source as an int.
+
+    Raises:
+        TypeError: The number is not an integer.
+        IndexError: The source has no such document.
+    """
+    number = as_integer(document, "document must be an integer")
+    if not 0 <= number < num_documents:
+        raise IndexError(
+            f"source {source!r} has no document {number}; it has the documents "
+            f"[0, {num_documents})"
+        )
+    return number
 
 
 def masked_steps(

@@ -1,74 +1,41 @@
-"""Find the shards of a corpus, and open one version of the corpus.
+"""One version of a corpus: its shards in order.
 
-Opening a corpus reads its manifest; without a manifest, it reads the feet of all
-shards. The first use of a shard opens the file and compares its foot with this record.
-
-Earlier writers of numbered shards made no manifest. They recorded the write in the
-metadata (`write`), left a lock file if several writers could append, and kept a marker
-file during a replacement.
+The record of a shard comes from the manifest, or without one from the shard's foot. The
+first use of a shard opens the file and compares its foot with the record.
 """
 
 from __future__ import annotations
 
-import glob
 import os
-import re
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roxxel_format._read.shard import (
-    LOCAL,
-    Opening,
-    ShardMap,
-    check_same_type,
-    layouts_of,
-)
-from roxxel_format._read.shard import open_shard as open_local_shard
+from roxxel_format._read.shard import LOCAL, Opening, ShardMap, check_same_type
 from roxxel_format._spec import dtypes
 from roxxel_format._spec.layout import shard_table
-from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE, Manifest, parse_manifest
-from roxxel_format._spec.tables import (
-    ColumnTable,
-    ShardTable,
-    are_complete,
-    as_table,
-    is_of_one_file,
-)
-from roxxel_format._store.corpus_name import (
-    SUFFIX,
-    CorpusName,
-    corpora_in,
-    corpus_name,
-    matching_files,
-    spellings,
-    visible,
-)
-from roxxel_format._store.plain_name import resolved
-from roxxel_format._store.reading import read_file
-from roxxel_format.errors import OldShardError, ShardError
+from roxxel_format._spec.manifest import Manifest, parse_manifest
+from roxxel_format._spec.tables import ColumnTable, ShardTable
+from roxxel_format.errors import ShardError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import numpy as np
 
     from roxxel_format._read.files import Files, OpenFile
     from roxxel_format._spec.layout import Layout
 
-_NUMBERED = re.compile(r"(.*?)([0-9]{5,})([^0-9]*)")
-
 
 @dataclass(frozen=True)
 class Contents:
-    """One version of a corpus: its shards in order, from the manifest or the feet.
+    """One version of a corpus: its shards in order.
 
-    `manifest` is None for files without a manifest, and for a list of paths.
-    `block_size` is the block size of the first shard. `fingerprint` covers the shards
-    of this version.
+    `manifest` is None for files without a manifest, and for a list of paths; the feet
+    of the shards then replace it. `block_size` is the block size of the first shard.
+    `fingerprint` covers the shards of this version.
     """
 
     filepath: str | tuple[str, ...]
@@ -192,68 +159,6 @@ class Contents:
         )
 
 
-def open_contents(
-    filepath: str | tuple[str, ...], version: str | None = None
-) -> Contents:
-    """Open `version` of a corpus on a disk, or its current version.
-
-    Paths are absolute.
-    """
-    if isinstance(filepath, str):
-        return checked_version(_open_one(filepath, version), version)
-    contents = joined(filepath, [_open_one(path, None) for path in filepath])
-    return checked_version(contents, version)
-
-
-def checked_version(contents: Contents, version: str | None) -> Contents:
-    """Return the contents; raise ShardError unless they are the wanted version."""
-    if version is not None and contents.fingerprint != version:
-        raise _no_version(contents, version)
-    return contents
-
-
-def resolved_to_read(filepath: str) -> str:
-    """Return the path or pattern that a reader of `filepath` opens.
-
-    Raises:
-        ShardError: A plain name may mean a file or numbered shards.
-    """
-    return resolved(filepath, _may_be_shard)
-
-
-def _may_be_shard(path: Path, several: CorpusName) -> bool:
-    """Return whether a file may be a numbered shard; a damaged one may be."""
-    number = several.number(path.name)
-    try:
-        metadata = open_local_shard(str(path)).metadata()
-    except OldShardError:
-        return True
-    except (OSError, ShardError):
-        return number is not None
-    return number is not None and not is_of_one_file(metadata, number)
-
-
-def _open_one(filepath: str, version: str | None) -> Contents:
-    filepath = resolved_to_read(filepath)
-    found = _read_manifest(filepath)
-    if found is None:
-        contents = _open_files(filepath)
-        # A first write commits its manifest before its first shard. So if a manifest
-        # exists now, the files may be part of a new corpus.
-        is_settled = _read_manifest(filepath) is None
-        return contents if is_settled else _open_one(filepath, version)
-    path, data = found
-    # For 100 000 names, `os.path.join` takes 60 ms, and adding strings 13 ms.
-    folder = str(path.with_name("_"))[:-1]
-    contents = listed_contents(filepath, data, str(path), folder, version)
-    if Path(filepath).is_dir() and contents.manifest is not None:
-        _check_only_corpus(corpus_name(filepath), contents.manifest.shards.names)
-    for number, num_tokens in enumerate(contents.shards.num_tokens):
-        if not num_tokens:  # No read opens a shard without tokens, so check it now.
-            contents.open_shard(number)
-    return contents
-
-
 def listed_contents(
     filepath: str,
     data: bytes,
@@ -288,30 +193,6 @@ def listed_contents(
         fingerprint=chosen.fingerprint,
         files=files,
     )
-
-
-def _read_manifest(filepath: str) -> tuple[Path, bytes] | None:
-    """Return path and bytes of a corpus's manifest; None without a manifest."""
-    is_pattern = glob.has_magic(filepath) and not Path(filepath).exists()
-    try:
-        path = corpus_name(filepath).manifest
-    except ValueError as error:
-        if is_pattern:
-            return None
-        raise ShardError(str(error)) from error
-    if path is None:
-        return None
-    try:
-        return path, read_file(path, MAX_MANIFEST_SIZE)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-
-
-def _open_files(filepath: str) -> Contents:
-    paths = _find_shards(filepath)
-    layouts = layouts_of(paths)
-    _check_writes(filepath, paths)
-    return contents_of(filepath, paths, layouts)
 
 
 def contents_of(
@@ -353,160 +234,6 @@ def _without_manifest(
     )
 
 
-def _no_version(contents: Contents, version: str) -> ShardError:
-    if not isinstance(contents.filepath, str):
-        names = ", ".join(contents.filepath)
-        return ShardError(
-            f"{names}: one of these was appended to or replaced, so the list has no "
-            f"version {version}; open the list again to read its current version "
-            f"{contents.fingerprint}, or open growing corpora one by one"
-        )
-    return ShardError(
-        f"{contents.filepath}: has no version {version}: the corpus was replaced, or "
-        "the fingerprint is not one of its versions; open the corpus again to read its "
-        f"current version {contents.fingerprint}"
-    )
-
-
-def _find_shards(filepath: str) -> list[str]:
-    """Return the shards of a file, folder or pattern, in natural order."""
-    found = matching_files(filepath)
-    if found == [filepath]:
-        return found
-    _check_one_corpus(filepath, found)
-    _check_manifests(filepath, found)
-    return found
-
-
-def _check_only_corpus(name: CorpusName, listed: Sequence[str]) -> None:
-    """Check that every shard in the folder belongs to the corpus `name`."""
-    found = visible(name.folder.glob("*" + SUFFIX))
-    own = spellings(name, listed)
-    others = [
-        path for path in found if not any(each.is_own(Path(path).name) for each in own)
-    ]
-    if others:
-        raise ShardError(
-            f"{name.folder}: holds {Path(others[0]).name} and {len(others) - 1} more "
-            f'shards that do not belong to "{Path(name.pattern).name}", the corpus of '
-            "its manifest; open each corpus by its pattern, or keep each in a folder "
-            "of its own"
-        )
-
-
-def _check_writes(filepath: str, paths: Sequence[str]) -> None:
-    """Check that no write of these shards, which have no manifest, was interrupted."""
-    named = _numbered_name(filepath)
-    if paths[0] == filepath or named is None:
-        return
-    # The path of a folder names all corpora in the folder.
-    prefix = "" if str(named.folder) == filepath else named.prefix
-    corpora: dict[CorpusName, list[str]] = {}
-    for path in paths:
-        name = _name_of(path)
-        if name is not None and name.prefix.startswith(prefix):
-            corpora.setdefault(name, []).append(path)
-    for name, group in corpora.items():
-        marker = name.replacement_marker
-        if marker.exists():
-            raise ShardError(
-                f"{name.pattern}: a replacement of this corpus is in progress or was "
-                "interrupted, so its shards belong to two corpora; wait for it, or "
-                "write the corpus again"
-            )
-        # If a lock file exists, several writers may have appended at once and left
-        # gaps, so check every shard. Otherwise check the last shard.
-        if marker.with_suffix(".lock").exists():
-            is_complete = are_complete([w for w in map(_write_of, group) if w])
-        else:
-            is_complete = _write_of(group[-1]).get("last") is not False
-        if not is_complete:
-            raise ShardError(
-                f"{name.pattern}: a write of its {len(group)} shards was interrupted "
-                "or is still in progress; write the corpus again, or pass a list of "
-                "the shards to read them anyway"
-            )
-
-
-def _check_one_corpus(filepath: str, found: Sequence[str]) -> None:
-    """Check that a path matches shards of only one corpus.
-
-    For example, `wiki_*.rox` also matches `wiki_en_00000.rox`.
-    """
-    named = _numbered_name(filepath)
-    if named is None:
-        return
-    names = [Path(path).name for path in found]
-    ours = [name for name in names if named.number(name) is not None]
-    others = [name for name in names if named.number(name) is None]
-    if ours and others and "[0-9]*" not in filepath:
-        raise ShardError(
-            f"{filepath}: matches {len(ours)} shards of this corpus (such as "
-            f"{ours[0]}) and {len(others)} other shards (such as {others[0]}); "
-            f'pass "{named.prefix}[0-9]*{named.suffix}" for only this corpus, or a '
-            "list of patterns for both, or keep each corpus in its own folder"
-        )
-
-
-def _check_manifests(filepath: str, found: Sequence[str]) -> None:
-    """Check that the shards are of one corpus, and that its manifest lists them."""
-    corpora = {folder: corpora_in(folder) for folder in {Path(p).parent for p in found}}
-    owners: dict[CorpusName | None, list[str]] = {}
-    for path in map(Path, found):
-        owner = next((c for c in corpora[path.parent] if c.is_own(path.name)), None)
-        owners.setdefault(owner, []).append(path.name)
-    manifests = {name: each for name, each in owners.items() if name is not None}
-    if len(owners) > 1 and manifests:
-        known = ", ".join(sorted(name.pattern for name in manifests))
-        raise ShardError(
-            f"{filepath}: matches shards of several corpora ({known}); open each "
-            "corpus by its own pattern, or pass a list of patterns"
-        )
-    named = _numbered_name(filepath)
-    for name, shards in manifests.items():
-        path = name.manifest
-        if path is None or name == named:  # Just committed: `_open_one` opens again.
-            continue
-        listed = parse_manifest(
-            read_file(path, MAX_MANIFEST_SIZE), str(path)
-        ).shards.names
-        unlisted = sorted(set(shards).difference(listed))
-        if unlisted:
-            raise ShardError(
-                f"{filepath}: matches {unlisted[0]}, which {path.name} does not list: "
-                "its write was interrupted, is in progress, or was replaced; open the "
-                f'corpus by its pattern, "{Path(name.pattern).name}"'
-            )
-
-
-def _numbered_name(filepath: str) -> CorpusName | None:
-    """Return the corpus of numbered shards that a path names, or None."""
-    try:
-        name = corpus_name(filepath)
-    except ValueError:
-        return None
-    return None if name.manifest is None else name
-
-
-def _name_of(path: str) -> CorpusName | None:
-    """Return the corpus that a numbered shard belongs to, or None."""
-    folder, file_name = os.path.split(path)
-    match = _NUMBERED.fullmatch(file_name)
-    if match is None:
-        return None
-    name = CorpusName(Path(folder), match[1], match[3], Path(folder))
-    return None if name.number(file_name) is None else name
-
-
 def _file_name(path: str) -> str:
     # For 100 000 paths, pathlib takes 380 ms, and `os.path` 46 ms.
     return os.path.basename(path)  # noqa: PTH119
-
-
-def _write_of(path: str) -> dict[str, Any]:
-    """Return the `write` field of a shard's metadata, or {}."""
-    try:
-        metadata = open_local_shard(path).metadata()
-    except ShardError:
-        return {}  # `verify` reports damaged metadata.
-    return as_table(metadata.get("write"))

@@ -7,20 +7,23 @@ a part of a corpus. One shard, or a list of shards, needs no manifest.
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roxxel_format._read.contents import (
-    checked_version,
-    contents_of,
-    joined,
-    listed_contents,
-    open_contents,
+from roxxel_format._read.contents import contents_of, joined, listed_contents
+from roxxel_format._read.finding import (
+    check_only_corpus,
+    check_writes,
+    find_shards,
+    read_manifest,
+    resolved_to_read,
 )
 from roxxel_format._read.remote import RemoteFiles, fetch
-from roxxel_format._read.shard import ShardMap
+from roxxel_format._read.shard import ShardMap, layouts_of
 from roxxel_format._spec.layout import HEAD_SIZE
 from roxxel_format._spec.manifest import MAX_MANIFEST_SIZE
-from roxxel_format._store.corpus_name import SUFFIX, manifest_urls
+from roxxel_format._store.corpus_name import SUFFIX, corpus_name, manifest_urls
 from roxxel_format._store.urls import DEFAULT_TIMEOUT_S, is_url
 from roxxel_format.errors import ShardError
 
@@ -36,26 +39,52 @@ def open_corpus(
     """Open a corpus by absolute paths or URLs; without `version`, the current one.
 
     Raises:
-        FileNotFoundError: Nothing has this name.
-        ShardError: The files are no corpus, or have no such version.
+        FileNotFoundError: There is no file or object of this name.
+        ShardError: The files are not a corpus, or have no such version.
         BucketError: A bucket refused, failed, or did not answer in time.
     """
     paths = (filepath,) if isinstance(filepath, str) else filepath
     remote = [path for path in paths if is_url(path)]
-    if not remote:
-        return open_contents(filepath, version)
-    if len(remote) < len(paths):
-        raise ShardError(
-            f"{remote[0]}: a list names URLs or paths on a disk, not both; open them "
-            "as two corpora"
-        )
-    files = RemoteFiles(timeout_s)
+    open_path = _open_on_disk
+    if remote:
+        if len(remote) < len(paths):
+            raise ShardError(
+                f"{remote[0]}: a list names URLs or paths on a disk, not both; open "
+                "them as two corpora"
+            )
+        files = RemoteFiles(timeout_s)
+        open_path = partial(_open_url, files=files)
+        if not isinstance(filepath, str):
+            for url in filter(_is_shard_url, paths):
+                files.will_open(url, [(0, HEAD_SIZE)])
     if isinstance(filepath, str):
-        return checked_version(_open_url(filepath, version, files), version)
-    for url in filter(_is_shard_url, paths):
-        files.will_open(url, [(0, HEAD_SIZE)])
-    contents = joined(filepath, [_open_url(url, None, files) for url in paths])
-    return checked_version(contents, version)
+        return _checked_version(open_path(filepath, version), version)
+    contents = joined(filepath, [open_path(path, None) for path in paths])
+    return _checked_version(contents, version)
+
+
+def _open_on_disk(filepath: str, version: str | None) -> Contents:
+    filepath = resolved_to_read(filepath)
+    found = read_manifest(filepath)
+    if found is None:
+        paths = find_shards(filepath)
+        layouts = layouts_of(paths)
+        check_writes(filepath, paths)
+        # A first write commits its manifest before its first shard. So if a manifest
+        # exists now, the files may be part of a new corpus.
+        if read_manifest(filepath) is not None:
+            return _open_on_disk(filepath, version)
+        return contents_of(filepath, paths, layouts)
+    path, data = found
+    # For 100 000 names, `os.path.join` takes 60 ms, and adding strings 13 ms.
+    folder = str(path.with_name("_"))[:-1]
+    contents = listed_contents(filepath, data, str(path), folder, version)
+    if Path(filepath).is_dir() and contents.manifest is not None:
+        check_only_corpus(corpus_name(filepath), contents.manifest.shards.names)
+    for number, num_tokens in enumerate(contents.shards.num_tokens):
+        if not num_tokens:  # No read opens a shard without tokens, so check it now.
+            contents.open_shard(number)
+    return contents
 
 
 def _open_url(url: str, version: str | None, files: RemoteFiles) -> Contents:
@@ -94,3 +123,21 @@ def _open_shard_url(url: str, files: RemoteFiles) -> Contents | None:
 def _is_shard_url(url: str) -> bool:
     """Return whether a URL names one file, if there is such an object."""
     return url.endswith(SUFFIX) and "*" not in url
+
+
+def _checked_version(contents: Contents, version: str | None) -> Contents:
+    """Return the contents; raise ShardError unless they are the wanted version."""
+    if version is None or contents.fingerprint == version:
+        return contents
+    if isinstance(contents.filepath, str):
+        raise ShardError(
+            f"{contents.filepath}: has no version {version}: the corpus was replaced, "
+            "or the fingerprint is not one of its versions; open the corpus again to "
+            f"read its current version {contents.fingerprint}"
+        )
+    names = ", ".join(contents.filepath)
+    raise ShardError(
+        f"{names}: one of these was appended to or replaced, so the list has no "
+        f"version {version}; open the list again to read its current version "
+        f"{contents.fingerprint}, or open growing corpora one by one"
+    )

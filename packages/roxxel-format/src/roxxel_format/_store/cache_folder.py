@@ -85,6 +85,10 @@ class CacheFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             os.close(os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
 
+    def exists(self) -> bool:
+        """Return whether the folder is still there."""
+        return self.path.is_dir()
+
     def path_of(self, digest: str) -> Path:
         """Return the path of the copy of a shard."""
         return self.path / (digest + _SUFFIX)
@@ -98,7 +102,7 @@ class CacheFolder:
         }
 
     def remove(self, digest: str) -> None:
-        """Remove a copy; an absent copy is no error."""
+        """Remove a copy; an absent copy is not an error."""
         with contextlib.suppress(OSError):
             self.path_of(digest).unlink()
 
@@ -119,7 +123,7 @@ class CacheFolder:
 
     @contextlib.contextmanager
     def downloading(self) -> Generator[bool]:
-        """Hold the lock of the folder; gives False if another process holds it."""
+        """Hold the lock of the folder; yields False if another process holds it."""
         fd = locked_alone(self._lock)
         try:
             yield fd is not None
@@ -130,8 +134,8 @@ class CacheFolder:
     def make_room(self, num_bytes: int) -> bool:
         """Remove drafts and unused copies until a copy fits; return whether it fits.
 
-        Removes the oldest copies first. The caller holds the lock of the folder, so
-        drafts are those of processes that were killed.
+        Removes the oldest copies first. The caller holds the lock of the folder, so all
+        drafts belong to killed processes.
         """
         files = self._files()
         for name in [each for each in files if _is_copy(drafted_name(each))]:

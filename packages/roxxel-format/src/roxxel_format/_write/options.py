@@ -7,10 +7,13 @@ from enum import Enum
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal
 
+from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._write.fields import Fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    import numpy.typing as npt
 
     from roxxel_format._write.input_record import Inputs
     from roxxel_format._write.side import Side
@@ -27,7 +30,7 @@ class Separator(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The arguments of a write; see `Roxxel.write`.
+    """The arguments of a write; `write_options` makes those that a user gives.
 
     `dtype` is the name of an item type. `fields` names the fields of rows. `inputs`
     identifies the documents before they are read, or is None. Only a preparation from
@@ -94,6 +97,36 @@ class WriteOptions:
         return recorded
 
 
+def write_options(
+    separator: float | bytes | str | Separator | None,
+    block_size: int,
+    max_shard_bytes: int | None,
+    dtype: npt.DTypeLike | None,
+    vocab_size: int | None,
+    tokenizer: object | None,
+    *,
+    special_tokens: bool,
+    metadata: Mapping[str, Any] | None,
+    fields: Fields | None = None,
+    shuffle: int | None = None,
+    skip_bad: bool = False,
+) -> WriteOptions:
+    """Return the arguments of a public function as options; see `Roxxel.write`."""
+    return WriteOptions(
+        separator=separator,
+        block_size=block_size,
+        max_shard_bytes=max_shard_bytes,
+        dtype=None if dtype is None else stored_name(dtype),
+        vocab_size=vocab_size,
+        tokenizer=tokenizer,
+        special_tokens=special_tokens,
+        metadata=dict(metadata or {}),
+        fields=fields or Fields(),
+        shuffle=shuffle,
+        skip_bad=skip_bad,
+    )
+
+
 def difference(
     recorded: Mapping[str, Any], arguments: Mapping[str, Any], inputs: Inputs | None
 ) -> str:
@@ -154,7 +187,7 @@ class WriteSummary:
     def __str__(self) -> str:
         verb = "kept" if self.kept else "wrote"
         return (
-            f"{verb} {self.num_tokens} tokens ({self.dtype}) in {self.num_documents} "
-            f"documents and {self.num_shards} shard{'s' * (self.num_shards != 1)}, "
-            f"{self.num_bytes} bytes"
+            f"{verb} {self.num_tokens:,} tokens ({self.dtype}) in "
+            f"{self.num_documents:,} documents and {self.num_shards:,} "
+            f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes"
         )

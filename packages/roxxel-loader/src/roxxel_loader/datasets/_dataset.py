@@ -44,7 +44,7 @@ def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
         try:
             items = list(many(list(indices)))
         except Exception as error:
-            if not names_an_item(error):
+            if not _names_an_item(error):
                 _raise_for_item(dataset, indices, error)
             raise
         if len(items) != len(indices):
@@ -54,14 +54,16 @@ def fetch(dataset: Dataset[Any], indices: Sequence[int]) -> list[Any]:
                 "item per index"
             )
         return items
-    items = []
-    for index in indices:
-        try:
-            items.append(dataset[index])
-        except Exception as error:
-            add_item_note(error, index)
-            raise
-    return items
+    return [call_for_item(dataset.__getitem__, index, index) for index in indices]
+
+
+def call_for_item(function: Callable[[Any], Any], argument: Any, index: int) -> Any:
+    """Return `function(argument)`; add a note with the item to an error."""
+    try:
+        return function(argument)
+    except Exception as error:
+        _add_item_note(error, index)
+        raise
 
 
 def load_parts(
@@ -106,16 +108,16 @@ def check_index(index: int, size: int) -> int:
     return position % size
 
 
-def add_item_note(error: BaseException, index: int) -> None:
-    """Add a note that names the item, unless a note of the error names an item."""
-    if not names_an_item(error):
-        error.add_note(f"{ITEM_NOTE}item {index}")
-
-
-def names_an_item(error: BaseException) -> bool:
+def _names_an_item(error: BaseException) -> bool:
     """Return whether a note of the error names items."""
     notes: list[str] = getattr(error, "__notes__", [])
     return any(note.startswith(ITEM_NOTE) for note in notes)
+
+
+def _add_item_note(error: BaseException, index: int) -> None:
+    """Add a note that names the item, unless a note of the error names an item."""
+    if not _names_an_item(error):
+        error.add_note(f"{ITEM_NOTE}item {index}")
 
 
 def _raise_for_item(
@@ -126,6 +128,6 @@ def _raise_for_item(
         try:
             dataset[index]
         except Exception as single:
-            add_item_note(single, index)
+            _add_item_note(single, index)
             raise single from None
     error.add_note(f"{ITEM_NOTE}items {list(indices)} at once")

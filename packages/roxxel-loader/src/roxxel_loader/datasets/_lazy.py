@@ -1,6 +1,6 @@
-"""Items of a sequence, and lazy datasets over them.
+"""Lazy datasets over other datasets.
 
-`dataset.map(f).shuffle(seed).take(n)` loads no item. All classes are in one module,
+`dataset.map(f).shuffle(seed).take(n)` loads no item. These classes are in one module,
 because `LazyDataset` has methods that construct its subclasses.
 """
 
@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import operator
 from abc import ABC, abstractmethod
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, chain, islice
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
 from roxxel_curriculum import make_key, permute
 
-from roxxel_loader._arguments import (
-    check_at_least,
-    check_callable,
-    check_integers,
-    seed_number,
-)
+from roxxel_loader._arguments import check_at_least, check_callable, seed_number
 from roxxel_loader._guard import Guard
 
-from ._dataset import add_item_note, check_index, fetch, load_parts
+from ._dataset import call_for_item, check_index, fetch, load_parts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +118,6 @@ class LazyDataset(ABC, Generic[T]):
     def zip(self, other: Dataset[U], /) -> ZipDataset[tuple[T, U]]: ...
     @overload
     def zip(self, *others: Dataset[Any]) -> ZipDataset[tuple[Any, ...]]: ...
-
     def zip(self, *others: Dataset[Any]) -> ZipDataset[Any]:
         """Return tuples of the items at the same index; see `ZipDataset`."""
         return ZipDataset(self, *others)
@@ -149,52 +143,6 @@ class BulkDataset(LazyDataset[T]):
         return self._load([check_index(index, size) for index in indices])
 
 
-class SimpleDataset(BulkDataset[T]):
-    """The items of a sequence, in its order.
-
-    Args:
-        data: Any object with a length and items by index, which is not copied. The
-            items of an array are its rows.
-
-    Example:
-        >>> SimpleDataset(["a", "b", "c"])[1]
-        'b'
-    """
-
-    def __init__(self, data: Dataset[T]) -> None:
-        self._data = data
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def _load(self, indices: list[int]) -> list[T]:
-        return fetch(self._data, indices)
-
-
-class RangeDataset(LazyDataset[int]):
-    """The integers of a range, computed when they are loaded.
-
-    Args:
-        start: First integer; if `stop` is None, the range is `[0, start)`.
-        stop: One past the last integer.
-        step: Difference between consecutive integers.
-
-    Example:
-        >>> list(RangeDataset(2, 9, 3))
-        [2, 5, 8]
-    """
-
-    def __init__(self, start: int, stop: int | None = None, step: int = 1) -> None:
-        first, last = (0, start) if stop is None else (start, stop)
-        self._range = range(first, last, step)
-
-    def __len__(self) -> int:
-        return len(self._range)
-
-    def __getitem__(self, index: int, /) -> int:
-        return self._range[check_index(index, len(self._range))]
-
-
 class MappedDataset(BulkDataset[U], Generic[T, U]):
     """The results of a function of each item, called whenever the item is loaded.
 
@@ -211,21 +159,14 @@ class MappedDataset(BulkDataset[U], Generic[T, U]):
 
     def __init__(self, dataset: Dataset[T], function: Callable[[T], U]) -> None:
         check_callable(function=function)
-        self._dataset = dataset
-        self._function = function
+        self._dataset, self._function = dataset, function
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def _load(self, indices: list[int]) -> list[U]:
-        mapped: list[U] = []
-        for index, item in zip(indices, fetch(self._dataset, indices), strict=True):
-            try:
-                mapped.append(self._function(item))
-            except Exception as error:
-                add_item_note(error, index)
-                raise
-        return mapped
+        items = fetch(self._dataset, indices)
+        return list(map(partial(call_for_item, self._function), items, indices))
 
 
 class MappedBatchDataset(BulkDataset[U], Generic[T, U]):
@@ -250,8 +191,7 @@ class MappedBatchDataset(BulkDataset[U], Generic[T, U]):
     ) -> None:
         check_callable(function=function)
         check_at_least(1, batch_size=batch_size)
-        self._dataset = dataset
-        self._function = function
+        self._dataset, self._function = dataset, function
         self._batch_size = operator.index(batch_size)
 
     def __len__(self) -> int:
@@ -262,26 +202,21 @@ class MappedBatchDataset(BulkDataset[U], Generic[T, U]):
         size, end = self._batch_size, len(self._dataset)
         batches = [range(i * size, min((i + 1) * size, end)) for i in indices]
         items = iter(fetch(self._dataset, list(chain.from_iterable(batches))))
-        made: list[U] = []
-        for index, batch in zip(indices, batches, strict=True):
-            try:
-                made.append(self._function(list(islice(items, len(batch)))))
-            except Exception as error:
-                add_item_note(error, index)
-                raise
-        return made
+        lists = (list(islice(items, len(batch))) for batch in batches)
+        return list(map(partial(call_for_item, self._function), lists, indices))
 
 
 class ShuffledDataset(BulkDataset[T]):
-    """The items of a dataset in an order that the seed and their number determine.
+    """The items of a dataset in a shuffled order.
 
-    The order is a keyed bijection, so every item appears exactly once, and the memory
-    use does not depend on the number of items.
+    The seed and the number of items determine the order. It is a keyed bijection, so
+    every item appears exactly once, and the memory use does not depend on the number of
+    items.
 
     Args:
         dataset: Dataset of the items.
-        seed: Any integer, or a key of `jax.random`, which stands for the integer of its
-            bits. The same seed gives the same order on every machine.
+        seed: Any integer, or a key of `jax.random`, which is converted to the integer
+            of its bits. The same seed gives the same order on every machine.
 
     Example:
         >>> sorted(ShuffledDataset(["a", "b", "c"], seed=1))
@@ -306,8 +241,8 @@ class SampledDataset(BulkDataset[T]):
     Args:
         dataset: Dataset of the items.
         num_items: Number of items to draw.
-        seed: Any integer, or a key of `jax.random`, which stands for the integer of its
-            bits. With the same seed, a larger `num_items` appends items.
+        seed: Any integer, or a key of `jax.random`, which is converted to the integer
+            of its bits. With the same seed, a larger `num_items` appends items.
 
     Raises:
         ValueError: `num_items` is negative or larger than the dataset.
@@ -318,14 +253,13 @@ class SampledDataset(BulkDataset[T]):
     """
 
     def __init__(self, dataset: Dataset[T], num_items: int, seed: Seed = 0) -> None:
-        check_integers(num_items=num_items)
-        if not 0 <= num_items <= len(dataset):
+        check_at_least(0, num_items=num_items)
+        if num_items > len(dataset):
             raise ValueError(
                 f"{num_items} items cannot be drawn from {len(dataset)}; give "
                 f"num_items in [0, {len(dataset)}]"
             )
-        self._dataset = dataset
-        self._num_items = operator.index(num_items)
+        self._dataset, self._num_items = dataset, operator.index(num_items)
         self._key = make_key("sample", seed_number(seed))
 
     def __len__(self) -> int:
@@ -388,8 +322,7 @@ class FilteredDataset(BulkDataset[T]):
 
     def __init__(self, dataset: Dataset[T], predicate: Callable[[T], bool]) -> None:
         check_callable(predicate=predicate)
-        self._dataset = dataset
-        self._predicate = predicate
+        self._dataset, self._predicate = dataset, predicate
         self._kept: npt.NDArray[np.int64] | None = None
         self._guard = Guard()
 
@@ -402,18 +335,13 @@ class FilteredDataset(BulkDataset[T]):
     def _positions(self) -> npt.NDArray[np.int64]:
         with self._guard.lock:
             if self._kept is None:
-                self._kept = np.fromiter(self._scan(), np.int64)
+                indices = range(len(self._dataset))
+                kept = (i for i in indices if call_for_item(self._passes, i, i))
+                self._kept = np.fromiter(kept, np.int64)
             return self._kept
 
-    def _scan(self) -> Iterator[int]:
-        for index in range(len(self._dataset)):
-            try:
-                keep = self._predicate(self._dataset[index])
-            except Exception as error:
-                add_item_note(error, index)
-                raise
-            if keep:
-                yield index
+    def _passes(self, index: int) -> bool:
+        return self._predicate(self._dataset[index])
 
 
 class ConcatDataset(BulkDataset[T]):
@@ -442,11 +370,8 @@ class ConcatDataset(BulkDataset[T]):
         return self._stops[-1]
 
     def _load(self, indices: list[int]) -> list[T]:
-        return load_parts(
-            self._stops,
-            indices,
-            lambda part, positions: fetch(self._datasets[part], positions),
-        )
+        parts = self._datasets
+        return load_parts(self._stops, indices, lambda k, at: fetch(parts[k], at))
 
 
 class ZipDataset(BulkDataset[T]):
@@ -471,7 +396,6 @@ class ZipDataset(BulkDataset[T]):
     def __init__(
         self: ZipDataset[tuple[Any, ...]], *datasets: Dataset[Any]
     ) -> None: ...
-
     def __init__(self, *datasets: Dataset[Any]) -> None:
         lengths = [len(dataset) for dataset in datasets]
         if len(set(lengths)) != 1:
@@ -513,8 +437,7 @@ class CachedDataset(LazyDataset[T]):
         if max_items is not None:
             check_at_least(1, max_items=max_items)
             max_items = operator.index(max_items)
-        self._dataset = dataset
-        self._max_items = max_items
+        self._dataset, self._max_items = dataset, max_items
         self._cached = lru_cache(max_items)(dataset.__getitem__)
 
     def __reduce__(self) -> tuple[Any, ...]:

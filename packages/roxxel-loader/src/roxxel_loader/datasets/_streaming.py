@@ -11,7 +11,7 @@ from roxxel_curriculum import make_key, permute
 
 from roxxel_loader._arguments import check_at_least, check_callable, seed_number
 
-from ._dataset import add_item_note
+from ._dataset import call_for_item
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -75,11 +75,7 @@ class StreamingDataset(Generic[T]):
         """Return the mapped item; add a note with the item to an error."""
         if self._function is None:
             return item
-        try:
-            return self._function(item)
-        except Exception as error:
-            add_item_note(error, position)
-            raise
+        return call_for_item(self._function, item, position)
 
     def map(self, function: Callable[[T], U]) -> StreamingDataset[U]:
         """Return the results of `function` for each item.
@@ -110,8 +106,8 @@ class StreamingDataset(Generic[T]):
         """Return the items, shuffled within blocks of `buffer_size` items.
 
         Each epoch has another order. `seed` is an integer or a key of `jax.random`,
-        which stands for the integer of its bits. Resuming re-reads at most one block; a
-        sliding buffer would have to be refilled from the start of the epoch.
+        which is converted to the integer of its bits. Resuming re-reads at most one
+        block; a sliding buffer would have to be refilled from the start of the epoch.
 
         Raises:
             ValueError: `buffer_size` is less than 1.

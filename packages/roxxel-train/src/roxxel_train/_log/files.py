@@ -143,7 +143,7 @@ class LogFiles:
 
 
 def is_url(text: str) -> bool:
-    """Return whether a path is a URL, or a URL that `Path` made from one (`gs:/x`)."""
+    """Return whether a path is a URL, or the result of `Path(URL)`, such as `gs:/x`."""
     return _URL.match(text) is not None
 
 

@@ -33,7 +33,7 @@ W&B makes a subfolder `wandb` by itself. A sink is imported only if it is named.
 
 
 def check_log_to(log_to: LogTo) -> None:
-    """Raise ValueError or TypeError if a name is unknown, or options are no mapping."""
+    """Raise an error if a name is unknown, or if options are not a mapping."""
     if isinstance(log_to, str):
         raise TypeError(f"log_to is a str; give a list of names, such as [{log_to!r}]")
     for name in log_to:
@@ -51,7 +51,7 @@ def make_sinks(log_to: LogTo, folder: Path) -> list[Callable[[dict[str, Any]], o
 
     Raises:
         ModuleNotFoundError: A library is missing; the message names the extra.
-        TypeError: A sink does not have such an option.
+        TypeError: A sink does not have one of the given options.
         ValueError: The folder of a sink belongs to another run.
     """
     options = log_to if isinstance(log_to, dict) else {name: {} for name in log_to}

@@ -16,7 +16,7 @@ _REDRAW_S = 0.1
 """Shortest time between two moves of the progress bar."""
 
 _LINE_S = 60.0
-"""Without a bar, longest time from one line with a loss to the next step's line."""
+"""Without a bar: longest time without a line that shows a step."""
 
 _WATCHED = {
     "loss": ("loss", ".4f"),
@@ -31,6 +31,9 @@ _LOSS_OF = "loss/"
 
 _MOST_SOURCES = 4
 """Largest number of sources whose losses a line shows."""
+
+_BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+"""The bar of tqdm without its rate of steps: the texts have the rate of tokens."""
 
 _NOT_SHOWN = ("kind", "step", "time")
 
@@ -56,8 +59,8 @@ class Terminal:
         """Move the bar to `step`, and show short texts beside the bar.
 
         Without a bar, show a line with the previous step and its loss if no line has
-        shown a step for a minute. The metrics row of a step follows its progress, so
-        only the next step shows that the step has no row.
+        shown a step for a minute. The line comes one step late: a metrics row, which
+        makes the line superfluous, arrives after the progress of its step.
         """
         now = time.monotonic()
         if self._bar_class is None and now >= self._line_at_s:
@@ -94,7 +97,8 @@ class Terminal:
     def _draw_line(self, now: float) -> None:
         if self._progress is not None:
             step, _, shown = self._progress
-            # The other texts are those of the last metrics row, more than a minute ago.
+            # Shows only the loss: other texts are from the last metrics row, so they
+            # are more than a minute old.
             row = {"step": step, **{k: v for k, v in shown.items() if k == "loss"}}
             self._line_at_s = now + _LINE_S
             self._worker.put(self._write_row, row)
@@ -109,18 +113,17 @@ class Terminal:
             self._bar = self._bar_class(
                 total=total_steps,
                 initial=step,
-                unit="step",
                 file=self._stream,
                 dynamic_ncols=True,
+                bar_format=_BAR,
                 # `progress` limits the rate of moves, so tqdm must draw every move.
                 mininterval=0,
                 miniters=1,
-                postfix=dict(shown),
             )
         if self._has_status:
             self._bar.set_description_str("", refresh=False)
             self._has_status = False
-        self._bar.set_postfix(shown, refresh=False)
+        self._bar.set_postfix(_fitting(self._bar, shown), refresh=False)
         self._bar.update(step - self._bar.n)
 
     def _write_status(self, text: str) -> None:
@@ -163,6 +166,20 @@ def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
         for field, (name, form) in watched.items()
         if isinstance(row.get(field), int | float)
     }
+
+
+def _fitting(bar: Any, shown: Mapping[str, str]) -> dict[str, str]:
+    """Return as many of the first texts as fit on a line with a 10-character bar."""
+    state = bar.format_dict
+    width, kept = state["ncols"], dict(shown)
+    while kept and isinstance(width, int):
+        texts = ", ".join(f"{name}={text}" for name, text in kept.items())
+        # Without a width, tqdm draws a bar of 10 characters.
+        line = bar.format_meter(**state | {"postfix": texts, "ncols": None})
+        if len(line) <= width:
+            break
+        kept.popitem()
+    return kept
 
 
 def _describe_row(row: Mapping[str, Any], total_steps: int | None) -> str:

@@ -25,8 +25,8 @@ class Ledger:
     Attributes:
         digest: Digest of the steps `[digest_from, step)`; None if batches have no
             tokens.
-        digest_from: First step of the digest. Not 0 if the run began with a version
-            that computed no digest.
+        digest_from: First step of the digest: 0, or a later step if the run began with
+            a version that computed no digest.
         losses: Sum of loss times weight, and sum of weight, by source; the primary is
             `"self"`, as in the state of the data.
     """
@@ -53,12 +53,15 @@ class Ledger:
     def fields(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the fields of a metrics row, and start the next interval of losses.
 
-        `names` has the shown name of each source that the run still has.
+        `names` has the shown name of each source. Losses are in its order, whichever
+        source the interval read first.
         """
         losses, self.losses = self.losses, {}
+        sources = [source for source in names if source in losses]
+        sources += [source for source in losses if source not in names]
         row: dict[str, Any] = {
-            f"loss/{names.get(source, source)}": loss / weight
-            for source, (loss, weight) in losses.items()
+            f"loss/{names.get(source, source)}": losses[source][0] / losses[source][1]
+            for source in sources
         }
         if self.digest is not None:
             row["digest"] = digest_text(self.digest)
@@ -77,7 +80,11 @@ class Ledger:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any] | None, step: int) -> Ledger:
-        """Return the totals of a checkpoint of `step`; older ones have none."""
+        """Return the totals of a checkpoint of `step`.
+
+        `content` is None in a checkpoint of an earlier release: the totals then begin
+        at `step`.
+        """
         if content is None:
             return cls(digest_from=step)
         digest = content["digest"]

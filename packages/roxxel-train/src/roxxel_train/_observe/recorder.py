@@ -90,7 +90,7 @@ class LossMeans:
 
     @classmethod
     def from_json(cls, extra: Mapping[str, Any]) -> LossMeans:
-        """Return the means that a checkpoint holds; older ones hold `interval` only."""
+        """Return the means of a checkpoint; earlier releases saved only `interval`."""
         return cls(
             LossMean(**extra["interval"]), LossMean(**extra.get("since_checkpoint", {}))
         )
@@ -101,9 +101,9 @@ class Recorder:
 
     `start` is the number of updates done before this call of `Trainer.run`. The
     recorder adds every loss that it reads to `losses`, and every tally to `ledger`.
-    `read_stats` returns the times
-    of the stream of batches. `after_read` is called with the number of an update when
-    its scalars were read and its metrics row was written.
+    `read_stats` returns the times of the stream of batches. When the scalars of an
+    update are read and its metrics row is written, `after_read` is called with the
+    number of the update.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
-"""Batches that all processes have read before one of them uses them.
+"""Batches in which all processes mask the same damaged blocks.
 
-If a block of a corpus is damaged, a run with `on_damage="mask"` masks its tokens. The
-batch must stay the same function of the step in all processes, also in those that never
-read the block. So the processes agree on windows of steps, ahead of training: each one
-reads its own rows of the window, all exchange the damaged blocks that they found, and
-each reads the window again without these blocks. When nobody finds damage, the batches
-of the window may be used. An agreement in the loop would be too late: the updates of
-other processes may already wait in a collective.
+If a block of a corpus is damaged, a run with `on_damage="mask"` masks the tokens of the
+block. All processes must do so from the same step on, also those that never read the
+block. So the processes read windows of steps ahead of training: every process reads its
+own rows of a window, then all processes exchange the damaged blocks that they found.
+If there are any, all processes read the window again without these blocks. If there are
+none, the batches of the window may be used. An agreement in the loop would be too late:
+the updates of other processes may already wait in a collective.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
     from roxxel_train._step.placement import BatchPlacement
 
 _MOST_STEPS = 16
-"""Steps of a window. The first windows have 1, 1, 2, 4 ... steps, so that the first
-batch does not wait for the reads of many."""
+"""Largest number of steps in a window. The first windows have 1, 1, 2, 4 ... steps, so
+the first batch waits for the reads of one step only."""
 
 _MOST_VALUES = 1 << 20
-"""Array elements of a window of more than one step: two windows are as much as the
-loader hints ahead."""
+"""Largest number of array elements in a window of several steps. A hint of
+the loader covers twice as many elements."""
 
 _STEPS_A_CALL = 2
-"""Steps read ahead for each step delivered: the next window is read, and mostly agreed
-on, before the last window is used up."""
+"""Steps read ahead for each delivered step. With two, the next window is read, and the
+processes have usually agreed on it, before the current window is used up."""
 
 _SHORTEST_WAIT_S, _LONGEST_WAIT_S = 0.001, 0.1
 
@@ -49,8 +49,8 @@ class AgreedRows:
     """The batches of a sampler as `Fed`, for the one thread of a `device_stream`.
 
     Attributes:
-        sampler: The sampler that masks every block on which the processes agreed. The
-            batches of steps before a block's own step are the same without it.
+        sampler: The sampler that masks every block on which the processes agreed. A
+            block is masked only from its own step on.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class AgreedRows:
         # The batches of all steps before `_agreed` may be used.
         self._agreed = start
         self._delivered = start - 1
-        # The batches that were read: this process's part of steps of the last window on
-        # which the processes agreed, and of the window after it.
+        # This process's part of the batches that were read: of the last window on which
+        # the processes agreed, and of the next window.
         self._batches: dict[int, Fed] = {}
         self._begin_window()
 
@@ -107,7 +107,7 @@ class AgreedRows:
         self.sampler.will_need(step, n, rows)
 
     def close(self) -> None:
-        """End a wait for other processes, which may never read this window."""
+        """End the wait for other processes, which may never read this window."""
         self._closed.set()
 
     def _wait_for(self, step: int) -> None:
@@ -122,9 +122,9 @@ class AgreedRows:
                 wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
 
     def _advance(self) -> bool:
-        """Read a step of the window, or else exchange what was found in it.
+        """Read the next step of the window; after the last step, poll the agreement.
 
-        Returns False if there is nothing to read and no answer yet.
+        Returns False if no step is left to read and the processes have not agreed yet.
         """
         if not self._window:
             return False
@@ -138,7 +138,7 @@ class AgreedRows:
         if answer is None:
             return False
         if answer:
-            # Other processes have found blocks that this one reads, or will read.
+            # Mask the blocks that any process has found, then read the window again.
             blocks = map(DamagedBlock.from_json, answer)
             self.sampler = self.sampler.with_damaged(blocks)
         else:
@@ -147,7 +147,7 @@ class AgreedRows:
         return True
 
     def _begin_window(self) -> None:
-        """Begin to read the steps after those on which the processes have agreed."""
+        """Begin the window of steps that follows the agreed steps."""
         first = self._agreed
         size = 0
         if first < self.sampler.total_steps:
@@ -195,7 +195,7 @@ class AgreedRows:
 
 
 def _all_blocks(found: list[Any]) -> Sequence[Any]:
-    """Return the blocks that some process has found, each once."""
+    """Return every block that at least one process has found, without duplicates."""
     distinct: list[Any] = []
     for block in (each for blocks in found for each in blocks):
         if block not in distinct:

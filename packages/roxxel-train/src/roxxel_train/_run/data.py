@@ -1,8 +1,8 @@
 """The record of the data of a run: `data.json`, which every start writes.
 
-`data.json` holds the state of the sampler at the last step, so all batches of the run
-as this start plans them, and where the corpora were opened. A program that has only the
-folder of the run can so compute every past and future batch.
+`data.json` holds the paths of the corpora, and the state of the sampler at the last
+planned step, which determines all batches of the run. From this file alone a program
+can compute every past and planned batch.
 """
 
 from __future__ import annotations

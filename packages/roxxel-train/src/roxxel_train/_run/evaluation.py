@@ -251,7 +251,7 @@ class HeldOut:
 
 
 def _name(value: str, of_set: str) -> str:
-    """Return the name in the log of a value of a held-out set."""
+    """Return the name under which a value of a held-out set is logged."""
     return f"eval_{value}/{of_set}" if of_set else f"eval_{value}"
 
 

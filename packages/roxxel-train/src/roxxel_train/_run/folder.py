@@ -110,14 +110,14 @@ class RunFolder:
             try:
                 yield
             except BaseException:
-                # The error of the run is the one to raise.
+                # An error of the upload must not replace the error of the run.
                 with suppress(OSError):
                     self._mirror.end()
                 raise
             self._mirror.end()
 
     def write_data(self, record: Mapping[str, Any]) -> None:
-        """Write `data.json`; every start does, once nothing can refuse it any more."""
+        """Write `data.json`, at every start, after all checks of the start."""
         self._write(DATA, record)
 
     def upload_soon(self, report: Callable[[str], object]) -> None:
@@ -126,9 +126,10 @@ class RunFolder:
             self._mirror.upload_soon(report)
 
     def fetch_folder(self, name: str) -> None:
-        """In a bucket, copy a subfolder here, on a process that does not hold the lock.
+        """Copy a subfolder of a run in a bucket to this machine.
 
-        The first process fetches all files in `run_lock`.
+        Processes other than process 0 call this method. Process 0 fetches all files in
+        `run_lock`.
         """
         if self._mirror is not None:
             self._mirror.fetch_folder(name)
@@ -155,7 +156,9 @@ class RunFolder:
         return record
 
 
-def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
+def data_state(
+    path: str | os.PathLike[str], *, needs_checkpoint: bool = False
+) -> dict[str, Any]:
     """Return the recorded data state of a run, from which its batches are recomputed.
 
     The state holds the seed, the versions of the corpora, the curriculum's `longest`,
@@ -166,14 +169,18 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
 
     Args:
         path: Folder of the run, its `save_path`, or the folder of its checkpoints. For
-            a run in a bucket, the URL of the run. `@STEP` after it names a checkpoint.
+            a run in a bucket, the URL of the run. A suffix `@STEP` selects a step.
+        needs_checkpoint: Whether a run without a checkpoint is an error, as for a
+            branch, which starts from a checkpoint.
 
     Returns:
-        The result of `Sampler.state` at this checkpoint, else at the newest whole one,
-        else at the begin of the run. Later steps follow the current curriculum.
+        The result of `Sampler.state` at the selected checkpoint; without `@STEP`, at
+        the newest whole checkpoint, or at the start of a run that has none. Later steps
+        follow the current curriculum.
 
     Raises:
-        FileNotFoundError: The folder does not hold a run, or not this checkpoint.
+        FileNotFoundError: The folder does not hold a run, lacks the selected step, or
+            has no checkpoint although `needs_checkpoint` is True.
         RunMismatchError: `run.json` is damaged or of another version, or a checkpoint
             was not written by a trainer.
         roxxel_ckpt.CheckpointError: All checkpoints are damaged.
@@ -191,19 +198,24 @@ def data_state(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"{path}: holds no run (neither {RECORD} nor a checkpoint); "
             "give the save_path of a run"
         )
+    if needs_checkpoint:
+        raise FileNotFoundError(
+            f"{path}: holds no checkpoint; "
+            "give the folder of a run that has saved a checkpoint"
+        )
     return record["data"]
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What a run reads, from its folder.
+    """The data of a run, as recorded in its folder.
 
     Attributes:
-        sources: Where the last start of the run opened each source: an absolute path, a
-            list of paths, or a URL; None for a reader that is not a `Roxxel`. Empty if
-            an earlier release trained the run, which did not record it.
-        state: `Sampler.state` at the last step that the last start planned; at the
-            newest checkpoint if an earlier release trained the run.
+        sources: Location of each source at the last start of the run: an absolute path,
+            a list of paths, or a URL; None for a reader that is not a `Roxxel`. Empty
+            for a run of an earlier release, which did not record locations.
+        state: `Sampler.state` at the last step of the plan of the last start. For a run
+            of an earlier release, at the newest checkpoint.
         trained: `data_state` of the run, which determines the trained batches.
         primary: Name of the primary source at the last start. `sources` and the states
             call the primary `"self"`.
@@ -221,10 +233,10 @@ class RunData:
 
 
 def run_data(path: str | os.PathLike[str]) -> RunData:
-    """Return what a run reads, from the files in its folder.
+    """Return the sources and the data state of a run, from the files in its folder.
 
-    With `roxxel_curriculum.recorded_sampler`, this gives every past and planned batch
-    of a run, without the program or the config that trains it.
+    From the result, `roxxel_curriculum.recorded_sampler` computes every past and
+    planned batch of the run, without the program or the config that trains the run.
 
     Args:
         path: As for `data_state`, but not the folder of checkpoints.

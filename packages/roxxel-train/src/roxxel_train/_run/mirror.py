@@ -7,10 +7,10 @@ the start, with every checkpoint and at the end. (Checkpoints are uploaded by
     files/<generation>-<token>          a piece of a file, of at most 16 MiB
     log-<generation>-<number>.json      names the pieces of every file
 
-Objects are created and never changed. The list with the highest generation and number
-counts. A program takes the next generation when it starts, so what an earlier program
-still uploads does not count. An upload sends only pieces that have changed: of a log
-that grows, the last piece.
+Objects are created and never changed. Readers use the list with the highest generation,
+and of these the highest number. A program uses the next generation when it starts, so
+readers ignore what an earlier program still uploads. An upload sends only the pieces
+that have changed; of a growing log, this is the last piece.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ RECORD = "run.json"
 LOCK = "run.lock"
 _PIECE_BYTES = 1 << 24
 _MANIFEST = re.compile(r"log-([0-9]+)-([0-9]+)\.json")
-# Which list the local folder is a copy of.
 _SYNCED = ".synced"
+"""File in the local folder with the name of the list of which the folder is a copy."""
+
 _ATTEMPTS = 5
 
 _Result = TypeVar("_Result")
@@ -101,30 +102,30 @@ class Mirror:
     def fetch(self) -> None:
         """Make the local folder a copy of the bucket.
 
-        A folder that was a copy already stays as it is: it may hold lines that an
-        earlier program has not uploaded.
+        A folder that is already a copy of the newest list stays unchanged: its logs may
+        have lines that an earlier program did not upload.
         """
         self._of_newest(self._fetch)
 
     def fetch_folder(self, name: str) -> None:
-        """Copy the files below a folder of the run that are not here."""
+        """Copy the files of a subfolder that are missing in the local folder."""
         self._of_newest(lambda newest: self._fetch_files(newest, f"{name}/"))
 
     def take_over(self) -> None:
-        """Take the next generation, and upload all files under it."""
+        """Begin the next generation, and upload all files under its number."""
         generation = max(self._manifests(), default=(0, 0))[0]
         while True:
             generation += 1
             self._mine = _Manifest(generation, -1, {})
             try:
                 self._upload()
-            except FileExistsError:  # another program has just taken it
+            except FileExistsError:  # another program has just begun this generation
                 continue
             break
         self._sweep()
 
     def upload_soon(self, report: Callable[[str], object]) -> None:
-        """Upload what has changed, on a thread; `report` gets the text of an error."""
+        """Upload changed files on a thread; `report` gets the text of an error."""
         if self._worker is None:
             self._worker = Worker("roxxel-upload")
 
@@ -137,7 +138,7 @@ class Mirror:
         self._worker.put(upload)
 
     def end(self) -> None:
-        """Wait for the uploads, and upload what has changed."""
+        """Wait for earlier uploads, then upload changed files."""
         if self._worker is not None:
             self._worker.finish()
             self._worker.join()
@@ -166,7 +167,7 @@ class Mirror:
             raise
         (self.folder / _SYNCED).write_text(self._mine.name)
         if before.number >= 0:
-            # What stays is removed by the next program.
+            # If this fails, the next program removes these objects.
             with suppress(CheckpointBucketError):
                 unused = _objects(before.files) - _objects(files)
                 self._bucket.delete([before.name, *sorted(unused)])
@@ -187,7 +188,7 @@ class Mirror:
                 before = before[1:]
 
     def _names(self) -> list[str]:
-        """Return the files to upload, by path in the folder."""
+        """Return the paths in the folder of the files to upload."""
         paths = (path.relative_to(self.folder) for path in self.folder.rglob("*"))
         return sorted(
             path.as_posix()
@@ -260,7 +261,7 @@ class Mirror:
         synced.write_text(manifest.name)
 
     def _fetch_files(self, manifest: _Manifest, prefix: str) -> None:
-        """Copy the files whose paths begin with `prefix` and that are not here."""
+        """Copy the missing files whose paths begin with `prefix`."""
 
         def fetch(name: str) -> None:
             path = self.folder / name
@@ -293,7 +294,8 @@ def fetch_run(url: str, timeout_s: float = 60.0) -> Path:
 
     Args:
         url: URL of the run, its `save_path`.
-        timeout_s: About three times as long as failing requests are repeated.
+        timeout_s: Time limit in seconds; a failing request is repeated for about a
+            third of this time.
 
     Returns:
         The local folder of the run. It holds no `run.json` if the bucket has no run.
@@ -313,7 +315,7 @@ def fetch_run(url: str, timeout_s: float = 60.0) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Generator[bool]:
-    """Hold `run.lock` of a folder; yield whether no other process holds the lock."""
+    """Lock `run.lock` of a folder; yield False if another process holds the lock."""
     with (folder / LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """The checkpoint of another run from which a new run starts.
 
-With `init_from`, the new run takes the weights and starts at step 0. With
-`branch_from`, the new run takes the whole state and goes on at the step of the
+With `init_from`, the new run starts with the weights of the checkpoint, at step 0. With
+`branch_from`, the new run continues from the whole state, at the step of the
 checkpoint. The other run may be training: this module changes nothing in its folder.
 """
 
@@ -33,7 +33,7 @@ class Origin:
     Attributes:
         option: `"init_from"` or `"branch_from"`.
         step: Step of the checkpoint.
-        data: Data state with which a branch goes on; None with `init_from`.
+        data: Data state from which a branch continues; None with `init_from`.
         record: What `run.json` records: path, step, digest, and the id of the run.
         extra: The `extra` of the checkpoint, after `load`.
         warnings: Warnings of `load`, for the log of the new run.
@@ -93,7 +93,7 @@ class Origin:
 
     @property
     def is_branch(self) -> bool:
-        """Whether the new run goes on at the step of the checkpoint."""
+        """Whether the new run continues at the step of the checkpoint."""
         return self.option == "branch_from"
 
     def load(self) -> None:
@@ -175,10 +175,10 @@ def check_is_elsewhere(branch_from: str | os.PathLike[str], checkpoints: str) ->
 def check_is_branch(
     branch_from: str | os.PathLike[str], record: Mapping[str, Any], folder: str
 ) -> None:
-    """Raise RunMismatchError if a run that has begun is no branch of a checkpoint.
+    """Raise RunMismatchError if a started run is not a branch of a checkpoint.
 
-    `record` is the content of `run.json` in `folder`. A checkpoint whose run has moved
-    or is gone fits if its step does.
+    `record` is the content of `run.json` in `folder`. If the run of the checkpoint was
+    moved or deleted, only the step is compared.
     """
     found, begun = parse_reference(os.fspath(branch_from)), record.get("branch_from")
     what = "began at step 0"
@@ -193,7 +193,7 @@ def check_is_branch(
 
 
 def _may_be_run(found: Reference, begun: Mapping[str, Any]) -> bool:
-    """Return whether a reference may name the run of which a branch began."""
+    """Return whether a reference may name the parent of a branch."""
     path = found.checkpoints.absolute() if isinstance(found.path, Path) else found.path
     if str(path).removesuffix(_INNER) == begun["path"]:
         return True

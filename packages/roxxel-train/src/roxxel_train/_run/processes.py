@@ -20,22 +20,18 @@ uses the same interface without the service.
 from __future__ import annotations
 
 import faulthandler
-import hashlib
-import json
 import signal
 import threading
 import time
-from collections import defaultdict
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from roxxel_ckpt.coordination import Channel
 
+from roxxel_train._run.barriers import check_same
 from roxxel_train._run.texts import brief, named, print_error, stacks
 from roxxel_train._run.watcher import Progress, watcher
-from roxxel_train.distributed import barrier
-from roxxel_train.errors import SettingsDifferError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -56,8 +52,6 @@ _LONGEST_TIMER_S = 1e6  # `faulthandler` refuses infinite times
 _runs = count()
 """Counts the runs of this program. The count is part of each run's keys and is equal in
 all processes."""
-
-_settings = Channel("train/settings")
 
 
 class Request(NamedTuple):
@@ -205,7 +199,7 @@ class Processes:
         return request
 
     def channel(self, name: str) -> Channel:
-        """Return a channel of this run, whose agreements need one thread."""
+        """Return a channel of this run; use each channel in one thread only."""
         return Channel(f"{self._name}/{name}")
 
     def request_save(self) -> None:
@@ -366,51 +360,6 @@ class Processes:
             )
 
 
-def check_same(what: str, settings: Mapping[str, object], timeout_s: float) -> None:
-    """Wait until all processes call this function, and compare their settings.
-
-    Processes with different settings would wait for each other forever, or crash in a
-    collective. `what` says when the processes compare, such as `"start of the run"`;
-    the message of a TimeoutError contains it. `settings` has JSON values by name.
-
-    Raises:
-        SettingsDifferError: A setting differs; every process raises this error.
-        TimeoutError: A process did not arrive in time.
-    """
-    barrier(what, timeout_s)
-    texts = {
-        name: json.dumps(value, sort_keys=True) for name, value in settings.items()
-    }
-    difference = _settings.agree(what, lambda: texts, _difference, timeout_s)
-    if difference:
-        raise SettingsDifferError(difference)
-
-
 def _latest(votes: list[tuple[int, Any]]) -> tuple[int, Any]:
     """Return the largest step of all votes, and the first request."""
     return max(step for step, _ in votes), next(r for _, r in votes if r is not None)
-
-
-def _difference(of_all: list[dict[str, str]]) -> str:
-    """Describe the first setting that differs; empty if all settings are equal."""
-    for name in of_all[0]:
-        processes: defaultdict[str, list[int]] = defaultdict(list)
-        for index, texts in enumerate(of_all):
-            processes[texts.get(name, "nothing")].append(index)
-        if len(processes) > 1:
-            values = "; ".join(
-                f"{named(indices)}: {_shortened(value)}"
-                for value, indices in processes.items()
-            )
-            return (
-                f"{name} differs between processes ({values}); "
-                "start all of them with the same files and arguments"
-            )
-    return ""
-
-
-def _shortened(value: str) -> str:
-    if len(value) <= 80:
-        return value
-    digest = hashlib.blake2b(value.encode(), digest_size=4).hexdigest()
-    return f"{value[:40]}... with digest {digest}"

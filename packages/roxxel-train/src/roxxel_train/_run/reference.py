@@ -34,8 +34,9 @@ def parse_reference(text: str) -> Reference:
     """Return the folder and the step that a text names.
 
     The text is a path or URL of a run, of its folder `checkpoints`, or of a step in
-    this folder; `@STEP` after a run or a folder of checkpoints names a step. An
-    existing folder on a disk whose own name ends in `@STEP` is that folder.
+    this folder; a suffix `@STEP` after a run or a folder of checkpoints names a step.
+    If a folder with the whole name exists on a disk, such as `runs/a@100`, the text
+    names this folder, and no step.
 
     Raises:
         ValueError: The text names a step twice.
@@ -65,7 +66,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_step(path: Path) -> bool:
-    """Return whether a path is a step: a run may also have a number as its name."""
+    """Return whether a path is a step, and not a run whose name is a number."""
     if not (_is_number(path.name) and path.is_dir()):
         return False
     names = [entry.name for entry in path.iterdir()]

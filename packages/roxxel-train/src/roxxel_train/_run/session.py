@@ -52,7 +52,7 @@ class Session:
         shapes: Shape, dtype and sharding of the batches of each phase.
         notes: Sentences about the sharding, for the log.
         traced: Steps whose JAX trace is written.
-        is_open: Whether a run is open; only then the following attributes are set.
+        is_open: Whether a run is open. The following attributes exist only while it is.
     """
 
     config: TrainConfig
@@ -99,14 +99,16 @@ class Session:
             stack.enter_context(self.processes)
             self.is_open = True
             stack.callback(vars(self).update, is_open=False)
-            # Inside the stack, because closing the stack may wait for a failed process.
+            # Enter this context after the stack: an error must end all processes before
+            # the stack closes, which may wait for a failed process.
             with self.processes.failing_together():
                 self.processes.check_same(self._settings())
                 stack.enter_context(state.run_lock())
                 stack.enter_context(log)
                 stack.enter_context(WarningForwarder("roxxel_ckpt", log))
                 stack.push(lambda _, error, __: self._log_ending(error))
-                # Exits after the last save, because the exit waits for the compiler.
+                # Entered early, so it exits after the last save: the exit waits for the
+                # compiler.
                 compiler = stack.enter_context(compiling_thread(log.info))
                 if state.checkpointer is not None:
                     stack.callback(state.checkpointer.close)

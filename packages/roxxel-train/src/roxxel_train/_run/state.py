@@ -184,19 +184,15 @@ class RunState:
         if self.folder is None:
             return nullcontext()
         if jax.process_index() != 0:
-            # The compiler of every process reads this folder, on GPUs.
+            # On GPUs, the compiler of every process reads this folder.
             self.folder.fetch_folder("autotune")
             return nullcontext()
         return self.folder.run_lock(
             seed=self.sampler.seed,
             model=self.signature,
             data=self.sampler.state(self.first_step),
-            **{
-                option: self.origin.record
-                if self.origin is not None and self.origin.option == option
-                else None
-                for option in ("init_from", "branch_from")
-            },
+            init_from=self._origin_record("init_from"),
+            branch_from=self._origin_record("branch_from"),
         )
 
     def record_data(self, log: Logger) -> None:
@@ -304,7 +300,7 @@ class RunState:
         folder.upload_soon(lambda text: log.warning(text, terminal=False))
 
     def check_finite(self, recorder: Recorder) -> None:
-        """Check the parameters after the last update; no later loss would show NaN."""
+        """Check the parameters after the last update, which no later loss can test."""
         self._check(self._finite(), recorder)
 
     def leave(
@@ -333,6 +329,24 @@ class RunState:
         if self.origin is not None and self.origin.is_branch:
             self.step = self.origin.step
             self._continue(self.origin.extra)
+
+    def _origin_record(self, option: str) -> dict[str, Any] | None:
+        """Return the record of the origin for `run.json`; None without this option.
+
+        Metrics rows of a branch also count the tokens of its parent. The record has the
+        tokens of the parent, so that readers of the rows can subtract them. The primary
+        is `"self"` in the record, as in the state of the data.
+        """
+        if self.origin is None or self.origin.option != option:
+            return None
+        if not self.origin.is_branch:
+            return self.origin.record
+        primary = self.sampler.primary
+        tokens = {
+            "self" if name == primary else name: count
+            for name, count in self.sampler.delivered_tokens(self.first_step).items()
+        }
+        return {**self.origin.record, "tokens_by_source": tokens}
 
     def _continue(self, extra: Mapping[str, Any]) -> None:
         """Continue the totals of a checkpoint of `step`."""

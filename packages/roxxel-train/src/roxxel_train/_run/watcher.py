@@ -60,8 +60,8 @@ _PAUSED_SILENT_S = 60.0
 restore or a compilation C code may hold the interpreter lock."""
 
 _CAUSE_S = 4.0
-"""Wait before a process publishes an error that another process may have caused. The
-message names a process without a sign of life in this time as the cause."""
+"""Wait before a process publishes an error that another process may have caused. If a
+process gives no sign of life in this time, the message names it as the cause."""
 
 _LEAVE_S = 2.0
 """Longest time that process 0, which runs the service, waits for the others to exit."""

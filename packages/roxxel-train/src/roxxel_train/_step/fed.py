@@ -1,4 +1,4 @@
-"""What an update is fed: a batch, the source of each of its rows, and its parts."""
+"""The input of an update: a batch, the source of each row, and the parts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Makes what an update is fed from the rows of a sampler.
+"""Makes the input of an update from the rows of a sampler.
 
-Sources and parts are computed without reading tokens.
+Computing sources and parts reads no tokens.
 """
 
 from __future__ import annotations

@@ -315,7 +315,8 @@ def _kept(mesh: Mesh, x: Any) -> NamedSharding | None:
 
 def _put(x: Any, sharding: NamedSharding) -> jax.Array:
     if jnp.issubdtype(jnp.result_type(x), jax.dtypes.prng_key):
-        # Over several processes, `device_put` accepts the data of keys, but no keys.
+        # Over several processes, `device_put` accepts the data of random keys, but not
+        # the keys themselves.
         wrap = partial(jax.random.wrap_key_data, impl=jax.random.key_impl(x))
         replicated = NamedSharding(sharding.mesh, PartitionSpec())
         return jax.jit(wrap)(jax.device_put(jax.random.key_data(x), replicated))

@@ -57,7 +57,7 @@ def batch_sharding(
             )
         mesh = data_sharding.mesh
     if mesh is None:
-        # `jax.make_mesh` makes devices neighbours that are near in the network.
+        # `jax.make_mesh` puts devices that are close in the network next to each other.
         mesh = jax.make_mesh((jax.device_count(),), ("data",), (AxisType.Auto,))
     rows = PartitionSpec(mesh.axis_names[0])
     spec = rows if data_sharding is None else data_sharding.spec
@@ -169,7 +169,7 @@ def batch_shapes(sampler: Sampler, placement: BatchPlacement) -> list[Any]:
 def fed_shapes(
     sampler: Sampler, placement: BatchPlacement, grad_accum_steps: int
 ) -> list[Fed]:
-    """Return shape, dtype and sharding of what each phase feeds to an update."""
+    """Return shape, dtype and sharding of the input of an update, for each phase."""
     fed: list[Fed] = []
     batches = batch_shapes(sampler, placement)
     for phase, batch in zip(sampler.phases, batches, strict=True):

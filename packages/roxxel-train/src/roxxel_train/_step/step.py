@@ -109,9 +109,9 @@ def jit_update(
 
     The update donates the state and keeps its shardings. `graphdef` is the structure of
     `(model, optimizer)`, which `step` updates in place. The scalars are `"loss"` and
-    the scalars of `step`. If `optax.inject_hyperparams` keeps the learning
-    rate in the state, `"learning_rate"` is a scalar too. `sources` are the names of the
-    sources, and `read_tally` unpacks the tally.
+    the scalars of `step`. If `optax.inject_hyperparams` keeps the learning rate in the
+    state, `"learning_rate"` is a scalar too. `sources` are the names of the sources,
+    and `read_tally` unpacks the tally.
     """
 
     def update(state: Tree, fed: Fed) -> tuple[Tree, Scalars, jax.Array]:
@@ -160,10 +160,10 @@ def descend(loss_fn: LossFunction, grad_accum_steps: int = 1) -> FedStep:
 
     A scan averages the gradients of the `grad_accum_steps` parts of a batch, so only
     the activations of one part are alive at a time. `Fed.order` says which rows a part
-    holds. Without the scalar `"loss_weight"`,
-    every part counts equally. If the loss is a mean over unmasked tokens, `loss_fn`
-    should return their number as `"loss_weight"`: loss and gradients are then means
-    over all unmasked tokens of the batch.
+    holds. Without the scalar `"loss_weight"`, every part counts equally. If the loss is
+    a mean over unmasked tokens, `loss_fn` should return their number as
+    `"loss_weight"`: loss and gradients are then means over all unmasked tokens of the
+    batch.
     """
 
     def step(model: Any, optimizer: Any, fed: Fed) -> tuple[Any, Scalars]:
@@ -181,8 +181,8 @@ def _gradients(
 ) -> tuple[jax.Array, Scalars, Scalars, Any]:
     """Return loss, further scalars, values of rows, and gradients.
 
-    Loss, scalars and gradients are means over the parts. The values of rows are those
-    of the whole batch, in its order.
+    Loss, scalars and gradients are means over the parts. The values of rows are in the
+    order of the rows of the whole batch.
 
     The weight of a part is its `"loss_weight"`, or 1 without this scalar. The scalar
     `"loss_weight"` itself is the sum over the parts.

@@ -1,4 +1,4 @@
-"""What an update says about its batch: the digest, and the loss of each source.
+"""The numbers that an update returns about its batch: digest, and loss by source.
 
 The devices pack all numbers into one small array, so a step costs one transfer to the
 host. The host unpacks the array when it reads the loss of the same update.
@@ -85,7 +85,8 @@ def _sums(fed: Fed, rows: Mapping[str, jax.Array], num_sources: int) -> jax.Arra
                 f"loss_fn returned {name!r} of shape {values.shape} for a batch of "
                 f"{fed.source.shape[0]} rows; return one value for each row"
             )
-    # Without weights, a row counts by its number of tokens, also beside other phases.
+    # By default the weight of a row is its number of tokens: an interval between two
+    # metrics rows may include phases of different sequence lengths.
     columns = jax.tree.leaves(fed.batch)[0].shape[1]
     weight = rows.get(ROW_WEIGHT, jnp.full(fed.source.shape, columns))
     weight = weight.astype(jnp.float32)

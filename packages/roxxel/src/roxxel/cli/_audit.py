@@ -1,10 +1,11 @@
-"""`roxxel audit`: compares what a run was fed with what its corpora hold."""
+"""`roxxel audit`: compares the batches that a run trained on with its corpora."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel.cli._runs import add_run_arguments, opened
@@ -12,13 +13,14 @@ from roxxel.cli._words import ShownProgress, say
 from roxxel.run_files import RunFolderError
 
 if TYPE_CHECKING:
-    from roxxel_train.audit import Audit
+    from roxxel_train.audit import Audit, Difference
 
 DESCRIPTION = """\
-Read the batches of a run again, and compare them with the digests in
-metrics.jsonl of what the devices received. Each difference names the steps
-between two rows of the log; a block that does not match its checksum names the
-exact steps. Exit code 1 means that a batch differs.
+Read the batches of a run again, and compare their digests with those in
+metrics.jsonl, which the devices computed from the tokens that they received.
+A difference is a range of steps between two rows of the log. If a block does
+not match its checksum, the output also names each step that reads the block.
+Exit code 1 means that a batch differs.
 """
 
 _STEPS = re.compile(r"(\d+):(\d+)")
@@ -31,15 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_steps,
         metavar="A:B",
         help=(
-            "only the intervals between rows of the log that hold a step from A to "
-            "before B"
+            "compare only intervals between rows of the log that contain one of the "
+            "steps A to B - 1"
         ),
     )
     parser.add_argument(
         "--sample",
         type=_positive,
         metavar="N",
-        help="only N intervals between rows, always the same ones",
+        help="compare only N intervals between rows, the same at every call",
     )
 
 
@@ -77,10 +79,25 @@ def _show(result: Audit, *, is_json: bool) -> None:
         ]
         say(json.dumps({"num_steps": result.num_steps, "differences": differences}))
         return
+    first_steps: dict[str, int] = {}
     for difference in result.differences:
-        say(str(difference))
+        say(str(_without_repeats(difference, first_steps)))
     if result.is_sound:
         say(f"{result.num_steps} steps: the corpora hold what the run was fed")
+
+
+def _without_repeats(difference: Difference, first_steps: dict[str, int]) -> Difference:
+    """Return a difference that refers to errors which an earlier one has shown.
+
+    `first_steps` has the first step of each error so far; errors are added.
+    """
+    shown = dict(first_steps)
+    damage: dict[int, str] = {}
+    for step, error in difference.damage.items():
+        first_steps.setdefault(error, step)
+        is_shown = error in shown
+        damage[step] = f"the damage of step {shown[error]}" if is_shown else error
+    return replace(difference, damage=damage)
 
 
 def _steps(text: str) -> range:

@@ -1,4 +1,4 @@
-"""`roxxel drill`: kills a run at random steps, and compares it with an unbroken one."""
+"""`roxxel drill`: compares a run killed at random steps with an unbroken run."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Prove that a run survives being killed. The command trains the first steps of a
 config twice, in a scratch folder: once without a break, and once with kill -9
-at random steps, after each of which the same command continues the run. Then
-the command compares the logs, the digests of what the devices received, and
-all parameters and optimizer states bit for bit. Folder and sinks of the run
-itself are not touched. Exit code 1 means that something differs.
+at random steps. After each kill, the same command continues the run. Then the
+logs, the digests of all batches, and all parameters and optimizer states are
+compared bit for bit. The run in the config's save_path, and its sinks, stay
+unchanged. Exit code 1 means that something differs.
 """
 
 EPILOG = CONFIG_EXAMPLE
@@ -60,20 +60,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=at_least_1,
         default=24,
         metavar="K",
-        help="train the first K steps (default 24); checkpoints are 4 times as many",
+        help="train the first K steps (default 24), with about 4 checkpoints",
     )
     parser.add_argument(
-        "--kills", type=at_least_1, default=3, metavar="N", help="kills (default 3)"
+        "--kills",
+        type=at_least_1,
+        default=3,
+        metavar="N",
+        help="number of kills (default 3)",
     )
     parser.add_argument(
         "--processes",
         type=at_least_1,
         default=1,
         metavar="N",
-        help="as of `roxxel train`: N processes on this machine's CPU (default 1)",
+        help="train in N processes on this machine's CPU (default 1)",
     )
     parser.add_argument(
-        "--seed", type=int, metavar="N", help="seed of the steps (default: random)"
+        "--seed",
+        type=int,
+        metavar="N",
+        help="seed that chooses the steps of the kills (default: random)",
     )
     parser.add_argument(
         "--scratch",
@@ -138,7 +145,7 @@ class _Drill:
     ) -> list[dict[str, Any]]:
         """Train with kills; return the rows of the log."""
         step_s = statistics.median(row.get("step_s", 0.0) for row in unbroken)
-        # A run that is killed before step 1 begins anew.
+        # A run that is killed before step 1 starts again at step 0.
         latest = max(1, self.total_steps - 2)
         steps = sorted(chosen.choices(range(latest), k=num_kills))
         num_done = 0
@@ -223,7 +230,7 @@ class _Start:
         """Kill the run if it lives, and wait until all its processes have ended."""
         self._process.kill()
         assert self._process.stderr is not None  # noqa: S101 - a pipe
-        self._process.stderr.read()  # its end is closed by the last process
+        self._process.stderr.read()  # ends when the last process closes the pipe
         self._process.stderr.close()
         self._process.wait()
 
@@ -255,8 +262,9 @@ def _integer(text: str) -> int:
 def _shortened(config: RunConfig, steps: int) -> tuple[RunConfig, int]:
     """Return a config of the first steps, with rows and checkpoints close together.
 
-    The model's function gets the steps of the whole run, on which its learning rate may
-    depend. The config names no sinks, which would write beside the logs of the run.
+    The model's function gets the steps of the whole run, because its learning rate may
+    depend on them. The new config has no sinks: they would add to the logs of the real
+    run.
     """
     for name in ("model", "save_path"):
         if getattr(config, name) is None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Show what a run will read: tokens and epochs of each source in each phase, where
-a source runs out, and what it leaves unread. The command reads no tokens and
+a source runs out, and which tokens stay unread. The command reads no tokens and
 starts no accelerator. If the run in the config's save_path has begun, the plan
 shows the trained steps as they were trained. A config that changes these steps
 is an error.

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 DESCRIPTION = """\
 Write one HTML page about a run: loss, throughput, waiting time and tokens of
-each source over the steps, spikes of the loss, checkpoints and warnings. The
-page draws several runs together: their losses by step and by tokens, and how
-their configs differ. The page needs no network. A run may still be training, or
-may have crashed. The command changes nothing in a run's folder except the page.
+each source over the steps, spikes of the loss, checkpoints and warnings. For
+several runs, write one page that compares them: their losses by step and by
+tokens, and how their configs differ. The page needs no network. A run may still
+be training, or may have crashed. The command changes nothing in a run's folder
+except the page.
 """
 
 
@@ -32,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help=(
-            "file of the page (default: report.html in the folder of the run, or here "
-            "for a URL and for several runs)"
+            "HTML file of the page (default: report.html in the folder of the run, or "
+            "here for a URL and for several runs)"
         ),
     )
 

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format import Roxxel
-from roxxel_format.naming import documents_at, named, names_of
+from roxxel_format.naming import documents_at, names_of
 
-from roxxel.cli._runs import add_run_arguments, codec_of, opened
+from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
 from roxxel.cli._words import ShownProgress, say
 from roxxel.run_files import RunFolderError, shown_name
 from roxxel.search import find_tokens
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
             }
             say(json.dumps({**found._asdict(), **facts}))
         else:
-            shown = ", ".join(f"{each}{named(corpus, each)}" for each in numbers)
+            shown = named_documents(corpus, numbers)
             _show_masked(found, shown, masked, damaged, sampler.total_steps)
             _show(places, trained, options.until)
     if not num_found and not options.json:
@@ -129,8 +129,8 @@ def _chosen(
         name, corpus = _named(name, primary, corpora, options)
         if not isinstance(corpus, Roxxel):
             raise RunFolderError(
-                f"{options.run}: source {name!r} is a {type(corpus).__name__}, which "
-                "does not say where a document is; give --tokens"
+                f"{options.run}: source {name!r} is a {type(corpus).__name__}, in "
+                "which documents have no numbers; give --tokens"
             )
         try:
             numbers = documents_at(corpus, document)
@@ -179,8 +179,8 @@ def _show_masked(
     damaged: Sequence[DamagedBlock],
     total: int,
 ) -> None:
-    """Print a range of tokens, and since when which of them are masked."""
-    say(f"{found.source} tokens [{found.start}, {found.stop}), documents {documents}")
+    """Print a range of tokens, and the steps in which parts of it are masked."""
+    say(f"{found.source} tokens [{found.start}, {found.stop}), {documents}")
     for document, steps in masked.items():
         for each in steps:
             until = "on" if each.stop == total else f"to step {each.stop - 1}"
@@ -193,7 +193,7 @@ def _show_masked(
 
 
 def _show(places: Iterator[Occurrence], trained: int, until: int | None) -> None:
-    """Print the places of a range of tokens, before step `until` if any."""
+    """Print where a range of tokens is read, if given only before step `until`."""
     is_read = False
     for place in places:
         is_read = True

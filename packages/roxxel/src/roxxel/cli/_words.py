@@ -84,7 +84,7 @@ def config_of(options: argparse.Namespace) -> RunConfig:
 
 
 class ShownProgress:
-    """Shows on a terminal what share of some work is done; elsewhere shows nothing."""
+    """Shows the progress of some work in percent, if standard error is a terminal."""
 
     def __init__(self, what: str) -> None:
         self._what = what

@@ -5,8 +5,8 @@ An example::
     model = "model:make"            # returns (model, optimizer, loss_fn)
     save_path = "runs/first"        # paths are relative to the file
     seed = 0
-    cache = "/local/ssd"            # copies of corpora in buckets; omit for none
-    cache_bytes = "200G"            # of this folder at most
+    cache = "/local/ssd"            # folder for copies of corpora in buckets; optional
+    cache_bytes = "200G"            # maximum size of this folder
     primary = "web"                 # which source is the primary; omit if it is "self"
 
     [sources]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def changed(table: Mapping[str, Any], changes: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of a TOML table with these changes, of which a later one wins.
+    """Return a copy of a TOML table with these changes, made in the given order.
 
     Raises:
         ValueError: A change is not `KEY=VALUE`, or its key is inside of a value.

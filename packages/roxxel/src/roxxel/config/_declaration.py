@@ -140,8 +140,8 @@ class RunConfig:
             held-out loss.
         cache: Folder for copies of the corpora in buckets; None for no copies.
         cache_bytes: Maximum size of this folder; see `Roxxel`.
-        changes: Changes of the file, such as `"trainer.log_every=1"`, that the other
-            attributes include.
+        changes: Changes of the file's values, such as `"trainer.log_every=1"`. The
+            other attributes already include these changes.
 
     >>> from roxxel.config import parse_config
     >>> toml = '''
@@ -189,7 +189,7 @@ class RunConfig:
         return None if self.save_path is None else self.corpus(self.save_path)
 
     def corpus(self, text: str) -> Path | str:
-        """Resolve the path of a corpus; a URL such as `s3://bucket/name` stays."""
+        """Resolve the path of a corpus; return a URL, such as `s3://b/c`, unchanged."""
         return text if "://" in text else self.path(text)
 
     def path(self, text: str) -> Path:

@@ -39,7 +39,7 @@ def begun_state(
     """Return the data state from which a start of a config continues.
 
     This is the state of the run in `save_path`, or of the checkpoint from which a new
-    run branches. A run that starts at step 0 has none.
+    run branches. The result is None for a run that starts at step 0.
 
     Args:
         config: The config.
@@ -54,7 +54,7 @@ def begun_state(
     folder, parent = folder or config.run_folder, config.trainer.branch_from
     state = None if folder is None else newest_state(folder)
     if state is None and parent is not None:
-        return data_state(config.corpus(parent))
+        return data_state(config.corpus(parent), needs_checkpoint=True)
     return state
 
 
@@ -109,7 +109,7 @@ def _curriculum(
     corpora: dict[str, Roxxel] = {}
     for name, texts in sources.items():
         paths = [config.corpus(text) for text in texts]
-        # The repr of a corpus in errors then shows a path, not a list of one path.
+        # Pass a single path as text, because errors show the repr of the corpus.
         cached: dict[str, Any] = {}
         if config.cache is not None and isinstance(paths[0], str):  # A URL.
             folder = config.path(config.cache)

@@ -63,9 +63,10 @@ def newest_config(run: Path) -> Path | None:
 
 
 def config_at(run: Path, step: int) -> Path | None:
-    """Return the path of the config that made the update to `step`; None if unknown.
+    """Return the path of the config under which update `step` ran; None if unknown.
 
-    `step` counts updates done, so a config that is in use from `step` on is later.
+    `step` counts updates from 1. A config that is in use from step k on, counted from
+    0, runs the updates k + 1 and later.
     """
     return _kept(run, max(0, step - 1))
 
@@ -169,7 +170,7 @@ def _quoted(text: str) -> str:
 
 
 def _kept(run: Path, step: float = math.inf) -> Path | None:
-    """Return the copy of the config used at a step; None if no copy is that old."""
+    """Return the copy of the config used at a step; None if all copies are newer."""
     found = {
         int(name[1]): path
         for path in (run / _HISTORY).glob("step-*.toml")

@@ -1,9 +1,9 @@
 """Builds the `Trainer` of a `RunConfig`: model function, mesh and keywords.
 
-The function of `model` has the arguments of `[model_args]`. If the function has a
-parameter `total_steps` or `phases` that `[model_args]` does not set, it also gets the
-steps or the phases of the whole run, as this start plans them: a schedule of the
-learning rate then follows when the run is extended.
+The function that `model` names is called with the keywords of `[model_args]`. If the
+function has a parameter `total_steps` or `phases` that `[model_args]` does not set, the
+value is the steps or the phases of the whole run, as this start plans them. If the run
+is extended, a schedule of the learning rate is thus extended too.
 """
 
 from __future__ import annotations
@@ -134,8 +134,10 @@ def _planned_state(
 ) -> Mapping[str, Any]:
     """Return the state at the last step of a run, as this start plans the run."""
     curriculum = curriculum or open_curriculum(config)
+    # With the config's fields: a sampler without the mask refuses withdrawn documents.
+    fields: Any = config.trainer.fields or ("tokens",)
     try:
-        sampler = curriculum.sampler(config.seed, begun_state(config))
+        sampler = curriculum.sampler(config.seed, begun_state(config), fields)
     except CurriculumError as error:
         raise ConfigError(f"{config.file}: {error}") from error
     return sampler.state(sampler.total_steps)
@@ -168,7 +170,7 @@ class _Made:
         return model, optimizer
 
     def _arguments(self) -> dict[str, Any]:
-        """Return `[model_args]`, and what else the function has parameters for."""
+        """Return `[model_args]`, with `total_steps` and `phases` if accepted."""
         accepted, takes_all = _parameters(self._function)
         config, given = self._config, dict(self._config.model_args)
         for key in given:
@@ -260,7 +262,7 @@ def _forget_namesake(name: str, folder: Path) -> None:
 
 @contextmanager
 def _as_config_error(config: RunConfig) -> Generator[None]:
-    """Raise Roxxel's errors as `ConfigError`, but not errors of the model's code."""
+    """Convert errors raised by Roxxel to `ConfigError`, but not errors of the model."""
     try:
         yield
     except (TypeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Checks of arguments, whose types a config file does not know."""
+"""Checks of arguments that may come from a config file, so with any type."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def check_integer(name: str, value: Any, least: int) -> None:
-    """Raise TypeError for a value that is no integer, ValueError below `least`."""
+    """Raise TypeError for a value that is not an integer, ValueError below `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be an integer, got {value!r}")
     if int(value) < least:
@@ -23,7 +23,7 @@ def check_number(
     *,
     is_above: bool = False,
 ) -> None:
-    """Raise TypeError for a value that is no number, ValueError outside the bounds.
+    """Raise TypeError unless a value is a number, ValueError if it is out of bounds.
 
     With `is_above`, the value must be above `least`.
     """

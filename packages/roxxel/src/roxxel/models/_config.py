@@ -19,7 +19,7 @@ class RopeScaling:
 
     `"linear"` divides every frequency by `factor` (Chen et al., Extending Context
     Window of Large Language Models via Positional Interpolation, 2023). `"llama3"`
-    divides the frequencies of long wavelengths alone, as Llama 3.1 does.
+    divides only the frequencies of long wavelengths, as Llama 3.1 does.
 
     Attributes:
         kind: The rule.
@@ -81,8 +81,8 @@ class LlamaConfig:
         attention: Implementation of `jax.nn.dot_product_attention`. `"cudnn"` needs an
             NVIDIA GPU and `dtype="bfloat16"`.
         remat: What the backward pass computes again. `"none"` keeps all activations,
-            `"dots"` keeps the results of products with weights, and `"full"` keeps the
-            input of each layer alone.
+            `"dots"` keeps the results of products with weights, and `"full"` keeps only
+            the input of each layer.
         tensor_axis: Axis of the mesh that splits heads, hidden channels and the
             vocabulary (Shoeybi et al., Megatron-LM, 2019). None splits nothing.
         fsdp_axis: Axis of the mesh that splits the other dimension of each matrix.
@@ -150,7 +150,7 @@ class LlamaConfig:
             )
 
     def _check_options(self) -> None:
-        """Check every option alone, and not yet with others."""
+        """Check each option by itself; `__post_init__` checks combinations."""
         if self.head_width is not None:
             check_integer("head_width of a model", self.head_width, 1)
         for name in ("bos_token_id", "eos_token_id"):
@@ -248,8 +248,8 @@ _TINY: dict[str, Any] = {
     **_sizes(257, 160, 416, 3, 2, 2),
     "context": 1024,
     "tied": False,
-    # Narrow layers learn faster from larger weights: after 125 steps of the quickstart,
-    # the held-out loss is 2.32 nats, and 2.49 with 0.02.
+    # Narrow layers learn faster from larger initial weights: after 125 steps of the
+    # quickstart, the held-out loss is 2.32 nats; with init_std=0.02 it is 2.49 nats.
     "init_std": 0.06,
     "dtype": "float32",
 }

@@ -126,7 +126,7 @@ class FeedForward(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """Attention and a feed-forward layer, each added to its normalised input."""
+    """Attention and a feed-forward layer, each of normalised input, added to `x`."""
 
     def __init__(self, config: LlamaConfig, *, rngs: nnx.Rngs) -> None:
         self.input_layernorm = RMSNorm(config)

@@ -68,11 +68,11 @@ class Llama(nnx.Module):
         Args:
             tokens: Token ids, integers, shape (B, T), T at most `config.context`.
             segment_ids: Document of each token, integers, shape (B, T). A token sees
-                earlier tokens of its own document alone. None means one document in
-                each row.
+                only earlier tokens of its own document. None means one document in each
+                row.
             positions: Position of each token in its document, integers, shape (B, T).
                 None means the position in the row, which gives the same logits up to
-                rounding: rotary attention depends on distances alone.
+                rounding: rotary attention depends only on distances.
 
         Returns:
             float32, shape (B, T, vocab_size).

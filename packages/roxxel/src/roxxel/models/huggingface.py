@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,14 +44,29 @@ _DEFAULTS: dict[str, Any] = {
     "rms_norm_eps": 1e-6,
     "max_position_embeddings": 2048,
 }
-"""Values that `LlamaForCausalLM` assumes for keys whose default differs from ours."""
+"""Defaults of `LlamaForCausalLM` that differ from those of `LlamaConfig`."""
 
 
-def write_config(config: LlamaConfig, folder: str | Path) -> Path:
+def write_config(config: LlamaConfig | Llama, folder: str | Path) -> Path:
     """Write `config.json` of a model into an existing folder; return the file's path.
 
     The file declares float32 weights, as `roxxel ckpt export` writes.
+
+    Args:
+        config: The config of the model, or the model itself.
+        folder: Folder of the file.
+
+    Raises:
+        TypeError: `config` is neither.
+        OSError: The folder does not exist, or cannot be written.
     """
+    if isinstance(config, Llama):
+        config = config.config
+    if not isinstance(cast("Any", config), LlamaConfig):
+        raise TypeError(
+            f"config must be a LlamaConfig or a Llama, got {type(config).__name__}; "
+            "only these models have a config.json"
+        )
     values = {key: getattr(config, field) for key, field in _FIELDS.items()}
     values["head_dim"] = config.channels
     scaling = config.rope_scaling
@@ -95,8 +110,8 @@ def read_config(folder: str | Path, **changes: Any) -> LlamaConfig:
     ):
         if values.get(key, supported) != supported:
             raise ValueError(
-                f"{path}: {key} is {values[key]!r}, and roxxel.models computes "
-                f"{supported!r} alone; use a model with this value"
+                f"{path}: {key} is {values[key]!r}, but roxxel.models supports only "
+                f"{supported!r}; use a model with this value"
             )
     # Version 5 of transformers writes all keys of rotary positions into one table.
     rope: dict[str, Any] = {
@@ -156,8 +171,8 @@ def _scaling(path: Path, rope: dict[str, Any]) -> RopeScaling | None:
             rope["original_max_position_embeddings"],
         )
     raise ValueError(
-        f"{path}: the rotary positions are scaled by the rule {kind!r}, and "
-        "roxxel.models knows linear and llama3; use a model with one of these rules"
+        f"{path}: the rotary positions are scaled by the rule {kind!r}, but "
+        "roxxel.models supports only linear and llama3; use a model with one of these"
     )
 
 
@@ -216,6 +231,6 @@ def load(folder: str | Path, **changes: Any) -> Llama:
 
 
 def _is_redundant(name: str, config: LlamaConfig) -> bool:
-    """Return whether a weight repeats the token table or what the config declares."""
+    """Return whether a weight repeats the token table, or values from the config."""
     is_copy = config.tied and name == "lm_head.weight"
     return is_copy or name.endswith(".rotary_emb.inv_freq")

@@ -1,8 +1,9 @@
-"""What every page of a report consists of: the document, tables and words."""
+"""The parts that all pages of a report share: the document, tables and texts."""
 
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from html import escape
 from importlib import resources
@@ -44,13 +45,16 @@ def table(
         title: Heading of the section.
         head: Names of the columns.
         rows: Cells, as text.
-        left: Columns of text, which begin at the left and may wrap.
+        left: Indices of the columns that are left-aligned and may wrap.
         note: HTML of a paragraph above the table.
         code: The column of command lines.
-        kind: Class of the table in the style; `runs` has a column for each run.
+        kind: Class of the table in the style: `runs` has a column for each run, and
+            `checkpoints` may break a long name in its last column.
     """
     if not rows:
         return ""
+
+    shown = _breakable if kind == "runs" else escape
 
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
@@ -58,7 +62,7 @@ def table(
             + (
                 f"<code>{escape(text)}</code>"
                 if index == code and tag == "td"
-                else escape(text)
+                else shown(text)
             )
             + f"</{tag}>"
             for index, text in enumerate(row)
@@ -72,6 +76,11 @@ def table(
         f"<tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
         "</section>"
     )
+
+
+def _breakable(text: str) -> str:
+    """Return a text as HTML that may break within a long name or path."""
+    return re.sub(r"(?<=[./_-])(?=[^\W\d])", "<wbr/>", escape(text))
 
 
 def percent(share: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from roxxel.run_files import is_count, shown_name
+from roxxel.run_files import PRIMARY, is_count, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,15 +26,31 @@ class PhaseFacts:
 
 
 def trained_phases(
-    train: Sequence[Mapping[str, Any]], checkpoints: Sequence[Checkpoint], primary: str
+    train: Sequence[Mapping[str, Any]],
+    checkpoints: Sequence[Checkpoint],
+    first_step: int = 0,
+    tokens_before: Mapping[str, int] | None = None,
+    primary: str = PRIMARY,
 ) -> Iterable[PhaseFacts]:
     """Yield the trained part of each phase in the rows or the newest checkpoint.
 
-    `primary` is the name of the primary source.
+    Args:
+        train: Training rows of the run.
+        checkpoints: Its checkpoints, oldest first.
+        first_step: The first step of the run, above 0 in a branch. Phases that end
+            before this step are phases of the parent, and are left out.
+        tokens_before: Tokens before this step, by source. If None, a branch counts its
+            tokens from its first row on.
+        primary: Name of the primary source.
     """
     recorded = _recorded_phases(checkpoints)
-    before: dict[str, int] = {}
-    last_step = 0
+    for index in sorted(recorded)[:-1]:
+        if recorded[index + 1]["start"] <= first_step:
+            del recorded[index]
+    before: Mapping[str, int] = tokens_before or {}
+    if tokens_before is None and train:
+        before = train[0].get("tokens_by_source", {})
+    last_step = first_step
     found = {row["phase"]: row for row in train if "phase" in row}
     for index in sorted({*found, *recorded}):
         row = found.get(index, {})
@@ -45,7 +61,7 @@ def trained_phases(
         total = sum(weights.values())
         yield PhaseFacts(
             index=index,
-            start=entry.get("start", last_step),
+            start=max(entry.get("start", last_step), first_step),
             shape=f"{entry['batch_size']} x {entry['seq_len']}" if entry else "",
             shares={
                 shown_name(name, primary): weight / total

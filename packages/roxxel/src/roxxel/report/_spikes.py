@@ -35,8 +35,8 @@ RULE = (
     "A row of the log is marked if its loss exceeds the median of the "
     f"{NUM_BEFORE} rows before by more than {FACTOR} times their median absolute "
     f"deviation, and by more than {100 * FACTOR * LEAST_DEVIATION:.2g} % of the "
-    "median. Only rows of the same phase are compared, from its row "
-    f"{LEAST_BEFORE + 1} on."
+    "median. Only rows of the same phase are compared, and the first "
+    f"{LEAST_BEFORE} rows of a phase are never marked."
 )
 """The rule in words, for the page."""
 
@@ -48,8 +48,8 @@ class Spike:
     """Consecutive rows with a high loss, described by the highest.
 
     Attributes:
-        row: The step that the log gives the highest row: updates done.
-        steps: Steps of the batches that its loss is about, counted from 0.
+        row: Step of the row with the highest loss, as in the log: updates done.
+        steps: Steps of the batches that had this loss, counted from 0.
         loss: The highest loss.
         usual: Median of the losses before.
         num_rows: Number of rows in the spike.
@@ -67,8 +67,9 @@ class Spike:
 def find_spikes(rows: Sequence[Mapping[str, Any]]) -> list[Spike]:
     """Return the spikes of a run's training rows, in order of steps.
 
-    The mean loss since the previous row shows spikes of steps that have no row. A spike
-    that the loss of a step shows is not repeated.
+    Spikes are found in the loss of single steps, and in the mean loss since the
+    previous row, which includes steps that have no row. If both have a spike in one
+    row, the result has only the first.
     """
     found = list(_spikes(rows, "loss"))
     rows_found = {spike.row for spike in found}
@@ -120,7 +121,7 @@ def _compared(
 def _bounds(
     windows: npt.NDArray[np.float64],
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Return the median of each window, and the greatest loss that is no spike."""
+    """Return the median of each window, and the limit above which a loss is a spike."""
     medians = np.median(windows, axis=1)
     deviations = np.median(np.abs(windows - medians[:, None]), axis=1)
     least = LEAST_DEVIATION * np.abs(medians)
