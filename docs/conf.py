@@ -4,6 +4,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from sphinx.domains.python import PyObject
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 project = "Roxxel"
@@ -46,3 +48,8 @@ napoleon_use_ivar = True
 add_module_names = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 72
+
+# Sphinx calls the attributes of a class "Variables".
+for _field in PyObject.doc_field_types:
+    if _field.name == "variable":
+        _field.label = "Attributes"
