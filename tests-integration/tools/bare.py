@@ -1,11 +1,12 @@
-"""Tries one package in an environment that holds it and its dependencies alone.
+"""Checks one package in an environment with only this package and its dependencies.
 
     python tests-integration/tools/bare.py roxxel-format numpy
 
-imports every module of the package that users may, and looks up every public name. What
-an extra brings is missing here, and each module that needs it must say which extra to
-install. The packages named after the first must be the only others installed; with none
-named, any may be. What is right is printed: a digest of the package's files.
+The program imports every public module of the package, and looks up every public name.
+The libraries of extras are missing here, so the error of each module that needs one
+must name the extra to install. The environment may contain only the packages named
+after the first; without such names, it may contain any. If the package passes, the
+program prints a digest of its files.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 
 def main(package: str, others: list[str]) -> list[str]:
-    """Return what is wrong with the package or its environment, a line each."""
+    """Return the faults of the package or its environment, one line each."""
     name = package.replace("-", "_")
     wrong = foreign(package, set(others)) if others else []
     module = importlib.import_module(name)

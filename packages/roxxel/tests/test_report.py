@@ -570,6 +570,23 @@ def test_what_is_no_run_is_one_sentence(
     assert error.count("\n") == 1
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_page_is_not_written_into_a_file_of_another_type(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    out = tmp_path / "x.png"
+    other = write_run(tmp_path / "other", [train_row(1)])
+    runs = [str(finished), str(other)][:number]
+
+    assert main(["report", *runs, "--out", str(out)]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel: {out}: the report is an HTML page; give --out a name that ends in "
+        ".html\n"
+    )
+    assert not out.exists()
+
+
 NUM_ROWS = 2000
 
 

@@ -1,8 +1,8 @@
-"""End a Ray Data pipeline in a corpus; needs the extra `ray`.
+"""Write the output of a Ray Data pipeline to a corpus; needs the extra `ray`.
 
-Ray runs a write task again if its worker died, so it writes at least once. The sink
-makes this exact: each attempt of a task writes whole shards under names of its own, and
-one commit in the driver lists the shards of exactly one attempt of every task.
+Ray runs a write task again if its worker died, so it may write rows twice. The sink
+commits each row once: each attempt of a task writes whole shards under names of its
+own, and one commit in the driver lists the shards of exactly one attempt of every task.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
             each node needs the same file; an object is pickled.
         special_tokens: As for `Roxxel.write`.
         exist: What to do if the corpus exists; see `Roxxel.write`. There is no
-            `"keep"`, because Ray runs the pipeline before the sink is asked.
+            `"keep"`, because Ray runs the pipeline before it calls the sink.
         metadata: As for `Roxxel.write`.
         min_bytes_per_write: Ray joins blocks until a task has this many bytes, so that
             shards are not small. None: one task for each block.
@@ -223,7 +223,7 @@ def _items_of(types: Any, stored: Any) -> Any:
     """Return the item type of lists and arrays of numbers; None for other types."""
     if _is_tensor(stored):
         stored = stored.storage_type
-        if types.is_struct(stored):  # Arrays of several shapes are data and shape.
+        if types.is_struct(stored):  # Arrays of several shapes.
             stored = stored.field("data").type
     is_list = types.is_list(stored) or types.is_large_list(stored)
     if not (is_list or types.is_fixed_size_list(stored)):

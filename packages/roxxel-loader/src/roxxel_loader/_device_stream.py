@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 HINTED_VALUES = 1 << 21
 """Array elements per call of `will_need`, which covers at least one step. The first
-call covers twice as many: 32768 rows of 128 elements fit a curriculum's cache."""
+call covers twice as many elements: 32768 rows of 128 elements fit a curriculum's
+cache."""
 
 
 @runtime_checkable

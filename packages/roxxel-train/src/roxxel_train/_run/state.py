@@ -331,10 +331,10 @@ class RunState:
             self._continue(self.origin.extra)
 
     def _origin_record(self, option: str) -> dict[str, Any] | None:
-        """Return what `run.json` says of the origin; None if `option` gave none.
+        """Return the record of the origin for `run.json`; None without this option.
 
-        Metrics rows of a branch count from the first step of its parent. The tokens
-        of the parent tell readers of the rows what the branch itself has read.
+        Metrics rows of a branch also count the tokens of its parent. The record has the
+        tokens of the parent, so that readers of the rows can subtract them.
         """
         if self.origin is None or self.origin.option != option:
             return None

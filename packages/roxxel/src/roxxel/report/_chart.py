@@ -168,7 +168,7 @@ class _Drawing:
             f'<text class="x" x="{at}" y="{self.bottom + 18}">{text}</text>'
             for at, text in ticks
         ]
-        # The name ends left of the axis, and left of the text of the first tick.
+        # Align the name to the right, before the axis and the label of the first tick.
         edges = [at - len(text) * _LETTER / 2 - 6 for at, text in ticks[:1]]
         name_at = round(min([self.left - 7.0, *edges]), 1)
         parts.append(

@@ -62,7 +62,7 @@ class RunFacts:
         status: `complete`, `running`, `stopped` or `ended with an error`.
         step: Updates done, from the newest row or checkpoint.
         total_steps: Updates of the whole run; None if the log does not record them.
-        tokens: Tokens delivered; in a branch, with those of the parent.
+        tokens: Tokens delivered, in a branch including those of the parent.
         seconds: Seconds of training, without evaluations, compilations and saves.
         apart: Seconds of evaluating, compiling and saving, by name.
         wait_share: Share of `seconds` in which the loop waited for data.
@@ -141,7 +141,7 @@ class RunFacts:
 
     @property
     def first_step(self) -> int:
-        """The step at which the run begins; in a branch, that of the parent."""
+        """The first step: in a branch the step of the parent's checkpoint, else 0."""
         return _first_step(self.parent)
 
     @property

@@ -36,8 +36,8 @@ def trained_phases(
     Args:
         train: Training rows of the run.
         checkpoints: Its checkpoints, oldest first.
-        first_step: The step at which the run begins, above 0 in a branch. Phases that
-            end before are those of the parent, and left out.
+        first_step: The first step of the run, above 0 in a branch. Phases that end
+            before this step are phases of the parent, and are left out.
         tokens_before: Tokens before this step, by source. If None, a branch counts its
             tokens from its first row on.
     """

@@ -30,7 +30,7 @@ _MEANINGS = {
 
 
 _FROM_ZERO = {"learning_rate", "loss_weight", "mfu"}
-"""Fields whose axis begins at 0, as that of every rate and duration does."""
+"""Fields whose axis begins at 0, like the axes of all rates and durations."""
 
 _ALWAYS = {"loss", "loss-by-source", "tokens"}
 """Keys of the charts that are drawn even if their values are constant."""
