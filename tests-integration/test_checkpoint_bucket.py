@@ -1,4 +1,4 @@
-"""Checkpoints in a bucket: saved, restored, and kept through faults and kills."""
+"""Checkpoints in a bucket are saved and restored, and survive faults and kills."""
 
 from __future__ import annotations
 

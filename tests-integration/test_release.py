@@ -1,4 +1,4 @@
-"""A package goes out alone when its version, changelog and ranges allow it."""
+"""A package can be released alone if its version, changelog and ranges allow it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the sessions ask of an environment and of a machine."""
+"""The tools by which nox sessions check an environment and a machine."""
 
 from __future__ import annotations
 

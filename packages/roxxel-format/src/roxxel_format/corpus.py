@@ -665,6 +665,6 @@ class Roxxel:
         return other
 
     def _use_current_version(self) -> None:
-        """Close; the next use opens the constructor's or else the current version."""
+        """Close; the next use opens the constructor's version, or the current one."""
         self.close()
         self._lazy = replace(self._lazy, pinned=None)

@@ -263,7 +263,7 @@ def _items_of(types: Any, stored: Any) -> Any:
     """Return the item type of lists and arrays of numbers; None for other types."""
     if _is_tensor(stored):
         stored = stored.storage_type
-        if types.is_struct(stored):  # Arrays of several shapes are data and shape.
+        if types.is_struct(stored):  # Arrays of several shapes.
             stored = stored.field("data").type
     is_list = types.is_list(stored) or types.is_large_list(stored)
     if not (is_list or types.is_fixed_size_list(stored)):

@@ -110,7 +110,7 @@ def _json_lines(
 def _located_lines(
     path: str, file: BinaryIO, span: Span | None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield lines with their number, or in a part of a file with their first byte."""
+    """Yield each line and its location: its number, or in a part of a file its byte."""
     if span is None:
         for number, line in enumerate(file, 1):
             yield f"{path}:{number}", line

@@ -29,7 +29,7 @@ _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
 """Arguments that describe the inputs, which are compared one by one."""
 
 SKIP_BAD = "skip_bad"
-"""The argument that may be added to a plan, because finished units have no damage."""
+"""The only argument that may be added to a plan: finished units have no damage."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Plan:
         if SKIP_BAD in self.arguments or SKIP_BAD not in arguments:
             return self
         found = self.arguments | {SKIP_BAD: arguments[SKIP_BAD]}
-        # Use the order of a plan that skips from the beginning, to get the same bytes.
+        # Put it where a plan has it that skips damage from its beginning: same bytes.
         names = [name for name in {**arguments, **found} if name in found]
         return replace(self, arguments={name: found[name] for name in names})
 

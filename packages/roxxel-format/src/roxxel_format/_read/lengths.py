@@ -87,8 +87,8 @@ class Lengths:
         for digits in range(first, len(self.counts)):
             low, high = _span(digits)
             bar = "#" * -(-self.counts[digits] * _WIDTH // max(1, most))
-            span = f"{low}" if low == high else f"{low} to {high}"
-            yield f"{span:>24} {self.counts[digits]:>12} {bar}".rstrip()
+            span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            yield f"{span:>24} {self.counts[digits]:>12,} {bar}".rstrip()
 
 
 def _percentiles(bins: npt.NDArray[np.int64]) -> dict[int, int]:

@@ -271,7 +271,7 @@ class _Fetcher:
     def take(
         self, owner: int, url: str, span: tuple[int, int], timeout_s: float
     ) -> Answer:
-        """Return a range, and drop it; send the request if that was not done."""
+        """Return a range, and drop it; send a request if none was sent."""
         with self._changed:
             request = self._ahead.pop((owner, url, span), None)
             if request is not None:

@@ -105,7 +105,7 @@ def read_object(
             f"{url}: there is no such object; check the URL, or write the corpus first"
         ) from None
     except client.exceptions.BaseError as error:
-        # The message of the client may hold parts of the answer, so leave it out.
+        # The message of the client may contain parts of the response, so leave it out.
         raise BucketError(f"{_what(url, span)}: {_reason(error)}") from None
     if len(data) != expected:
         raise BucketError(

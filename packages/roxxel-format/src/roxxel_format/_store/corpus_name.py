@@ -286,7 +286,7 @@ def spellings(name: CorpusName, listed: Iterable[str]) -> list[CorpusName]:
     """Return the names under which a corpus has shards, `name` first.
 
     `*.rox` and `shard_*.rox` are the same corpus of a folder, because both have the
-    manifest `manifest.json`. Shards of the other spelling belong to the corpus if
+    manifest `manifest.json`. Shards of the other pattern belong to the corpus if
     `listed`, the files in its manifest, has such a shard.
     """
     if name.prefix not in {"", _FOLDER_PREFIX}:

@@ -212,7 +212,7 @@ def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
     if found.data is None:  # Without a manifest, the shards are a corpus.
         own = {each for each in own if drafted_name(each) is not None}
     listed = found.manifest.file_names()
-    # Keep the manifest: without it, shards of the other spelling would be a corpus.
+    # Keep the manifest: without it, shards of the other pattern would be a corpus.
     job = None if abandon else open_job(name, found.manifest)
     if found.manifest.versions or job or len(spellings(name, names)) > 1:
         listed.add(name.manifest.name)

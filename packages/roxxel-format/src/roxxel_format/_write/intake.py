@@ -285,7 +285,7 @@ class Intake:
 
 @dataclass(frozen=True, slots=True)
 class _Encoded:
-    """A text after the tokenizer encoded it in a batch."""
+    """A text that the tokenizer encoded as part of a batch."""
 
     encoded: object
 

@@ -2,8 +2,8 @@
 
 Files are added complete and under names that depend on their content. A commit then
 compares and replaces the manifest: on a disk under a lock, in a bucket by one
-conditional put. So a transfer that fails or is killed changes no corpus, and the same
-transfer continues with the files that were added.
+conditional put. So a transfer that fails or is killed changes no corpus; if it is
+repeated, it keeps the files that were added.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class FolderPlace(Place):
         folder = self.name.folder
         found: dict[str, int] = {}
         for each in names_in(folder):
-            # Another process may have renamed its draft; a link may lead nowhere.
+            # Another process may have renamed its draft; a link may be broken.
             with contextlib.suppress(OSError):
                 found[each] = (folder / each).stat().st_size
         return found

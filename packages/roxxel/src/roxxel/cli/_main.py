@@ -135,7 +135,7 @@ def _ended_well(command: Callable[[], None]) -> int:
     except SystemExit as stop:
         if type(stop) is SystemExit:
             raise
-        # The only subclass here is the trainer's `Preempted`: a signal ended the run.
+        # A signal ended the run: `Preempted` of the trainer is a subclass.
         return _say(stop, stop.code if isinstance(stop.code, int) else _REFUSED)
     return 0
 
