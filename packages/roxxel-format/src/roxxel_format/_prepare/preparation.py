@@ -417,7 +417,7 @@ class _Preparation:
 
 
 def _naming(unit: Unit, error: Exception) -> Exception:
-    """Return the error of a unit; that of a dead worker gets the unit's inputs.
+    """Return the error of a unit; if a worker died, add the unit's inputs to it.
 
     All other errors name their input already.
     """

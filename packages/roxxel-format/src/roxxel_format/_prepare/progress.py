@@ -75,7 +75,7 @@ class Progress:
         return ", ".join(self._parts().values())
 
     def fitting(self, width: int) -> str:
-        """Return the text, without counts that make it wider than `width` letters.
+        """Return the text; leave out counts until it fits `width` letters.
 
         The units, the time that is left, and failures always stay.
 
