@@ -198,7 +198,9 @@ def tests(session: nox.Session, package: str) -> None:
 )
 def integration(session: nox.Session, wanted: Sequence[str]) -> None:
     """Run the integration tests at one point of the JAX matrix."""
+    unneeded: Sequence[str] = ()
     if wanted:
+        unneeded = [f"--ignore={INTEGRATION / name}" for name in ONCE]
         # Install all in one call: flax declares too wide a range of JAX versions.
         session.install(*wanted, *sources(*PACKAGES), "--group", "integration")
     else:
