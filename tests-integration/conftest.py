@@ -1,4 +1,4 @@
-"""What the tests across packages share."""
+"""Fixtures and settings of the integration tests."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 PROGRAMS = Path(__file__).parent / "programs"
 
-# Where programs run: on as many CPU devices as a test asks for, or on the devices of
-# this machine, such as "tpu:4" or "cuda:1". The tests themselves leave those alone.
+# Devices of this machine on which programs run, such as "tpu:4" or "cuda:1". Without
+# this variable, a program simulates as many CPU devices as its test requests. The
+# process of the tests itself uses only the CPU.
 REAL_DEVICES = os.environ.get("ROXXEL_TEST_DEVICES")
 os.environ["JAX_PLATFORMS"] = "cpu"
 SEVERAL_PROCESSES = pytest.mark.skipif(
@@ -26,17 +27,18 @@ SEVERAL_PROCESSES = pytest.mark.skipif(
 # Matrix products in less than float32 differ between numbers of devices by more than
 # the last bits.
 REAL = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
-# Without the first setting two runs on one GPU differ in their last bits. Without the
-# second a program reserves most of the GPU's memory, and one beside it finds none. The
-# third silences messages of CUDA's driver, which tests would take for warnings of ours.
+# Without the first setting, two runs on one GPU differ in their last bits. Without the
+# second, a program reserves most of the GPU's memory, and a second program finds none.
+# The third silences messages of CUDA's driver, which tests would mistake for warnings.
 CUDA = {
     "XLA_FLAGS": "--xla_gpu_deterministic_ops=true",
     "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 
-# A program whose warnings are errors, one of several that run at a time: JAX warns of a
-# compiled file that another program is still writing, and then compiles.
+# The interpreter with warnings as errors, for programs that run at the same time. One
+# warning is allowed: JAX found a file of the compilation cache that another program is
+# still writing.
 STRICT_AT_A_TIME = (
     sys.executable,
     *("-W", "error"),
@@ -53,11 +55,11 @@ class RunProgram(Protocol):
 
 
 def environment(devices: int, cache: Path) -> Mapping[str, str]:
-    """Return the environment of a program on so many devices; skip where they lack."""
+    """Return the environment of a program; skip the test if devices are missing."""
     return {
         **os.environ,
         "XDG_CACHE_HOME": str(cache),
-        # What compiles in less than a second is kept too.
+        # Also cache programs that compile in less than a second.
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
         **(real(devices, REAL_DEVICES) if REAL_DEVICES else simulated(devices)),
     }
@@ -69,7 +71,7 @@ def simulated(devices: int) -> Mapping[str, str]:
 
 
 def real(devices: int, found: str) -> Mapping[str, str]:
-    """Return the settings for so many devices of those found, such as "cuda:2"."""
+    """Return the settings for some of the devices in `found`, such as "cuda:2"."""
     platform, number = found.split(":")
     chosen = ",".join(map(str, range(devices)))
     if devices == int(number):
@@ -96,12 +98,12 @@ def compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path
 
 @pytest.fixture
 def run_program(tmp_path: Path, compilation_cache: Path) -> RunProgram:
-    """Run a program in an empty folder; warnings but the allowed one are errors."""
+    """Run a program in an empty folder; every warning except `allow` is an error."""
     return program_runner(tmp_path, compilation_cache)
 
 
 def program_runner(folder: Path, cache: Path) -> RunProgram:
-    """Return what runs programs in `folder`, for fixtures that outlive one test."""
+    """Return a `RunProgram` for `folder`, for fixtures that outlive one test."""
 
     def run(
         name: str, *arguments: str, devices: int = 1, allow: str = "error"

@@ -1,4 +1,4 @@
-"""Which runs are stopped how: few cases in which any two circumstances meet."""
+"""Cases of stopped runs: few cases that cover every pair of circumstances."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ SIMULATED = {"1 device": (1, 1), "8 devices": (1, 8), "2 processes": (2, 2)}
 
 
 def places(real_devices: str | None) -> Mapping[str, tuple[int, int]]:
-    """Return where runs can be made: processes, and devices of each.
+    """Return the places in which runs can train: processes, and devices of each.
 
-    Processes of one machine share no real device.
+    On real devices there is one process, because processes cannot share a device.
     """
     if real_devices is None:
         return SIMULATED
@@ -42,15 +42,15 @@ FACTORS: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """A run that has an accident.
+    """A run that is stopped by an accident.
 
     Attributes:
-        where: Place where it begins.
-        then: Place where it goes on.
+        where: Place in which the run begins.
+        then: Place in which the run continues.
         accident: Signal, or the error that the data raises.
-        parts: What is part of it, of `PARTS`.
-        step: Step whose batch is being read when it happens, from 0.
-        row: Row of that batch; it says which process reads it.
+        parts: The features of the run, from `PARTS`.
+        step: Step, from 0, whose batch is being read when the accident happens.
+        row: Row of this batch. The accident happens in the process that reads the row.
     """
 
     where: str
@@ -67,16 +67,17 @@ class Case:
 
     @property
     def ends_the_program(self) -> bool:
-        """Whether nothing runs after it in the same program."""
+        """Whether the accident ends the program, so that no other run follows in it."""
         return self.accident != "OSError" or PLACES[self.where][0] > 1
 
 
 def cover(
     factors: Mapping[str, Sequence[Any]], generator: random.Random
 ) -> list[Choice]:
-    """Return few choices of a value for each factor; any two values meet in one.
+    """Return few choices of values such that every pair of values is in one of them.
 
-    Greedy: the next choice is one with the most pairs that have not met yet.
+    A choice has one value for each factor. The search is greedy: the next choice is one
+    with the most pairs that no earlier choice has.
     """
     everything = [
         dict(zip(factors, values, strict=True)) for values in product(*factors.values())
@@ -92,15 +93,12 @@ def cover(
 
 
 def pairs(choice: Choice) -> set[tuple[Any, ...]]:
-    """Return every two factors of a choice with their values."""
+    """Return every pair of factors of a choice, with their values."""
     return set(combinations(choice.items(), 2))
 
 
 def cases(at_least: int, num_steps: int, seed: int = 7) -> list[Case]:
-    """Return a covering set of cases, and random ones up to the number wanted.
-
-    No two of them are the same.
-    """
+    """Return at least `at_least` distinct cases: a covering set, then random cases."""
     generator = random.Random(seed)
     choices = cover(FACTORS, generator)
     chosen = dict.fromkeys(_case(choice, num_steps, generator) for choice in choices)
@@ -116,7 +114,7 @@ def _case(choice: Choice, num_steps: int, generator: random.Random) -> Case:
         then = generator.choice([place for place in PLACES if place != where])
     last = num_steps - 2
     if choice["accident"] == "SIGTERM" and PLACES[where][0] > 1:
-        # JAX agrees on a step some seconds later, and it must not be after the last.
+        # The processes agree on a step some steps later, which the run must still have.
         last = num_steps // 3
     step = generator.randint(1, last)
     small = choice["phases"] and step >= num_steps // 2

@@ -54,7 +54,7 @@ def raylet_of(node: Any) -> int:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that a process has started, where the system tells."""
+    """Return the children of a process; empty if the system does not list them."""
     path = Path(f"/proc/{pid}/task/{pid}/children")
     with contextlib.suppress(OSError):  # The process may have ended.
         return [int(each) for each in path.read_text().split()]
@@ -62,7 +62,7 @@ def children(pid: int) -> list[int]:
 
 
 def workers_of(cluster: Any) -> list[int]:
-    """Return the processes that run tasks, where the system tells."""
+    """Return the processes that run tasks; empty if the system does not list them."""
     raylets = map(raylet_of, cluster.list_all_nodes())
     found = [each for raylet in raylets for each in children(raylet)]
     return [each for each in found if _is_worker(each)]

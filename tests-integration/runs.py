@@ -1,4 +1,4 @@
-"""What tests do with runs in other programs: stop them, and read what they left."""
+"""Helpers for runs in other programs: write projects, stop runs, read their logs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# A module for `model = "NAME:make"`: of 50 tokens each is foreseen from the one before.
+# A module for `model = "NAME:make"`: predicts a token, of 50, from the previous one.
 MODEL = """\
 import optax
 from flax import nnx
@@ -80,7 +80,7 @@ def write_small_project(folder: Path) -> Path:
 
 
 def stop_at(step: int, sent: signal.Signals, process: subprocess.Popen[str]) -> int:
-    """Send a signal once a run tells on its stderr of `step`; return its exit code."""
+    """Send a signal once a run reports `step` on stderr; return its exit code."""
     with process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -95,10 +95,10 @@ def stop_at(step: int, sent: signal.Signals, process: subprocess.Popen[str]) -> 
 def all_said(
     processes: Sequence[subprocess.Popen[str]], timeout: float
 ) -> list[tuple[str, str]]:
-    """Wait for the processes of a program; return what each wrote, stdout and stderr.
+    """Wait for the processes of a program; return stdout and stderr of each.
 
-    None stands for what is no pipe. They must write less than fills one: one is
-    listened to after the other.
+    A stream that is not a pipe is None. The processes are read one after the other, so
+    each must write less than a pipe can buffer.
     """
     try:
         return [process.communicate(timeout=timeout) for process in processes]
@@ -109,7 +109,7 @@ def all_said(
 
 
 def rows(run: Path) -> list[dict[str, Any]]:
-    """Return the metrics that a run has written, but the times."""
+    """Return the metrics rows of a run, without the fields that measure time."""
     lines = (run / "metrics.jsonl").read_text().splitlines()
     return [
         {name: v for name, v in json.loads(line).items() if name not in TIMING_FIELDS}
@@ -140,13 +140,13 @@ def slurm_step(tasks: int) -> list[dict[str, str]]:
     JAX computes the port of process 0 from the number of the job, so the number belongs
     to a free port.
     """
-    # Programs beside this one begin with another number.
+    # Start at a number that programs running at the same time do not use.
     for job in range(os.getpid(), os.getpid() + 4096):
         with socket.socket() as finder, suppress(OSError):
             finder.bind(("", 65535 - 4095 + job % 4096))
             break
     else:
-        raise AssertionError("no port of a job is free")
+        raise AssertionError("no port is free")
     shared = {
         "SLURM_JOB_ID": str(job),
         "SLURM_JOB_NODELIST": "localhost",
@@ -165,7 +165,7 @@ def slurm_step(tasks: int) -> list[dict[str, str]]:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens to."""
+    """Return a port on which no process listens."""
     with socket.socket() as finder:
         finder.bind(("127.0.0.1", 0))
         return int(finder.getsockname()[1])

@@ -1,4 +1,4 @@
-"""The checkpoint that a run keeps as its best is the one that all others name."""
+"""A run, the commands and the report name the same checkpoint as the best."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Each package imports and requires only what the design lets it.
+"""Each package imports and requires only what the design allows.
 
-These tests read sources and load none of them, so they hold on a machine with nothing
-installed, and they run before all others: a package that reaches too far is named here,
-once, and not by whatever breaks elsewhere.
+These tests read the sources and import none of them, so they need no installed package.
+They run before all other tests, because a forbidden import should be reported here, and
+not by the failures that it causes elsewhere.
 """
 
 from __future__ import annotations

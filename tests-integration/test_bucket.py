@@ -1,4 +1,4 @@
-"""Corpora in buckets: by `moto`, which has the rules of S3, and through a whole run."""
+"""Corpora in buckets: on `moto`, which follows the rules of S3, and in a whole run."""
 
 from __future__ import annotations
 

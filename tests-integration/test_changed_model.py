@@ -1,4 +1,4 @@
-"""A run's model is changed: what fits goes on, what does not is named, nothing is lost.
+"""A changed model keeps the weights that fit; the log names all others.
 
 One small run is trained; every test changes its model in a copy of the folder.
 """

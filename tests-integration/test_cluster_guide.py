@@ -1,4 +1,4 @@
-"""The scripts of the guide of clusters run, as far as one machine allows."""
+"""The scripts of the guide for clusters run, as far as one machine allows."""
 
 from __future__ import annotations
 

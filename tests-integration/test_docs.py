@@ -1,4 +1,4 @@
-"""What the documentation shows is so: it runs as it stands there, without a warning."""
+"""The examples of the documentation run unchanged, without a warning."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@
 | `int` rounds a step that is not whole | differs: `steps-are-whole-numbers` |
 | A loss may be a number of Python, numpy or JAX | `test_loss_may_be_a_number_of_any_library` |
 | `save` accepts metrics without a loss | `test_step_without_a_loss_is_saved_and_never_the_best` |
-| A step without a loss has the loss 999 | differs: `no-loss-is-made-up` |
+| A step without a loss has the loss 999 | differs: `a-missing-loss-is-not-invented` |
 | A step that exists already is not saved again | `packages/roxxel-ckpt/tests/test_steps.py::test_a_step_that_exists_is_not_saved_again` |
 | `restore` returns the step as an int, and 0 without a checkpoint | `test_restore_returns_the_step` |
 | `restore` puts the newest step into the live model and optimizer | `test_restore_returns_the_step` |

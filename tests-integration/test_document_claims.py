@@ -1,8 +1,9 @@
 """Every claim of the documents has a test, or a written reason why it differs.
 
 Each module `test_document_*.py` has a table in its docstring: a claim, and the test
-that shows it. The test is in the module, elsewhere (`path::name`), or a heading of
-`docs/decisions/documents.md` says why the claim differs.
+that proves the claim. The test is in the module or elsewhere (`path::name`). If the
+claim is not true, the table names a heading of `docs/decisions/documents.md`, which
+gives the reason.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Runs that are stopped in every way end as those that were never stopped.
+"""Runs that are stopped in any way end with the result of a run that never was.
 
-The cases cover every pair of circumstances; `ROXXEL_DRILL=60` makes that many. To start
-a program takes much longer than a run, so a program makes many runs, one after the
-other: those nobody stops, those whose data fails, and last one that takes the program
-with it. What was stopped then goes on in other programs.
+The cases cover every pair of circumstances; `ROXXEL_DRILL=60` makes 60 cases. Starting
+a program takes much longer than a run, so one program makes many runs in turn: runs
+that are not stopped, runs whose data fails, and at last a run that ends the program.
+Other programs then resume the stopped runs.
 """
 
 from __future__ import annotations

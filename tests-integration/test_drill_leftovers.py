@@ -1,4 +1,4 @@
-"""However a run ends, no thread and no process of it is left."""
+"""After any end of a run, no thread and no process of the run remains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad bytes end in one sentence with file and place, never in a wrong token."""
+"""Bad bytes cause an error that names file and position, never a wrong token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A damaged run folder costs a sentence, or a step or two: never the run."""
+"""A damaged run folder causes an error, or the loss of few steps, never of the run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Inside a package, imports point one way, and its private modules stay private.
 
-These tests read sources and load none of them. Imports for types and imports inside
-functions count too: a reader has to follow them all the same.
+These tests read the sources and import none of them. Imports for types and imports
+inside functions count too, because a reader must follow them as well.
 """
 
 from __future__ import annotations

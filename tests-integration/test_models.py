@@ -1,4 +1,4 @@
-"""A config of the Llama decoder trains alike on one device and split over eight."""
+"""A config of the Llama decoder trains the same on one device and on eight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One script in 1, 2 and 4 real processes, of four devices together: the same run."""
+"""One script makes the same run in 1, 2 and 4 processes with four devices in total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes in one run: accidents in one of them, and what all of them do."""
+"""After an accident in one of several real processes, all of them end."""
 
 from __future__ import annotations
 

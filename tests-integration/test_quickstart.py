@@ -1,4 +1,4 @@
-"""The quickstart, killed at random, ends as one that was left alone."""
+"""The quickstart, killed at random, has the result of a quickstart without kills."""
 
 from __future__ import annotations
 

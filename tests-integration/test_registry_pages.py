@@ -1,6 +1,6 @@
-"""What a registry shows of a package is right and needs nothing beside it.
+"""The page of a package in a registry is right, and needs no other file.
 
-That the examples of each README run is the matter of `test_docs.py`.
+`test_docs.py` tests that the examples of each README run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A package goes out alone when its version, changelog and ranges allow it."""
+"""A package can be released alone if its version, changelog and ranges allow it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_an_incompatible_bump_alone_is_refused() -> None:
     [reason] = release.refusals((bumped, ABOVE, TOP), TAGGED)
 
     assert reason == (
-        "roxxel-curriculum 0.1.0 asks for roxxel-format>=0.1,<0.2, but roxxel-format "
+        "roxxel-curriculum 0.1.0 requires roxxel-format>=0.1,<0.2, but roxxel-format "
         "is 0.2.0; once the two are tried together, write <0.3 in "
         "packages/roxxel-curriculum/pyproject.toml and release roxxel-curriculum too"
     )
@@ -99,7 +99,7 @@ def test_a_released_package_that_asks_for_another_range_is_refused() -> None:
 
     [reason] = release.refusals((bumped, same, TOP), TAGGED)
 
-    assert "is released with roxxel-format>=0.1,<0.2 and now asks for" in reason
+    assert "is released with roxxel-format>=0.1,<0.2 and now requires" in reason
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,8 @@ def test_a_version_that_skips_or_goes_back_is_refused(version: Version) -> None:
     [reason] = release.step_refusals(member("format", version), FIRST)
 
     assert reason == (
-        f"roxxel-format {version} cannot follow 0.1.0; take one of 0.1.1, 0.2.0, 1.0.0"
+        f"roxxel-format {version} cannot follow 0.1.0; "
+        "choose one of 0.1.1, 0.2.0, 1.0.0"
     )
 
 
@@ -149,7 +150,7 @@ def test_a_version_that_skips_or_goes_back_is_refused(version: Version) -> None:
     [
         ("# Changelog\n", "begins with version none, not 0.1.1"),
         (changelog("0.1.0"), "begins with version 0.1.0, not 0.1.1"),
-        (changelog("0.1.1", ""), "says nothing of 0.1.1"),
+        (changelog("0.1.1", ""), "does not mention 0.1.1"),
         (changelog("0.1.1", "### Removed\n\n- It."), "make it 0.2.0"),
         (
             changelog("0.1.1").replace("[Unreleased]\n", "[Unreleased]\n\n- More.\n"),

@@ -1,7 +1,7 @@
-"""A corpus that is replaced, appended to or damaged never changes a batch in silence.
+"""A corpus that is replaced, appended to or damaged never changes a batch silently.
 
 A sampler gives the tokens of the corpus that it was made for, or raises a `ShardError`.
-The way a reader arrives (wrapped, subclassed, pickled) changes no token either.
+This also holds for readers that are wrapped, subclassed or pickled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run that is stopped, however rudely, ends as one that never was."""
+"""A run that is stopped in any way has the result of a run that never was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong is said in one sentence, with a non-zero exit and nothing damaged."""
+"""Wrong input causes an error of one sentence and exit code 1, and damages nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Who takes part in the comparison, and the processes that answer for them.
+"""The libraries of the comparison, each in a process of its own.
 
-Each script in `peers/` runs in an environment of its own, which uv makes from the
-dependencies that the script names, and answers JSON lines (see `peers/serve.py`).
+Each script in `peers/` runs in its own environment, which uv makes from the
+dependencies that the script names. The process reads and writes JSON lines (see
+`peers/serve.py`).
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 Parameters and AdamW are float32. Activations and the inputs of matrix products are
 bfloat16; XLA accumulates the products in float32. On CUDA, attention is cuDNN's fused
-kernel. No matrix product is computed twice: by estimate an H200 holds the activations
-of every size here at its batch size. Normalisations and GELU are computed again in the
-backward pass, because keeping their float32 intermediates would take as much memory as
-all other activations.
+kernel. The backward pass computes no matrix product again: by estimate, the activations
+of every size here fit into the memory of an H200. It does compute normalisations and
+GELU again, because their float32 intermediates would take as much memory as all other
+activations.
 """
 
 from __future__ import annotations

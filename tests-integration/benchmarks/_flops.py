@@ -1,13 +1,15 @@
-"""What a token costs in floating-point operations, by the convention of the benchmark.
+"""Floating-point operations of a token, by the convention of the benchmark.
 
 A token takes 6 operations for each parameter: 2 in the forward pass, 4 in the backward
-pass (Kaplan et al., Scaling Laws for Neural Language Models, 2020). MFU is the share of
-the dense bfloat16 peak that these 6N operations take. The scores of attention are
-counted apart: 12 x layers x width x context for a token if every token attends to all
-others, half of that where attention is causal (Chowdhery et al., PaLM, 2022, appendix
-B). N is every parameter. The token table counts once: its product with the hidden
-states is the logits, and reading its rows costs no operations. The table of positions
-has no product, but is counted; it is at most 0.7 % of N.
+pass (Kaplan et al., Scaling Laws for Neural Language Models, 2020). MFU is the rate of
+these 6N operations, as a share of the dense bfloat16 peak. Attention scores are counted
+separately: 12 x layers x width x context for a token if every token attends to all
+others, and half of this number for causal attention (Chowdhery et al., PaLM, 2022,
+appendix B).
+
+N counts all parameters. The token table counts once: the logits are a product with this
+table, and reading its rows costs no operations. The table of positions takes part in no
+product, but is counted too; it is at most 0.7 % of N.
 """
 
 from __future__ import annotations

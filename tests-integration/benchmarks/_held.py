@@ -1,9 +1,9 @@
-"""Files whose pages stay in memory for as long as somebody wants them there.
+"""Keeps the pages of files in the page cache while a benchmark runs.
 
-A system that gives memory back to its host may drop pages of the file cache that no
-process has mapped, even those that were read lately: after half a minute on the machine
-of docs/benchmarks.md, so that a loader met a warm corpus or a cold one as its turn
-came. So those that are compared are mapped.
+A virtual machine that returns memory to its host may evict pages that no process has
+mapped, even pages that were read recently: on the machine of docs/benchmarks.md, after
+half a minute. A loader then found a warm or a cold corpus, depending on its turn. This
+module maps the files, so their pages stay.
 """
 
 from __future__ import annotations

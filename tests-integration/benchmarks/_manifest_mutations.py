@@ -1,7 +1,7 @@
-"""Mutations of a manifest: its JSON or its text is changed, its checksum is right.
+"""Mutations of a manifest that change its JSON or text, with a correct checksum.
 
-An attacker would make such manifests. Each mutation takes the manifest, a source of
-random numbers and the manifests of all samples.
+An attacker could make such manifests. A mutation is a function of the manifest, a
+random generator and the manifests of all samples.
 """
 
 from __future__ import annotations

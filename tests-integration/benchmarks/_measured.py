@@ -1,12 +1,11 @@
-"""Run commands at the same time, and print what they and their children used.
-
-A process of its own, because on Linux a command's greatest memory is at least that of
-the process that started it.
+"""Runs commands at the same time; prints the time and memory that they needed.
 
     python _measured.py '[["command", "argument"], ...]'
 
-Prints the output of the commands, and a line of JSON: seconds, seconds of processors,
-and the greatest memory of one process in MiB.
+The program prints the output of the commands, then a line of JSON: wall seconds, CPU
+seconds, and the peak memory of the largest process in MiB. Child processes are
+included. This small program starts the commands, because Linux counts the peak memory
+of a command as at least the memory of the process that started it.
 """
 
 from __future__ import annotations

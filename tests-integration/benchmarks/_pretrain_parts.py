@@ -1,6 +1,6 @@
-"""The parts of the pre-training benchmark, each a record made by a few processes.
+"""The parts of the pre-training benchmark: each starts processes and makes a record.
 
-This side never imports JAX: the process that uses the device must be the only one.
+This module never imports JAX: only the started process may use the device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How Roxxel grows: with the size of the corpus, with processes, with sources."""
+"""How Roxxel scales with the size of the corpus, with processes and with sources."""
 
 from __future__ import annotations
 

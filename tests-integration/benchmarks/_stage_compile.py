@@ -1,7 +1,7 @@
-"""The program of a second phase, compiled while the device is busy, or idle.
+"""Compiles the program of a second phase while the device is busy, or idle.
 
-XLA chooses kernels by timing them on the device that it compiles for, so a program that
-is compiled while the device trains may differ from one that is compiled on an idle
+XLA times kernels on the device and picks the fastest. A program that is compiled while
+the device trains may therefore differ from a program that is compiled on an idle
 device. The caches of compiled programs and of these choices must be off.
 """
 

@@ -1,9 +1,9 @@
-"""What a phase change and a save cost, on the device's timeline and on the clock.
+"""Costs of a phase change and of a save: idle time of the device, and wall time.
 
 A traced run shows what the device did in windows of some steps: around a phase change,
-around a save, and in between. A run without traces then measures wall times. Both
-compile their programs before they start, because the first phase is too short to hide
-the compilation of the second; the part `compile` is about that.
+around a save, and in between. A second run, without traces, measures wall times. Both
+runs compile their programs before they start, because the first phase is too short to
+hide the compilation of the second. The part `compile` measures this compilation.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A trace holds planes, a plane holds lines, and a line holds events. CUDA devices have a
 plane `/device:GPU:0` with a line for every stream, whose events are kernels and copies.
 TPUs have `/device:TPU:0` with a line of operations. The CPU has no plane of its own:
-its programs run on threads of `/host:CPU`, beside everything else that the process
-does, so figures of the CPU show that this module works and little more.
+its programs run on threads of `/host:CPU`, together with all other work of the process.
+Figures of the CPU therefore only test this module.
 """
 
 from __future__ import annotations

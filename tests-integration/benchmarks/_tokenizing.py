@@ -1,11 +1,11 @@
-"""Tokenize JSON lines in one process, without Roxxel: two ways to compare it with.
+"""Tokenizes JSON lines in one process without Roxxel, in two ways, for comparison.
 
     python _tokenizing.py bare|loop TOKENIZER OUTPUT INPUTS...
 
-`bare` is the limit: it reads the lines, and encodes texts in batches, as Roxxel does;
-it writes nothing, and does not even take the ids from the library. `loop` is the way of
-Megatron-LM's `preprocess_data.py`: it encodes line by line and appends the ids to a
-flat file. Both print the number of tokens, one more for each document.
+`bare` is the upper limit of speed: it reads lines and encodes texts in batches, as
+Roxxel does, but neither copies the ids out of the library nor writes them. `loop` works
+like Megatron-LM's `preprocess_data.py`: it encodes line by line, and appends the ids to
+a flat file. Both print the number of tokens, with one separator for each document.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
 """Reads a corpus from a server that fails at random: the right tokens, or one error.
 
-Each run opens a corpus in a bucket whose server fails in some of these ways, at a
-random rate: it answers 503, cuts bodies, resets or never answers a request, sends wrong
-or more bytes, ignores ranges, and replaces objects. The run prefetches and reads
-windows, documents and spans. These are right:
+Each run opens a corpus in a bucket whose server fails at a random rate, in some of
+these ways: it responds with 503, truncates bodies, resets or ignores a request, sends
+wrong or additional bytes, ignores ranges, or replaces objects. The run prefetches and
+reads windows, documents and spans. A run passes with one of these results:
 
 - `right`: every read equals the same read on a disk.
-- `refused`: a read raised BucketError or ShardError, whose message begins with a URL of
-  the corpus, within the time limit; reads before it were right.
+- `refused`: a read raised BucketError or ShardError within the time limit, the message
+  begins with a URL of the corpus, and all earlier reads were right.
 
-Reads verify blocks, because nothing else finds wrong bytes. At the end, no thread that
-fetches may be left. A failure prints the seed of its run.
+Reads verify blocks, because only checksums detect wrong bytes. At the end, no thread
+that fetches may be left. A failure prints the seed of its run.
 
     python tests-integration/benchmarks/bucket_faults.py                # 100 runs
     python tests-integration/benchmarks/bucket_faults.py --runs 2000    # the campaign

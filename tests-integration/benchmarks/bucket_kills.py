@@ -1,17 +1,16 @@
-"""Kills a run whose corpus, checkpoints and logs are in a bucket, and compares its end.
+"""Kills a run whose corpus, checkpoints and logs are in a bucket; compares the result.
 
-One run is never stopped. Another one, of the same program, is killed with SIGKILL at
-random moments, in one of its processes or in all, and started again: sometimes on the
-same machine, sometimes on a new one. The moment is a number of changes of the bucket,
-and some milliseconds. A machine is a local folder for logs and one for temporary files,
-of each process. After every kill
+A first run is never stopped. A second run of the same program is killed with SIGKILL at
+random moments, in one process or in all, and started again: sometimes on the same
+machine, sometimes on a new machine. A moment is a random number of changes of the
+bucket, plus some milliseconds. A new machine is simulated by new local folders for the
+logs and the temporary files of each process. After every kill
 
 - every listed checkpoint is sound, and the newest is not older than before;
 - processes that were not killed have ended by themselves.
 
-At the end both runs have the same rows of metrics, and the killed run has the
-checkpoints of the other one, bit for bit with everything they record. A failure prints
-the seed.
+At the end, both runs have the same rows of metrics, and the same checkpoints bit for
+bit, including all recorded values. A failure prints the seed.
 
     python tests-integration/benchmarks/bucket_kills.py
     python tests-integration/benchmarks/bucket_kills.py --kills 10 --processes 2

@@ -1,20 +1,21 @@
-"""Reads a run's batches from a bucket with latency, beside loaders that do the same.
+"""Reads the batches of a run from a bucket with latency: Roxxel and other loaders.
 
-A server of this machine answers every request after `--latency-ms`. A program of each
-loader reads the batches of a run whose steps take `--step-ms`, first from step 0 and
-then from 90 % of the run, with an empty cache each time. For each the report says:
+A server on this machine responds to every request after `--latency-ms`. A program of
+each loader reads the batches of a run whose steps take `--step-ms`, first from step 0
+and then from 90 % of the run, with an empty cache each time. For each, the report says:
 
 - `first`: seconds from the first call to the first batch;
 - `waiting`: share of the time after the first 20 steps that the loop waits for batches;
 - `bytes`: bytes of objects that were fetched, over the bytes of the batches;
 - `disk`: bytes on the disk at the end;
-- `private`: memory of the program at the end that no file backs, JAX included.
+- `private`: memory of the program at the end that is not backed by files, with JAX.
 
 `blocks` is Roxxel with `check="blocks"`. `cached` is Roxxel with a cache that is empty
 at first; its third row begins with the whole corpus in the cache.
 
-`disk` is Roxxel without the server: its share of waiting is that of the loop itself.
-Server and loader share the cores of this machine, so their CPU time is in the figures.
+`disk` is Roxxel reading from a disk, without the server, so its waiting time is that of
+the loop itself. Server and loader share the cores of this machine, so the figures
+include the CPU time of the server.
 
     python tests-integration/benchmarks/bucket_read.py               # a quick look
     python tests-integration/benchmarks/bucket_read.py --mib 512 --steps 600 --rounds 3

@@ -1,9 +1,9 @@
 """Measures how long `Checkpointer.save` blocks its caller, against bare Orbax.
 
-One run compares a save by Orbax's `AsyncCheckpointer` (as it is installed, without
-digests), `save` of `Checkpointer`, and `save` with `wait`. Bound: 1.2 times Orbax plus
-50 ms. Then the peak of host memory during a save, and what saves of a small state leave
-behind.
+One run compares a save by Orbax's `AsyncCheckpointer` (with its defaults, without
+digests), `save` of `Checkpointer`, and `save` with `wait`. The limit is 1.2 times Orbax
+plus 50 ms. The run also measures the peak of host memory during a save, and the memory
+that repeated saves of a small state leave behind.
 
     python tests-integration/benchmarks/ckpt_blocking.py --megabytes 1024
 """

@@ -1,7 +1,7 @@
 """Measures saves and restores of a checkpoint in a bucket, against those on a disk.
 
-A server of this machine shares its cores, so its CPU time is in the figures. For each
-of a disk, a bucket, and a bucket that answers after `--latency-ms`, the report says:
+The server runs on this machine, so the figures include its CPU time. For a disk, a
+bucket, and a bucket that responds after `--latency-ms`, the report says:
 
 - `blocks`: seconds for which `save` blocks its caller;
 - `save`: seconds until the step is committed;

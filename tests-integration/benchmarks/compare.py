@@ -1,17 +1,19 @@
 """Compares Roxxel with other loaders and with the limits of the machine, in one run.
 
-All do the same: documents of log-normal length are written, which is timed once for a
-corpus. Then each writes it as it reads best, and int32 batches of shuffled samples come
-back, as numpy or as jax.Array; what comes back is checked. Loaders are asked in turn,
-round after round, so that a change of the machine's speed meets all alike; ratios are
-those of the same round. Small by default; for the record:
+Every loader does the same work. It writes documents of log-normal length, which is
+timed once for each corpus, in the form that it reads best. Then it reads int32 batches
+of shuffled samples, as numpy arrays or as jax.Array, and the batches are checked. The
+loaders run in turn, round after round, so that a change of the machine's speed affects
+all of them; a ratio compares figures of one round. The defaults are small; the figures
+of record come from:
 
     compare.py --mib 64 --rounds 5 --seconds 0.5
     compare.py --mib 1024 --dtypes uint16 --rounds 5 --seconds 1 --scale full
 
-Peers run in environments that uv makes from what their scripts name; an interpreter
-that has a peer can be given instead (`--interpreter peer_grain=/path/python`). One that
-cannot run is named in the report as not run.
+Peers run in environments that uv makes from the dependencies that their scripts name.
+To use an existing environment, pass its interpreter
+(`--interpreter peer_grain=/path/python`). The report names each peer that could not
+run.
 """
 
 from __future__ import annotations

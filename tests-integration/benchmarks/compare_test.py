@@ -1,4 +1,4 @@
-"""The comparison runs small with what needs no network, and says who is missing."""
+"""The comparison runs small without a network, and names the peers that are missing."""
 
 from __future__ import annotations
 

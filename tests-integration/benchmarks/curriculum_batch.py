@@ -1,10 +1,10 @@
-"""Measures `batch(step)` against the bare `read` of the same windows, in turn.
+"""Measures `batch(step)` against the bare `read` of the same windows.
 
-Bare is what the batch cannot do without: the windows are known beforehand, one `read`
-of each source goes into one int32 array. Stretches of consecutive steps of both are
-timed one after the other, each of a whole block of worked-out positions, so that all
-index arithmetic is in the figure; the ratio is the median over the stretches. Times are
-those of the processor, so that other work on the machine does not count.
+The bare read is the least work that a batch needs: the windows are known in advance,
+and one `read` of each source fills part of an int32 array. Both are timed in turn, over
+stretches of consecutive steps. A stretch is a whole block of computed positions, so the
+time of `batch` includes all index arithmetic. The ratio is the median over the
+stretches. Times are CPU times, so other work on the machine does not count.
 
     python tests-integration/benchmarks/curriculum_batch.py [--mib 64] [--rounds 15]
 """

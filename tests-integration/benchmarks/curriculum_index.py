@@ -1,9 +1,9 @@
-"""Measures the index arithmetic of a step, alone and against itself at other sizes.
+"""Measures the index arithmetic of a step, for small and for huge sources.
 
-A step of 64 rows from 5 sources, windows only, no token is read: over consecutive steps
-(whole blocks of positions, a few thousand steps), and for a single cold step, at 10**8
-and at 10**13 tokens a source, in turn; then building and planning a curriculum of 20
-sources and 10 phases, and the memory that a sampler takes.
+A step has 64 rows from 5 sources; no token is read. The program measures consecutive
+steps (a few thousand, in whole blocks of positions) and a single cold step, in turn for
+sources of 10**8 and of 10**13 tokens. Then it measures the construction and the plan of
+a curriculum of 20 sources and 10 phases, and the memory of a sampler.
 
     python tests-integration/benchmarks/curriculum_index.py [--steps 2048] [--rounds 15]
 """

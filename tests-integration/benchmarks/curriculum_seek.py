@@ -1,8 +1,9 @@
-"""Measures the first batch at the 90 % point of 10 TB against that at step 0, in turn.
+"""Measures the first batch at 90 % of a run over 10 TB, against the first at step 0.
 
-The corpus is four sparse shards of uint16 zeros, whole by every check of the format,
-with hardly a page on the disk; each measurement opens the corpus, declares the
-curriculum and reads a batch of 16x1025: only the operating system's caches are warm.
+The corpus is four sparse shards of uint16 zeros. They pass every check of the format,
+but have hardly any pages on the disk. Each measurement opens the corpus, declares the
+curriculum and reads a batch of 16x1025, so only the caches of the operating system are
+warm. The two measurements alternate.
 
     python tests-integration/benchmarks/curriculum_seek.py [--tb 10] [--rounds 15]
 """

@@ -1,4 +1,4 @@
-"""Measures what withdrawn documents cost a batch, against the field `segment_ids`.
+"""Measures the cost of withdrawn documents in a batch, against `segment_ids`.
 
 Half of the documents of a corpus are withdrawn, chosen at random. A batch with
 `loss_mask` reads the same tokens as a batch with `segment_ids`; both look up the

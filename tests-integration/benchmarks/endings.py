@@ -1,9 +1,9 @@
-"""Measures how soon all processes have ended after an accident in one of them.
+"""Measures how soon all processes end after one of them fails.
 
-Each row is a program of several real processes. The seconds count from the accident to
-the end of the last process; the limit of the design is 10 s. "reason" is the number of
-processes, of those that were not killed, whose standard error names the reason; a run
-that had begun must name it in `system.log` too.
+Each row is a program of several real processes. The time is measured from the failure
+to the end of the last process; the limit is 10 s. "reason" is the number of surviving
+processes whose standard error names the reason. If the run had begun, `system.log` must
+name the reason too.
 
     python tests-integration/benchmarks/endings.py
     python tests-integration/benchmarks/endings.py --processes 4 --mib 400 save

@@ -1,4 +1,4 @@
-"""The benchmark of the ends of processes runs once, small."""
+"""The benchmark `endings.py` runs once, small."""
 
 from __future__ import annotations
 

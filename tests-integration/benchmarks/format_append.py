@@ -1,12 +1,11 @@
 """Kills processes that append to one corpus; no acknowledged append is lost.
 
-Several processes append small documents at the same time; each document begins with
-the numbers of its process and append. A process notes in its own journal, synced to
-disk, that it tries an append, and after `write` returned that the append is done. All
-processes are killed by SIGKILL at random moments, and started again with the append
-after the last one that they tried. At the end the corpus has every append that is done
-exactly once, in one piece and in order. An append that was only tried is there whole or
-not at all.
+Several processes append small documents at the same time. Each document begins with the
+number of its process and the number of its append. Each process has a journal, synced
+to disk, with an entry before every append, and another after `write` has returned. All
+processes are killed by SIGKILL at random moments; they start again with the append
+after the last one in their journal. At the end, the corpus has every finished append
+exactly once, in one piece and in order. An unfinished append is complete or absent.
 
     python tests-integration/benchmarks/format_append.py                # small
     python tests-integration/benchmarks/format_append.py --appends 200 --kills 20

@@ -1,10 +1,10 @@
-"""Runs `clean` constantly beside a living writer; nothing of the writer is lost.
+"""Runs `clean` again and again while a writer works; the writer must lose nothing.
 
-A child process creates, appends to or replaces a corpus while this process removes
-leftovers again and again, by the method and by the command. Another writer of the same
-corpus was killed before, so there are leftovers to remove. Each write must return
-without an error, with its tokens in the corpus. After the last `clean` the folder must
-hold nothing of the killed writer.
+A child process creates, appends to or replaces a corpus. Meanwhile this process removes
+leftovers, by the method and by the command. An earlier writer of the same corpus was
+killed, so there are leftovers to remove. Each write must return without an error, with
+its tokens in the corpus. After the last `clean`, the folder must have no file of the
+killed writer.
 
     python tests-integration/benchmarks/format_clean.py               # 3 writes
     python tests-integration/benchmarks/format_clean.py --writes 30   # the campaign

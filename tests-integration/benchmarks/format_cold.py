@@ -1,10 +1,10 @@
-"""Measures the time blocked in `read` on cold pages, with `will_need` against without.
+"""Measures how long `read` blocks on cold pages, with and without `will_need`.
 
-A corpus on a disk is dropped from the page cache (its maps closed first; `mincore` must
-then find next to no page), and batches are read with some milliseconds of other work
-between them, once plainly and once asking for pages a few batches ahead. Beside it a
-thread sleeps for a millisecond again and again: by how much it oversleeps tells how
-long whoever waits for the disk keeps Python's lock.
+The program closes the maps of a corpus on a disk and evicts its pages; `mincore` must
+then find almost no page in memory. It reads batches with some milliseconds of other
+work between them, once without hints and once with hints a few batches ahead. Meanwhile
+another thread sleeps for a millisecond again and again. If this thread wakes late, a
+read of the disk has held Python's global interpreter lock for so long.
 
     python tests-integration/benchmarks/format_cold.py --folder DIR   # a disk, no tmpfs
 """

@@ -1,10 +1,10 @@
 """Reads mutated shards: each gives exactly the original tokens, or a ShardError.
 
-Flipped bits, truncations, overwritten and swapped ranges, exchanged sections, two
-shards spliced, huge counts (with checksums that are right again, as an attacker would
-make them). Each file is read with `check="blocks"` in every way there is, in this
-process, so a crash ends the campaign. The peak of memory may grow by 64 MiB. A failure
-names its seed.
+The mutations are flipped bits, truncations, overwritten and swapped ranges, exchanged
+sections, two spliced shards, and huge counts with correct checksums, as an attacker
+could make them. Each file is read with `check="blocks"` by all methods of reading, in
+this process, so a crash ends the campaign. The peak of memory may grow by 64 MiB. A
+failure names its seed.
 
     python tests-integration/benchmarks/format_fuzz.py                  # 2000 files
     python tests-integration/benchmarks/format_fuzz.py --files 100000   # the campaign

@@ -5,10 +5,10 @@ killed by SIGKILL at a random moment of that write. Another process has the corp
 and reads constantly, in one thread that stays with its version and in one that opens
 the corpus again and again. After every kill:
 
-- the corpus holds the old content or the new one, byte for byte (the new one if the
-  write had returned; nothing if a first write had not committed);
-- no reader got a token of another content, and none crashed; beside an append no
-  reader raised an error;
+- the corpus holds the old content or the new one, byte for byte: the new content if the
+  write had returned, and nothing if a first write had not committed;
+- no reader got a token of any other content, and no reader crashed; during an append,
+  no reader raised an error;
 - a later write of the same kind succeeds, and after `clean` the folder holds exactly
   the shards of the corpus.
 

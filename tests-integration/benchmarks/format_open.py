@@ -1,8 +1,8 @@
-"""Measures opening a corpus of many large shards, and the first read at its far end.
+"""Measures opening a corpus of many large shards, and a first read near its end.
 
-One sparse shard under many hard links stands for them: by default 200 of 1 MiB, in the
-figures 10 000 of 1 GiB, 10 TB in all. What is held is the private memory of the process
-(`/proc/self/smaps_rollup`), before and after.
+The shards are hard links to one sparse file: by default 200 shards of 1 MiB; for the
+figures of record 10 000 shards of 1 GiB, 10 TB in all. The memory is the private memory
+of the process (`/proc/self/smaps_rollup`), before and after.
 
     python tests-integration/benchmarks/format_open.py
     python tests-integration/benchmarks/format_open.py --shards 10000 --mib 1024

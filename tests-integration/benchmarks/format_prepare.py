@@ -1,10 +1,10 @@
-"""Kills preparations with their workers; the same command gives the same bytes.
+"""Kills preparations or their workers; the same command must give the same bytes.
 
 A command writes many units, with two workers, or with `--ray` on two raylets of this
-machine. When a random number of units is done, and a random time later, SIGKILL ends
-the command, one of its workers, or a raylet. The same command then ends the work. The
-corpus must equal that of a command that was not killed, byte for byte. No shard of a
-unit that was done may be written again, and after `clean` no file may be left.
+machine. After a random number of units and a random time, SIGKILL ends the command, one
+of its workers, or a raylet. Then the same command finishes the work. The corpus must
+equal that of a command that was not killed, byte for byte. No shard of a finished unit
+may be written again, and after `clean` no other file may be left.
 
     python tests-integration/benchmarks/format_prepare.py              # 3 kills
     python tests-integration/benchmarks/format_prepare.py --kills 30   # the campaign

@@ -1,10 +1,12 @@
 """Measures `Roxxel.read` from warm pages against numpy's own gather of the windows.
 
-One shard: against `sliding_window_view(tokens, T)[starts]`, cast. Many shards: against
-a plain loop of one casting copy a row. Bounds: many shards with a boundary in every
-tenth window, against the same windows moved off it. Rounds alternate between the two;
-the median of the ratios of neighbours is reported, in processor seconds of the thread,
-so that a busy machine hurts both alike.
+- One shard: against `sliding_window_view(tokens, T)[starts]`, cast to int32.
+- Many shards: against a loop that copies and casts row by row.
+- Boundaries: many shards with a boundary in every tenth window, against the same
+  windows moved away from the boundaries.
+
+Rounds of both alternate. The result is the median of the ratios of neighbouring rounds,
+in CPU seconds of the thread, so other work on the machine affects both.
 
     python tests-integration/benchmarks/format_read.py             # small
     python tests-integration/benchmarks/format_read.py --mib 1024  # as in the figures

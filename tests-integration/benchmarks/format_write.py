@@ -1,9 +1,9 @@
 """Measures writing documents of 1000 tokens against `file.write` and `zlib.crc32`.
 
-The same bytes go through `Roxxel.write` and through a plain loop that writes each
-document and sums it; both bring it to the disk. Rounds alternate; the median of the
-ratios of neighbours is reported. Also prints what the corpus takes on the disk beyond
-tokens, ends and checksums.
+`Roxxel.write` and a plain loop write the same bytes; the loop writes each document and
+updates its checksum. Both flush to the disk. Rounds of both alternate, and the result
+is the median of the ratios of neighbouring rounds. The program also prints the disk
+space of the corpus beyond tokens, document ends and checksums.
 
     python tests-integration/benchmarks/format_write.py              # small
     python tests-integration/benchmarks/format_write.py --mib 512    # as in the figures

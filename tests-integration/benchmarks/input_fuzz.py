@@ -1,19 +1,20 @@
 """Writes corpora from damaged input files: the right documents, or one sentence.
 
 Files of every format (text, lines, jsonl, npy, parquet, roxxel02), plain and compressed
-(gz, zst; several members of each), are cut, extended, overwritten, or get other bits.
-Then `roxxel-format write` replaces a corpus by their documents. These are right:
+(gz, zst; several members of each), are truncated, extended or overwritten, or bits are
+flipped. Then `roxxel-format write` replaces a corpus by their documents. The command
+passes with one of these results:
 
 - `right`: exit code 0, and exactly the documents of the whole file.
-- `refused`: exit code 1, one sentence on one line that begins with the file, and the
-  old corpus is as it was. The sentence about a compressed file names bytes, and the
-  sentence about a text its line or byte.
+- `refused`: exit code 1, one sentence on one line that begins with the file, and an
+  unchanged old corpus. The sentence about a compressed file names the bytes, and the
+  sentence about a text names the line or byte.
 - `undetectable`: exit code 0, and other documents. Only files without a checksum may
-  give this result: a plain text, lines or JSON lines, the items of a plain `.npy` or
-  `roxxel02`, and the metadata of Parquet; and a compressed file that lost whole
-  members. If such a text was only cut, its documents are a part of the right text, and
-  lines and JSON lines before the last are right. A plain file of another format that
-  was cut is never undetectable.
+  give this result: plain texts, lines and JSON lines, the items of a plain `.npy` or
+  `roxxel02`, the metadata of Parquet, and a compressed file without some whole members.
+  If such a text was only truncated, its documents are a part of the right text, and all
+  lines and JSON lines except the last are right. A truncated plain file of any other
+  format must be detected.
 
 Writing from one file may use 20 seconds and 1 GiB of address space; a failure prints
 its seed. Needs the extras `parquet` and `zstd`.

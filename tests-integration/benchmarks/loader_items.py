@@ -1,12 +1,13 @@
 """Measures Dataloader over 100 000 small arrays in batches of 256, against its peers.
 
-Every library makes the same batches of shape (256, 8), without workers; a digest of all
-of them proves it. A short last batch is left out, for there loadax 0.2.1 never ends.
-Each runs in a process of its own, in turn, so that a change of the machine's speed
-meets all alike: the medians over the runs count, of the best of three passes.
-With `--peers` the peers are measured too, in environments that uv makes and keeps; an
-interpreter that has a peer can be named instead: `--loadax PYTHON --grain PYTHON`.
-`--items 100000 --runs 5 --peers` gives the figures of record.
+Every library makes the same batches of shape (256, 8), without workers; a digest of the
+batches proves that they are the same. A short last batch is left out, because loadax
+0.2.1 never ends there. The libraries run in turn, each in its own process, so that a
+change of the machine's speed affects all of them. A run measures the best of three
+passes, and the result is the median over the runs. With `--peers` the peers are
+measured too, in environments that uv makes and keeps. To use existing environments,
+pass their interpreters: `--loadax PYTHON --grain PYTHON`. `--items 100000 --runs 5
+--peers` gives the figures of record.
 """
 
 from __future__ import annotations

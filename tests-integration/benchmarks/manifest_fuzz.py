@@ -1,13 +1,13 @@
 """Reads corpora under mutated manifests: the right tokens, or a ShardError.
 
-Some mutations change bytes of the manifest; its checksum must find them. The others
-(`_manifest_mutations.py`) make the checksum right again: values deleted, swapped,
-duplicated or replaced, rows of all lists at once, numbers off by one or huge, names
-outside the folder. The shards are whole, so reading must find every false value.
-Each way of reading reads the whole corpus with a new reader. (A reader of a part opens
-only some shards, and cannot find a false value of the others.) Every error is one
-sentence on one line that names a file. Reading one manifest may use 20 seconds and
-1 GiB of address space; a failure prints its seed.
+Some mutations change bytes of the manifest; the checksum of the manifest must detect
+them. The others (`_manifest_mutations.py`) have a correct checksum: values are deleted,
+swapped, duplicated or replaced, rows of all lists change together, numbers are off by
+one or huge, and names are outside the folder. The shards are undamaged, so reading them
+must reveal every false value. Each method of reading reads the whole corpus with a new
+reader, because a reader of a part opens only some shards, and cannot find false values
+of the others. Every error is one sentence on one line that names a file. Reading one
+manifest may use 20 seconds and 1 GiB of address space; a failure prints its seed.
 
     python tests-integration/benchmarks/manifest_fuzz.py                 # 500 files
     python tests-integration/benchmarks/manifest_fuzz.py --files 10000   # the campaign

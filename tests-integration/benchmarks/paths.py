@@ -1,9 +1,10 @@
-"""Counts the modules whose functions run for a batch, save, restore and document.
+"""Counts the modules whose functions run for a batch, a save, a restore or a document.
 
-Each is done before, so that nothing is loaded, compiled or opened for the first time,
-and then recorded with Python's profiler in all threads. Functions that a library
-generates, such as the constructor of a dataclass, do not count. A document is recorded
-alone, in the middle of a write, and with the whole write, which opens and commits.
+Each action runs once before, so that nothing is loaded, compiled or opened for the
+first time. Then Python's profiler records the action in all threads. Generated
+functions, such as the constructor of a dataclass, do not count. A document is recorded
+twice: alone in the middle of a write, and with the whole write, which also opens and
+commits the corpus.
 
     python tests-integration/benchmarks/paths.py
 """

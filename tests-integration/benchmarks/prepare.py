@@ -1,14 +1,14 @@
-"""Measures preparation with two workers beside bare tokenizing and other tools.
+"""Measures preparation with two workers, against bare tokenizing and other tools.
 
-All ways tokenize the same JSON lines with the same tokenizer of Hugging Face, each in
-two processes of one thread, one way after the other: bare processes that only tokenize
-(the limit), `roxxel-format write --workers 2`, datatrove's tokenizer pipeline, and a
-loop over lines, which is Megatron-LM's way. The number of tokens must be the same. The
-goals: at least 0.9 of bare, ahead of the other two, and at most 1.1 times the corpus on
-the disk at any time.
+Four programs tokenize the same JSON lines with the same tokenizer of Hugging Face, one
+after the other, each in two processes of one thread: processes that only tokenize (the
+limit), `roxxel-format write --workers 2`, datatrove's tokenizer pipeline, and a loop
+over lines like that of Megatron-LM. The number of tokens must be the same. The goals of
+Roxxel: at least 0.9 of the speed of the limit, faster than the two other tools, and
+never more disk space than 1.1 times the corpus.
 
-The inputs are the Python sources of this environment under a numbered header, repeated
-until there are `--mib`; the tokenizer is a byte-level BPE trained on a part of them.
+The inputs are the Python sources of this environment, each with a numbered header,
+repeated up to `--mib`. The tokenizer is a byte-level BPE trained on a part of them.
 
     python tests-integration/benchmarks/prepare.py               # 1 GiB
     python tests-integration/benchmarks/prepare.py --mib 4 --without datatrove

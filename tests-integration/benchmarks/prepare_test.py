@@ -1,4 +1,4 @@
-"""The benchmark of preparation runs once, small, without what has to be installed."""
+"""The benchmark of preparation runs once, small, without tools to install."""
 
 from __future__ import annotations
 

@@ -1,24 +1,25 @@
-"""Measures pre-training on an accelerator: `Trainer` beside a loop written by hand.
+"""Measures pre-training on an accelerator: `Trainer` against a loop written by hand.
 
-Decoders of 124 million to 1.3 billion parameters train on a corpus that is made on the
-spot. Each part runs in processes of its own, so that peaks of memory belong to one part
-and a failure ends no other:
+Decoders of 124 million to 1.3 billion parameters train on a synthetic corpus. Each part
+runs in its own processes, so that its peak of memory is its own, and its failure does
+not end other parts:
 
-- throughput: tokens/s and MFU of both, in turn, and the share of time without data;
+- throughput: tokens/s and MFU of both loops, in turn, and the share of time spent
+  waiting for data;
 - phase-change: idle time of the device at a phase change and at a save, from the
-  profiler's timeline; the longest step of a change over a usual one; the cost of an
-  asynchronous save over the bare copy to the host;
-- resume: kill -9, then the losses of a resumed run beside those of an unbroken one, bit
-  by bit, with XLA's deterministic flags and without;
-- memory: a state that takes a given share of the device's memory, trained, killed with
-  -9 and resumed, with the peaks of both;
-- compile: the program of a second phase compiled while the device trains, beside one
-  that is compiled on an idle device.
+  profiler's timeline; the longest step at a change, divided by a usual step; the cost
+  of an asynchronous save, against the bare copy to the host;
+- resume: the losses of a run that was killed with kill -9 and resumed, compared bit by
+  bit with those of an unbroken run, with and without XLA's deterministic flags;
+- memory: a state that takes a given share of the device's memory is trained, killed
+  with kill -9 and resumed; the peaks of both starts;
+- compile: the program of a second phase, compiled while the device trains and compiled
+  on an idle device.
 
 `--out FILE` writes one JSON file, after every part; `--report FILE...` prints such
-files as tables, without running anything. Without `--sizes`, the size is tiny on a CPU
-and all three on an accelerator. The exit code is 1 if any process failed. `_flops.py`
-states the convention of MFU.
+files as tables, without running anything. Without `--sizes`, a CPU trains the tiny
+size, and an accelerator trains all three sizes. The exit code is 1 if any process
+failed. `_flops.py` states the convention of MFU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Measures how long importing each package takes, against what it stands on.
+"""Measures how long importing each package takes, against importing its dependencies.
 
-Every import is timed in fresh interpreters, one after the other in turns, less the time
-of an interpreter that imports nothing; the files are in the system's cache.
+Every import is timed in fresh interpreters, in turns. The time of an interpreter that
+imports nothing is subtracted. The files are in the page cache.
 
     python tests-integration/benchmarks/startup.py
     python tests-integration/benchmarks/startup.py --rounds 20 roxxel_format numpy

@@ -1,8 +1,8 @@
-"""Measures what 20 000 tiny steps leave behind, against what the first 2 000 did.
+"""Measures whether memory and threads grow over 20 000 tiny steps.
 
-Resident memory and threads are looked at in evaluations, with logging every 10 steps
-and checkpoints every 500: what grows beyond the first tenth of the run, in which pools
-and caches fill, is a leak. Then what is left of threads and processes after the run.
+The run logs every 10 steps and saves every 500. Evaluations measure resident memory and
+the number of threads. Pools and caches fill in the first 2 000 steps; any later growth
+is a leak. After the run, the program lists the threads and processes that remain.
 """
 
 from __future__ import annotations

@@ -1,25 +1,26 @@
 """Measures Trainer.run against a hand-written loop of a jitted, donated step.
 
-Both train the same small model on the same batches, which the hand-written loop has
-made before; both compute the same scalars and run at most two updates ahead. On one CPU
-device and a step of about ten milliseconds, held to one core as an accelerator leaves
-the others to the host:
+Both train the same small model on the same batches, which are already made for the
+hand-written loop. Both compute the same scalars, and run at most two updates ahead. The
+device is one CPU device with a step of about ten milliseconds. XLA is limited to one
+core, because a run on an accelerator also leaves the cores of the host free.
 
-- overhead: from the end of the first update to that of the last, logging every 10
-  steps, over the hand-written loop that logs nothing;
-- loss by source: the same run with a loss that also returns `row_loss`, over the run
-  without. Both compute the digest of every batch;
-- checkpoints: what one adds to the trainer, over what one of bare asynchronous Orbax
-  adds to the hand-written loop. It is a difference of two runs, so it takes more than a
-  few to stand out of the machine's noise: `--checkpoint-every 50`;
-- nothing queued: share of the time in which all that had been dispatched was done, from
-  JAX's profiler; beside it that in which the device ran nothing, which also holds the
-  hand-over from one update to the next;
-- phase change: the wall time of its step over the median of the phase it enters.
+- overhead: time from the end of the first update to the end of the last, with a metrics
+  row every 10 steps, divided by that of the hand-written loop, which logs nothing;
+- loss by source: time of the same run with a loss that also returns `row_loss`, divided
+  by the time without `row_loss`. Both compute the digest of every batch;
+- checkpoints: time that a checkpoint adds to the trainer, divided by the time that a
+  save with bare asynchronous Orbax adds to the hand-written loop. Both are differences
+  of two runs, so only many checkpoints exceed the noise: `--checkpoint-every 50`;
+- nothing queued: share of the time in which all dispatched updates were done, from
+  JAX's profiler. Next to it, the share in which the device ran nothing, which includes
+  the time between two queued updates;
+- phase change: wall time of the first step of a phase, divided by the median of the
+  phase.
 
-XLA is kept from the kernels of YNNPACK, which it uses on CPUs: each program builds them
-when it first runs, some 11 ms in whatever loop, and no compiling ahead spares that.
-Runs are interleaved. `--rounds 9 --steps 1100 --checkpoint-every 50` gives the figures
+A flag keeps XLA from using the kernels of YNNPACK on CPUs. Each program would build
+these kernels at its first run, in about 11 ms, even if it was compiled ahead. Runs of
+both loops alternate. `--rounds 9 --steps 1100 --checkpoint-every 50` gives the figures
 of record.
 """
 
@@ -282,6 +283,11 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--traced", type=int, default=100, help="updates in a trace")
     options = parser.parse_args(arguments)
     steps, every = options.steps, options.checkpoint_every
+    if not 1 <= every < steps:
+        parser.error(
+            f"argument --checkpoint-every: {every} gives a run of {steps} steps no "
+            "save before its end; give a number from 1 to below --steps"
+        )
     print(
         f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, "
         f"python {platform.python_version()}, jax {jax.__version__}; "

@@ -2,8 +2,8 @@
 
     bucket_run.py CORPUS RUN STEPS
 
-is one of the processes that the environment names. The program writes a byte to its
-standard output after all imports.
+The program runs as one of the processes that the environment names. It writes a byte to
+its standard output after all imports.
 """
 
 import os

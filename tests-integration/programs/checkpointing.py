@@ -1,4 +1,4 @@
-"""The program of the document about checkpoints; only its comments are left out."""
+"""The example program of the document about checkpoints, without its comments."""
 # ruff: noqa: F401 - the document imports these
 
 import jax

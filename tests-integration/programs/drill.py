@@ -1,10 +1,11 @@
-"""Small runs that are stopped on purpose, one after the other.
+"""Small runs that are stopped by accidents, one run after the other.
 
     drill.py DATA FOLDER=PART,PART,... FOLDER=... [--process INDEX COUNT PORT]
 
 Parts of a run are `blend`, `phases`, `dropout` and `accumulation`, and an accident
-`SIGKILL@STEP.ROW`, `SIGTERM@STEP.ROW` or `OSError@STEP.ROW`, which happens when the
-tokens of that row of that step's batch are read, so to the process that reads them.
+`SIGKILL@STEP.ROW`, `SIGTERM@STEP.ROW` or `OSError@STEP.ROW`. The accident happens when
+the tokens of this row in the batch of this step are read, in the process that reads
+them.
 """
 
 import argparse
@@ -38,10 +39,10 @@ class Model(nnx.Module):
 
 
 def checksum(tokens, xp=jnp):
-    """Return 32 bits for each row, which depend on every token and its place, summed.
+    """Return the sum over rows of 32 bits that depend on every token and its column.
 
-    They come as two halves: sums and means of some 16-bit numbers are exact in float32,
-    however the rows are split into parts.
+    The result has two halves, because sums and means of some 16-bit numbers are exact
+    in float32, for any split of the rows into parts.
     """
 
     def mix(values):
@@ -64,7 +65,7 @@ def loss_fn(model, batch):
 
 
 class Fragile(Roxxel):
-    """A corpus on a disk that something happens to when one window is read."""
+    """A corpus that causes an accident when one window is read."""
 
     happens = None
     at = None
@@ -139,7 +140,7 @@ def train(data: Path, run: Path, parts: set[str]) -> None:
 
 
 def write(data: Path) -> None:
-    """Write the two corpora, unless they are there."""
+    """Write the two corpora, unless they exist."""
     for name, seed, num_documents in (("web", 1, 400), ("code", 2, 120)):
         random = np.random.default_rng(seed)
         Roxxel(data / f"{name}_*.rox").write(
@@ -162,7 +163,7 @@ if __name__ == "__main__":
     options = parser.parse_args()
     if options.process:
         index, count, port = options.process
-        # By default JAX notices only after minutes that another process has gone.
+        # By default JAX detects only after minutes that another process has ended.
         jax.distributed.initialize(
             f"127.0.0.1:{port}",
             count,

@@ -1,14 +1,22 @@
-"""Trains on two devices, over the processes that the environment names, with accidents.
+"""Trains on two devices, in the processes that the environment names, with accidents.
 
     ending.py DATA RUN [WHAT@WHERE:PROCESS ...] [NAME=VALUE:PROCESS ...]
 
 `WHAT` happens in one process: "error", "exit", "kill", "sigterm", "save", "sleep",
-"gil" or "nan"; "slow" delays every batch from there on. `WHERE` is the number of a read
-of a batch, or "before" and "after" the trainer is made, "evaluate", "save" or
-"restore". `NAME=VALUE` gives the trainer another argument in one process, or in all
-without a process. The program itself uses these names: "rows" of a batch, "corpus",
-"arrays" and "values" of a model of its own, "mib" of parameters, "build" the model on
-the mesh, "own" call of `jax.distributed.initialize`, "disks" of each process.
+"gil" or "nan". With "slow", every later batch is delayed. `WHERE` is the number of a
+read of a batch, or one of "before" (the construction of the trainer), "after" (the
+construction), "evaluate", "save" and "restore".
+
+`NAME=VALUE` gives the trainer another argument in one process, or in all processes
+without `:PROCESS`. Some names are settings of this program:
+
+- `rows`: rows of a batch;
+- `corpus`: name of the corpus in `DATA`;
+- `arrays`, `values`: number of additional arrays of the model, and its seed;
+- `mib`: size of additional parameters;
+- `build`: 1 gives the trainer a function that makes the model;
+- `own`: 1 calls `jax.distributed.initialize` in place of Roxxel's `initialize`;
+- `disks`: 1 gives each process a folder of its own.
 """
 
 import contextlib
@@ -33,7 +41,7 @@ TINY = 2e-2
 
 
 def loss_fn(model, batch):
-    """Return the mean cross-entropy, and NaN where a batch was spoilt."""
+    """Return the mean cross-entropy; NaN for a batch that an accident has spoilt."""
     tokens = jnp.abs(batch)
     losses = optax.softmax_cross_entropy_with_integer_labels(
         model(tokens[:, :-1]), tokens[:, 1:]

@@ -1,8 +1,9 @@
-"""Says how many devices of a platform JAX finds, and which.
+"""Prints how many devices of a platform JAX finds, and their kind.
 
     python tests-integration/tools/devices.py tpu
 
-prints `found 4:` and their kind, or `found 0:` and the reason, and then leaves with 3.
+The output is `found 4:` and the kind, or `found 0:` and the reason; then the exit code
+is 3.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ NONE_FOUND = 3
 
 
 def main(platform: str) -> int:
-    """Print what there is; return the exit code."""
+    """Print the number and the kind; return the exit code."""
     try:
         devices = jax.devices(platform)
     except RuntimeError as error:

@@ -4,8 +4,8 @@
 
 writes `docs/pictures/imports-PACKAGE.svg`, one drawing for each package, and
 `docs/pictures/batch.svg`, the path of one batch. A test compares the files with the
-sources. Nothing is imported: imports for types and imports inside functions count too,
-because a reader has to follow them all the same.
+sources. The program reads the sources and imports none of them. Imports for types and
+imports inside functions count too, because a reader must follow them as well.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Decides which packages may be released, and in which order.
 
-A package is to be released when its version has no tag `NAME-vX.Y.Z` yet. Each has a
-version of its own, so one can be released alone; what keeps them together is that every
-member's range for another member holds the version beside it.
+A package must be released if its version has no tag `NAME-vX.Y.Z` yet. Each package has
+its own version, so it can be released alone. The packages stay compatible because the
+range that a package requires of another must include the version in this checkout.
 
     python tests-integration/tools/release.py
 
-prints name and version of each package to build, those first that others stand on, or
-says why not and leaves with 1.
+prints the name and version of each package to build, dependencies first, or prints the
+reasons against a release and returns exit code 1.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Version(NamedTuple):
 
     @property
     def next_incompatible(self) -> Version:
-        """The first version that may break who uses this one."""
+        """The first version that may break users of this version."""
         if self.major:
             return Version(self.major + 1, 0, 0)
         return Version(0, self.minor + 1, 0)
 
     @property
     def successors(self) -> tuple[Version, Version, Version]:
-        """What may be released after this version."""
+        """The versions that may be released after this version."""
         return (
             Version(self.major, self.minor, self.patch + 1),
             Version(self.major, self.minor + 1, 0),
@@ -60,7 +60,9 @@ def parse_version(text: str) -> Version:
         ValueError: It is not one, two or three numbers.
     """
     if not re.fullmatch(r"\d+(\.\d+){0,2}", text):
-        raise ValueError(f"version {text!r} is not of the form X.Y.Z; write it so")
+        raise ValueError(
+            f"version {text!r} is not of the form X.Y.Z; write three numbers"
+        )
     numbers = [int(number) for number in text.split(".")]
     return Version(*[*numbers, 0, 0][:3])
 
@@ -101,7 +103,7 @@ class Tagged:
 def to_release(
     members: Sequence[Member], tagged: Mapping[str, Tagged]
 ) -> Sequence[Member]:
-    """Return the members whose version has no tag, those first that others need."""
+    """Return the members whose version has no tag, dependencies first."""
     left = {
         member.name: member
         for member in members
@@ -117,7 +119,7 @@ def to_release(
 
 
 def refusals(members: Sequence[Member], tagged: Mapping[str, Tagged]) -> Sequence[str]:
-    """Return why the members cannot be released as they are, a sentence a reason."""
+    """Return the reasons against a release of the members, one sentence each."""
     found = [*range_refusals(members)]
     released = {one.name for one in members if one not in to_release(members, tagged)}
     waiting = {name for name in released if tagged[name].is_past}
@@ -138,14 +140,14 @@ def refusals(members: Sequence[Member], tagged: Mapping[str, Tagged]) -> Sequenc
         if last and last.version == member.version and last.needs != member.needs:
             found.append(
                 f"{member.name} {member.version} is released with {_ranges(last.needs)}"
-                f" and now asks for {_ranges(member.needs)}; "
+                f" and now requires {_ranges(member.needs)}; "
                 "give it a new version, because a released one cannot change"
             )
     return found
 
 
 def version_refusals(member: Member) -> Sequence[str]:
-    """Return where the sources of a member give another version than its project."""
+    """Return a sentence for each wrong version in the sources of a member."""
     here = f"{member.name} is {member.version} in pyproject.toml"
     return [
         f"{here} but __version__ is {other} in its sources; write the same in both"
@@ -155,17 +157,18 @@ def version_refusals(member: Member) -> Sequence[str]:
 
 
 def range_refusals(members: Sequence[Member]) -> Sequence[str]:
-    """Return which ranges between members do not fit the versions beside them.
+    """Return a sentence for each range between members that does not fit the checkout.
 
-    A range is `>=A,<B`: from the oldest version that will do to the first that may not,
-    so the one after this version. Anything wider promises what nobody has tried.
+    A range is `>=A,<B`: A is the oldest version that works, and B is the first version
+    after the one in this checkout that may break. A wider range would include versions
+    that were never tested.
     """
     versions = {member.name: member.version for member in members}
     found: list[str] = []
     for member in members:
         for name, text in member.needs.items():
             version = versions[name]
-            asks = f"{member.name} {member.version} asks for {name}{text}"
+            asks = f"{member.name} {member.version} requires {name}{text}"
             remedy = (
                 f"once the two are tried together, write "
                 f"<{_short(version.next_incompatible)} in "
@@ -186,13 +189,14 @@ def range_refusals(members: Sequence[Member]) -> Sequence[str]:
 
 
 def floor_refusals(member: Member, released: Sequence[Member]) -> Sequence[str]:
-    """Return which new versions beside a member it may need and does not ask for.
+    """Return a sentence for each new version that a member may need but not require.
 
-    Its tests have run with them alone, and may use what they add.
+    The tests of the member have run only with these versions, so the member may use
+    their additions.
     """
     return [
         f"{member.name} {member.version} was tried with {other.name} {other.version}, "
-        f"which adds something, and asks for {other.name}{member.needs[other.name]}; "
+        f"which adds something, and requires {other.name}{member.needs[other.name]}; "
         f"write >={_short(other.version)} in packages/{member.name}/pyproject.toml"
         for other in released
         if other.name in member.needs
@@ -202,13 +206,13 @@ def floor_refusals(member: Member, released: Sequence[Member]) -> Sequence[str]:
 
 
 def _versions(changelog: str) -> Sequence[str]:
-    """Return what a changelog says of each version, the newest first."""
+    """Return the sections of a changelog, the newest version first."""
     sections = changelog_sections(changelog)
     return [text for name, text in sections.items() if name != "Unreleased"]
 
 
 def _floor(text: str) -> Version:
-    """Return the lower end of a range; the lowest version where it has none."""
+    """Return the lower end of a range; the lowest version if the range has none."""
     match = re.match(r">=([\d.]+)", text.strip())
     return parse_version(match[1]) if match else Version(0, 0, 0)
 
@@ -218,11 +222,11 @@ def step_refusals(member: Member, last: Version) -> Sequence[str]:
     if member.version in last.successors:
         return []
     may = ", ".join(map(str, last.successors))
-    return [f"{member.name} {member.version} cannot follow {last}; take one of {may}"]
+    return [f"{member.name} {member.version} cannot follow {last}; choose one of {may}"]
 
 
 def changelog_refusals(member: Member, last: Tagged | None) -> Sequence[str]:
-    """Return what a member's changelog lacks for its version."""
+    """Return a sentence for each fault of a member's changelog."""
     where = f"packages/{member.name}/CHANGELOG.md"
     sections = changelog_sections(member.changelog)
     found: list[str] = []
@@ -238,7 +242,9 @@ def changelog_refusals(member: Member, last: Tagged | None) -> Sequence[str]:
             "say what changes for the user"
         )
     elif not sections[newest]:
-        found.append(f"{where} says nothing of {newest}; say what changes for the user")
+        found.append(
+            f"{where} does not mention {newest}; say what changes for the user"
+        )
     elif (
         last
         and "### Removed" in sections[newest]

@@ -121,11 +121,23 @@ def test_show_prints_every_leaf(
 
     out = capsys.readouterr().out
     assert "  loss = 1\n" in out
-    assert '  extra: {"seed": 20}\n' in out
+    assert "  extra: seed; --json prints the values\n" in out
     assert "model/embed/kernel" in out
     row = next(line for line in out.splitlines() if "model/embed/kernel" in line)
     assert row.split() == ["model/embed/kernel", "float32", "4x8", "128", "B"]
     assert "key<fry>" in out
+
+
+def test_show_prints_json_with_what_else_was_saved(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(folder / "20"), "--json"]) == 0
+
+    found = json.loads(capsys.readouterr().out)
+    assert (found["step"], found["extra"]) == (20, {"seed": 20})
+    assert found["metrics"] == {"loss": 1.0}
+    leaf = {"dtype": "float32", "shape": [4, 8], "num_bytes": 128}
+    assert found["leaves"]["model/embed/kernel"] == leaf
 
 
 def test_a_folder_stands_for_its_newest_step(
@@ -140,7 +152,9 @@ def test_diff_tells_what_changed(
 ) -> None:
     assert main(["diff", str(folder / "10"), str(folder / "30"), "--values"]) == 1
     out = capsys.readouterr().out
-    assert '! metrics: {"loss": 3.0} -> {"loss": 2.0}' in out
+    assert "! step: 10 -> 30\n" in out
+    assert "! metrics.loss: 3.0 -> 2.0\n" in out
+    assert "! extra.seed: 10 -> 30\n" in out
     assert "! model/norm/mean: 8 of 8 values differ, by up to" in out
 
     with Checkpointer(tmp_path, *make(depth=3)) as saving:
@@ -148,6 +162,23 @@ def test_diff_tells_what_changed(
     assert main(["diff", str(folder), str(tmp_path)]) == 1
     out = capsys.readouterr().out
     assert "+ model/blocks/2/kernel: float32[8, 8]\n" in out
+
+
+def test_diff_names_each_value_that_was_saved_beside_the_arrays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extras = {"a": {"of": [{"x": 1}, 2], "same": [3]}, "b": {"of": [{"x": 5}]}}
+    for name, extra in extras.items():
+        with checkpointer(tmp_path / name) as saving:
+            saving.save(1, extra=extra)
+
+    assert main(["diff", str(tmp_path / "a"), str(tmp_path / "b")]) == 1
+
+    assert capsys.readouterr().out.splitlines()[:-1] == [
+        "! extra.of[0].x: 1 -> 5",
+        "! extra.of[1]: 2 -> absent",
+        "! extra.same[0]: 3 -> absent",
+    ]
 
 
 def test_diff_of_shapes_says_that_it_compared_no_values(

@@ -120,7 +120,7 @@ def test_a_damaged_file_is_named(
     target = exported(tmp_path, model, optimizer)
     target.write_bytes(damage(target.read_bytes()))
 
-    with pytest.raises(CheckpointDamagedError, match=r"safetensors: is no whole"):
+    with pytest.raises(CheckpointDamagedError, match=r"safetensors: is not a complete"):
         import_safetensors(target, model)
 
 

@@ -377,7 +377,7 @@ def test_damaged_list_of_leaves_is_found_before_anything_is_read(
         assert "default/_METADATA" in out + err
 
 
-def test_two_leaves_that_orbax_stored_in_one_place_are_damage(tmp_path: Path) -> None:
+def test_two_leaves_that_orbax_stored_under_one_name_are_damage(tmp_path: Path) -> None:
     def dotted(number: int) -> nnx.Dict[Any]:
         inner = nnx.Dict(b=nnx.Param(jnp.full(2, -number)))
         return nnx.Dict(**{"a.b": nnx.Param(jnp.full(2, number)), "a": inner})
@@ -385,7 +385,7 @@ def test_two_leaves_that_orbax_stored_in_one_place_are_damage(tmp_path: Path) ->
     write_with_orbax(tmp_path, dotted(1), None, {1: 0.5})
 
     with pytest.raises(
-        CheckpointDamagedError, match=r"model/a/b and model/a\.b in one"
+        CheckpointDamagedError, match=r"model/a/b and model/a\.b under one"
     ):
         Checkpointer(tmp_path, dotted(2)).restore(1)
 
@@ -418,7 +418,7 @@ def test_commands_say_what_wrote_the_steps(
     assert all(mark in line for mark, line in zip(marks, lines, strict=True))
     code, text = run("show", str(folder))
     assert code == 0
-    assert "written with an Orbax manager; its files carry no digests" in text
+    assert "written with an Orbax manager; its files have no digests" in text
     assert "model/blocks/0/kernel" in text
     assert run("verify", str(folder / "100")) == (
         0,

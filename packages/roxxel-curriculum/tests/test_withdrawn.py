@@ -247,6 +247,19 @@ def test_a_file_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None
     assert masked(path) == [3, 5]
 
 
+@pytest.mark.parametrize("name", ["gone.txt", "gone.npy"])
+def test_a_file_of_documents_that_does_not_exist_is_one_sentence(
+    name: str, tmp_path: Path
+) -> None:
+    message = (
+        f"{tmp_path / name}: does not exist, but should list the withdrawn documents "
+        "of source 'web'; correct the path, or write the file with one number on each "
+        "line"
+    )
+    with pytest.raises(FileNotFoundError, match=f"^{re.escape(message)}$"):
+        curriculum(without={"web": tmp_path / name})
+
+
 def test_an_array_that_is_not_a_list_of_documents_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ids.npy"
     for array in (np.zeros((2, 2), int), np.zeros(2), np.array([True])):

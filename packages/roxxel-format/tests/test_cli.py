@@ -393,7 +393,8 @@ def test_info_draws_the_lengths_of_documents(
 
     assert run("info", tmp_path) == 0
     drawn = capsys.readouterr().out
-    assert "lengths      0 to 40000, 8001.4 on average\n" in drawn
+    assert "lengths      0 to 40,000 tokens, 8,001.4 on average\n" in drawn
+    assert f"{'tokens':>24} {'documents':>12}\n{'0':>24} {1:>12} " in drawn
     assert f"{'2 to 3':>24} {2:>12} {'#' * 40}\n" in drawn
     assert run("info", tmp_path, "--json") == 0
     rows = json.loads(capsys.readouterr().out)["lengths"]["histogram"]

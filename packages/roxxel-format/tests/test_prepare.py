@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from roxxel_format import Roxxel, ShardError
 from roxxel_format._prepare import documents
 from roxxel_format._prepare.documents import documents_in
+from roxxel_format._prepare.progress import Progress
 from roxxel_format.cli import main
 
 from .helpers import names_in
@@ -186,7 +188,7 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
     assert (
         f"{target}: a preparation that is not finished differs from this command "
         f"({inputs[2]} differs in its first or last 4096 bytes); finish it with the "
-        "old inputs and arguments, or give it up with `roxxel-format clean --abandon "
+        "old inputs and arguments, or abandon it with `roxxel-format clean --abandon "
     ) in error
     assert run("clean", target, "--abandon") == 0
     assert list(target.parent.iterdir()) == []
@@ -391,9 +393,11 @@ def test_a_worker_that_is_killed_is_one_sentence(tmp_path: Path) -> None:
         [sys.executable, script], capture_output=True, text=True, check=True
     )
 
-    assert done.stdout == (
-        "a worker process ended early 5 times in a row, perhaps for lack of memory; "
-        "write again with fewer workers, which keeps the finished units\n"
+    assert re.fullmatch(
+        r"a worker process ended early 5 times in a row, last in unit [0-3], "
+        "perhaps for lack of memory; write again with fewer workers, which keeps the "
+        "finished units\n",
+        done.stdout,
     )
 
 
@@ -494,8 +498,29 @@ def test_a_terminal_shows_one_line_of_the_whole_job(
     assert lines[1] == "0 of 2 units, 0 B of 2.7 kB, 0 documents, 0 tokens\x1b[K"
     assert len(lines) == 4
     last = lines[3].partition("\n")[0].removesuffix("\x1b[K")
-    assert last.startswith("1 of 2 units, 1.35 kB of 2.7 kB, 193 documents, 965 tokens")
+    assert last.startswith("1 of 2 units, 1.35 kB of 2.7 kB, 965 tokens, ")
     assert last.endswith("tokens/s, done, 1 failed")
+
+
+def test_the_line_of_a_narrow_terminal_drops_counts_and_keeps_the_rest() -> None:
+    done = Progress(
+        num_units=1200,
+        num_bytes=60 * 10**9,
+        num_done=900,
+        num_failed=2,
+        done_bytes=45 * 10**9,
+        num_documents=123_456_789,
+        num_tokens=10**10,
+        new_bytes=45 * 10**9,
+        new_tokens=10**10,
+        duration_s=5000.0,
+    )
+
+    assert done.fitting(120) == str(done)
+    assert done.fitting(79) == (
+        "900 of 1200 units, 45 GB of 60 GB, 2 M tokens/s, 28 min left, 2 failed"
+    )
+    assert done.fitting(9) == "900 of 1200 units, 28 min left, 2 failed"
 
 
 def test_without_a_terminal_a_short_job_shows_no_progress(

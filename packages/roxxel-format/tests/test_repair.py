@@ -97,7 +97,7 @@ def test_each_replaced_block_is_named(
         f"replaced block 3 of the tokens (byte {at.tokens + 3 * BLOCK} on)",
         f"replaced block 0 of the documents (byte {at.documents} on)",
         f"replaced the metadata (byte {at.metadata} on)",
-        f"{shard}: {at.stop} bytes, all checksums match",
+        f"{shard}: {at.stop:,} bytes, all checksums match",
     ]
 
 

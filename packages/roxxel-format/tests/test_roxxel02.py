@@ -672,11 +672,11 @@ def test_a_shard_of_the_present_format_is_not_converted(
     path = tmp_path / "a.rox"
     Roxxel(path).write([[1]])
 
-    with pytest.raises(ShardError, match="is a shard of the present format already; "):
+    with pytest.raises(ShardError, match="is already a shard of the current format; "):
         Roxxel02Tokens(path)
     assert main(["write", str(tmp_path / "n_*.rox"), str(path)]) == 1
 
     assert capsys.readouterr().err == (
-        f"roxxel-format: {path}: is a shard of the present format already; read it "
+        f"roxxel-format: {path}: is already a shard of the current format; read it "
         "with roxxel_format.Roxxel\n"
     )

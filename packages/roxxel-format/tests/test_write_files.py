@@ -167,7 +167,9 @@ def test_a_unit_whose_workers_always_die_is_an_error_and_the_others_are_kept(
         check=True,
     )
 
-    assert done.stdout.startswith("a worker process ended early in unit 5, perhaps for")
+    assert done.stdout.startswith(
+        "in/6.jsonl: a worker process ended early in unit 5, perhaps for lack of memory"
+    )
     assert done.stderr.endswith("1 of 12 units failed; the other 11 are kept\n")
     num_units = len(expected) - 1
     assert len([*(tmp_path / "two").glob(".*.unit")]) == num_units - 1

@@ -82,7 +82,7 @@ def test_the_same_write_again_keeps_the_corpus(
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith(
-        f"{tmp_path}: kept 8002 tokens (uint16) in 2 documents"
+        f"{tmp_path}: kept 8,002 tokens (uint16) in 2 documents"
     )
     assert output.err.count("\n") == 1
 

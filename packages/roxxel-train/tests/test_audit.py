@@ -94,5 +94,10 @@ def test_run_continued_from_an_older_checkpoint_is_audited_from_there(
 def test_rows_without_a_digest_are_an_error(tmp_path: Path) -> None:
     trainer(tmp_path, PHASES).run()
 
-    with pytest.raises(ValueError, match="hold no digest of these steps"):
+    with pytest.raises(ValueError, match="hold no digest; the run may have been train"):
         audit(sampler_of(tmp_path), [{"step": 3}])
+    with pytest.raises(ValueError, match="no metrics rows, so there is nothing to com"):
+        audit(sampler_of(tmp_path), [])
+    message = r"no digest of the steps \[70, 80\); choose steps in \[0, 10\)"
+    with pytest.raises(ValueError, match=message):
+        audit(sampler_of(tmp_path), rows(tmp_path), steps=range(70, 80))

@@ -128,6 +128,7 @@ def test_a_branch_records_its_parent_and_continues_without_it(runs: Path) -> Non
     assert (found["run_id"], found["step"]) == (of_parent["id"], 4)
     assert len(found["digest"]) == 16
     assert record["data"]["step"] == 4
+    assert found["tokens_by_source"] == again.sampler.delivered_tokens(4)
 
 
 def test_another_checkpoint_than_that_of_a_branch_is_refused(

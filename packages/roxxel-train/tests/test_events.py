@@ -138,7 +138,7 @@ def test_resumed_run_says_where_it_goes_on_and_repeats_nothing(tmp_path: Path) -
     assert log(tmp_path)[len(before) :] == [
         "resumed from step 9 of 14",
         f"epochs read so far: self 0.812 of 1.75 {REPEATS}, code 0.833 of 1",
-        "step 9: phase 1 goes on: 3 steps of 4 x 8 tokens, self 50%, code 50%",
+        "step 9: phase 1 continues: 3 steps of 4 x 8 tokens, self 50%, code 50%",
         "step 9: code runs out; then self 100%",
         SECOND_EPOCH,
         OF_PHASE_2,
@@ -167,7 +167,10 @@ def test_phase_that_an_edit_changes_in_the_middle_says_that_it_is_edited(
     assert log(tmp_path)[before:] == [
         "resumed from step 4 of 8",
         "epochs read so far: self 0.125 of 0.312, code 0.125 of 0.188",
-        "step 4: phase 0 goes on, edited: 4 steps of 4 x 8 tokens, self 75%, code 25%",
+        (
+            "step 4: phase 0 continues, edited: "
+            "4 steps of 4 x 8 tokens, self 75%, code 25%"
+        ),
         "complete: 8 of 8 steps are done; step 8 is saved",
     ]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from roxxel_curriculum import Phase
 
-from .helpers import trainer
+from .helpers import mesh_of, trainer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -58,6 +58,21 @@ def test_preflight_finds_what_the_run_takes_and_compiles_for_it(
     assert lines[2].startswith("a checkpoint holds ")
     assert lines[3].startswith("checkpoints need ")
     assert lines[4:] == ["ready"]
+
+
+def test_rows_that_are_not_divided_over_the_devices_are_a_note(tmp_path: Path) -> None:
+    phases = [Phase(2, 4, 9), Phase(2, 3, 9)]
+
+    found = trainer(tmp_path, phases, mesh=mesh_of(2)).preflight()
+
+    assert found.ok
+    (note,) = found.notes
+    assert note == (
+        "batch_size=3 does not divide over the 2 devices of mesh axis 'data' (a "
+        "multiple of 2 would use them all); the batch is replicated over that axis"
+    )
+    assert str(found).splitlines()[-2:] == [f"note: {note}", "ready"]
+    assert trainer(tmp_path, phases).preflight().notes == ()
 
 
 def test_disk_that_is_too_small_is_a_problem(

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import io
+import os
+import pty
+import struct
 import sys
+import termios
 import threading
 import time
 from types import ModuleType, SimpleNamespace
@@ -43,6 +48,37 @@ def test_bar_shows_step_total_and_loss_and_stays_complete(
     assert "a sentence\n" in terminal.getvalue()
     assert "10/10" in terminal.getvalue()
     assert "loss=1.0000" in terminal.getvalue()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 100, 120])
+def test_bar_fits_the_terminal_and_drops_whole_texts(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    shown = {
+        "loss": "3.3724",
+        "tok/s": "88,540",
+        "wait": "88.3%",
+        "self": "3.100",
+        "stackexchange-questions": "3.200",
+    }
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        with Logger() as log:
+            log.progress(212, 360, shown)
+        drawn = os.read(screen, 2**16).decode()
+    os.close(screen)
+
+    line = drawn.rstrip().rsplit("\r", maxsplit=1)[-1].rstrip()
+    bar, _, rest = line.rpartition("| ")
+    assert len(line) <= columns
+    assert len(bar.partition("|")[2]) >= 10
+    assert rest.startswith("212/360 [")
+    assert rest.endswith("]")
+    texts = rest.removesuffix("]").split(", ")[1:]
+    assert texts == [f"{name}={text}" for name, text in shown.items()][: len(texts)]
+    assert len(texts) == {40: 0, 80: 3, 100: 4, 120: 5}[columns]
 
 
 def test_bar_shows_training_rows_and_lines_show_evaluations(

@@ -78,14 +78,22 @@ def test_a_flipped_token_names_the_steps(
 
     said = capsys.readouterr()
     assert "steps 20 to 29 differ; " in said.out
-    assert re.search(rf"[ ,]23(, \d+)*: {re.escape(str(shard))}: block ", said.out)
+    first, *others = said.out.splitlines()
+    step = re.search(rf"; steps? (\d+).*: {re.escape(str(shard))}: block ", first)
+    assert step is not None
+    assert others  # the block is read in several intervals, and described in the first
+    assert all(line.endswith(f": the damage of step {step[1]}") for line in others)
+    assert any(re.search(r"[ ,]23[,:]", line) for line in (first, *others))
     assert "intervals of its log differ from what the corpora hold now; " in said.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--steps", "900:901"], "run: the metrics rows hold no digest of these steps"),
+        (
+            ["--steps", "900:901"],
+            "no digest of the steps [900, 901); choose steps in [0, 40)",
+        ),
         (["--source", "code=x.rox"], "the run has no source 'code'"),
     ],
 )
@@ -97,6 +105,21 @@ def test_what_cannot_be_compared_is_one_sentence(
 ) -> None:
     assert main(["audit", str(trained / "run"), *arguments]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_run_without_a_row_has_nothing_to_compare(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained / "run", run)
+    (run / "metrics.jsonl").write_text("")
+
+    assert main(["audit", str(run)]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel: {run}: there are no metrics rows, so there is nothing to compare; "
+        "audit the run after its first row of metrics\n"
+    )
 
 
 @pytest.mark.parametrize("arguments", [["--steps", "3:3"], ["--sample", "0"]])

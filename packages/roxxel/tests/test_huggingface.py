@@ -145,6 +145,19 @@ def test_an_exported_model_has_its_logits_by_the_published_equations(
     np.testing.assert_array_equal(own, logits(loaded, TOKENS))
 
 
+def test_a_config_is_written_from_the_model_itself(tmp_path: Path) -> None:
+    text = write_config(PLAIN, tmp_path).read_text()
+
+    path = write_config(Llama(PLAIN, rngs=nnx.Rngs(0)), tmp_path)
+
+    assert path.read_text() == text
+    other: Any = nnx.Embed(3, 4, rngs=nnx.Rngs(0))
+    with pytest.raises(
+        TypeError, match="must be a LlamaConfig or a Llama, got Embed; only these"
+    ):
+        write_config(other, tmp_path)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_config_is_read_as_written(name: str, tmp_path: Path) -> None:
     write_config(CONFIGS[name], tmp_path)

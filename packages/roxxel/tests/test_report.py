@@ -189,6 +189,87 @@ def test_run_of_one_source_has_no_chart_of_shares(tmp_path: Path) -> None:
     assert "shares" not in numbers_of(html)
 
 
+@pytest.fixture
+def branch(finished: Path) -> Path:
+    """Return a branch of step 5 of the run, in the second phase."""
+    rows = [train_row(step) for step in range(6, 9)]
+    run = write_run(finished.with_name("branch"), rows)
+    phases = [
+        {"start": 0, "batch_size": 2, "seq_len": 8},
+        {"start": 4, "batch_size": 1, "seq_len": 16},
+    ]
+    record = json.loads((run / "run.json").read_text())
+    tokens = {"self": 60, "code <x>": 20}
+    record["data"] = {"step": 5, "phases": phases}
+    record["branch_from"] = {"path": "runs/a", "step": 5, "tokens_by_source": tokens}
+    (run / "run.json").write_text(json.dumps(record))
+    write_checkpoint(run, 8, 4.0)
+    return run
+
+
+def test_a_branch_counts_what_it_has_read_itself(branch: Path) -> None:
+    facts, html = facts_and_page(branch)
+
+    (phase,) = facts.phases
+    assert (phase.index, phase.start) == (1, 5)
+    assert phase.tokens == {"self": 36, "code <x>": 12}
+    assert facts.shares["self"].x == [6, 7, 8]
+    assert numbers_of(html)["tokens"]["self"] == {
+        "x": [5, 6, 7, 8],
+        "y": [60, 72, 84, 96],
+    }
+    assert "128 (128), 48 of them in this branch" in html
+
+
+def test_a_branch_without_a_record_of_its_tokens_counts_from_its_first_row(
+    branch: Path,
+) -> None:
+    record = json.loads((branch / "run.json").read_text())
+    del record["branch_from"]["tokens_by_source"]
+    (branch / "run.json").write_text(json.dumps(record))
+
+    facts, _ = facts_and_page(branch)
+
+    (phase,) = facts.phases
+    assert phase.tokens == {"self": 24, "code <x>": 8}
+    assert facts.shares["self"].x == [7, 8]
+
+
+def test_charts_of_a_branch_begin_at_its_first_step(branch: Path) -> None:
+    _, html = facts_and_page(branch)
+
+    drawn = figure(html, "tokens")
+    assert 'data-low="5.0" data-high="8.0"' in drawn
+    assert re.findall(r'points="([\d.]+),', drawn)[0] == "58.0"
+    name, first = (
+        float(re.findall(rf'x="([\d.]+)" y="[\d.]+">{text}</text>', drawn)[0])
+        for text in ("step", "5")
+    )
+    assert name < first - 3  # the name ends left of the first number
+
+
+@pytest.mark.parametrize("field", ["learning_rate", "loss_weight", "read_s"])
+def test_axis_of_a_rate_begins_at_zero(tmp_path: Path, field: str) -> None:
+    rows = [train_row(step, **{field: 100.0 + step}) for step in range(1, 9)]
+
+    assert ticks_of(write_run(tmp_path / "run", rows), f"train-{field}")[0] == "0"
+
+
+def test_perplexity_that_falls_far_has_a_logarithmic_axis(tmp_path: Path) -> None:
+    rows = [train_row(step, perplexity=2.0 ** (9 - step)) for step in range(1, 9)]
+
+    _, html = facts_and_page(write_run(tmp_path / "run", rows))
+
+    title = "perplexity: e to the power of the mean loss (logarithmic)"
+    assert f"<figcaption>{title}</figcaption>" in html
+
+
+def test_times_of_one_day_name_the_day_once(finished: Path) -> None:
+    _, html = facts_and_page(finished)
+
+    assert "<dd>2026-11-21 12:00:01 to 12:00:08 UTC</dd>" in html
+
+
 def test_axis_of_the_steps_is_named(finished: Path) -> None:
     _, html = facts_and_page(finished)
 
@@ -487,6 +568,23 @@ def test_what_is_no_run_is_one_sentence(
     error = capsys.readouterr().err
     assert error.startswith(f"roxxel: {tmp_path / name}: {sentence}")
     assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_page_is_not_written_into_a_file_of_another_type(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], number: int
+) -> None:
+    out = tmp_path / "x.png"
+    other = write_run(tmp_path / "other", [train_row(1)])
+    runs = [str(finished), str(other)][:number]
+
+    assert main(["report", *runs, "--out", str(out)]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel: {out}: the report is an HTML page; give --out a name that ends in "
+        ".html\n"
+    )
+    assert not out.exists()
 
 
 NUM_ROWS = 2000

@@ -77,7 +77,7 @@ def test_show_prints_the_rows_of_a_step(
     assert head == "step 5: 2 x 33 tokens, phase 0, trained"
     assert row == (
         f"row 1: {place.source} tokens [{place.start}, {place.stop}), "
-        f"documents {documents}"
+        f"document{'s' * (len(place.documents) > 1)} {documents}"
     )
     batch = sampler.batch(5)[1].astype(np.uint8).tobytes().decode()
     assert "\n".join(line[2:] for line in shown) == batch
@@ -282,7 +282,7 @@ def test_show_prints_the_ids_of_documents(
     [found] = lines(said(capsys, "show", named_run, "--step", 1, "--row", 0, "--json"))
 
     listed = ", ".join(f"{each} (a:{each % 19})" for each in documents)
-    assert text.splitlines()[1].endswith(f"documents {listed}")
+    assert text.splitlines()[1].endswith(f" {listed}")
     assert found["rows"][0]["names"] == [f"a:{each % 19}" for each in documents]
 
 
@@ -293,7 +293,7 @@ def test_where_finds_documents_by_their_id(
 
     assert said(capsys, "where", named_run, "--document", "self:a:3") == by_number
     assert by_number.startswith("self tokens [")
-    assert "documents 3 (a:3)\n" in by_number
+    assert ", document 3 (a:3)\n" in by_number
     both = lines(said(capsys, "where", named_run, "--document", "self:a:0", "--json"))
     assert [each["documents"] for each in both] == [[0], [19]]
     assert [each["names"] for each in both] == [["a:0"], ["a:0"]]

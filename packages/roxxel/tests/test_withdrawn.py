@@ -120,6 +120,20 @@ def test_show_marks_the_masked_tokens_of_trained_steps(
     assert main(["audit", str(project / "run")]) == 0
 
 
+def test_a_missing_file_of_documents_is_one_sentence(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = config_of(project, 8, end='[without]\nself = "gone.txt"\n')
+
+    assert main(["plan", str(config)]) == 1
+
+    assert capsys.readouterr().err == (
+        f"roxxel: {project / 'gone.txt'}: does not exist, but should list the "
+        "withdrawn documents of source 'self'; correct the path, or write the file "
+        "with one number on each line\n"
+    )
+
+
 def test_a_config_without_the_mask_is_refused(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,7 @@
-"""The loop of a run that reads from a bucket: take a batch, then sleep for a step.
+"""The loop of a run that reads from a bucket: gets a batch, then sleeps for a step.
 
-A script of a loader calls `run(batches, write)`. The script gets one JSON object as its
-argument: `do` is `write` or `read`, and the other members are those of `Job`.
+The script of a loader calls `run(batches, write)`. The argument of the script is one
+JSON object: `do` is `write` or `read`, and the other members are those of `Job`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Roxxel onto one CPU device: by byte ranges, with a cache, or from the disk."""
+"""Roxxel to one CPU device: from a bucket by byte ranges or with a cache, or a disk."""
 
 from __future__ import annotations
 

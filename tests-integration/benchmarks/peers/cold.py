@@ -1,7 +1,8 @@
-"""Files whose pages are dropped from memory, and what share of them stays there.
+"""Evicts the pages of files from the page cache, and measures how many remain.
 
-Linux drops no page that a process has mapped, nor those of a tmpfs, so a measurement of
-cold pages must look. It tells of one's own files only.
+Linux does not evict pages that a process has mapped, nor pages of a tmpfs, so a
+measurement with cold pages must check. Linux reports the pages only of files that the
+user owns or may write.
 """
 
 from __future__ import annotations

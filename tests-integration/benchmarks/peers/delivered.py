@@ -1,7 +1,7 @@
-"""What is true of the batches that a library delivers.
+"""Checks the batches that a library delivers.
 
-The corpus holds positions: token i of source s is `s * SOURCE + i`, so every token says
-where it came from.
+Token i of source s in the corpus is `s * SOURCE + i`, so every token of a batch shows
+its source and its position.
 """
 
 from __future__ import annotations

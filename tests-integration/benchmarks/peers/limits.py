@@ -2,10 +2,10 @@
 # requires-python = ">=3.11"
 # dependencies = ["jax", "numpy"]
 # ///
-"""The limits: what no loader can pass, as it does nothing but move the tokens.
+"""Upper limits of the speed of a loader: programs that only move the tokens.
 
-`memcpy` copies as many bytes as a batch has, `cast` copies a stretch of the line into
-int32, and `gather` is numpy's own vectorised gather of random windows, cast.
+`memcpy` copies as many bytes as a batch has. `cast` copies consecutive tokens and casts
+them to int32. `gather` is numpy's own gather of random windows, cast to int32.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
 # ///
 """loadax over a memory map, without workers.
 
-It has no state to resume from: a part of the shuffled data set stands for the rest.
+loadax has no state from which to resume. Resuming is measured with a data set that is a
+part of the shuffled data set.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = ["jax", "numpy"]
 # ///
-"""A loop as people write it by hand: a memory map, random samples, row by row."""
+"""A loop written by hand: a memory map, random samples, copied row by row."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The peer's side of the comparison: JSON lines in, JSON lines out.
+"""The process of a library in the comparison: reads and writes JSON lines.
 
-What times, digests and checks is the same code for every library, and lies here and in
-`delivered.py`; a peer's script holds only how that library writes and reads. It needs
-numpy, and JAX where batches go to a device.
+This module and `delivered.py` have the code that times, hashes and checks batches; it
+is the same for every library. The script of a library only writes and reads a corpus.
+The process needs numpy, and JAX if batches go to a device.
 """
 
 from __future__ import annotations

@@ -2,21 +2,21 @@
 
     writer-<generation>.json                       made by each program that saves here
     <step>.<attempt>/state/..., digests/...        the files of a save
-    <step>.<attempt>.json                          commits it: the description of a step
-    abandoned/<step>.<attempt>.json                the same, of a step that was left
+    <step>.<attempt>.json                          commits the save; describes the step
+    abandoned/<step>.<attempt>.json                the same, for an abandoned step
 
 A step exists while its commit exists. A commit is created once and never overwritten,
-and it is created last and deleted first, so a kill leaves no half of a step. An
-attempt is `<generation>-<number>-<token>`. Of two commits of one step, the later
-attempt counts.
+and it is created last and deleted first, so a kill never leaves half a step. An attempt
+is `<generation>-<number>-<token>`. Of two commits of one step, the later attempt
+counts.
 
 Processes need not share a disk. Each process writes its files to a local directory and
 uploads them from there. For a restore, each process downloads the files that its
 devices need.
 
 A program that saves becomes the writer by creating the next generation. The writer with
-the highest generation wins: an earlier one finds it before and after its next commit,
-takes back that commit, and fails.
+the highest generation wins: before and after its next commit, an earlier writer checks
+for a later one; if it finds one, it deletes its own commit and fails.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ if TYPE_CHECKING:
     from roxxel_ckpt._integrity import FileDigest
 
 _DIGESTS = "digests/"
-# After a failed save, its files are removed only if the bucket answers soon.
+# After a failed save, its files are removed only if the bucket responds in this time.
 _DISCARD_TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 60.0
-# Saves of this program whose commit got no answer: the store may still create it. A
-# later program removes their files.
+# Saves of this program whose commit request got no response: the store may still
+# execute the request. A later program removes their files.
 _in_doubt: set[Attempt] = set()
 
 
@@ -78,7 +78,7 @@ class BucketFolder:
         url: A URL that `checked_url` returned.
         local: Directory for local copies; the files of the newest checkpoint stay in
             it. None uses a temporary directory, in which nothing stays.
-        timeout_s: About the longest time that a request is repeated, in seconds.
+        timeout_s: A request is repeated for about a third of this time, in seconds.
     """
 
     not_shared_remedy = "check that all processes use the same store and credentials"
@@ -90,7 +90,7 @@ class BucketFolder:
         self._url, self._timeout_s = url, timeout_s
         self._bucket = Bucket(url, timeout_s)
         self._is_abandoned = url.endswith(f"/{ABANDONED}")
-        # Commits in `abandoned/` are of files beside `abandoned/`.
+        # Commits in `abandoned/` belong to files beside `abandoned/`.
         files = Bucket(url.removesuffix(f"/{ABANDONED}"), timeout_s)
         self._files = StepFiles(files)
         self._commits = Commits(self._bucket, files)
@@ -105,9 +105,10 @@ class BucketFolder:
         checked_client()
 
     def check_has_no_misplaced_step(self) -> None:
-        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+        """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        The folder may be a run, whose subfolder `checkpoints` has steps, or a step.
+        This folder, which has no steps, may be a run, whose subfolder `checkpoints` has
+        steps, or may be a step itself.
         """
         inner = BucketFolder(
             f"{self._url}/checkpoints", self._copies.local, self._timeout_s
@@ -179,8 +180,8 @@ class BucketFolder:
         """Download files into the directory that `step_path` returned.
 
         A block that arrives damaged is downloaded once more. The digests decide later
-        whether the files are sound. A name that leads out of the directory stays
-        missing.
+        whether the files are sound. A file whose name points outside the directory is
+        not downloaded.
         """
         inner = {n: d for n, d in digests.items() if ".." not in Path(n).parts}
         digests = {n: d for n, d in inner.items() if not Path(n).is_absolute()}
@@ -196,7 +197,7 @@ class BucketFolder:
     def find_damage(
         self, directory: Path, digests: Mapping[str, FileDigest]
     ) -> str | None:
-        """Describe the first damaged object; downloads all and stores none."""
+        """Describe the first damaged object; downloads all objects and stores none."""
         return self._files.find_damage(directory.name, digests)
 
     def num_bytes(self, step: int) -> int:
@@ -207,8 +208,8 @@ class BucketFolder:
     def drop(self, directory: Path, *, keep: bool) -> None:
         """Remove the local copies of a step.
 
-        With `keep` and a directory `local=`, the copies of this step stay, and those of
-        all other steps are removed, unless another process uses them.
+        With `keep` and a directory `local=`, the copies of this step stay, and the
+        copies of all other steps are removed, unless another process uses them.
         """
         if keep and directory.parent == self._copies.local:
             self._copies.remove(
@@ -246,7 +247,7 @@ class BucketFolder:
     def take_over(self) -> None:
         """Become the writer, or raise CheckpointWriteError if a later one exists.
 
-        Nobody is the writer of abandoned steps.
+        The folder of abandoned steps has no writer.
         """
         if not self._is_abandoned:
             self._commits.become_writer()
@@ -344,11 +345,11 @@ class BucketFolder:
         self._bucket.delete(writer_name(generation) for generation in earlier)
 
     def settle(self, staging: Path) -> None:
-        """Remove the local files of a save; with `local=`, those of other saves."""
+        """Remove the local files of this save or, with `local=`, of other saves."""
         self.drop(staging, keep=True)
 
     def discard(self, staging: Path, *, is_first: bool) -> None:
-        """Remove the files of a failed save, as far as the bucket answers soon.
+        """Remove the files of a failed save, if the bucket responds soon.
 
         If the request that commits the step may still arrive, the files stay in the
         bucket.

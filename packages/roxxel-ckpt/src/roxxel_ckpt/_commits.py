@@ -33,8 +33,8 @@ _WRITER = re.compile(r"writer-([0-9]+)\.json")
 # The generation of this program in each folder, and the number of its saves there.
 _generations: dict[tuple[str, int], int] = {}
 _num_attempts: dict[str, int] = {}
-# Held while a save of this process into the folder lasts: the sweep of a second save
-# would delete the files of the first.
+# Held during a save of this process into the folder: the sweep of a second save would
+# delete the files of the first save.
 _saving: defaultdict[tuple[str, int], threading.Lock] = defaultdict(threading.Lock)
 
 
@@ -51,7 +51,7 @@ class Attempt(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What is in the folder.
+    """The objects in the folder.
 
     Attributes:
         committed: The attempts with a commit, in order.
@@ -64,7 +64,7 @@ class Contents(NamedTuple):
     writers: list[int]
 
     def newest(self) -> dict[int, Attempt]:
-        """Return the attempt that counts of every step, oldest step first."""
+        """Return, for every step, the attempt that counts, oldest step first."""
         return {attempt.step: attempt for attempt in self.committed}
 
 
@@ -92,7 +92,7 @@ class Commits:
         )
 
     def become_writer(self) -> None:
-        """Take the next generation, once in a process.
+        """Create the next generation of writer, once per process.
 
         Raises:
             CheckpointWriteError: A later writer exists.
@@ -128,8 +128,8 @@ class Commits:
         if newest > self.generation():
             raise CheckpointWriteError(
                 f"{self._bucket.url}: another program{self._host_of(newest)} has begun "
-                "to save checkpoints here, so this program saves no more; give every "
-                "run a folder of its own"
+                "to save checkpoints here, so this program can no longer save; give "
+                "every run a folder of its own"
             )
 
     def generation(self) -> int:
@@ -176,7 +176,7 @@ def commits_in(names: Iterable[str]) -> list[Attempt]:
 
 
 def is_attempt(name: str) -> bool:
-    """Return whether a name is that of an attempt to save a step."""
+    """Return whether a name denotes an attempt to save a step."""
     return _NAME.fullmatch(name) is not None
 
 

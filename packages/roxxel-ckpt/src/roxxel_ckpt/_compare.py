@@ -95,7 +95,8 @@ def plan_restore(
 ) -> RestoreReport:
     """Match the leaves of a checkpoint with live leaves by name, shape and dtype.
 
-    `whole` compares the checkpoint's optimizer even if there is no live optimizer.
+    With `whole`, the checkpoint's optimizer is compared even if there is no live
+    optimizer.
     """
     if not whole and not any(name.startswith("optimizer/") for name in live):
         saved = {n: s for n, s in saved.items() if not n.startswith("optimizer/")}

@@ -1,8 +1,8 @@
-"""Local directories for files on their way to and from a bucket.
+"""Local directories in which files are staged, before an upload or after a download.
 
 A directory belongs to one process as long as the process holds a lock on the directory,
-so the directory of a killed process can be told from that of a living one. The lock
-ends with the process.
+so the directory of a killed process can be distinguished from the directory of a
+running process. The system releases the lock when the process ends.
 """
 
 from __future__ import annotations
@@ -63,9 +63,10 @@ class Copies:
         return self._temporary
 
     def claim(self, directory: Path) -> bool:
-        """Lock a directory of copies in `local`; return False if another one did.
+        """Lock a directory of copies in `local`, and return whether it is locked.
 
-        Creates the directory. Without locks of files, every claim succeeds.
+        Returns False if another process has locked the directory. Creates the
+        directory. Without locks of files, every claim succeeds.
         """
         if fcntl is None or self.local is None or directory in self._claimed:
             return True
@@ -82,7 +83,7 @@ class Copies:
             os.close(descriptor)
 
     def release(self, directory: Path) -> None:
-        """Give up the claim of a directory."""
+        """Release the claim on a directory."""
         descriptor = self._claimed.pop(directory, None)
         if descriptor is not None:
             _unlock(descriptor)
@@ -131,7 +132,7 @@ def _new_temporary() -> tuple[Path, int | None]:
         if fcntl is None:
             return path, None
         descriptor = None
-        # Another program may take the directory for an orphan before the lock.
+        # Another program may mistake the directory for an orphan before it is locked.
         with contextlib.suppress(FileNotFoundError):
             descriptor = os.open(path, os.O_RDONLY)
             if _lock(descriptor) is not False and _is_open(descriptor, path):
@@ -141,7 +142,7 @@ def _new_temporary() -> tuple[Path, int | None]:
 
 
 def _remove_orphans(parent: Path) -> None:
-    """Remove the temporary directories of programs that no longer live."""
+    """Remove the temporary directories of programs that no longer run."""
     if fcntl is None:
         return
     for path in parent.glob(f"{_PREFIX}*"):

@@ -86,9 +86,9 @@ def export_safetensors(
 ) -> int:
     """Write leaves as a safetensors file and return its size in bytes.
 
-    `names` maps the leaves to write to their names in the file. `carried` are texts for
-    the header. The file appears at `target` only after it is complete and flushed to
-    the disk.
+    `names` maps the leaves to write to their names in the file. `carried` holds texts
+    for the header. The file appears at `target` only after it is complete and flushed
+    to the disk.
     """
     header: dict[str, Any] = {"__metadata__": dict(carried)}
     offset = 0

@@ -35,13 +35,14 @@ class Folder(Protocol):
         ...
 
     def check_usable(self) -> None:
-        """Raise an error if no checkpoint can be here."""
+        """Raise an error if this folder cannot hold checkpoints."""
         ...
 
     def check_has_no_misplaced_step(self) -> None:
-        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+        """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        The folder may be a run, whose subfolder `checkpoints` has steps, or a step.
+        This folder, which has no steps, may be a run, whose subfolder `checkpoints` has
+        steps, or may be a step itself.
         """
         ...
 
@@ -50,7 +51,7 @@ class Folder(Protocol):
         ...
 
     def numbered(self) -> list[int]:
-        """Return every step that exists, of any program, oldest first."""
+        """Return every step, including those of other programs, oldest first."""
         ...
 
     def steps(self) -> list[int]:
@@ -72,7 +73,7 @@ class Folder(Protocol):
     def fetch(self, directory: Path, digests: Mapping[str, FileDigest]) -> bool:
         """Copy files of a step into the directory that `step_path` returned.
 
-        Returns False if all files of the step are in the directory from the start.
+        Returns False if the directory always has all files of the step.
         """
         ...
 
@@ -101,7 +102,7 @@ class Folder(Protocol):
         ...
 
     def take_over(self) -> None:
-        """Let no earlier program save here, as far as this is possible."""
+        """Prevent earlier programs from saving here, if the folder supports this."""
         ...
 
     def lock(self) -> AbstractContextManager[bool]:
@@ -109,7 +110,7 @@ class Folder(Protocol):
         ...
 
     def mark(self) -> str:
-        """Write a small file that the other processes look for; return its name."""
+        """Write a small file that other processes check for; return its name."""
         ...
 
     def sees(self, mark: str) -> bool:
@@ -145,7 +146,7 @@ class Folder(Protocol):
         ...
 
     def commit(self, staging: Path, step: int, text: str) -> None:
-        """Make a step of the files that all processes delivered; replace the step.
+        """Make a step of the files of all processes; replace an existing step.
 
         `text` is the description of the step.
         """

@@ -36,12 +36,12 @@ def import_safetensors(
             in the file is ignored.
 
     Returns:
-        What the export carries as text: `step` and `metrics`; from `roxxel ckpt export`
+        Texts that the export contains: `step` and `metrics`; from `roxxel ckpt export`
         also `config`, the TOML of the run, and `tokenizer`, if they are known.
 
     Raises:
         FileNotFoundError: The file does not exist.
-        CheckpointDamagedError: The file is no whole safetensors file.
+        CheckpointDamagedError: The file is not a complete safetensors file.
         CheckpointMismatchError: The leaves of file and live objects differ; the message
             names some. The live objects are unchanged.
 
@@ -100,7 +100,7 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
                 raise ValueError(f"it has {found} bytes and declares {declared}")  # noqa: TRY301 - as above
         except (ValueError, KeyError, TypeError, IndexError) as error:
             raise CheckpointDamagedError(
-                f"{path}: is no whole safetensors file ({error}); export again"
+                f"{path}: is not a complete safetensors file ({error}); export again"
             ) from error
     return header, 8 + size
 

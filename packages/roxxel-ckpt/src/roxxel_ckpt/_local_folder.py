@@ -85,10 +85,11 @@ class LocalFolder:
             )
 
     def check_has_no_misplaced_step(self) -> None:
-        """Raise CheckpointNotFoundError if this folder without steps is the wrong one.
+        """Raise CheckpointNotFoundError if the steps seem to be in another folder.
 
-        The folder may be a run, whose subfolder `checkpoints` has steps, or a step. Or
-        the folder may have steps under names that are not numbers, such as `step_3`.
+        This folder, which has no steps, may be a run, whose subfolder `checkpoints` has
+        steps, or may be a step itself. Or it may have steps under names that are not
+        numbers, such as `step_3`.
         """
         inner = LocalFolder(self.path / "checkpoints")
         if inner.steps():

@@ -1,6 +1,6 @@
 """Read what an Orbax `CheckpointManager` recorded about its checkpoints.
 
-The first Roxxel, an older library of this name, saved its checkpoints with such a
+The first Roxxel, an older library of this name, saved its checkpoints with an Orbax
 manager. A step has two items: `default`, the NNX state of the tuple
 `(model, optimizer)`, and `metrics`, which holds the loss. This package restores these
 checkpoints and never writes any. Their files have no digests.
@@ -71,8 +71,8 @@ def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
     """Return every leaf of a step, by the name that this package gives the leaf.
 
     Raises:
-        CheckpointDamagedError: A file is damaged, two leaves share one place, or the
-            tree is not the state of `(model, optimizer)`.
+        CheckpointDamagedError: A file is damaged, two leaves have the same stored name,
+            or the tree is not the state of `(model, optimizer)`.
     """
     tree: Any = _json(directory, _TREE_FILE).get("tree_metadata")
     try:
@@ -100,8 +100,8 @@ def manager_leaves(directory: Path) -> dict[str, ManagerLeaf]:
         place = ".".join(path)
         if place in places:
             raise CheckpointDamagedError(
-                f"{directory}: Orbax stored {places[place]} and {name} in one place, "
-                "so one of them is lost; restore another step"
+                f"{directory}: Orbax stored {places[place]} and {name} under "
+                "one name, so one of them is lost; restore another step"
             )
         places[place] = name
         leaves[name] = ManagerLeaf(path, value_type == _NUMBER, kinds.get(place))

@@ -1,4 +1,4 @@
-"""Which finished checkpoints stay: the newest, the best, and permanent ones.
+"""Which finished checkpoints are kept: the newest, the best, and permanent ones.
 
 Every checkpoint records the best rule (metric and mode) of the program that saved it.
 Without `best_metric`, a program uses the rule that was recorded last, so all programs

@@ -342,7 +342,7 @@ class Save:
                 self.folder.location(old), partial(self.folder.delete, old)
             )
         self._try_to_delete(
-            f"{self.folder}: what earlier saves left", self.folder.sweep
+            f"{self.folder}: leftovers of earlier saves", self.folder.sweep
         )
 
     def _try_to_delete(self, name: str, delete: Callable[[], None]) -> None:
@@ -376,7 +376,7 @@ def _cannot_begin(
 
 
 def _remedy(folder: Folder, error: BaseException) -> str:
-    """Return what to do after an error of a local disk; other errors say it."""
+    """Return the remedy for an error of a local disk; other errors contain theirs."""
     is_of_disk = isinstance(error, OSError) and not isinstance(error, CheckpointError)
     return f"; {folder.staging_remedy}" if is_of_disk else ""
 

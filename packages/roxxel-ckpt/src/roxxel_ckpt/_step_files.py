@@ -54,7 +54,7 @@ class StepFiles:
             except FileNotFoundError:
                 raise CheckpointWriteError(
                     f"{directory / name}: was removed before its upload; let no "
-                    "program clean this directory while a save lasts"
+                    "program clean this directory during a save"
                 ) from None
 
         for_each(upload, names)
@@ -65,7 +65,7 @@ class StepFiles:
         write_copy(directory / name, text)
 
     def download(self, directory: Path, digests: Mapping[str, FileDigest]) -> None:
-        """Download files by blocks; a block that arrives damaged, once more."""
+        """Download files by blocks; download a damaged block once more."""
 
         def prepare(name: str) -> None:
             path = directory / name
@@ -105,7 +105,7 @@ class StepFiles:
         return None
 
     def find_damage(self, step: str, digests: Mapping[str, FileDigest]) -> str | None:
-        """Describe the first damaged file; downloads all and stores none."""
+        """Describe the first damaged file; downloads all files and stores none."""
         missing = self.find_missing(step, digests)
         if missing is not None:
             return missing

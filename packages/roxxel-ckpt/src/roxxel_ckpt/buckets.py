@@ -1,8 +1,8 @@
 """Objects in buckets, read and written by the client `obstore`.
 
 Only this module imports `obstore`, which the extra `bucket` installs. The client takes
-endpoint, region and credentials from the environment, for example `AWS_ENDPOINT_URL`;
-a URL never holds a secret. Errors leave out the answers of the store, which may hold
+endpoint, region and credentials from the environment, for example `AWS_ENDPOINT_URL`; a
+URL never holds a secret. Errors leave out the responses of the store, which may hold
 secrets.
 
 The client does not work in a process that was forked after its first request. Such a
@@ -39,7 +39,7 @@ _THREADS = 16
 _PARTS = 2
 _PART_BYTES = 1 << 23
 # Longest time of a request. All parts in flight share the uplink, so a shorter limit
-# would fail on slow ones: 256 MiB in 100 s are 2.7 MB/s.
+# would fail on a slow uplink: 256 MiB in 100 s are 2.7 MB/s.
 _REQUEST_S = 100.0
 _DELETED_AT_ONCE = 1000
 _ENDPOINTS = {
@@ -55,8 +55,8 @@ _STATUS = re.compile(r"status(?: code)?:? (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _HTTP_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _ENDED = "the connection ended early; check the network, and try again later"
-# Every request of this module has the same effect if it is repeated, also a creation,
-# because `create` compares the bytes.
+# Repeating a request of this module does no harm, not even a creation, because `create`
+# compares the bytes.
 _TRANSIENT = {"Timeout", "Connect", "Interrupted", "Request"}
 _HTTP_REASONS = {
     "Timeout": "no answer within the time limit; check the network, or raise timeout",
@@ -86,7 +86,7 @@ class Listing(NamedTuple):
 class Bucket:
     """The objects below one URL; names are relative to it.
 
-    A request that fails in a way that may pass, such as status 503, is repeated with
+    A request that fails for a temporary reason, such as status 503, is repeated with
     growing pauses for about a third of `timeout_s`. Every method raises a
     CheckpointBucketError if the store refuses, fails, or does not answer in time.
 
@@ -161,8 +161,8 @@ class Bucket:
     def create(self, name: str, data: bytes) -> None:
         """Create an object; an existing object is never changed.
 
-        The answer to a request may be lost. So if an object with the same bytes exists,
-        it counts as created by this call.
+        The response to a request may be lost. So if an object with the same bytes
+        exists, it counts as created by this call.
 
         Raises:
             FileExistsError: An object with other bytes exists.
@@ -176,7 +176,7 @@ class Bucket:
                 raise
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete objects; objects that do not exist are no error."""
+        """Delete objects; objects that do not exist are not an error."""
         keys = [self._root + name for name in names]
         for first in range(0, len(keys), _DELETED_AT_ONCE):
             some = keys[first : first + _DELETED_AT_ONCE]
@@ -206,7 +206,7 @@ class Bucket:
                     time.sleep(pause_s)
                     pause_s = min(2 * pause_s, self._timeout_s / 12)
                     continue
-                # The message of the client may hold parts of the answer.
+                # The message of the client may hold parts of the response.
                 raise CheckpointBucketError(f"{url}: {_reason(error)}") from None
             except ValueError:
                 raise CheckpointBucketError(
@@ -297,7 +297,7 @@ def checked_client() -> ModuleType:
 
 
 def _check_process() -> None:
-    global _first_process  # noqa: PLW0603 - the client's runtime is one a process too
+    global _first_process  # noqa: PLW0603 - the client's runtime also exists once per process
     if _first_process is None:
         _first_process = os.getpid()
     if _first_process != os.getpid():

@@ -83,13 +83,13 @@ class Checkpointer:
             h, d): a checkpoint saved at least `"6h"` after the last permanent one.
         on_busy: What `save` does while an earlier save is in flight: `"wait"` for the
             earlier save, or `"skip"` this save and return False.
-        local: Directory of this machine for the files on their way to or from a bucket.
-            The files of the newest checkpoint stay in this directory, so that a restart
-            on this machine downloads less. None uses a temporary directory (of
-            `tempfile`), in which nothing stays. Either needs room for the arrays of
+        local: Local directory in which files are staged, before an upload or after a
+            download. The files of the newest checkpoint stay in this directory, so that
+            a restart on this machine downloads less. None uses a temporary directory
+            (of `tempfile`), in which nothing stays. Either needs room for the arrays of
             this process.
-        read_only: Whether the folder stays as it is: `save` is an error, and `restore`
-            leaves half-written files of killed processes in place.
+        read_only: Whether to leave the folder unchanged: `save` is an error, and
+            `restore` leaves half-written files of killed processes in place.
 
     Raises:
         ValueError: An argument is out of range, the URL cannot be used, or `local` is
@@ -235,7 +235,7 @@ class Checkpointer:
         If each process wrote to its own disk, no disk would hold a complete step. The
         first `save` calls `check_shared` unless the program did. With several
         processes, this method creates the folder. In a bucket, this method takes over
-        from an earlier program, which then saves no more.
+        from an earlier program, which then can no longer save.
 
         Raises:
             CheckpointWriteError: A process does not see a file that process 0 wrote, or
@@ -399,7 +399,7 @@ class Checkpointer:
         """Return a digest of all files of a step, as 16 hexadecimal digits.
 
         Returns:
-            None for a step of an earlier format, which records no digest of digests.
+            None for a step of an earlier format, which does not record this digest.
 
         Raises:
             CheckpointNotFoundError, CheckpointDamagedError: As in `metrics`.

@@ -14,7 +14,7 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from roxxel_ckpt._compare import plan_restore
 from roxxel_ckpt._description import (
@@ -58,8 +58,8 @@ def main(
     Args:
         arguments: Command-line arguments; None for the arguments of this process.
         prog: Name of the command in usage and errors.
-        describe: Returns texts that an export also carries, by name, from the folder of
-            the checkpoints, the step, and the `extra` that was saved with the step.
+        describe: Returns texts that an export also contains, by name, from the folder
+            of the checkpoints, the step, and the `extra` that was saved with the step.
 
     Returns:
         The exit code.
@@ -87,14 +87,25 @@ def main(
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog=prog,
+        description="List, show, compare, verify and export checkpoints, without an "
+        "accelerator.",
+        epilog="exit codes: 0 for success; 1 for damage, a difference or a missing "
+        "file; 2 for a wrong command line",
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     step_help = (
         "directory of a step, or a folder of steps or of a run: its newest step, or "
         "FOLDER@STEP"
     )
 
-    ls = commands.add_parser("ls", help="list the steps of a folder")
+    ls = commands.add_parser(
+        "ls",
+        help="list the steps of a folder",
+        description="List the steps of a folder: size, time, which is the newest and "
+        "which the best, and metrics.",
+    )
     ls.add_argument(
         "folder", nargs="?", default=".", help="folder of checkpoints or of a run"
     )
@@ -113,25 +124,56 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     ls.set_defaults(run=_ls)
 
-    show = commands.add_parser("show", help="show what a step holds")
+    show = commands.add_parser(
+        "show",
+        help="show the contents of a step",
+        description="Show the contents of a step: metrics, versions, and every array "
+        "with dtype, shape and size.",
+    )
     show.add_argument("step", help=step_help)
+    show.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON object, with all that was saved as `extra`",
+    )
     show.set_defaults(run=_show)
 
-    diff = commands.add_parser("diff", help="compare two steps, leaf by leaf")
+    diff = commands.add_parser(
+        "diff",
+        help="compare two steps, leaf by leaf",
+        description="Compare two steps: their arrays by name, shape and dtype, their "
+        "metrics, and what else was saved. A line begins with - for an array of A "
+        "alone, + for an array of B alone, and ! for a difference. Exit code 1 means "
+        "that the steps differ.",
+    )
     diff.add_argument("a", help=step_help)
     diff.add_argument("b", help=step_help)
-    diff.add_argument("--values", action="store_true", help="also compare values")
+    diff.add_argument(
+        "--values", action="store_true", help="also compare the values of the arrays"
+    )
     diff.set_defaults(run=_diff)
 
-    verify = commands.add_parser("verify", help="check every file against its digest")
+    verify = commands.add_parser(
+        "verify",
+        help="check every file against its digest",
+        description="Check every file of the steps against its digest. Exit code 1 "
+        "means damage.",
+    )
     verify.add_argument(
         "paths", nargs="*", default=["."], help="steps, or folders of steps or runs"
     )
     verify.set_defaults(run=_verify)
 
-    export = commands.add_parser("export", help="write a step's model to one file")
+    export = commands.add_parser(
+        "export",
+        help="write a step's model to one file",
+        description="Write the arrays of a step's model to one file, which other "
+        "programs read.",
+    )
     export.add_argument("step", help=step_help)
-    export.add_argument("--safetensors", metavar="FILE", required=True)
+    export.add_argument(
+        "--safetensors", metavar="FILE", required=True, help="the file to write"
+    )
     export.add_argument(
         "--all", action="store_true", help="add the optimizer; keep full leaf names"
     )
@@ -196,14 +238,18 @@ def _is_whole(folder: Folder, step: int) -> bool:
 def _show(options: argparse.Namespace) -> int:
     step = named_step(options.step)
     description, leaves = step.description(), step.leaves()
+    if options.json:
+        print(json.dumps(_step_json(step, description, leaves)))
+        return 0
     print(step.location)
     for name, value in description.metrics.items():
         print(f"  {name} = {value:g}")
-    if description.extra is not None:
-        print(f"  extra: {json.dumps(description.extra)}")
+    if description.extra:
+        names = ", ".join(map(str, description.extra))
+        print(f"  extra: {names}; --json prints the values")
     versions = ", ".join(f"{name} {v}" for name, v in description.versions.items())
     if not description.has_digests:
-        versions = "an Orbax manager; its files carry no digests"
+        versions = "an Orbax manager; its files have no digests"
     print(f"  written with {versions}\n")
     table = [("leaf", "dtype", "shape", "size")]
     table += [
@@ -220,6 +266,26 @@ def _show(options: argparse.Namespace) -> int:
     return 0
 
 
+def _step_json(
+    step: Step, description: Description, leaves: Mapping[str, LeafSpec]
+) -> dict[str, Any]:
+    return {
+        "step": description.step,
+        "location": str(step.location),
+        "metrics": dict(description.metrics),
+        "extra": description.extra,
+        "versions": dict(description.versions),
+        "leaves": {
+            name: {
+                "dtype": spec.dtype,
+                "shape": list(spec.shape),
+                "num_bytes": spec.num_bytes,
+            }
+            for name, spec in leaves.items()
+        },
+    }
+
+
 def _diff(options: argparse.Namespace) -> int:
     steps = named_step(options.a), named_step(options.b)
     leaves = steps[0].leaves(), steps[1].leaves()
@@ -229,9 +295,12 @@ def _diff(options: argparse.Namespace) -> int:
     lines += [f"+ {name}: {leaves[1][name]}" for name in report.new]
     lines += [f"! {name}: {a} -> {b}" for name, a, b in report.mismatched]
     for part in ("step", "metrics", "extra"):
-        a, b = (json.dumps(getattr(d, part), sort_keys=True) for d in both)
-        if a != b:
-            lines.append(f"! {part}: {a} -> {b}")
+        a, b = (dict(_values(part, getattr(d, part))) for d in both)
+        lines += [
+            f"! {name}: {a.get(name, 'absent')} -> {b.get(name, 'absent')}"
+            for name in {**a, **b}
+            if a.get(name) != b.get(name)
+        ]
     same = len(report.restored)
     if options.values:
         directories = (
@@ -249,6 +318,22 @@ def _diff(options: argparse.Namespace) -> int:
         note = "; values were not compared, add --values to compare them"
     print(f"{same} leaves {alike}, {len(lines)} differences{note}")
     return 1 if lines else 0
+
+
+def _values(name: str, value: Any) -> Iterable[tuple[str, str]]:
+    """Yield every value inside of a JSON value, as text, by its dotted name."""
+    if isinstance(value, dict) and value:
+        inner = [
+            (f"{name}.{key}", x) for key, x in cast("dict[str, Any]", value).items()
+        ]
+    elif isinstance(value, list) and value:
+        found = cast("list[Any]", value)
+        inner = [(f"{name}[{index}]", x) for index, x in enumerate(found)]
+    else:
+        yield name, json.dumps(value)
+        return
+    for inner_name, x in inner:
+        yield from _values(inner_name, x)
 
 
 def _different_values(

@@ -1,8 +1,8 @@
 """Agreement between processes, through the service of `jax.distributed`.
 
 The processes exchange short texts and run no collectives on their devices: a collective
-blocks until every process joins, so forever if a process has failed.
-A call to the service has a deadline and works in any thread. Through a `Channel`, every
+blocks until every process joins, so it blocks forever if a process has failed. A call
+to the service has a deadline and works in any thread. Through a `Channel`, every
 process sends a report, and process 0 decides from all reports.
 
 JAX has no public API for this service; only this module uses the private API.
@@ -263,15 +263,15 @@ def coordination_service() -> CoordinationService | None:
 
 
 def has_devices() -> bool:
-    """Return whether this process has found its devices; does not wait for them.
+    """Return whether this process has initialised its devices; does not wait.
 
-    Finding the devices waits for all other processes.
+    Initialising the devices waits for all other processes.
     """
     return not is_finding_devices() and xla_bridge.backends_are_initialized()
 
 
 def is_finding_devices() -> bool:
-    """Return whether a thread of this process is finding its devices."""
+    """Return whether a thread of this process is initialising its devices."""
     lock = xla_bridge._backend_lock  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - JAX has no function for this
     is_free = lock.acquire(blocking=False)
     if is_free:

@@ -103,6 +103,11 @@ def _of_array(documents: npt.NDArray[Any], where: str) -> DocumentSet:
 
 def _of_file(path: Path, where: str) -> DocumentSet:
     """Return the documents in a `.npy` file, or in a text of one number a line."""
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path}: does not exist, but should list {where}; correct the path, or "
+            "write the file with one number on each line"
+        )
     if path.suffix == ".npy":
         try:
             return _of_array(np.load(path, allow_pickle=False), where)

@@ -46,7 +46,7 @@ class StateMismatch(CurriculumError):
         listed = "; ".join(self.differences)
         super().__init__(
             f"this state cannot be resumed: {listed}; resume with the data, seed "
-            "and phases of the run, and change only what comes after the state's step"
+            "and phases of the run, and change only steps after the step of the state"
         )
 
     def __reduce__(self) -> tuple[type[StateMismatch], tuple[tuple[str, ...]]]:

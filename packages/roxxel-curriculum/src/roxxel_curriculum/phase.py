@@ -64,7 +64,7 @@ class Phase:
         if len(lengths) != 1:
             got = " and ".join(lengths) if lengths else "none of them"
             raise CurriculumError(
-                f"a phase takes exactly one of steps, epochs and tokens, got {got}"
+                f"a phase needs exactly one of steps, epochs and tokens, got {got}"
             )
         for name in ("steps", "tokens", "batch_size", "seq_len"):
             value = getattr(self, name)

@@ -61,8 +61,8 @@ class Roxxel:
             Without a manifest, it means the matching `*.rox` files in natural order of
             their names; opening raises if a write of these files was interrupted.
         check: With `"blocks"`, every read verifies the checksums of its blocks and
-            returns copies. With `"headers"`, reads verify only heads, feet and indexes;
-            `verify()` checks the tokens.
+            returns copies. With `"headers"`, reads verify only the head, the foot and
+            the document index of each shard; `verify()` checks the tokens.
         max_maps: Maximum number of mapped shards, and of mapped files of each column.
             Default: as many as an eighth of the process's descriptors allows; fewer if
             many corpora are open.
@@ -392,9 +392,10 @@ class Roxxel:
         return Lengths.of(self._open().contents)
 
     def input_totals(self) -> list[InputTotals]:
-        """Return what each input file has given, for shards that record it.
+        """Return the documents and tokens that came from each input file.
 
-        `roxxel-format write` records the inputs. Reads the metadata of every shard.
+        Only shards that record their inputs count, such as those of
+        `roxxel-format write`. Reads the metadata of every shard.
         """
         reader = self._open()
         return input_totals(reader.contents, reader.metadata)
@@ -617,8 +618,8 @@ class Roxxel:
         have the names of shards stay. Without a manifest, also removes the lock files.
 
         Args:
-            abandon: Also give up a preparation from files that is not committed:
-                remove its plan and the shards of its finished units.
+            abandon: Also abandon a preparation from files that is not committed: remove
+                its plan and the shards of its finished units.
 
         Raises:
             BlockingIOError: A write is in progress.
@@ -664,6 +665,6 @@ class Roxxel:
         return other
 
     def _use_current_version(self) -> None:
-        """Close; the next use opens the constructor's or else the current version."""
+        """Close; the next use opens the constructor's version, or the current one."""
         self.close()
         self._lazy = replace(self._lazy, pinned=None)

@@ -298,10 +298,10 @@ class Roxxel02Tokens(MappedTokens):
             record no type. Items are little-endian, unless the dtype is big-endian
             (`">u2"`).
         separator: The token or the bytes that the writer appended to each document. A
-            document ends after each separator or row of separators, because padding
+            document ends after each separator or run of separators, because padding
             looks like documents without tokens; the last separator of the padding may
-            be incomplete. The first use of the documents searches
-            all tokens. Default: the line is one document.
+            be incomplete. The first use of the documents searches all tokens. Default:
+            the line is one document.
         tokenizer: Name and hash of the tokenizer, if it is known.
 
     Raises:

@@ -40,7 +40,7 @@ def documents_at(corpus: Any, text: str) -> list[int]:
 
     Args:
         corpus: A `Roxxel`.
-        text: A number from 0, or a name; `id=` before it says that it is a name.
+        text: A number from 0, or a name, which may have `id=` before it.
 
     Returns:
         The numbers of the documents. Only a name may choose several.

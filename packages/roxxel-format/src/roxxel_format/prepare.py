@@ -2,7 +2,7 @@
 
 The inputs are divided into units: consecutive files, or parts of a large file. Units
 are written by processes of this machine, by tasks of Ray, or by the members of a job
-array, and give the same bytes; the commit makes them a corpus.
+array, and give the same bytes. The commit makes the shards a corpus.
 """
 
 from __future__ import annotations
@@ -92,21 +92,21 @@ def write_files(
         workers: Processes of this machine. A program with several must guard its main
             part with `if __name__ == "__main__":`, because they import the program.
         ray: Write units as tasks of the Ray cluster at this address, in place of
-            processes; `""` means that of `RAY_ADDRESS` or this machine. Needs the extra
-            `ray`. A program that is connected to Ray uses its own cluster.
+            processes; `""` means the cluster of `RAY_ADDRESS` or of this machine. Needs
+            the extra `ray`. A program that is connected to Ray uses its own cluster.
         part: `(i, n)`: write the units of member `i` of `n`, from 0, and do not commit.
             When all members are done, `commit_files` commits.
-        unit_bytes: Least size of the inputs of a unit.
+        unit_bytes: Minimum size of the inputs of a unit.
         split: `(name, share)`: hold out this share of the documents, chosen by a hash
             of their content, in a second corpus: `wiki_name_*.rox` of `wiki_*.rox`.
         shuffle: Seed of the order of units, and of the documents in each.
         skip_bad: Leave damaged documents out, and damaged files from the damage on.
-        progress: Called before the first unit, when a unit ends, and when one is tried
-            again because its worker died.
+        progress: Called before the first unit, when a unit ends, and when a unit is
+            retried because its worker died.
 
     Returns:
-        A summary of the corpus, or of the part. With `split`, a list of two: first that
-        of the documents that are held out.
+        A summary of the corpus, or of the part. With `split`, a list of two: first the
+        summary of the held-out documents.
 
     Raises:
         BucketError: An object cannot be read, or was replaced.
@@ -124,7 +124,7 @@ def write_files(
     if ray is not None and workers != 1:
         raise ValueError(
             f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
-            "by processes; pass one of both"
+            "by processes; pass only one of these"
         )
     runner = ProcessRunner(workers) if ray is None else RayRunner(ray or None)
     if isinstance(inputs, (str, os.PathLike)):
@@ -160,7 +160,7 @@ def write_files(
                 f"{filepath}: a split cannot append to two corpora as one; write new "
                 "corpora, or append without --split"
             )
-        # Held out first, so that a corpus never exists without the other side.
+        # Held-out documents come first, so that no corpus exists without them.
         sides = held_out_path(str(filepath), split[0]), str(filepath)
         corpora = [
             (corpus, replace(options, side=Side(*split, is_held_out=is_held_out)))

@@ -41,7 +41,7 @@ class TextCodec:
 
 
 class RecordedText(Protocol):
-    """What `text_codec` needs of a corpus, such as a `Roxxel`.
+    """The facts about a corpus that `text_codec` uses, such as those of a `Roxxel`.
 
     Example:
         >>> from roxxel_format import Roxxel

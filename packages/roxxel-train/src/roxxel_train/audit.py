@@ -111,7 +111,7 @@ def audit(
         single steps.
 
     Raises:
-        ValueError: The rows hold no digest of these steps.
+        ValueError: There are no rows, or the rows hold no digest of these steps.
         IndexError: A row names a step outside the run of the sampler.
 
     Example:
@@ -121,16 +121,15 @@ def audit(
         >>> audit(sampler, [{"step": 2, "digest": "0" * 16}]).differences
         (Difference(start=0, stop=2, damage={}),)
     """
+    rows = list(rows)
+    digests = _digests(rows)
     intervals = [
         (first, last, (after - before) % (1 << 64))
-        for (first, before), (last, after) in pairwise(_digests(rows))
+        for (first, before), (last, after) in pairwise(digests)
         if steps is None or (first < steps.stop and steps.start < last)
     ]
     if not intervals:
-        raise ValueError(
-            "the metrics rows hold no digest of these steps; the run may have been "
-            "trained by an earlier version, or without the field 'tokens'"
-        )
+        raise ValueError(_why_nothing(rows, digests, steps))
     if sample is not None and sample < len(intervals):
         intervals = sorted(Random(0).sample(intervals, sample))
     total = sum(last - first for first, last, _ in intervals)
@@ -151,6 +150,28 @@ def audit(
             if damage or digest != fed:
                 differences.append(Difference(first, last, damage))
     return Audit(total, tuple(differences))
+
+
+def _why_nothing(
+    rows: Sequence[Mapping[str, Any]],
+    digests: Sequence[tuple[int, int]],
+    steps: range | None,
+) -> str:
+    """Return the reason why no interval can be compared."""
+    if not rows:
+        return (
+            "there are no metrics rows, so there is nothing to compare; audit the run "
+            "after its first row of metrics"
+        )
+    if steps is not None and len(digests) > 1:
+        return (
+            f"the metrics rows hold no digest of the steps [{steps.start}, "
+            f"{steps.stop}); choose steps in [{digests[0][0]}, {digests[-1][0]})"
+        )
+    return (
+        "the metrics rows hold no digest; the run may have been trained by an earlier "
+        "version, or without the field 'tokens'"
+    )
 
 
 def _digests(rows: Iterable[Mapping[str, Any]]) -> Sequence[tuple[int, int]]:

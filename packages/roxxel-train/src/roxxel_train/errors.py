@@ -44,11 +44,12 @@ class BatchRow:
 
     def __str__(self) -> str:
         """Return one line for a log."""
-        documents = ", ".join(map(str, self.documents[:4]))
+        text = f"row {self.row}: {self.source} tokens [{self.start}, {self.stop})"
+        if not self.documents:
+            return text
+        numbers = ", ".join(map(str, self.documents[:4]))
         more = ", ..." if len(self.documents) > 4 else ""
-        return f"row {self.row}: {self.source} tokens [{self.start}, {self.stop})" + (
-            f", documents {documents}{more}" if documents else ""
-        )
+        return f"{text}, document{'s' * (len(self.documents) > 1)} {numbers}{more}"
 
 
 class NonFiniteError(FloatingPointError):

@@ -231,6 +231,7 @@ class Trainer:
             checkpoints if isinstance(checkpoints, Path) else None,
             num_checkpoints,
             missing_rows(self.sampler, updates.lookups),
+            self._session.notes,
         )
 
     def save(self) -> None:

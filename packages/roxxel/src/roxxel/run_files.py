@@ -83,6 +83,8 @@ class Parent:
         run_id: The `id` in `run.json` of the other run; None if not recorded.
         digest: Digest of the checkpoint; None if not recorded.
         tokens: Tokens that the other run had read at `step`; 0 unless `is_branch`.
+        tokens_by_source: The same tokens by source; empty unless `is_branch`, and for
+            branches whose `run.json` does not record it.
 
     >>> str(Parent("runs/a", 100, is_branch=True))
     'step 100 of runs/a'
@@ -94,6 +96,7 @@ class Parent:
     run_id: str | None = None
     digest: str | None = None
     tokens: int = 0
+    tokens_by_source: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def __str__(self) -> str:
         return f"step {self.step:,} of {self.path}"
@@ -170,10 +173,19 @@ def read_parent(folder: Path) -> Parent | None:
                 found.get("run_id"),
                 found.get("digest"),
                 _tokens(record["data"]) if is_branch else 0,
+                _counts(found.get("tokens_by_source")),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
     return None
+
+
+def _counts(value: Any) -> dict[str, int]:
+    """Return the counts of a mapping by name; empty for another value."""
+    if not isinstance(value, dict):
+        return {}
+    found = cast("dict[str, Any]", value)
+    return {name: count for name, count in found.items() if is_count(count)}
 
 
 def _tokens(state: Mapping[str, Any]) -> int:
@@ -342,6 +354,5 @@ def _row(line: bytes) -> dict[str, Any] | None:
         fields.pop("phase", None)
     tokens = fields.pop("tokens_by_source", None)
     if isinstance(tokens, dict):
-        counts = cast("dict[str, Any]", tokens).items()
-        fields["tokens_by_source"] = {k: v for k, v in counts if is_count(v)}
+        fields["tokens_by_source"] = _counts(tokens)
     return fields

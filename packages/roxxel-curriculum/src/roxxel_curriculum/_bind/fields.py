@@ -1,4 +1,4 @@
-"""Checks selected rows and columns of a batch, and computes fields beside tokens."""
+"""Checks selected rows and columns of a batch, and computes fields except tokens."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ class WithdrawnPlan:
     Attributes:
         step: First step that masks the documents.
         source: Name of the source.
-        documents: Number of documents; 0 if the documents withdrawn before are learned
+        documents: Number of documents; 0 if the run learns all documents of the source
             again.
         digest: Digest of the numbers of the documents.
         is_read: Whether the run reads the source from this step on.

@@ -76,7 +76,8 @@ def commit_units(filepath: str) -> dict[str, WriteSummary]:
         split = plan.arguments.get("split")
         if split is not None and not split[2]:
             held_out = held_out_path(filepath, split[0])
-            # It has no plan if an earlier process committed it, and then was killed.
+            # The held-out corpus has no plan if an earlier process committed it and
+            # then was killed.
             with contextlib.suppress(FileNotFoundError):
                 summaries |= commit_units(held_out)
         summaries[filepath] = commit_plan(place, plan, found, started)
@@ -96,7 +97,7 @@ def _no_preparation(filepath: str) -> FileNotFoundError:
 def done_units(
     place: Place, plan: Plan, numbers: Iterable[int]
 ) -> dict[int, UnitRecord]:
-    """Return the records of the units that have one and all of their shards."""
+    """Return the records of the units that have a record and all of their shards."""
     sizes = place.sizes()
     return {
         number: record
@@ -109,7 +110,7 @@ def done_units(
 def _record(
     place: Place, plan: Plan, number: int, sizes: Mapping[str, int]
 ) -> UnitRecord | None:
-    """Return the record of a unit; reads no file that is not in the listing."""
+    """Return the record of a unit; reads the file only if it is in the listing."""
     name = place.name.unit_record(plan.job, number).name
     return parse_record(number, place.read(name)) if name in sizes else None
 
@@ -133,7 +134,7 @@ def commit_plan(
         if name.job_of(each) == plan.job
     ]
     table = ShardTable(*map(list, zip(*map(found.shards.row, rows), strict=True)))
-    # The plan goes last: without it, nothing says that the records are of no use.
+    # Delete the plan last: only the plan says that the records are not needed any more.
     place.discard(records)
     place.discard([name.plan.name])
     return summary_of(place.folder, table, plan.dtype, started)
@@ -226,6 +227,6 @@ def _commit(
 def _lost(place: Place) -> FileExistsError:
     return FileExistsError(
         f"{place.manifest}: another write was committed during this preparation, so "
-        "it cannot be committed; give it up with `roxxel-format clean --abandon "
+        "it cannot be committed; abandon it with `roxxel-format clean --abandon "
         f'{place.pattern}`, and write again with exist="replace"'
     )

@@ -74,7 +74,8 @@ class Documents(RecordedDocuments):
     _names: list[str] = dataclasses.field(default_factory=list[str], init=False)
     _tallies: list[Tally] = dataclasses.field(default_factory=list[Tally], init=False)
     _firsts: list[int] = dataclasses.field(default_factory=list[int], init=False)
-    # Of each document that is left out: the number of the next one that is yielded.
+    # For each document that is left out: the number of the next document that is
+    # yielded.
     _left_out: list[int] = dataclasses.field(default_factory=list[int], init=False)
 
     def __iter__(self) -> Iterator[object]:
@@ -101,9 +102,9 @@ class Documents(RecordedDocuments):
         return found
 
     def _file_of(self, number: int) -> tuple[int, int]:
-        """Return the file of a document, and the document among all that are yielded.
+        """Return the file of a document, and its number in the order of the files.
 
-        `number` counts in the order in which documents are yielded.
+        `number` is its number in the order in which documents are yielded.
         """
         at = number if self._order is None else self._order[number]
         return bisect_right(self._firsts, at) - 1, at
@@ -217,7 +218,7 @@ def documents_in(
             object with one of these in each of `fields`. `npy`: a flat array is one
             document; each row of a 2-D array is a document. `parquet`: each row is a
             document, with a text or a list of tokens in each of the columns `fields`;
-            `arrow`: also. `ds`: tokens of datatrove, with `.index` beside the file.
+            `arrow`: the same. `ds`: tokens of datatrove, with `.index` beside the file.
             `roxxel02`: a shard of the first Roxxel is one document. None: inferred from
             the name.
         fields: The keys of a document in JSON objects, or the names of its columns.

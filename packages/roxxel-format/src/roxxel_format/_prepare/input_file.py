@@ -73,7 +73,7 @@ def reason(error: Exception) -> str:
     has_position = len(error.args) == 2 and isinstance(error.args[1], tuple)
     message = str(error.args[0] if has_position else error)
     text = " ".join(message.split()).rstrip(".")
-    # Escape bytes of the file in the text, which could control the terminal.
+    # Escape bytes of the file in the text: they could control the terminal.
     printable = [each if each.isprintable() else ascii(each)[1:-1] for each in text]
     return "".join(printable) or type(error).__name__
 
@@ -127,7 +127,7 @@ def _decompressed(
                 data = decoder.decompress(piece)
             except compression.error as error:
                 raise InputError(
-                    f"{path}: bytes {start} to {stop} are not a whole "
+                    f"{path}: bytes {start} to {stop} are not a complete "
                     f"{compression.member} ({reason(error).rpartition(': ')[2]}); copy "
                     "the file again or make it again"
                 ) from error

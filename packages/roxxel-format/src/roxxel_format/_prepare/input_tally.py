@@ -25,7 +25,7 @@ class Tally:
     def add(self, part: object) -> None:
         """Count the text of a document, or of a part of one."""
         if isinstance(part, str):
-            # The encoding of ASCII, of which Python knows, has a byte per character.
+            # ASCII text, which Python detects at no cost, has one byte per character.
             size = len(part) if part.isascii() else _utf8_size(part)
             self.text_bytes = (self.text_bytes or 0) + size
 
@@ -40,7 +40,7 @@ class Tally:
 def recorded_inputs(tallies: list[Tally]) -> dict[str, object]:
     """Return the record of the inputs that hold documents, a list for each field.
 
-    The last of many is the sum of those that are not named.
+    If there are too many, the last row is the sum of the inputs that are not named.
     """
     rows = [each for each in tallies if each.num_documents]
     if len(rows) > _MAX_NAMED:

@@ -110,7 +110,7 @@ def _json_lines(
 def _located_lines(
     path: str, file: BinaryIO, span: Span | None
 ) -> Iterator[tuple[str, bytes]]:
-    """Yield lines with their number, or in a part of a file with their first byte."""
+    """Yield each line and its location: its number, or in a part of a file its byte."""
     if span is None:
         for number, line in enumerate(file, 1):
             yield f"{path}:{number}", line
@@ -328,7 +328,7 @@ _READERS: dict[
     "arrow": _arrow_rows,
 }
 READ_BY_PARTS = {"parquet", "arrow", "ds"}
-"""Formats of which a reader reads only parts, in long reads of its own."""
+"""Formats whose readers read only parts of a file, in large reads."""
 
 WITH_FIELDS = {"jsonl", "parquet", "arrow"}
 """Formats whose documents have fields."""

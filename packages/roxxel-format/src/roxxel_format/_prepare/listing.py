@@ -1,4 +1,4 @@
-"""Find the input files that paths, patterns, folders and URLs mean."""
+"""Find the input files that paths, patterns, folders and URLs name."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def find_inputs(
     paths: Sequence[str], form: str | None = None, field: str = "text"
 ) -> Inputs:
-    """Return the files of paths, patterns, folders and URLs, in natural order for each.
+    """Return the files that paths, patterns, folders and URLs name.
 
-    A folder means its visible files, and those of the folders in it. A folder that
-    `datasets` saved means its Arrow files. The files beside a `.ds` file, such as its
-    index, are left out.
+    The files of a pattern and of a folder are in natural order. A folder means its
+    visible files, and those of the folders in it. A folder that `datasets` saved means
+    its Arrow files. The files beside a `.ds` file, such as its index, are left out.
 
     Args:
         paths: Files, folders or patterns; `-` is the standard input.
@@ -33,9 +33,9 @@ def find_inputs(
 
     Raises:
         BucketError: A bucket cannot be listed.
-        FileNotFoundError: A path or a pattern means no file.
+        FileNotFoundError: A folder or a pattern has no file.
         InputError: A folder that `datasets` saved cannot be read.
-        ValueError: A URL is not valid, or a pattern is not in a bucket.
+        ValueError: A URL is not valid, or is a pattern or a folder on a web server.
     """
     found: list[str] = []
     objects: dict[str, ObjectVersion] = {}

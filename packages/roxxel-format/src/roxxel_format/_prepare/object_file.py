@@ -2,7 +2,7 @@
 
 While the object is read in order, the ranges grow to 8 MiB, and the next range is
 requested before it is needed, so a reader keeps at most 16 MiB. Other reads request
-exactly their bytes. Every answer must be of one version of the object.
+exactly their bytes. All responses must come from the same version of the object.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def buffered_object(file: OpenFile, ahead_to: int | None) -> BinaryIO:
 
     Args:
         file: The object.
-        ahead_to: The byte before which the object is read in order. Default: its end.
+        ahead_to: Byte offset up to which the object is read in order. Default: its end.
     """
     limit = file.num_bytes if ahead_to is None else min(ahead_to, file.num_bytes)
     return io.BufferedReader(_Ranges(file, limit), _BUFFER if limit else _SMALL_BUFFER)

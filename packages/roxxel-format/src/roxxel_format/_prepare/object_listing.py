@@ -1,4 +1,4 @@
-"""Find the objects that URLs, patterns and folders of buckets mean.
+"""Find the objects that URLs, patterns and folders in buckets name.
 
 Sizes and tags come from the listing, so many small objects need no request each.
 """
@@ -33,7 +33,7 @@ def found_objects(url: str) -> dict[str, ObjectVersion]:
     a pattern, `*` and `[...]` stand for parts of a name, and `**` for folders.
 
     Raises:
-        BucketError: The store cannot be listed, or tells no version of an object.
+        BucketError: The store cannot be listed, or reports no version of an object.
         FileNotFoundError: There is no such object.
         ValueError: The URL is not valid, or a web server would have to be listed.
     """
@@ -140,7 +140,7 @@ def _listed(base: str, *, is_deep: bool) -> dict[str, ObjectVersion]:
 
 
 def _exists(url: str) -> bool:
-    """Return whether an empty object is one, and not the mark of a folder.
+    """Return whether an empty object exists, and is not the marker of a folder.
 
     Some tools put an empty object `folder/`, which is listed as `folder`.
     """
@@ -159,7 +159,7 @@ def _checked(
         if not version.tag:
             raise BucketError(
                 f"{url}: the server sends neither an ETag nor a time of the last "
-                "change, so a replaced object would not be noticed; copy the file to "
+                "change, so a replaced object would not be detected; copy the file to "
                 "a disk"
             )
     return dict(objects)

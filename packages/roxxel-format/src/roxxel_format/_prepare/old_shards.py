@@ -30,14 +30,13 @@ if TYPE_CHECKING:
 def with_old_separator(
     options: WriteOptions, inputs: Inputs
 ) -> tuple[WriteOptions, LineOf | None]:
-    """Return options for the new corpus, and a function that cuts the old shards.
+    """Return options for the new corpus, and a function that splits the old shards.
 
-    The options have the separator of the new corpus. `Roxxel02Tokens` cuts documents at
-    the old separator; if there is none, the function is None, and each shard is one
-    document. The two separators differ if the separator is bytes: these are items in
-    the dtype of the old shards, and the options have the same items in the dtype of the
-    new corpus. If no input is such a shard, returns the given options and None.
-    If the shards become documents for lack of a separator, prints this.
+    The function returns the documents of shards of the first Roxxel, which it splits at
+    the separator. If it is None, no input is such a shard, or there is no separator;
+    then each shard is one document, and if the user did not choose this, a notice is
+    printed. Bytes as a separator mean items in the dtype of the old shards; the
+    returned options have the same items in the dtype of the new corpus.
     """
     shards = (path for path in inputs.paths if is_old_shard(path, inputs.form))
     path = next(shards, None)

@@ -38,8 +38,8 @@ def opened(
     Args:
         path: The file, or a URL; `-` is the standard input.
         version: The version of an object in a bucket. Default: the current one.
-        ahead_to: The byte before which an uncompressed object is read in order, and so
-            requested ahead: 0 if it is read at random. Default: the end.
+        ahead_to: Byte offset up to which an uncompressed object is read in order, and
+            so requested ahead; 0 if it is read at random. Default: the end.
 
     Raises:
         OSError: The file cannot be opened or read; the error names the file.

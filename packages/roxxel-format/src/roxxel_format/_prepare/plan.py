@@ -29,7 +29,7 @@ _INPUTS = {"inputs", "names", "sizes", "times", "samples"}
 """Arguments that describe the inputs, which are compared one by one."""
 
 SKIP_BAD = "skip_bad"
-"""The argument that may be added to a plan: no unit that is done has damage."""
+"""The only argument that may be added to a plan: finished units have no damage."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Plan:
     """A preparation that is not committed.
 
     Attributes:
-        job: Digest of the preparation, 12 hexadecimal digits of the names of its files.
+        job: Digest of the preparation: 12 hexadecimal digits, a part of its files'
+            names.
         inputs: Name, size, time and digest of every input; see `Inputs.facts`.
         units: The rows of all units, in the order of the corpus; see `Unit.row`.
         arguments: The arguments that the manifest records.
@@ -68,11 +69,11 @@ class Plan:
         return json.dumps(table, ensure_ascii=True).encode()
 
     def with_skipping(self, arguments: Mapping[str, Any]) -> Plan:
-        """Return the plan for a command that skips damage, if this one does not."""
+        """Return the plan for a command that skips damage, if this plan does not."""
         if SKIP_BAD in self.arguments or SKIP_BAD not in arguments:
             return self
         found = self.arguments | {SKIP_BAD: arguments[SKIP_BAD]}
-        # In the order of a plan that skips from the beginning, for the same bytes.
+        # Put it where a plan has it that skips damage from its beginning: same bytes.
         names = [name for name in {**arguments, **found} if name in found]
         return replace(self, arguments={name: found[name] for name in names})
 
@@ -120,7 +121,7 @@ def check_same(
     if change is not None:
         raise FileExistsError(
             f"{corpus}: a preparation that is not finished differs from this command "
-            f"({change}); finish it with the old inputs and arguments, or give it up "
+            f"({change}); finish it with the old inputs and arguments, or abandon it "
             f"with `roxxel-format clean --abandon {corpus}`"
         )
 
@@ -138,7 +139,7 @@ def _other_argument(
 
 @dataclass(frozen=True, slots=True)
 class UnitRecord:
-    """What a unit that is done has written.
+    """What a finished unit has written.
 
     Attributes:
         number: Number of the unit.
@@ -159,7 +160,7 @@ class UnitRecord:
     seconds: float = 0.0
 
     def pack(self) -> bytes:
-        """Return the content of the file; equal whenever the unit is written."""
+        """Return the content of the file; the same every time the unit is written."""
         table = asdict(self)
         del table["number"], table["seconds"]
         return json.dumps(table).encode()
@@ -170,7 +171,7 @@ class UnitRecord:
         return sizes_of(self.shards, self.columns)
 
     def is_whole(self, sizes: Mapping[str, int]) -> bool:
-        """Return whether all files are among files with these sizes."""
+        """Return whether all files exist; `sizes` has the sizes of existing files."""
         return all(sizes.get(name) == size for name, size in self.sizes.items())
 
 

@@ -82,8 +82,8 @@ def prepare(
 ) -> WriteSummary | PartSummary:
     """Write the documents of files into a corpus.
 
-    If the tokenizer determines the separator, print how documents end on the standard
-    error.
+    If the tokenizer determines the separator, print on the standard error how documents
+    end.
 
     Args:
         filepath: Path of the corpus; see `Roxxel`.
@@ -92,8 +92,8 @@ def prepare(
         exist: As for `Roxxel.write`.
         runner: Writes the units. Default: this process.
         part: `(i, n)`: write every n-th unit, from the i-th on, and do not commit.
-            `commit` does, when all parts are done.
-        unit_bytes: Least size of the inputs of a unit.
+            `commit_units` commits when all parts are done.
+        unit_bytes: Minimum size of the inputs of a unit.
         line_of: Cuts shards of the first Roxxel into documents; see `Documents`.
         progress: Called before the first unit, and when a unit ends.
 
@@ -107,7 +107,7 @@ def prepare(
             neither can be compared with the inputs of the corpus.
         OSError: A file cannot be read or written, or a worker process ended early.
         ValueError: A document is invalid (the message names its file), or several
-            processes are asked for, but only one can write.
+            processes are requested, although only one can write.
     """
     metadata = {"source": inputs.source} | options.metadata
     options = replace(options, inputs=inputs, metadata=metadata)
@@ -210,7 +210,7 @@ class _Preparation:
         part: tuple[int, int] | None,
         progress: Callable[[Progress], None] | None,
     ) -> WriteSummary | PartSummary:
-        """Write the missing units, of one part or all; unless of a part, commit."""
+        """Write the missing units of a part, or all missing units and commit."""
         target, appends = self._target, self._exist == "append"
         name = None if isinstance(target, str) else target
         if name is not None:
@@ -397,9 +397,11 @@ class _Preparation:
                 if outcome.record is not None:
                     state = state.with_new(outcome.record, elapsed)
                 elif outcome.error is not None:
-                    errors[outcome.number] = outcome.error
+                    unit = units[outcome.number]
+                    errors[outcome.number] = _naming(unit, outcome.error)
                     state = replace(state, num_failed=len(errors), duration_s=elapsed)
-                    # Every later unit would fail on a full disk, after its tokenizing.
+                    # On a full disk, every later unit would fail too, after it is
+                    # tokenized.
                     state = replace(state, is_stopped=is_full(outcome.error))
                 else:
                     retries = state.num_retries + 1
@@ -412,6 +414,18 @@ class _Preparation:
         if len(units) > 1:
             print_notice(f"{self._corpus}: {_failure(state)}")
         raise errors[min(errors)]
+
+
+def _naming(unit: Unit, error: Exception) -> Exception:
+    """Return the error of a unit; if a worker died, add the unit's inputs to it.
+
+    All other errors name their input already.
+    """
+    if not isinstance(error, ChildProcessError):
+        return error
+    named = ChildProcessError(f"{unit}: {error}")
+    named.__cause__ = error.__cause__
+    return named
 
 
 def _failure(state: Progress) -> str:

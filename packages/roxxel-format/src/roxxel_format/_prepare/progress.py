@@ -72,26 +72,44 @@ class Progress:
         )
 
     def __str__(self) -> str:
-        parts = [
-            f"{self.num_done} of {self.num_units} units",
-            f"{_scaled(self.done_bytes)}B of {_scaled(self.num_bytes)}B",
-            f"{_scaled(self.num_documents).strip()} documents",
-            f"{_scaled(self.num_tokens).strip()} tokens",
-        ]
+        return ", ".join(self._parts().values())
+
+    def fitting(self, width: int) -> str:
+        """Return the text; leave out counts until it fits `width` letters.
+
+        The units, the time that is left, and failures always stay.
+
+        >>> Progress(num_units=9, num_bytes=8000, num_tokens=5).fitting(40)
+        '0 of 9 units, 0 B of 8 kB, 5 tokens'
+        """
+        parts = self._parts()
+        for name in ("documents", "tokens", "rate", "bytes"):
+            if len(", ".join(parts.values())) <= width:
+                break
+            parts.pop(name, None)
+        return ", ".join(parts.values())
+
+    def _parts(self) -> dict[str, str]:
+        """Return the parts of the text by name, in order."""
+        parts = {
+            "units": f"{self.num_done} of {self.num_units} units",
+            "bytes": f"{_scaled(self.done_bytes)}B of {_scaled(self.num_bytes)}B",
+            "documents": f"{_scaled(self.num_documents).strip()} documents",
+            "tokens": f"{_scaled(self.num_tokens).strip()} tokens",
+        }
         if self.new_bytes and self.duration_s:
-            rate = self.new_bytes / self.duration_s
-            left_s = (self.num_bytes - self.done_bytes) / rate
-            parts.append(
-                f"{_scaled(self.new_tokens / self.duration_s).strip()} tokens/s"
-            )
+            rate = _scaled(self.new_tokens / self.duration_s).strip()
+            parts["rate"] = f"{rate} tokens/s"
+            left_bytes = self.num_bytes - self.done_bytes
+            left = _duration(left_bytes * self.duration_s / self.new_bytes)
             end = "stopped" if self.is_stopped else "done"
-            parts.append(end if self.is_end else f"{_duration(left_s)} left")
+            parts["left"] = end if self.is_end else f"{left} left"
         if self.num_retries:
             ending = "y" if self.num_retries == 1 else "ies"
-            parts.append(f"{self.num_retries} retr{ending}")
+            parts["retries"] = f"{self.num_retries} retr{ending}"
         if self.num_failed:
-            parts.append(f"{self.num_failed} failed")
-        return ", ".join(parts)
+            parts["failed"] = f"{self.num_failed} failed"
+        return parts
 
 
 def _scaled(number: float) -> str:

@@ -1,7 +1,7 @@
 """Run the units of a preparation as tasks of Ray, on one machine or a cluster.
 
 A unit is one task of one core. A task whose worker or node died runs again, which is
-safe: a unit that is written twice has the same shards. This module and not Ray starts
+safe: a unit that is written twice has the same shards. This module, not Ray, starts
 such a task again, so that retries can be counted.
 """
 
@@ -21,7 +21,7 @@ from roxxel_format._prepare.runners import ONE_THREAD, Outcome, Writer, outcome_
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-# Units that Ray knows of at a time: enough to keep a thousand cores busy.
+# Most tasks submitted to Ray at a time: enough to keep a thousand cores busy.
 _IN_FLIGHT = 2000
 _RETRIES = 3
 
@@ -42,7 +42,7 @@ class RayRunner:
     address: str | None = None
 
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
-        """Write units, and yield their outcomes as the units end, and retries.
+        """Write units; yield an outcome when a unit ends or is retried.
 
         Raises:
             ConnectionError: There is no cluster at the address.
@@ -127,7 +127,7 @@ def _work(shared: list[Any], folder: str, number: int) -> Outcome:
     [reference] = shared
     if reference not in _writers:
         # Inputs may be relative to the folder of the driver.
-        with contextlib.suppress(OSError):  # A missing input is a better error.
+        with contextlib.suppress(OSError):  # The error for a missing input is clearer.
             os.chdir(folder)
         os.environ.update(ONE_THREAD)
         ray: Any = importlib.import_module("ray")

@@ -43,7 +43,7 @@ class Writer(Protocol):
 class Outcome:
     """The record of a unit that is done, or the error that stopped the unit.
 
-    Neither if a worker died, and its units are written again.
+    Both are None if a worker died; its units are written again.
     """
 
     number: int
@@ -52,10 +52,10 @@ class Outcome:
 
 
 class Runner(Protocol):
-    """Where units are written."""
+    """Writes units, for example in several processes."""
 
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
-        """Write units, and yield their outcomes as the units end, and retries.
+        """Write units; yield an outcome when a unit ends or is retried.
 
         `close` ends the run: units that did not begin are not written.
         """
@@ -69,11 +69,12 @@ class ProcessRunner:
     workers: int = 1
 
     def run(self, writer: Writer, numbers: Sequence[int], /) -> Generator[Outcome]:
-        """Write units, and yield their outcomes as the units end, and retries.
+        """Write units; yield an outcome when a unit ends or is retried.
 
         The death of one process, for example for lack of memory, ends all processes. So
         new processes write the missing units: half as many, if no unit had ended. With
-        one process, the unit that made it die is known; it fails at the second time.
+        one process, the unit in progress is known; it fails when a second process dies
+        in it.
 
         Raises:
             ChildProcessError: Single processes died again and again, whatever the unit.
@@ -97,14 +98,15 @@ class ProcessRunner:
             missing = [number for number in missing if number not in ended]
             if not missing:
                 return
-            # The units that were in progress, at most, come last.
+            # Units that may have been in progress come last.
             begun = 1 if workers == 1 else workers + 1
             last, missing = missing[:begun], missing[begun:]
             if workers == 1:
                 deaths[last[0]] += 1
                 num_vain = 0 if ended else num_vain + 1
                 if num_vain == _MOST_VAIN:
-                    raise _death(f"{num_vain} times in a row", death)
+                    where = f"{num_vain} times in a row, last in unit {last[0]}"
+                    raise _death(where, death)
                 if deaths[last[0]] == _MOST_DEATHS:
                     error = _death(f"in unit {last[0]}", death)
                     yield Outcome(last[0], None, error)
@@ -138,7 +140,7 @@ def _pooled(writer: Writer, numbers: Sequence[int], workers: int) -> Generator[O
         for future in as_completed([pool.submit(_work, number) for number in numbers]):
             error = future.exception()
             if isinstance(error, BrokenProcessPool):
-                broken = error  # Units that ended before may follow.
+                broken = error  # Outcomes of units that ended before may follow.
             else:
                 yield future.result()
     finally:
@@ -160,7 +162,7 @@ _writer: Writer | None = None
 
 
 def _begin_worker(writer: Writer) -> None:
-    global _writer  # noqa: PLW0603 - one a process, set when the process begins
+    global _writer  # noqa: PLW0603 - one per process, set when the process begins
     # One process per core: the threads of a tokenizer would compete for the cores.
     os.environ.update(ONE_THREAD)
     _writer = writer

@@ -41,7 +41,7 @@ _ARROW_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 def without_side_files(paths: list[str]) -> list[str]:
-    """Return the files without those that only describe a `.ds` file among them."""
+    """Return the files, without those that only describe a `.ds` file in the list."""
     tokens = {path for path in paths if path.endswith(".ds")}
     side = {path + suffix for path in tokens for suffix in _SIDE_FILES}
     return [path for path in paths if path not in side]
@@ -86,7 +86,7 @@ def files_of_dataset(
 def token_documents(
     path: str, file: BinaryIO, ends: npt.NDArray[np.int64], span: Span | None
 ) -> Iterator[object]:
-    """Yield the documents of a `.ds` file: `[start, stop)` of them with a span."""
+    """Yield the documents of a `.ds` file; with a span, only `[start, stop)`."""
     file = as_seekable(file)
     num_bytes = file.seek(0, os.SEEK_END)
     num_tokens = int(ends[-1]) if ends.size else 0

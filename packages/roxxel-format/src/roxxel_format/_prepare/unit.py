@@ -29,7 +29,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What one process reads for its shards; `num_bytes` is the size of its inputs."""
+    """The inputs of one process's shards; `num_bytes` is the size of the inputs."""
 
     parts: tuple[Part, ...]
     num_bytes: int

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from roxxel_format._write.input_record import Inputs
 
 UNIT_BYTES = 1 << 26
-"""Least size of a unit, unless the caller chooses."""
+"""Minimum size of a unit, unless the caller chooses."""
 
 # Objects whose footers or indexes are read at a time.
 _MOST_THREADS = 32
@@ -33,7 +33,7 @@ _MAX_UNITS = 1 << 14
 
 
 def units_of(inputs: Inputs, unit_bytes: int = UNIT_BYTES) -> list[Unit]:
-    """Group consecutive files into units, and divide large files into several."""
+    """Group consecutive files into units, and divide large files into several units."""
     sizes: list[int] = [size for _, size, *_ in inputs.facts]
     least = max(unit_bytes, sum(sizes) // _MAX_UNITS)
     return list(_units(inputs, sizes, least))

@@ -1,12 +1,13 @@
 """Shards in a bucket that are also copied to a local disk, and read there.
 
-A run starts at once by ranges. Meanwhile one background thread of the process copies
-the shards to the cache folder, one after the other. A copy is verified before it gets
-its name. `CachedFiles.open` then opens the copy instead of the object. `take_moved`
-names shards whose objects may still be open, so that their reader opens the copies.
+A run starts at once and reads ranges. Meanwhile one background thread of the process
+copies the shards to the cache folder, one after the other. A copy is verified before it
+gets its final name. `CachedFiles.open` then opens the copy instead of the object.
+`take_moved` names shards whose objects may still be open, so that their reader opens
+the copies.
 
 Processes that share a folder take turns: one holds the lock of the folder and copies,
-and the others look for its copies every second.
+and the others check for its copies every second.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def cached(contents: Contents, folder: CacheFolder) -> Contents:
         contents.files, folder, contents.paths, table.num_bytes, table.digests
     )
     result = replace(contents, files=files)
-    # A corpus that nobody closed must not be copied for ever.
+    # Stop copying a corpus that was deleted without `close`.
     weakref.finalize(result, files.stop)
     return result
 
@@ -115,7 +116,7 @@ class CachedFiles:
 
     @property
     def is_remote(self) -> bool:
-        """Whether a shard has no copy."""
+        """Whether any shard has no copy."""
         return len(self._present) < len(self._paths)
 
     @property
@@ -141,7 +142,7 @@ class CachedFiles:
         return self._remote.open(path, num_bytes)
 
     def take_moved(self) -> Sequence[int]:
-        """Return shards that must be opened again, since their copies came or went."""
+        """Return shards to open again, because their copies were added or removed."""
         if not self._moved:
             return ()
         moved: list[int] = []
@@ -151,7 +152,7 @@ class CachedFiles:
         return moved
 
     def discard(self, path: str) -> bool:
-        """Remove a damaged copy of a shard; return whether `path` is that of a copy."""
+        """Remove a damaged copy of a shard; return whether `path` is a copy."""
         copies = (str(self._folder.path_of(each)) for each in self._digests)
         number = next((n for n, copy in enumerate(copies) if copy == path), None)
         if number is None:
@@ -194,7 +195,7 @@ class CachedFiles:
                     return self._end("full")
                 return self._copy(number)
         except BucketError:
-            return "wait"  # The readers raise it if it lasts.
+            return "wait"  # If the error lasts, the readers raise it.
         except (OSError, ShardError) as error:
             if self._folder.exists():
                 _log("warning", f"the cache {self._folder.path} stops growing: {error}")
@@ -204,7 +205,7 @@ class CachedFiles:
 
     @property
     def is_active(self) -> bool:
-        """Whether shards are to be copied."""
+        """Whether the thread has shards of this corpus to copy."""
         return self._state == "copying"
 
     def _open_copy(self, number: int) -> OpenFile | None:
@@ -298,7 +299,7 @@ class CachedFiles:
                 self._moved.append(number)
 
     def _next(self) -> int | None:
-        """Return the first shard without a copy that did not fail too often."""
+        """Return the first shard without a copy that may be tried again."""
         for number in range(len(self._paths)):
             is_given_up = self._failures.get(number, 0) >= _MOST_FAILURES
             if number not in self._present and not is_given_up:
@@ -333,7 +334,7 @@ class CachedFiles:
         return "again"
 
     def _is_right(self, number: int, draft: str) -> bool:
-        """Return whether every block, and the digests, of a draft are right."""
+        """Return whether every block and the digests of a draft are correct."""
         try:
             shard = ShardMap(LOCAL.open(draft))
             if shard.layout.digest.hex() != self._digests[number]:
@@ -397,7 +398,7 @@ class _Copies:
                     raise
                 return  # The program is ending, so no thread can begin.
             with self._changed:
-                # A copy that was found to be damaged may have begun the job again.
+                # If a copy was found to be damaged, the job may have begun again.
                 if outcome == "done" and not job.is_active:
                     self._jobs.popleft()
                 else:

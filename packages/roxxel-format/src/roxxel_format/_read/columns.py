@@ -133,7 +133,8 @@ class Column:
         """Request the windows from a bucket, in the background.
 
         On a disk this does nothing: the first read of a file reads the whole file, to
-        verify its digest. Nor does it for texts, whose places are not known ahead.
+        verify its digest. Texts are not requested either, because their offsets are not
+        known in advance.
 
         Args:
             starts: Index of the first value of each window; integers, shape `(n,)`.
@@ -147,7 +148,7 @@ class Column:
             run_later(lambda: self._request(begins, length, is_urgent=False))
 
     def _request(self, starts: list[int], length: int, *, is_urgent: bool) -> None:
-        """Request windows; each is a request, because a read takes whole requests."""
+        """Request each window by itself: a read uses a request of exactly its bytes."""
         size = self.dtype.itemsize
         for first in starts:
             for number, start, stop in self._line.parts(first, first + length):

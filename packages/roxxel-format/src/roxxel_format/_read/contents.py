@@ -1,6 +1,7 @@
-"""One version of a corpus: its shards in order, from a manifest or from their feet.
+"""One version of a corpus: its shards in order.
 
-The first use of a shard opens the file and compares its foot with this record.
+The record of a shard comes from the manifest, or without one from the shard's foot. The
+first use of a shard opens the file and compares its foot with the record.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Contents:
-    """One version of a corpus: its shards in order, from the manifest or the feet.
+    """One version of a corpus: its shards in order.
 
-    `manifest` is None for files without a manifest, and for a list of paths.
-    `block_size` is the block size of the first shard. `fingerprint` covers the shards
-    of this version.
+    `manifest` is None for files without a manifest, and for a list of paths; the feet
+    of the shards then replace it. `block_size` is the block size of the first shard.
+    `fingerprint` covers the shards of this version.
     """
 
     filepath: str | tuple[str, ...]

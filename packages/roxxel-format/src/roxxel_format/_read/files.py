@@ -1,4 +1,4 @@
-"""What reading needs of a file, on a disk or in a bucket."""
+"""The interface to files that are read, on a disk or in a bucket."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Files(Protocol):
     def open(self, path: str, num_bytes: int | None = None) -> OpenFile:
         """Open a file.
 
-        `num_bytes` is the size that the manifest or an earlier opening declares; a file
-        on a disk has its own.
+        `num_bytes` is the size that the manifest or an earlier opening declares; for a
+        file on a disk, it is not used.
         """
         ...
 
@@ -82,11 +82,11 @@ class Files(Protocol):
         ...
 
     def take_moved(self) -> Sequence[int]:
-        """Return shards that must be opened again, since their copies came or went."""
+        """Return shards to open again, because their copies were added or removed."""
         ...
 
     def discard(self, path: str) -> bool:
-        """Remove a damaged copy of a shard; return whether `path` is that of a copy.
+        """Remove a damaged copy of a shard; return whether `path` is a copy.
 
         A copy that another thread has removed counts too: its reader may try again.
         """

@@ -111,7 +111,8 @@ def is_roxxel02(foot: bytes, num_bytes: int) -> bool:
     """Return whether a file ends with the foot of a `ROXXEL02` or `ROXXEL01` shard.
 
     `foot` is at least the last 32 bytes of the file, or the whole file. The size of the
-    file must be the one that the foot implies: a text may end with the magic alone.
+    file must be the size that the foot implies, because a text may end with the magic
+    by chance.
     """
     layout = _roxxel02_layout(foot[-8:])
     if layout is None or len(foot) < layout.size:
@@ -137,7 +138,7 @@ def parse_roxxel02(
     layout = _roxxel02_layout(magic)
     if layout is None and is_shard_head(bytes(data[:8])):
         raise ShardError(
-            f"{path}: is a shard of the present format already; read it with "
+            f"{path}: is already a shard of the current format; read it with "
             "roxxel_format.Roxxel"
         )
     if layout is None or size < layout.size:
@@ -236,7 +237,7 @@ class BlockFile:
 
     @property
     def block_ends(self) -> npt.NDArray[np.int64]:
-        """The ends of the blocks that end with a whole item, in items; ascending."""
+        """Ends of the blocks that end with a whole item, as item indices, ascending."""
         self._file.check_size()
         ends, rest = np.divmod(self._ends, self.items.itemsize)
         return ends[rest == 0]

@@ -1,4 +1,4 @@
-"""Sum what shards record of the input files that their documents are from."""
+"""Sum the counts of documents and tokens by input file that shards record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class InputTotals:
-    """What a corpus holds of one input file.
+    """The documents and tokens of a corpus that came from one input file.
 
     Attributes:
         name: Name of the file without its folder.
@@ -37,7 +37,8 @@ def input_totals(
     """Return the totals of each input file, in the order of the inputs of each write.
 
     `metadata_of` returns the metadata of a shard, and is called for every shard. Shards
-    that were not written from files, or by an earlier release, record no inputs.
+    that an earlier release wrote, or that were not written from files, record no
+    inputs.
     """
     versions = contents.manifest.versions if contents.manifest else ()
     stops = [version.num_shards for version in versions]
@@ -53,7 +54,7 @@ def input_totals(
 
 
 def _rows(table: dict[str, Any]) -> Iterator[tuple[int, InputTotals]]:
-    """Yield the inputs of a record; nothing for a value of another program."""
+    """Yield the inputs of a record; nothing if another program wrote the value."""
     names = ("numbers", "names", "documents", "tokens", "text_bytes")
     columns = [table.get(name) for name in names]
     if not all(isinstance(column, list) for column in columns):

@@ -31,7 +31,7 @@ class Lengths:
 
     `counts` are the numbers of documents of length 0, 1, 2 to 3, 4 to 7, and so on.
     `percentiles[p]` is the least length that p percent of the documents do not exceed,
-    for 1, 10, 50, 90 and 99; from 65 536 on, up to 1 % too small.
+    for 1, 10, 50, 90 and 99. Lengths from 65 536 on are up to 1 % too small.
     """
 
     least: int
@@ -87,8 +87,8 @@ class Lengths:
         for digits in range(first, len(self.counts)):
             low, high = _span(digits)
             bar = "#" * -(-self.counts[digits] * _WIDTH // max(1, most))
-            span = f"{low}" if low == high else f"{low} to {high}"
-            yield f"{span:>24} {self.counts[digits]:>12} {bar}".rstrip()
+            span = f"{low:,}" if low == high else f"{low:,} to {high:,}"
+            yield f"{span:>24} {self.counts[digits]:>12,} {bar}".rstrip()
 
 
 def _percentiles(bins: npt.NDArray[np.int64]) -> dict[int, int]:

@@ -39,8 +39,8 @@ def open_corpus(
     """Open a corpus by absolute paths or URLs; without `version`, the current one.
 
     Raises:
-        FileNotFoundError: Nothing has this name.
-        ShardError: The files are no corpus, or have no such version.
+        FileNotFoundError: There is no file or object of this name.
+        ShardError: The files are not a corpus, or have no such version.
         BucketError: A bucket refused, failed, or did not answer in time.
     """
     paths = (filepath,) if isinstance(filepath, str) else filepath

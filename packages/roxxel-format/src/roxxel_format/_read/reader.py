@@ -295,7 +295,7 @@ class CorpusReader:
         """Return `read()`; if a copy is damaged, read the shard in its bucket."""
         files = self.contents.files
         while files.has_copies:
-            # Shards whose copies came or went since the last read are opened again.
+            # Open shards again whose copies were added or removed since the last read.
             for number in files.take_moved():
                 self._line.evict(number)
             try:
@@ -315,8 +315,8 @@ class CorpusReader:
     ) -> None:
         """Request windows from a bucket, the first windows first.
 
-        Each window is a request of its own, because a read takes whole requests. The
-        shards of `_WINDOWS_AT_ONCE` windows are opened at once.
+        Each window is a request of its own, because a read uses only a request of
+        exactly its bytes. The shards of `_WINDOWS_AT_ONCE` windows are opened at once.
         """
         line = self._line
         for first in range(0, len(starts), _WINDOWS_AT_ONCE):

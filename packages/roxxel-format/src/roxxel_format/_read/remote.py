@@ -1,8 +1,9 @@
 """Files in buckets, read by byte ranges that are requested ahead.
 
 The order of a run is known, so `will_need` requests the ranges of later batches, and a
-read takes the bytes that arrived. Worker threads send the requests: the requests of a
-waiting reader first. All corpora of a process share the workers, which end when idle.
+read returns the bytes that have arrived. Worker threads send the requests: the requests
+of a waiting reader first. All corpora of a process share the workers, which end when
+idle.
 
 A process keeps at most `MOST_BYTES_AHEAD` bytes in `_MOST_AHEAD` ranges that were
 requested ahead. If a request finds no room, ranges that nobody read for `_STALE_S`
@@ -113,8 +114,8 @@ class RemoteFile:
         if not answer.tag:
             raise BucketError(
                 f"{self.path}: the server sends neither an ETag nor a time of the last "
-                "change, so a replaced object would not be noticed; copy the corpus to "
-                "a disk, or use another server"
+                "change, so a replaced object would not be detected; copy the corpus "
+                "to a disk, or use another server"
             )
         tag = self._tag
         if tag is None:
@@ -127,8 +128,8 @@ class RemoteFile:
 class RemoteFiles:
     """Opens files in buckets; a read waits up to about `timeout_s` seconds.
 
-    What one object requested ahead, only this object reads, so that no reader gets
-    bytes of an object that was replaced before this reader opened it.
+    Only this object reads the ranges that it requested ahead, so no reader gets bytes
+    of an object that was replaced before the reader opened it.
     """
 
     has_copies = False
@@ -147,7 +148,7 @@ class RemoteFiles:
         return RemoteFile(path, num_bytes, self.timeout_s, self._owner, tag)
 
     def will_open(self, path: str, spans: Iterable[tuple[int, int]]) -> None:
-        """Request the ranges before all hints."""
+        """Request the ranges with priority over hints."""
         for span in spans:
             _fetcher.request(self._owner, path, span, self.timeout_s, is_urgent=True)
 
@@ -169,7 +170,7 @@ class RemoteFiles:
         return False
 
     def release(self) -> None:
-        """Forget what was requested ahead."""
+        """Drop the ranges that were requested ahead."""
         _fetcher.forget(self._owner)
 
 
@@ -270,7 +271,7 @@ class _Fetcher:
     def take(
         self, owner: int, url: str, span: tuple[int, int], timeout_s: float
     ) -> Answer:
-        """Return a range, and forget it; request it first unless that was done."""
+        """Return a range, and drop it; send a request if none was sent."""
         with self._changed:
             request = self._ahead.pop((owner, url, span), None)
             if request is not None:
@@ -279,12 +280,12 @@ class _Fetcher:
                     self._urgent.append(request)
                     self._changed.notify()
         if request is None or (request.done.is_set() and request.error):
-            # A request that failed ahead may have failed long ago: repeat it.
+            # A request ahead may have failed long ago, so repeat it.
             return self.answer_of(_Request(url, span, timeout_s))
         return _outcome(request)
 
     def answer_of(self, request: _Request) -> Answer:
-        """Send a request before all hints, and return its answer."""
+        """Send a request with priority over hints, and return its answer."""
         with self._changed:
             if self._is_ending:
                 raise BucketError(
@@ -294,7 +295,7 @@ class _Fetcher:
         return _outcome(request)
 
     def forget(self, owner: int) -> None:
-        """Drop what an owner requested ahead."""
+        """Drop the ranges that an owner requested ahead."""
         with self._changed:
             for key in [key for key in self._ahead if key[0] == owner]:
                 self._drop(key)
@@ -353,7 +354,7 @@ class _Fetcher:
             while not self._is_ending:
                 while self._urgent or self._later:
                     request = (self._urgent or self._later).popleft()
-                    # A request may be in both queues, and evicted ones are done.
+                    # A request may be in both queues, or may have been evicted.
                     if request.is_waiting:
                         request.is_waiting = False
                         return request
@@ -366,7 +367,7 @@ class _Fetcher:
             return None
 
     def _make_room(self, num_bytes: int) -> bool:
-        """Evict stale ranges until so many bytes fit; return whether they fit."""
+        """Evict stale ranges until `num_bytes` fit; return whether they fit."""
         now = time.monotonic()
         while not self._has_room(num_bytes) and self._ahead:
             key, oldest = next(iter(self._ahead.items()))
@@ -387,7 +388,7 @@ class _Fetcher:
 
 def _outcome(request: _Request) -> Answer:
     """Wait for a request; return its answer, or raise its error."""
-    # The client has a time limit of its own. This one covers a queue that is stuck.
+    # The client has its own time limit. This limit covers a stuck queue.
     limit_s = 2 * request.timeout_s
     if not request.done.wait(limit_s):
         raise BucketError(

@@ -37,8 +37,8 @@ class ShardMap:
 
     Only this class reads shards. A file on a disk is mapped at the first use of a
     section. In a bucket, each read of tokens fetches a range, and the object keeps the
-    document index and the checksums from their first use on; with an `opening`, one
-    range opens the shard.
+    document index and the checksums from their first use on; with an `opening`,
+    fetching one range opens the shard.
     """
 
     def __init__(self, file: OpenFile, opening: Opening | None = None) -> None:
@@ -205,7 +205,7 @@ class ShardMap:
     def ends(self, first: int, last: int, *, checked: bool) -> npt.NDArray[np.int64]:
         """Return the ends of documents `[first, last)`; verify them if `checked`.
 
-        What came from a bucket was verified when it arrived, and stays in memory.
+        Ends from a bucket were verified when they arrived, and stay in memory.
         """
         ends = self.document_ends
         if not (checked and self._file.is_mapped) or first >= last:
@@ -332,8 +332,8 @@ class Opening(NamedTuple):
     """How to open a shard in a bucket with few requests.
 
     The end of the last document, the checksums, the metadata and the foot are adjacent.
-    If these are a small part, opening reads the part as one range, from `tail` on. The
-    head is known from its checksum in the foot, and `verify` reads it.
+    If they are small, opening reads them as one range, from `tail` on. The head is
+    computed from its checksum in the foot, and `verify` reads it.
     """
 
     dtype_name: str

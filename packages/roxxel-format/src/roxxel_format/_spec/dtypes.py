@@ -122,7 +122,7 @@ def holds_all(stored: str, dtype: np.dtype[Any]) -> bool:
     if source == dtype:
         return True
     if values is None or limits is None:
-        # Two known ranges are compared below: numpy calls int64 to float64 "safe".
+        # Known ranges are compared below, because numpy calls int64 to float64 "safe".
         return _is_number(dtype) and np.can_cast(source, dtype, "safe")
     return limits[0] <= values[0] and values[1] <= limits[1]
 

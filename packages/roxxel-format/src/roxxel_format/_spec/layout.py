@@ -268,7 +268,7 @@ def _crc_of_head(head: bytes) -> int:
 
 @cache
 def _separator_lengths(dtype_name: str, block_size: int) -> dict[int, int]:
-    """Return for each checksum of a head with these fields its separator length."""
+    """Return the separator length of a head with these fields, by its checksum."""
     lengths = range(MAX_SEPARATOR_LENGTH + 1)
     heads = (Head(dtype_name, block_size, length).pack() for length in lengths)
     return {_crc_of_head(head): length for length, head in enumerate(heads)}

@@ -5,8 +5,8 @@ list for each field of the shards. The last member is a CRC-32 of all bytes befo
 
 `parse_manifest` checks the whole manifest before any part of it is used. The CRC-32
 detects damage. The other checks detect a faulty or hostile writer: every field has its
-type and range, no file name leads out of the folder, the tokens of a shard fit into its
-file, and the fingerprints match the digests.
+type and range, no file name points outside the folder, the tokens of a shard fit into
+its file, and the fingerprints match the digests.
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class Manifest:
     """A corpus: its shards, and the versions in which they were committed.
 
     The oldest version is first; the last version has all shards. Before the first
-    commit there are no versions, `dtype_name` is None and `block_size` is 0; then
-    `block_size` is the block size of the first shard. `separator` ends each document.
-    `kind` is `"text"` if the writer encoded text, and `"tokens"` if the caller passed
-    tokens. `kind` and `tokenizer` are None if unknown. `columns` are the columns of the
-    last version, and `earlier_columns` the replaced columns.
+    commit there are no versions, `dtype_name` is None and `block_size` is 0;
+    afterwards, `block_size` is the block size of the first shard. `separator` ends each
+    document. `kind` is `"text"` if the writer encoded text, and `"tokens"` if the
+    caller passed tokens. `kind` and `tokenizer` are None if unknown. `columns` are the
+    columns of the last version, and `earlier_columns` the replaced columns.
     """
 
     dtype_name: str | None = None

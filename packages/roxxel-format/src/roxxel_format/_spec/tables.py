@@ -47,7 +47,7 @@ class ShardTable:
         return [count - is_joined for count, is_joined in pairs]
 
     def joined(self) -> list[bool]:
-        """Return for each shard if its first document began in an earlier shard."""
+        """Return whether the first document of each shard began in an earlier shard."""
         continues = [False, *(bool(each & LAST_CONTINUES) for each in self.flags[:-1])]
         return [
             before and bool(flags & FIRST_IS_CONTINUED)
@@ -169,9 +169,9 @@ def tokenizer_identity(recorded: object) -> str | None:
 def says_number(metadata: Mapping[str, Any], number: int | None) -> bool:
     """Return whether metadata say that a shard was written under this number.
 
-    Only shards of version 1 do. Their `write` field holds the number of the first shard
-    of the write, and the position of this shard in the write. The numbers of a write
-    have gaps if another write appended at the same time.
+    Only shards of version 1 record this. Their `write` field holds the number of the
+    first shard of the write, and the position of this shard in the write. The numbers
+    of a write have gaps if another write appended at the same time.
     """
     write = as_table(metadata.get("write"))
     first, position = write.get("first"), write.get("position")
@@ -189,8 +189,8 @@ def is_of_one_file(metadata: Mapping[str, Any], number: int | None) -> bool:
 def is_of_several(metadata: Mapping[str, Any], number: int | None) -> bool:
     """Return whether metadata say that a shard was written as one of several.
 
-    The metadata of shards from a user's `ShardWriter` say neither this nor that the
-    shard is a corpus by itself.
+    For a shard of a user's `ShardWriter`, both this function and `is_of_one_file`
+    return False, because its metadata do not say.
     """
     if "write" in metadata or "arguments" in metadata:
         return not is_of_one_file(metadata, number)

@@ -1,8 +1,8 @@
 """How the file of a column stores texts of any length.
 
-The texts in UTF-8 one after another, then the end of each text in these bytes, as a
-64-bit integer (docs/format.md, section 10.3). A writer need not know how long the texts
-will be, and a reader finds one text by two of the ends.
+The file holds the texts in UTF-8, one after another, then the end of each text, in
+bytes from the start, as a 64-bit integer (docs/format.md, section 10.3). A writer need
+not know the lengths in advance, and a reader locates a text by two consecutive ends.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def read_object(
             f"{url}: there is no such object; check the URL, or write the corpus first"
         ) from None
     except client.exceptions.BaseError as error:
-        # The message of the client may hold parts of the answer, so leave it out.
+        # The message of the client may contain parts of the response, so leave it out.
         raise BucketError(f"{_what(url, span)}: {_reason(error)}") from None
     if len(data) != expected:
         raise BucketError(
@@ -174,10 +174,10 @@ def write_object(url: str, source: Path | bytes, timeout_s: float) -> None:
 
 
 def replace_object(url: str, data: bytes, tag: str | None, timeout_s: float) -> bool:
-    """Write an object if its tag is still `tag`; None: if there is no such object.
+    """Write an object only if its tag is `tag` or, with None, if it does not exist.
 
     Returns:
-        False if the object is another one.
+        False if the object has another tag, or exists although `tag` is None.
     """
     mode = "create" if tag is None else {"e_tag": tag}
 
@@ -193,7 +193,7 @@ def replace_object(url: str, data: bytes, tag: str | None, timeout_s: float) -> 
 
     if _call(url, timeout_s, put):
         return True
-    # The client may have repeated a request whose answer was lost.
+    # The client may have repeated a request whose response was lost.
     try:
         return read_object(url, None, len(data), timeout_s).data == data
     except (BucketError, FileNotFoundError):
@@ -201,7 +201,7 @@ def replace_object(url: str, data: bytes, tag: str | None, timeout_s: float) -> 
 
 
 def delete_object(url: str, timeout_s: float) -> None:
-    """Delete an object; an object that does not exist is no error."""
+    """Delete an object; an object that does not exist is not an error."""
 
     def delete(client: Any, store: ObjectStore, key: str) -> None:
         with contextlib.suppress(FileNotFoundError, client.exceptions.NotFoundError):
@@ -239,7 +239,7 @@ def list_folder(url: str, timeout_s: float, *, is_deep: bool = False) -> list[Li
 def _listed_tag(url: str, meta: Any) -> str:
     """Return the tag of a listed object, in the form that an answer has."""
     tag = _tag_of(meta)
-    # Azure quotes ETags in answers and not in listings.
+    # Azure quotes ETags in responses, but not in listings.
     is_bare = url.startswith("az://") and meta["e_tag"] and not tag.startswith('"')
     return f'"{tag}"' if is_bare else tag
 
@@ -251,7 +251,7 @@ def _call(
     *,
     is_upload: bool = False,
 ) -> _T:
-    """Run an operation in a thread, so that an interrupt ends the wait for it."""
+    """Run an operation in a thread, so that an interrupt ends the wait."""
     # Imported here because it loads logging, which reading does not need.
     from concurrent.futures import Future
 
@@ -302,7 +302,7 @@ def _reason(error: Exception) -> str:
 
 def _client() -> ModuleType:
     """Return the module `obstore`, unless this process was forked after its use."""
-    global _first_process  # noqa: PLW0603 - the client's runtime is one a process too
+    global _first_process  # noqa: PLW0603 - the client's runtime also exists once per process
     try:
         import obstore
     except ModuleNotFoundError as error:
@@ -320,9 +320,9 @@ def _client() -> ModuleType:
 
 
 def _tag_of(meta: Any) -> str:
-    """Return what tells versions of an object apart: its ETag, or its last change."""
+    """Return the tag of a version of an object: its ETag, or its last change."""
     changed: datetime | None = meta["last_modified"]
-    # The client gives the epoch for a change that the server does not tell.
+    # If the server sends no time of the change, the client returns the epoch.
     is_known = changed is not None and changed.timestamp() > 0
     return meta["e_tag"] or (changed.isoformat() if changed and is_known else "")
 
@@ -340,7 +340,8 @@ def _store_of(
             f"{url}: the environment variable {name} is not the URL of a server; begin "
             "it with http:// or https://"
         )
-    # A hanging request must leave time for others. Parts of an upload share the uplink.
+    # A hanging request must leave time for retries. Parts of an upload share the
+    # uplink.
     request_s = max(timeout_s, _UPLOAD_S) if is_upload else timeout_s / 4
     try:
         store = _store(scheme, host, timeout_s, request_s, endpoint, os.getpid())

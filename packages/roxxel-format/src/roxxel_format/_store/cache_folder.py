@@ -102,7 +102,7 @@ class CacheFolder:
         }
 
     def remove(self, digest: str) -> None:
-        """Remove a copy; an absent copy is no error."""
+        """Remove a copy; an absent copy is not an error."""
         with contextlib.suppress(OSError):
             self.path_of(digest).unlink()
 
@@ -123,7 +123,7 @@ class CacheFolder:
 
     @contextlib.contextmanager
     def downloading(self) -> Generator[bool]:
-        """Hold the lock of the folder; gives False if another process holds it."""
+        """Hold the lock of the folder; yields False if another process holds it."""
         fd = locked_alone(self._lock)
         try:
             yield fd is not None
@@ -134,8 +134,8 @@ class CacheFolder:
     def make_room(self, num_bytes: int) -> bool:
         """Remove drafts and unused copies until a copy fits; return whether it fits.
 
-        Removes the oldest copies first. The caller holds the lock of the folder, so
-        drafts are those of processes that were killed.
+        Removes the oldest copies first. The caller holds the lock of the folder, so all
+        drafts belong to killed processes.
         """
         files = self._files()
         for name in [each for each in files if _is_copy(drafted_name(each))]:

@@ -71,7 +71,7 @@ class CorpusName:
 
     @property
     def write_lock(self) -> Path:
-        """Path of the file that writes lock shared, and `clean` locks exclusively."""
+        """Path of the lock file: writes share its lock, and `clean` holds it alone."""
         return self._beside("writers")
 
     @property
@@ -147,7 +147,7 @@ class CorpusName:
 
 
 def shards_of(name: str) -> tuple[str, ...]:
-    """Return the possible names of the shard that a file is, or is a column of."""
+    """Return possible names of the shard of a file, which is a shard or a column."""
     match = _COLUMN_FILE.fullmatch(name)
     return (match[1] + SUFFIX, match[1]) if match else (name,)
 
@@ -286,7 +286,7 @@ def spellings(name: CorpusName, listed: Iterable[str]) -> list[CorpusName]:
     """Return the names under which a corpus has shards, `name` first.
 
     `*.rox` and `shard_*.rox` are the same corpus of a folder, because both have the
-    manifest `manifest.json`. Shards of the other spelling belong to the corpus if
+    manifest `manifest.json`. Shards of the other pattern belong to the corpus if
     `listed`, the files in its manifest, has such a shard.
     """
     if name.prefix not in {"", _FOLDER_PREFIX}:
@@ -334,7 +334,7 @@ def manifests_in(folder: Path) -> list[Path]:
 
 
 def matching_files(filepath: str) -> list[str]:
-    """Return the files of a file, folder or pattern, in natural order.
+    """Return the files that a file, folder or pattern names, in natural order.
 
     The files of a folder are its visible `*.rox` files.
 
@@ -415,6 +415,6 @@ def _absolute_path(path: OnePath) -> str:
         raise ValueError(
             f"{text}: pathlib removes a slash of a URL; pass the URL as a string"
         )
-    # `Path` removes the slash, by which `t/` names a folder that need not exist.
+    # `Path` removes the final slash, which marks `t/` as a folder even if none exists.
     path = str(Path(text).absolute())
     return path + "/" if text.endswith("/") and not path.endswith("/") else path

@@ -30,7 +30,7 @@ def locked_shared(path: Path) -> int:
 
 
 def locked_alone(path: Path) -> int | None:
-    """Lock a file exclusively; return a descriptor, or None if another holds a lock."""
+    """Lock a file exclusively; return a descriptor, or None if it is locked already."""
     try:
         return _locked(
             path, fcntl.LOCK_EX | fcntl.LOCK_NB, "", wait_for_exclusive=False

@@ -1,9 +1,10 @@
-"""Which corpus a plain name means: a path without a star that does not exist.
+"""Find the corpus that a plain name means.
 
-`t` and `t.rox` mean the shards `t_*.rox`, and `t` also means the file `t.rox`, if these
-exist. A write that finds neither makes one of them. `t/` is the folder. File names
-alone do not tell: `t_20240101.rox` may be a corpus of one file, or a file of another
-program. If there is no manifest, the caller checks the files.
+A plain name is a path without a star that does not exist. `t` and `t.rox` mean the
+shards `t_*.rox`, and `t` also means the file `t.rox`, if these exist. If neither
+exists, a write creates one of them. `t/` is the folder. File names alone do not decide:
+`t_20240101.rox` may be a corpus of one file, or a file of another program. If there is
+no manifest, the caller checks the files.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ def resolved(
     """Return the path or pattern that the path of a corpus means.
 
     A pattern, a file or folder that exists, and a path that ends with a slash mean
-    themselves. So does a plain name that means nothing else, but it means `t_*.rox` for
-    a `sharded` write, whose shards may be several. `is_shard` returns whether a file
-    with the name of a shard is a shard of a corpus.
+    themselves. A plain name with neither file nor shards also means itself, or
+    `t_*.rox` for a `sharded` write, which may make several shards. `is_shard` returns
+    whether a file with the name of a shard is a shard of a corpus.
 
     Raises:
         ShardError: The file and the shards exist.

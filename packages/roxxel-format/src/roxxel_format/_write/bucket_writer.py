@@ -1,8 +1,9 @@
 """Write documents into a corpus in a bucket.
 
-Each shard is written in a temporary folder, uploaded when it is complete, and deleted
-there. The commit is one conditional put of the manifest. The names of the shards begin
-with a number that no other write has, so writes never overwrite each other's shards.
+Each shard is written in a temporary folder, uploaded when it is complete, and then
+deleted from the folder. The commit is one conditional upload of the manifest. The names
+of the shards begin with a number that no other write has, so writes never overwrite
+each other's shards.
 """
 
 from __future__ import annotations

@@ -371,7 +371,7 @@ def _as_texts(values: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
 
 
 def _bytes_of(values: np.ndarray[Any, Any], packer: TextPacker) -> Any:
-    """Return what a file stores of values: their bytes, or texts without their ends."""
+    """Return the bytes that a file stores for values; for texts, without the ends."""
     if values.dtype.kind == "O":
         return packer.pack(values.tolist())
     return values.view(np.uint8).data

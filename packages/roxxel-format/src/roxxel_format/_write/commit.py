@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 class Committed:
     """A manifest and its bytes.
 
-    If the manifest has no file, `data` is None and `manifest` has no versions.
+    If the file does not exist, `data` is None and `manifest` has no versions.
     """
 
     manifest: Manifest
@@ -130,11 +130,11 @@ def find_committed(
     """Return the manifest that a write begins from.
 
     Commits a manifest for numbered shards without a manifest. Raises ShardError for a
-    damaged corpus, and until a version is committed, for a file that has the name of a
-    shard but is not a shard of this corpus. If the write `appends`, also raises
-    ShardError for shards of an interrupted write without a manifest. If the write
-    `replaces` the corpus, ignores damage, and files that are not verified shards of the
-    corpus.
+    damaged corpus. Before the first version is committed, also raises ShardError for a
+    file that has the name of a shard but is not a shard of this corpus. If the write
+    `appends`, also raises ShardError for shards of an interrupted write without a
+    manifest. If the write `replaces` the corpus, ignores damage, and files that are not
+    verified shards of the corpus.
     """
     found = read_committed(name, replaces=replaces)
     if not replaces and not found.manifest.versions:
@@ -160,7 +160,7 @@ def find_committed(
 
 
 def existing_manifest(name: CorpusName) -> Manifest | None:
-    """Return the manifest of a corpus, or a manifest made from the feet of its shards.
+    """Return the manifest of a corpus, or one made from the foot of each shard.
 
     None if no corpus exists. A manifest without versions means that a write is in
     progress or was interrupted.
@@ -199,7 +199,7 @@ def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
 
     The files are drafts, verified shards and their columns, records of units, and a
     manifest without versions. Some may belong to writes in progress. With `abandon`,
-    the files of a preparation that is not committed are among them.
+    the files of an uncommitted preparation are included.
     """
     names = names_in(name.folder)
     if name.manifest is None:
@@ -212,7 +212,7 @@ def leftovers(name: CorpusName, *, abandon: bool = False) -> list[Path]:
     if found.data is None:  # Without a manifest, the shards are a corpus.
         own = {each for each in own if drafted_name(each) is not None}
     listed = found.manifest.file_names()
-    # Keep the manifest: without it, shards of the other spelling would be a corpus.
+    # Keep the manifest: without it, shards of the other pattern would be a corpus.
     job = None if abandon else open_job(name, found.manifest)
     if found.manifest.versions or job or len(spellings(name, names)) > 1:
         listed.add(name.manifest.name)
@@ -295,7 +295,7 @@ def _is_of_units(name: CorpusName, file_name: str) -> bool:
 
 
 def _columns_first(names: Iterable[str]) -> list[str]:
-    """Sort file names; without its shard, no later `clean` could verify a column."""
+    """Sort names, columns first: without its shard, `clean` cannot verify a column."""
     return sorted(names, key=lambda each: (not each.endswith(".bin"), each))
 
 
@@ -315,7 +315,7 @@ def _manifest_of_numbered(
     """Return a manifest for numbered shards; None if there are no such shards.
 
     The manifest has one version, or none if a write of the shards was interrupted.
-    Raises ShardError as `_numbered_shards`, or if item types differ.
+    Raises ShardError like `_numbered_shards`, or if item types differ.
     """
     numbered = _numbered_shards(name, replaces=replaces)
     if not numbered:
@@ -370,7 +370,7 @@ def _manifest_of(
     metadata: Mapping[str, Any],
     arguments: Mapping[str, Any],
 ) -> Manifest:
-    """Make a manifest of one version from the feet of the shards."""
+    """Make a manifest of one version from the foot of each shard."""
     layouts = layouts_of([str(path) for path in paths])
     table = shard_table([path.name for path in paths], layouts)
     head = layouts[0].head

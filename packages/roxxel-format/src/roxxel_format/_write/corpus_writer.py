@@ -259,7 +259,7 @@ class _Write:
             # Another write made the manifest; only an append may extend it.
             self._found = BEGUN if self._began else read_committed(self._name)
         # The number of a listed shard is not free, even if its file is gone. Numbers of
-        # other files are passed over one by one (`_new_path`): the next number after
+        # other files are skipped one by one (`_new_path`): the next number after
         # `wiki_20240101.rox`, a corpus of one file, would be the name of another.
         numbers = map(self._name.number, self._found.manifest.shards.names)
         first = max((n + 1 for n in numbers if n is not None), default=0)

@@ -1,10 +1,11 @@
 """Write one corpus with tasks on many machines, and commit it once.
 
 The driver begins the write, and sends a `Job` to the tasks. A task writes whole shards
-and returns their rows of the manifest. The driver commits only the rows that it got.
-A scheduler may run a task twice, even at the same time: no two attempts write under the
-same name, so the shards of an attempt that the driver did not get are not in the
-corpus. All names begin with the job, so the driver finds and deletes such shards.
+and returns their rows of the manifest. The driver commits only the rows that it
+received. A scheduler may run a task twice, even at the same time: no two attempts write
+under the same name, so shards of an attempt whose rows the driver did not receive are
+not in the corpus. All names begin with the job, so the driver finds and deletes such
+shards.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _PER_TASK = 10**9
 class TaskShards:
     """The complete shards of one task, with their columns, item type and kind.
 
-    A task without documents has no shards, and None for both.
+    A task without documents has no shards; its item type and kind are None.
     """
 
     task: int
@@ -131,10 +132,10 @@ class DistributedWrite:
     """The driver's part of a write: from the checks to the commit.
 
     The constructor checks the arguments and begins the write. Call `commit` or
-    `abandon` once; `abandon` also after a `commit` that raised.
+    `abandon` once. If `commit` raises, also call `abandon`.
 
     Attributes:
-        job: What the tasks need.
+        job: The data that the tasks need.
     """
 
     def __init__(
@@ -244,7 +245,7 @@ class DistributedWrite:
                 )
 
     def _discard_others(self, kept: set[str]) -> None:
-        """Delete the files of this write except for some."""
+        """Delete the files of this write, except those in `kept`."""
         name = self._place.name
         start = f"{name.prefix}{self.job.digest}_"
         self._place.discard(

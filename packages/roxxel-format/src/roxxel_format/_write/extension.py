@@ -1,7 +1,7 @@
-"""What every write checks and computes, wherever the corpus is.
+"""Checks of a write, and the manifest that it commits, on disks and in buckets.
 
-The arguments; whether an existing corpus is kept, appended to or in the way; and the
-manifest with the new shards. This module touches no file.
+This module checks the arguments, and whether an existing corpus may be kept or
+extended. It computes the manifest with the new shards. It does not access files.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def check_kept(
     arguments: dict[str, Any],
     what: str,
 ) -> str:
-    """Check that a corpus may be kept; return what limits the check, for a notice.
+    """Check that a corpus may be kept; return the limits of the check as text.
 
     Raises FileExistsError if the corpus was made with other arguments.
     """

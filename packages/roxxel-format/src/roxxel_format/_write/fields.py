@@ -48,7 +48,7 @@ class Fields:
     """The fields of a row that make a document.
 
     `text` is the document, or `prompt` and `completion` are its two parts. `id` is its
-    id. With `path`, the path of its file is kept.
+    id. With `path`, the path of the document's file is stored.
     """
 
     text: str = "text"
@@ -91,7 +91,7 @@ class Fields:
 
     @property
     def columns(self) -> dict[str, tuple[str, str]]:
-        """What each column of the documents is per, and its dtype, by name."""
+        """The columns of the documents by name: what each is per, and its dtype."""
         masks = {} if self.prompt is None else {LOSS_MASK: ("token", "uint8")}
         names = {"id": self.id is not None, "path": self.path}
         return masks | {
@@ -110,7 +110,7 @@ class Fields:
         return {name: value for name, value in arguments.items() if value}
 
     def part(self, name: str) -> str:
-        """Return what part of a document a field is."""
+        """Return the name of the part of a document that a field holds."""
         parts = {self.prompt: "prompt", self.completion: "completion"}
         return parts.get(name, "document")
 
@@ -156,8 +156,8 @@ def named_fields(
         )
     if text is not None and document_id is None:
         raise ValueError(
-            f"field={text!r} is given without document_id; pass texts and no rows, or "
-            "name the field of ids too"
+            f"field={text!r} is given without document_id; pass texts instead of "
+            "rows, or name the field of ids too"
         )
     return Fields("text" if text is None else text, prompt, completion, document_id)
 

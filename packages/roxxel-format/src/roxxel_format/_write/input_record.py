@@ -79,7 +79,7 @@ class Inputs:
     def folder(self) -> str:
         """The folder that holds all inputs, with a slash at its end, or the empty text.
 
-        Paths relative to it are the same wherever the folder is.
+        Paths relative to this folder do not change if the folder is moved.
         """
         folders = zip(*(path.split("/")[:-1] for path in self.paths), strict=False)
         common = takewhile(lambda names: len(set(names)) == 1, folders)

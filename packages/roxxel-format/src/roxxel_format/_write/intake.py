@@ -114,7 +114,8 @@ class Intake:
     `dtype` names an item type. It is None until `vocab_size` or the first document with
     items determines it. `kind` is None until the first document determines it. Without
     a `tokenizer`, `str` documents are encoded as UTF-8. If it `reads_ahead`, texts are
-    encoded in batches of up to 256 texts or about 1 MiB, where the tokenizer can.
+    encoded in batches of up to 256 texts or about 1 MiB, if the tokenizer supports
+    batches.
     """
 
     dtype: str | None = None
@@ -191,7 +192,7 @@ class Intake:
             yield EncodedRow(tokens, num_prompt, waiting.popleft())
 
     def _for_parts(self, fields: Fields) -> tuple[Intake, Tokens, Tokens]:
-        """Return the intake of parts, and the tokens before and after all of them."""
+        """Return an intake for parts of documents, and the tokens around all parts."""
         if self.tokenizer is None or fields.prompt is None:
             return replace(self), _NO_TOKENS, _NO_TOKENS
         tokenizer, before, after = self.tokenizer.for_parts()
@@ -284,7 +285,7 @@ class Intake:
 
 @dataclass(frozen=True, slots=True)
 class _Encoded:
-    """A text after the tokenizer encoded it in a batch."""
+    """A text that the tokenizer encoded as part of a batch."""
 
     encoded: object
 

@@ -30,7 +30,7 @@ class NewColumns:
     A file's name and bytes depend only on the name and the documents of its shard.
 
     Args:
-        fields: The fields of the documents, which say what columns there are.
+        fields: The fields of the documents, which determine the columns.
         name: The names of the corpus's files.
         on_closed: Gets the path of each file that is complete.
 
@@ -116,7 +116,7 @@ class _ColumnFile(ABC):
         """Return the bytes for tokens `[start, stop)` of a document."""
 
     def end(self) -> bytes:
-        """Return the bytes after those of all documents."""
+        """Return the bytes that follow the last document."""
         return b""
 
     def add(self, row: EncodedRow, start: int, stop: int, num_separators: int) -> None:
@@ -161,7 +161,7 @@ class _TextFile(_ColumnFile):
     def data_of(
         self, row: EncodedRow, start: int, stop: int, num_separators: int
     ) -> bytes:
-        """Return the text of a document, with its first part."""
+        """Return the text of a document for its first part; else nothing."""
         del stop, num_separators
         text = str(getattr(row.row, self.column))
         return b"" if start else self._packer.pack([text.encode(errors="replace")])

@@ -187,7 +187,7 @@ class WriteSummary:
     def __str__(self) -> str:
         verb = "kept" if self.kept else "wrote"
         return (
-            f"{verb} {self.num_tokens} tokens ({self.dtype}) in {self.num_documents} "
-            f"documents and {self.num_shards} shard{'s' * (self.num_shards != 1)}, "
-            f"{self.num_bytes} bytes"
+            f"{verb} {self.num_tokens:,} tokens ({self.dtype}) in "
+            f"{self.num_documents:,} documents and {self.num_shards:,} "
+            f"shard{'s' * (self.num_shards != 1)}, {self.num_bytes:,} bytes"
         )

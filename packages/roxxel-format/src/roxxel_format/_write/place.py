@@ -2,8 +2,8 @@
 
 Files are added complete and under names that depend on their content. A commit then
 compares and replaces the manifest: on a disk under a lock, in a bucket by one
-conditional put. So a transfer that fails or is killed changes no corpus, and the same
-transfer continues with the files that are there.
+conditional put. So a transfer that fails or is killed changes no corpus; if it is
+repeated, it keeps the files that were added.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class FolderPlace(Place):
         folder = self.name.folder
         found: dict[str, int] = {}
         for each in names_in(folder):
-            # Another process may have renamed its draft; a link may lead nowhere.
+            # Another process may have renamed its draft; a link may be broken.
             with contextlib.suppress(OSError):
                 found[each] = (folder / each).stat().st_size
         return found
@@ -312,18 +312,18 @@ class BucketPlace(Place):
         )
 
     def leftovers(self, *, abandon: bool = False) -> list[str]:
-        """Return the URLs of files that were left a week ago or earlier.
+        """Return the URLs of unlisted files that are at least a week old.
 
         They are shards, columns and records of units that the manifest does not list.
         Younger ones may belong to a write or a copy in progress, because a bucket has
-        no locks. The files of a preparation that is not committed are not among them;
-        with `abandon` they are, of any age.
+        no locks. The files of an uncommitted preparation are included only with
+        `abandon`, whatever their age.
         """
         committed = self.begin(replaces=False)
         plan = self.read(self.name.plan.name)
         job = plan and unfinished_job(self.name, plan, committed.manifest)
         if committed.data is None and not (job and abandon):
-            return []  # The manifest may be lost, and the shards needed.
+            return []  # Keep the shards: perhaps only the manifest is lost.
         listed = committed.manifest.file_names()
         found: list[str] = []
         for each in list_folder(self.folder.rstrip("/"), self._timeout_s):
@@ -351,7 +351,7 @@ class Publication:
 
     If another write committed since this write began, an append begins again from the
     new manifest, and any other write fails. While `may_be_committed`, a commit is in
-    progress or its answer was lost, so the corpus may list the new shards: do not
+    progress or its response was lost, so the corpus may list the new shards: do not
     delete them.
 
     Args:
@@ -399,7 +399,7 @@ class Publication:
                 )
             found = place.begin(replaces=False).manifest
             if set(shards.names) <= set(found.shards.names):
-                return  # The answer to our put was lost, and another write appended.
+                return  # Our upload succeeded without a response; others appended.
         if not self._appends:
             place.discard(found.file_names() - new.file_names())
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class RecordedDocuments(ABC):
-    """Documents about which the last shard of a write records more than tokens."""
+    """Documents that add metadata to the last shard of a write."""
 
     @abstractmethod
     def __iter__(self) -> Iterator[object]:
@@ -22,4 +22,4 @@ class RecordedDocuments(ABC):
 
     @abstractmethod
     def metadata(self) -> dict[str, object]:
-        """Return what to add to the metadata, after the last document."""
+        """Return the metadata to add, after the last document."""

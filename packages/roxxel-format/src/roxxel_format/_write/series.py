@@ -107,7 +107,7 @@ class ShardSeries:
             yield items
 
     def _separator_length(self) -> int:
-        """Return the items of the separator; the intake has seen a document."""
+        """Return the length of the separator; the intake has seen a document."""
         name = str(self._intake.dtype)
         return len(separator_items(self._options.separator, name))
 

@@ -1,4 +1,4 @@
-"""The corpus that a write writes, from the path that the user passed.
+"""Find the corpus that a write changes, from the path that the user passed.
 
 A write may delete shards. So for a write, a plain name means numbered shards only if
 they have a manifest, or if their own metadata say that they were written as such.
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 def name_to_write(
     filepath: str | tuple[str, ...], *, sharded: bool = False
 ) -> CorpusName:
-    """Return the file names of the corpus that a write to a path writes.
+    """Return the file names of the corpus that a write to a path changes.
 
-    `sharded` is whether its shards may be several.
+    `sharded` is whether the write may make several shards.
     """
     if isinstance(filepath, tuple):
         raise TypeError(
@@ -35,8 +35,8 @@ def name_to_write(
         )
     if is_url(filepath):
         raise ValueError(
-            f"{filepath}: this is not done in a bucket; do it on a disk, then copy the "
-            "corpus (`Roxxel.copy_to`, or `roxxel-format copy`)"
+            f"{filepath}: this cannot be done in a bucket; do it on a disk, then copy "
+            "the corpus (`Roxxel.copy_to`, or `roxxel-format copy`)"
         )
     read = resolved_to_read(filepath)  # Raises if the path may mean two corpora.
     name = corpus_name(resolved(filepath, _says_number, sharded=sharded))

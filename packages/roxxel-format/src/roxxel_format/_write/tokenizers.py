@@ -55,8 +55,8 @@ class Tokenizer:
     """A loaded tokenizer.
 
     `encode` encodes a document without truncation or padding. It may be a method of a
-    copy of `source`. `encode_batch` encodes several in one call of a library in which
-    this is quicker; else None. `encode_part` and `encode_parts` do the same without
+    copy of `source`. `encode_batch` encodes several documents in one call; None if the
+    library is not faster this way. `encode_part` and `encode_parts` do the same without
     special tokens before or after the text; None if the library cannot. `name` is for
     messages. `hash` is a digest of the definition or the vocabulary; None if neither is
     known. `special_ids` maps the text of each special token to its id.

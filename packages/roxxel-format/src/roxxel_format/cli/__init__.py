@@ -91,7 +91,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     copy.add_argument("source", help="a file, a folder, a pattern, or a URL of these")
     copy.add_argument("target", help="a folder or a pattern, or a URL of one")
-    copy.add_argument("--exist", choices=("error", "replace"), default="error")
+    copy.add_argument(
+        "--exist",
+        choices=("error", "replace"),
+        default="error",
+        help="if the target is another corpus: replace it, or stop; default: error",
+    )
     copy.set_defaults(run=writing.copy)
     _add_repair(commands)
     clean = commands.add_parser(
@@ -109,15 +114,20 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     clean.add_argument(
         "--abandon",
         action="store_true",
-        help="give up a preparation that is not committed: remove its plan and shards",
+        help="abandon a preparation that is not committed: remove its plan and shards",
     )
     clean.set_defaults(run=writing.clean)
     return parser
 
 
 def _add_readers(commands: Any) -> None:
-    info = commands.add_parser("info", help="describe a corpus: sizes, dtype, versions")
-    info.add_argument("corpus", nargs="+")
+    info = commands.add_parser(
+        "info",
+        help="describe a corpus: sizes, dtype, versions",
+        description="Describe a corpus: sizes, dtype, versions, columns, lengths of "
+        "documents, and the input files.",
+    )
+    _add_corpus(info)
     info.add_argument("--json", action="store_true", help="print one JSON object")
     info.add_argument(
         "--no-lengths",
@@ -125,11 +135,21 @@ def _add_readers(commands: Any) -> None:
         help="omit the lengths of documents and the inputs, which every shard records",
     )
     info.set_defaults(run=reading.info)
-    verify = commands.add_parser("verify", help="verify the checksum of every block")
-    verify.add_argument("corpus", nargs="+")
+    verify = commands.add_parser(
+        "verify",
+        help="verify the checksum of every block",
+        description="Verify the checksum of every block, and name each damaged block "
+        "with its documents. Exit code 3 means damage.",
+    )
+    _add_corpus(verify)
     verify.set_defaults(run=reading.verify)
-    cat = commands.add_parser("cat", help="print documents or tokens")
-    cat.add_argument("corpus", nargs="+")
+    cat = commands.add_parser(
+        "cat",
+        help="print documents or tokens",
+        description="Print all documents, some documents, or a range of tokens, as "
+        "text or as ids.",
+    )
+    _add_corpus(cat)
     which = cat.add_mutually_exclusive_group()
     which.add_argument(
         "--document",
@@ -138,14 +158,24 @@ def _add_readers(commands: Any) -> None:
         help="a number, from 0; or a name of the column id, path or url, such as "
         "web/17. Put id= before a name of digits",
     )
-    which.add_argument("--tokens", type=values.span, metavar="A:B")
+    which.add_argument(
+        "--tokens",
+        type=values.span,
+        metavar="A:B",
+        help="the tokens from A to before B",
+    )
     cat.add_argument("--ids", action="store_true", help="print ids, not text")
     cat.add_argument(
         "--names",
         action="store_true",
         help="print the number and the name of each document before it",
     )
-    cat.add_argument("--tokenizer", help="default: as recorded in the corpus")
+    cat.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="tokenizer.json, its folder, or a Hugging Face name; default: the "
+        "recorded one",
+    )
     cat.add_argument(
         "--width",
         type=values.positive,
@@ -154,11 +184,24 @@ def _add_readers(commands: Any) -> None:
         "wrapping into a file or a pipe",
     )
     cat.set_defaults(run=reading.cat)
-    export = commands.add_parser("export", help="write all tokens into one flat file")
-    export.add_argument("corpus", nargs="+")
+    export = commands.add_parser(
+        "export",
+        help="write all tokens into one flat file",
+        description="Verify every block, and write all tokens into one flat file, for "
+        "programs that do not read shards.",
+    )
+    _add_corpus(export)
     export.add_argument("output", help="a .npy file, or a .bin file without a header")
     export.add_argument("--force", action="store_true", help="replace the output")
     export.set_defaults(run=reading.export)
+
+
+def _add_corpus(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "corpus",
+        nargs="+",
+        help="a file, a folder, a pattern, or a URL of these; or several shards",
+    )
 
 
 def _add_repair(commands: Any) -> None:
@@ -168,8 +211,8 @@ def _add_repair(commands: Any) -> None:
         description="Replace the damaged blocks of a shard by those of a copy of the "
         "shard, which must match the checksums that the shard records. Writes a new "
         "file, verifies its digest, and renames it to the shard. Changes nothing if "
-        "no block is damaged, or if the copy lacks a block. Restart programs that "
-        "have the shard open, because they read the old file.",
+        "no block is damaged, or if the copy of a damaged block is damaged too. "
+        "Restart programs that have the shard open, because they read the old file.",
     )
     repair.add_argument("shard", help="a file")
     repair.add_argument(
@@ -179,27 +222,43 @@ def _add_repair(commands: Any) -> None:
 
 
 def _add_split(commands: Any) -> None:
-    split = commands.add_parser("split", help="hold out a share of the documents")
-    split.add_argument("corpus")
+    split = commands.add_parser(
+        "split",
+        help="hold out a share of the documents",
+        description="Write two corpora: a share of the documents, chosen by their "
+        "content, and all others. Equal documents are on the same side.",
+    )
+    split.add_argument("corpus", help="the corpus to divide, which does not change")
     split.add_argument("kept", help="path of the corpus of all other documents")
     split.add_argument("held_out", help="path of the corpus of held-out documents")
     split.add_argument(
-        "--share", type=float, default=0.02, help="fraction; default: 0.02"
+        "--share",
+        type=float,
+        default=0.02,
+        help="share of the documents to hold out, from 0 to 1; default: 0.02",
     )
-    split.add_argument("--salt", default="", help="changes which are held out")
+    split.add_argument(
+        "--salt", default="", help="changes which documents are held out"
+    )
     split.add_argument(
         "--drop-columns",
         action="store_true",
         help="write both corpora without the columns of the source; default: an error "
         "if it has columns",
     )
-    split.add_argument("--max-shard-bytes", type=values.size, metavar="BYTES")
-    split.add_argument("--exist", choices=_EXIST, default="keep")
+    _add_max_shard_bytes(split)
+    _add_exist(split)
     split.set_defaults(run=writing.split)
 
 
 def _add_write(commands: Any) -> None:
-    write = commands.add_parser("write", help="write documents into shards")
+    write = commands.add_parser(
+        "write",
+        help="write documents into shards",
+        description="Write the documents of files into a corpus. Readers see the "
+        "corpus when all of it is written. Run the same command again to continue an "
+        "interrupted write.",
+    )
     write.add_argument(
         "corpus",
         help='a file ("wiki.rox"), a pattern ("wiki_*.rox"), or a folder ("wiki/")',
@@ -212,7 +271,7 @@ def _add_write(commands: Any) -> None:
         default=Separator.OF_TOKENIZER,
         metavar="TOKEN",
         help="a token id, a token's name, or none; default: the end-of-text token of "
-        "--tokenizer. Also cuts documents of shards of the first Roxxel",
+        "--tokenizer. Also divides shards of the first Roxxel into documents",
     )
     separator.add_argument(
         "--separator-bytes",
@@ -222,12 +281,30 @@ def _add_write(commands: Any) -> None:
         metavar="TEXT",
         help=r"text with the escapes \n, \t, \r, \\ and \xNN, such as '\n\n'",
     )
-    write.add_argument("--dtype")
-    write.add_argument("--vocab-size", type=int)
-    write.add_argument("--block-size", type=values.size, default=4096, metavar="BYTES")
-    write.add_argument("--max-shard-bytes", type=values.size, metavar="BYTES")
     write.add_argument(
-        "--tokenizer", help="tokenizer.json, its folder, or a Hugging Face name"
+        "--dtype",
+        help="type of a token on the disk; default: uint16 or uint32, whichever holds "
+        "the vocabulary, and uint8 for bytes",
+    )
+    write.add_argument(
+        "--vocab-size",
+        type=int,
+        metavar="N",
+        help="every token must be below N",
+    )
+    write.add_argument(
+        "--block-size",
+        type=values.size,
+        default=4096,
+        metavar="BYTES",
+        help="bytes that one checksum covers, a power of two; default: 4096",
+    )
+    _add_max_shard_bytes(write)
+    write.add_argument(
+        "--tokenizer",
+        metavar="PATH",
+        help="tokenizer.json, its folder, or a Hugging Face name; default: the tokens "
+        "of a text are its UTF-8 bytes",
     )
     write.add_argument(
         "--special-tokens",
@@ -251,14 +328,20 @@ def _add_write(commands: Any) -> None:
         "folder of all inputs",
     )
     runners = write.add_mutually_exclusive_group()
-    runners.add_argument("--workers", type=values.positive, default=1, metavar="N")
+    runners.add_argument(
+        "--workers",
+        type=values.positive,
+        default=1,
+        metavar="N",
+        help="write units in N processes; default: 1",
+    )
     runners.add_argument(
         "--ray",
         nargs="?",
         const="",
         metavar="ADDRESS",
-        help="write units as tasks of Ray: of the cluster at ADDRESS, or of RAY_ADDRESS"
-        " or this machine",
+        help="write units as tasks of the Ray cluster at ADDRESS; default: "
+        "RAY_ADDRESS, or this machine",
     )
     write.add_argument(
         "--part",
@@ -286,7 +369,7 @@ def _add_write(commands: Any) -> None:
         help="leave out damaged documents, and damaged files from the damage on, and "
         "list them; default: an error",
     )
-    write.add_argument("--exist", choices=_EXIST, default="keep")
+    _add_exist(write)
     write.set_defaults(run=_write, usage_error=write.error)
     plan = commands.add_parser(
         "plan",
@@ -308,6 +391,25 @@ def _add_write(commands: Any) -> None:
     commit.set_defaults(run=_commit)
 
 
+def _add_max_shard_bytes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-shard-bytes",
+        type=values.size,
+        metavar="BYTES",
+        help="largest size of a shard, such as 1G; default: no limit",
+    )
+
+
+def _add_exist(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--exist",
+        choices=_EXIST,
+        default="keep",
+        help="if the corpus exists: keep it if the same command wrote it, replace "
+        "it, append a new version, or stop; default: keep",
+    )
+
+
 def _add_inputs(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "inputs",
@@ -315,7 +417,10 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
         help="files, folders, patterns, or URLs of these; - is the standard input",
     )
     parser.add_argument(
-        "--format", choices=FORMATS, help="default: inferred from the file name"
+        "--format",
+        choices=FORMATS,
+        metavar="FORMAT",
+        help=f"one of {', '.join(FORMATS)}; default: inferred from the file name",
     )
     parser.add_argument(
         "--field", help="field of JSON objects, or Parquet column; default: text"
@@ -325,7 +430,7 @@ def _add_inputs(parser: argparse.ArgumentParser) -> None:
         type=values.size,
         default=UNIT_BYTES,
         metavar="BYTES",
-        help="least size of the inputs of a unit; default: 64M",
+        help="minimum size of the inputs of a unit; default: 64M",
     )
 
 

@@ -51,7 +51,7 @@ def info(options: argparse.Namespace) -> int:
             "tokenizer": corpus.tokenizer,
             "metadata": corpus.metadata,
         }
-        facts["metadata"].pop("input_files", None)  # Those of one unit of many.
+        facts["metadata"].pop("input_files", None)  # The inputs of one unit only.
         tables = _manifest_tables(contents)
         lengths = None if options.no_lengths else corpus.document_lengths()
         inputs = [] if options.no_lengths else corpus.input_totals()
@@ -63,23 +63,28 @@ def info(options: argparse.Namespace) -> int:
         print(json.dumps(facts | tables, ensure_ascii=False))
         return 0
     for name, value in facts.items():
-        is_table = isinstance(value, dict)
-        text = json.dumps(value, ensure_ascii=False) if is_table else value
-        print(f"{name:12} {text}")
+        print(f"{name:12} {_shown(value)}")
     for name, rows in tables.items():
         _print_rows(name, rows)
     if lengths is not None:
         print(
-            f"{'lengths':12} {lengths.least} to {lengths.greatest}, "
-            f"{lengths.mean:.1f} on average"
+            f"{'lengths':12} {lengths.least:,} to {lengths.greatest:,} tokens, "
+            f"{lengths.mean:,.1f} on average"
         )
-        shares = (f"{each} % {at}" for each, at in lengths.percentiles.items())
+        shares = (f"{each} % {at:,}" for each, at in lengths.percentiles.items())
         print(f"{'percentiles':12} {', '.join(shares)}")
+        print(f"{'tokens':>24} {'documents':>12}")
         for line in lengths.lines():
             print(line)
     for line in _input_lines(inputs, facts["tokens"]):
         print(line)
     return 0
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _bytes_per_token(inputs: Sequence[InputTotals]) -> float | None:
@@ -100,17 +105,17 @@ def _input_lines(inputs: Sequence[InputTotals], num_tokens: int) -> Iterator[str
     shown = sorted(inputs, key=lambda each: -each.num_tokens)
     for each in shown[:_MOST_INPUTS]:
         share = each.num_tokens / max(1, num_tokens)
-        label = f"{each.name:>24} {each.num_tokens:>12} tokens, {share:.1%}"
+        label = f"{each.name:>24} {each.num_tokens:>12,} tokens, {share:.1%}"
         yield label + _per_token([each])
     others = shown[_MOST_INPUTS:]
     if others:
         count = sum(each.num_tokens for each in others)
         share = count / max(1, num_tokens)
-        label = f"{f'and {len(others)} more':>24} {count:>12} tokens, {share:.1%}"
+        label = f"{f'and {len(others)} more':>24} {count:>12,} tokens, {share:.1%}"
         yield label + _per_token(others)
     unknown = num_tokens - sum(each.num_tokens for each in inputs)
     if unknown:
-        yield f"{'not recorded':>24} {unknown:>12} tokens, {unknown / num_tokens:.1%}"
+        yield f"{'not recorded':>24} {unknown:>12,} tokens, {unknown / num_tokens:.1%}"
 
 
 def _per_token(inputs: Sequence[InputTotals]) -> str:
@@ -164,7 +169,7 @@ def verify(options: argparse.Namespace) -> int:
     if not report.ok:
         return 3
     shards = f"{report.num_shards} shard{'s' * (report.num_shards != 1)}"
-    print(f"{shards}, {report.num_bytes} bytes: all checksums match")
+    print(f"{shards}, {report.num_bytes:,} bytes: all checksums match")
     return 0
 
 

@@ -101,26 +101,38 @@ def progress(what: str) -> Callable[[int, int], None] | None:
     def show(done: int, total: int) -> None:
         end = "\n" if done == total else ""
         share = 100 * done // max(1, total)
-        sys.stderr.write(f"\r{share:3d} % of {total} {what}{end}")
+        sys.stderr.write(f"\r{share:3d} % of {total:,} {what}{end}")
         sys.stderr.flush()
 
     return show
 
 
+def _stderr_width() -> int:
+    try:
+        return os.get_terminal_size(sys.stderr.fileno()).columns
+    except (OSError, ValueError):
+        return 80  # a stream that only seems to be a terminal
+
+
 class _Status(Protocol):
-    """What a status line shows, as its text."""
+    """A state, whose text a status line shows."""
 
     @property
     def is_end(self) -> bool:
         """Whether the work has ended."""
         ...
 
+    def fitting(self, width: int) -> str:
+        """Return the text, in at most `width` letters if possible."""
+        ...
+
 
 def status_line(every_s: float = 60.0) -> Callable[[_Status], None]:
     """Return a function that shows a state on the standard error.
 
-    On a terminal, a state replaces the one before. Elsewhere, each state is a line, at
-    most one in `every_s` seconds, and none if the work ends earlier.
+    On a terminal, a state replaces the one before, so each fits on one line. Elsewhere,
+    a state is printed as a line, at most one in `every_s` seconds; if the work ends
+    before the first `every_s` seconds, no line is printed.
     """
     is_terminal = sys.stderr.isatty()
     shown_s = time.monotonic()
@@ -130,7 +142,8 @@ def status_line(every_s: float = 60.0) -> Callable[[_Status], None]:
         if is_terminal:
             # Erase to the end of the line: the state before may have been longer.
             end = "\n" if status.is_end else ""
-            sys.stderr.write(f"\r{status}\x1b[K{end}")
+            text = status.fitting(_stderr_width() - 1)
+            sys.stderr.write(f"\r{text}\x1b[K{end}")
             sys.stderr.flush()
         elif time.monotonic() - shown_s >= every_s:
             shown_s = time.monotonic()

@@ -51,9 +51,9 @@ def plan(options: argparse.Namespace) -> int:
         return 0
     print(f"{'unit':>6} {'bytes':>14}  inputs")
     for number, unit in enumerate(units):
-        print(f"{number:>6} {unit.num_bytes:>14}  {unit}")
+        print(f"{number:>6} {unit.num_bytes:>14,}  {unit}")
     total = sum(unit.num_bytes for unit in units)
-    print(f"{len(units)} units, {total} bytes, {options.corpus}")
+    print(f"{len(units):,} units, {total:,} bytes, {options.corpus}")
     return 0
 
 
@@ -184,5 +184,5 @@ def repair(options: argparse.Namespace) -> int:
     if not done.replaced:
         print(f"{options.shard}: all checksums match, so nothing was changed")
         return 0
-    print(f"{options.shard}: {done.num_bytes} bytes, all checksums match")
+    print(f"{options.shard}: {done.num_bytes:,} bytes, all checksums match")
     return 0

@@ -96,8 +96,8 @@ class StreamedItems:
     def _read(self) -> Iterator[tuple[int, list[Any]]]:
         """Yield each batch from `start` on: position of the first item, and items."""
         size = self._batch_size
-        # An epoch's number of steps is unknown until it is read. With several epochs,
-        # only reading from step 0 on finds the epoch of `start`.
+        # The number of steps of an epoch is unknown until the epoch is read. With
+        # several epochs, only reading from step 0 on finds the epoch of `start`.
         step = self._start if self._epochs == 1 else 0
         epoch = 0
         while self._epochs is None or epoch < self._epochs:

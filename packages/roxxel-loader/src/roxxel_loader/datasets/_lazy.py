@@ -207,15 +207,16 @@ class MappedBatchDataset(BulkDataset[U], Generic[T, U]):
 
 
 class ShuffledDataset(BulkDataset[T]):
-    """The items of a dataset in an order that the seed and their number determine.
+    """The items of a dataset in a shuffled order.
 
-    The order is a keyed bijection, so every item appears exactly once, and the memory
-    use does not depend on the number of items.
+    The seed and the number of items determine the order. It is a keyed bijection, so
+    every item appears exactly once, and the memory use does not depend on the number of
+    items.
 
     Args:
         dataset: Dataset of the items.
-        seed: Any integer, or a key of `jax.random`, which stands for the integer of its
-            bits. The same seed gives the same order on every machine.
+        seed: Any integer, or a key of `jax.random`, which is converted to the integer
+            of its bits. The same seed gives the same order on every machine.
 
     Example:
         >>> sorted(ShuffledDataset(["a", "b", "c"], seed=1))
@@ -240,8 +241,8 @@ class SampledDataset(BulkDataset[T]):
     Args:
         dataset: Dataset of the items.
         num_items: Number of items to draw.
-        seed: Any integer, or a key of `jax.random`, which stands for the integer of its
-            bits. With the same seed, a larger `num_items` appends items.
+        seed: Any integer, or a key of `jax.random`, which is converted to the integer
+            of its bits. With the same seed, a larger `num_items` appends items.
 
     Raises:
         ValueError: `num_items` is negative or larger than the dataset.

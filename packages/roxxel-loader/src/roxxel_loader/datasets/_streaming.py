@@ -106,8 +106,8 @@ class StreamingDataset(Generic[T]):
         """Return the items, shuffled within blocks of `buffer_size` items.
 
         Each epoch has another order. `seed` is an integer or a key of `jax.random`,
-        which stands for the integer of its bits. Resuming re-reads at most one block; a
-        sliding buffer would have to be refilled from the start of the epoch.
+        which is converted to the integer of its bits. Resuming re-reads at most one
+        block; a sliding buffer would have to be refilled from the start of the epoch.
 
         Raises:
             ValueError: `buffer_size` is less than 1.

@@ -32,6 +32,9 @@ _LOSS_OF = "loss/"
 _MOST_SOURCES = 4
 """Largest number of sources whose losses a line shows."""
 
+_BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]"
+"""The bar of tqdm without its rate of steps: the texts have the rate of tokens."""
+
 _NOT_SHOWN = ("kind", "step", "time")
 
 
@@ -110,18 +113,17 @@ class Terminal:
             self._bar = self._bar_class(
                 total=total_steps,
                 initial=step,
-                unit="step",
                 file=self._stream,
                 dynamic_ncols=True,
+                bar_format=_BAR,
                 # `progress` limits the rate of moves, so tqdm must draw every move.
                 mininterval=0,
                 miniters=1,
-                postfix=dict(shown),
             )
         if self._has_status:
             self._bar.set_description_str("", refresh=False)
             self._has_status = False
-        self._bar.set_postfix(shown, refresh=False)
+        self._bar.set_postfix(_fitting(self._bar, shown), refresh=False)
         self._bar.update(step - self._bar.n)
 
     def _write_status(self, text: str) -> None:
@@ -164,6 +166,20 @@ def train_texts(row: Mapping[str, Any]) -> dict[str, str]:
         for field, (name, form) in watched.items()
         if isinstance(row.get(field), int | float)
     }
+
+
+def _fitting(bar: Any, shown: Mapping[str, str]) -> dict[str, str]:
+    """Return as many of the first texts as fit on a line with a 10-character bar."""
+    state = bar.format_dict
+    width, kept = state["ncols"], dict(shown)
+    while kept and isinstance(width, int):
+        texts = ", ".join(f"{name}={text}" for name, text in kept.items())
+        # Without a width, tqdm draws a bar of 10 characters.
+        line = bar.format_meter(**state | {"postfix": texts, "ncols": None})
+        if len(line) <= width:
+            break
+        kept.popitem()
+    return kept
 
 
 def _describe_row(row: Mapping[str, Any], total_steps: int | None) -> str:

@@ -49,11 +49,16 @@ class Ledger:
                 sums[0] += loss
                 sums[1] += weight
 
-    def fields(self) -> dict[str, Any]:
-        """Return the fields of a metrics row, and start the next interval of losses."""
+    def fields(self, sources: Sequence[str]) -> dict[str, Any]:
+        """Return the fields of a metrics row, and start the next interval of losses.
+
+        Losses are in the order of `sources`, whichever source the interval read first.
+        """
         losses, self.losses = self.losses, {}
+        names = [name for name in sources if name in losses]
+        names += [name for name in losses if name not in sources]
         row: dict[str, Any] = {
-            f"loss/{name}": loss / weight for name, (loss, weight) in losses.items()
+            f"loss/{name}": losses[name][0] / losses[name][1] for name in names
         }
         if self.digest is not None:
             row["digest"] = digest_text(self.digest)

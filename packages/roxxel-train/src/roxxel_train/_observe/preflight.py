@@ -31,6 +31,8 @@ class Preflight:
         disk_free_bytes: Free space on the disk of the folder; None if
             `disk_needed_bytes` is None.
         problems: One sentence for each problem.
+        notes: One sentence for each batch shape whose rows are replicated over devices
+            instead of divided, and for each phase that leaves devices idle.
     """
 
     compiled: tuple[CompiledShape, ...]
@@ -39,6 +41,7 @@ class Preflight:
     disk_needed_bytes: int | None
     disk_free_bytes: int | None
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -56,6 +59,7 @@ class Preflight:
                 f"checkpoints need {in_bytes(self.disk_needed_bytes)} more, "
                 f"{in_bytes(self.disk_free_bytes)} are free"
             )
+        lines += [f"note: {note}" for note in self.notes]
         lines += [f"problem: {problem}" for problem in self.problems]
         lines.append("ready" if self.ok else "not ready")
         return "\n".join(lines)
@@ -67,12 +71,14 @@ def find_problems(
     folder: Path | None,
     num_checkpoints: int,
     vocabulary: Iterable[str] = (),
+    notes: Iterable[str] = (),
 ) -> Preflight:
     """Compare what a run needs with what the machine has.
 
     `folder` is the folder of the checkpoints on a disk; None if there is none. At
     most `num_checkpoints` checkpoints are on the disk at one time. `vocabulary` has a
-    sentence for each parameter that lacks a row for some token.
+    sentence for each parameter that lacks a row for some token. `notes` are the notes
+    of the result.
     """
     memory = [device.memory_stats() or {} for device in jax.local_devices()]
     limits = [stats["bytes_limit"] for stats in memory if stats.get("bytes_limit")]
@@ -97,4 +103,6 @@ def find_problems(
                 f"{folder}: {num_checkpoints} checkpoints need {in_bytes(needed)} more "
                 f"but {in_bytes(free)} are free; make room or lower max_to_keep"
             )
-    return Preflight(compiled, limit, checkpoint_bytes, needed, free, tuple(problems))
+    return Preflight(
+        compiled, limit, checkpoint_bytes, needed, free, tuple(problems), tuple(notes)
+    )

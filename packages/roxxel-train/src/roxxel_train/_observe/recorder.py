@@ -246,7 +246,7 @@ class Recorder:
             "tokens_by_source": by_source,
             "planned_tokens_by_source": {n: round(x) for n, x in planned.items()},
             "rows_by_source": rows_by_source(self._sampler, step),
-            **self._ledger.fields(),
+            **self._ledger.fields(self._sampler.source_names),
             **rates,
             **self._machine.fields(rates["tokens_per_s"]),
         }

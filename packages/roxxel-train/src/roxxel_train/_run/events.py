@@ -197,7 +197,7 @@ def failed_save(step: int, after: BaseException, error: Exception) -> str:
 
 
 def ending(error: BaseException | None, plan: Plan, latest_step: int | None) -> str:
-    """Return the last line of a run; the newest checkpoint is of `latest_step`."""
+    """Return the last line of a run; `latest_step` has the newest checkpoint."""
     if isinstance(error, Preempted):
         return str(error)
     saved = (
@@ -236,7 +236,7 @@ def _of_phases(sampler: Sampler, plan: Plan, start: int) -> Iterator[Planned]:
             continue
         does = "begins"
         if begin > phase.start or solved.is_edited:
-            does = "goes on, edited" if solved.is_edited else "goes on"
+            does = "continues, edited" if solved.is_edited else "continues"
         # `<=`: if a source runs out within the last step, no mix covers this step.
         blend = next(mix for mix in phase.mixes if begin <= mix.stop)
         line = (

@@ -191,12 +191,8 @@ class RunState:
             seed=self.sampler.seed,
             model=self.signature,
             data=self.sampler.state(self.first_step),
-            **{
-                option: self.origin.record
-                if self.origin is not None and self.origin.option == option
-                else None
-                for option in ("init_from", "branch_from")
-            },
+            init_from=self._origin_record("init_from"),
+            branch_from=self._origin_record("branch_from"),
         )
 
     def record_data(self, log: Logger) -> None:
@@ -333,6 +329,19 @@ class RunState:
         if self.origin is not None and self.origin.is_branch:
             self.step = self.origin.step
             self._continue(self.origin.extra)
+
+    def _origin_record(self, option: str) -> dict[str, Any] | None:
+        """Return the record of the origin for `run.json`; None without this option.
+
+        Metrics rows of a branch also count the tokens of its parent. The record has the
+        tokens of the parent, so that readers of the rows can subtract them.
+        """
+        if self.origin is None or self.origin.option != option:
+            return None
+        if not self.origin.is_branch:
+            return self.origin.record
+        tokens = self.sampler.delivered_tokens(self.first_step)
+        return {**self.origin.record, "tokens_by_source": tokens}
 
     def _continue(self, extra: Mapping[str, Any]) -> None:
         """Continue the totals of a checkpoint of `step`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from roxxel.cli._runs import add_run_arguments, opened
@@ -12,7 +13,7 @@ from roxxel.cli._words import ShownProgress, say
 from roxxel.run_files import RunFolderError
 
 if TYPE_CHECKING:
-    from roxxel_train.audit import Audit
+    from roxxel_train.audit import Audit, Difference
 
 DESCRIPTION = """\
 Read the batches of a run again, and compare their digests with those in
@@ -78,10 +79,25 @@ def _show(result: Audit, *, is_json: bool) -> None:
         ]
         say(json.dumps({"num_steps": result.num_steps, "differences": differences}))
         return
+    first_steps: dict[str, int] = {}
     for difference in result.differences:
-        say(str(difference))
+        say(str(_without_repeats(difference, first_steps)))
     if result.is_sound:
         say(f"{result.num_steps} steps: the corpora hold what the run was fed")
+
+
+def _without_repeats(difference: Difference, first_steps: dict[str, int]) -> Difference:
+    """Return a difference that refers to errors which an earlier one has shown.
+
+    `first_steps` has the first step of each error so far; errors are added.
+    """
+    shown = dict(first_steps)
+    damage: dict[int, str] = {}
+    for step, error in difference.damage.items():
+        first_steps.setdefault(error, step)
+        is_shown = error in shown
+        damage[step] = f"the damage of step {shown[error]}" if is_shown else error
+    return replace(difference, damage=damage)
 
 
 def _steps(text: str) -> range:

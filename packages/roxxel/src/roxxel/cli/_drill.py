@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Prove that a run survives being killed. The command trains the first steps of a
 config twice, in a scratch folder: once without a break, and once with kill -9
-at random steps, after each of which the same command continues the run. Then
-the command compares the logs, the digests of what the devices received, and
-all parameters and optimizer states bit for bit. Folder and sinks of the run
-itself are not touched. Exit code 1 means that something differs.
+at random steps. After each kill, the same command continues the run. Then the
+logs, the digests of all batches, and all parameters and optimizer states are
+compared bit for bit. The run in the config's save_path, and its sinks, stay
+unchanged. Exit code 1 means that something differs.
 """
 
 EPILOG = CONFIG_EXAMPLE
@@ -145,7 +145,7 @@ class _Drill:
     ) -> list[dict[str, Any]]:
         """Train with kills; return the rows of the log."""
         step_s = statistics.median(row.get("step_s", 0.0) for row in unbroken)
-        # A run that is killed before step 1 begins anew.
+        # A run that is killed before step 1 starts again at step 0.
         latest = max(1, self.total_steps - 2)
         steps = sorted(chosen.choices(range(latest), k=num_kills))
         num_done = 0

@@ -38,7 +38,7 @@ _COMMANDS = {
     "train": "start or continue the run of a config file",
     "show": "show what is in a batch of a run",
     "where": "find the steps in which a run reads a document or a text",
-    "audit": "compare what a run was fed with what its corpora hold",
+    "audit": "compare the batches that a run trained on with its corpora",
     "drill": "kill a run at random, and prove that its result is the same",
     "report": "write the charts of a run as one HTML page",
 }
@@ -135,7 +135,7 @@ def _ended_well(command: Callable[[], None]) -> int:
     except SystemExit as stop:
         if type(stop) is SystemExit:
             raise
-        # The only subclass here is the trainer's `Preempted`: a signal ended the run.
+        # A signal ended the run: `Preempted` of the trainer is a subclass.
         return _say(stop, stop.code if isinstance(stop.code, int) else _REFUSED)
     return 0
 

@@ -33,8 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="FILE",
         help=(
-            "file of the page (default: report.html in the folder of the run, or here "
-            "for a URL and for several runs)"
+            "HTML file of the page (default: report.html in the folder of the run, or "
+            "here for a URL and for several runs)"
         ),
     )
 

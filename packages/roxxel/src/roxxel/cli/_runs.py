@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from roxxel_format.naming import named
+
 from roxxel.run import open_run
 from roxxel.run_files import RunFolderError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from roxxel_format import TokenReader
     from roxxel_format.texts import TextCodec
 
@@ -71,6 +75,12 @@ def codec_of(
             "pass --tokenizer PATH"
         )
     return codec
+
+
+def named_documents(corpus: TokenReader, numbers: Sequence[int]) -> str:
+    """Return documents with their ids or paths: `documents 3 (a:3), 4 (a:4)`."""
+    listed = ", ".join(f"{number}{named(corpus, number)}" for number in numbers)
+    return f"document{'s' * (len(numbers) != 1)} {listed}"
 
 
 def _named_path(text: str) -> tuple[str, str]:

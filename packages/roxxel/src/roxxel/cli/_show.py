@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from roxxel_curriculum import DamagedBlock
-from roxxel_format.naming import named, names_of
+from roxxel_format.naming import names_of
 
-from roxxel.cli._runs import add_run_arguments, codec_of, opened
+from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
 from roxxel.cli._words import say
 from roxxel.run_files import RunFolderError
 
@@ -97,10 +97,9 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _say_row(shown: Mapping[str, Any], corpus: TokenReader) -> None:
-    documents = ", ".join(f"{each}{named(corpus, each)}" for each in shown["documents"])
     say(
         f"row {shown['row']}: {shown['source']} tokens [{shown['start']}, "
-        f"{shown['stop']}), documents {documents}"
+        f"{shown['stop']}), {named_documents(corpus, shown['documents'])}"
     )
     for start, stop in shown.get("masked", ()):
         say(f"  masked, so not learned: tokens [{start}, {stop})")

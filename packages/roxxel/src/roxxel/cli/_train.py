@@ -64,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=(
             "start N processes on this machine's CPU, to test the run; 1 means a "
-            "single process, whatever the environment says. By default, the "
-            "environment of Slurm, Open MPI, Kubernetes or a TPU pod decides"
+            "single process in any environment. By default, the environment of Slurm, "
+            "Open MPI, Kubernetes or a TPU pod gives the number"
         ),
     )
     parser.add_argument(

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from roxxel_format import Roxxel
-from roxxel_format.naming import documents_at, named, names_of
+from roxxel_format.naming import documents_at, names_of
 
-from roxxel.cli._runs import add_run_arguments, codec_of, opened
+from roxxel.cli._runs import add_run_arguments, codec_of, named_documents, opened
 from roxxel.cli._words import ShownProgress, say
 from roxxel.run_files import RunFolderError
 from roxxel.search import find_tokens
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
             }
             say(json.dumps({**found._asdict(), **facts}))
         else:
-            shown = ", ".join(f"{each}{named(corpus, each)}" for each in numbers)
+            shown = named_documents(corpus, numbers)
             _show_masked(found, shown, masked, damaged, sampler.total_steps)
             _show(places, trained, options.until)
     if not num_found and not options.json:
@@ -175,7 +175,7 @@ def _show_masked(
     total: int,
 ) -> None:
     """Print a range of tokens, and the steps in which parts of it are masked."""
-    say(f"{found.source} tokens [{found.start}, {found.stop}), documents {documents}")
+    say(f"{found.source} tokens [{found.start}, {found.stop}), {documents}")
     for document, steps in masked.items():
         for each in steps:
             until = "on" if each.stop == total else f"to step {each.stop - 1}"

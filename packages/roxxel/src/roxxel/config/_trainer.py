@@ -261,7 +261,7 @@ def _forget_namesake(name: str, folder: Path) -> None:
 
 @contextmanager
 def _as_config_error(config: RunConfig) -> Generator[None]:
-    """Raise Roxxel's errors as `ConfigError`, but not errors of the model's code."""
+    """Convert errors raised by Roxxel to `ConfigError`, but not errors of the model."""
     try:
         yield
     except (TypeError, ValueError) as error:

@@ -248,8 +248,8 @@ _TINY: dict[str, Any] = {
     **_sizes(257, 160, 416, 3, 2, 2),
     "context": 1024,
     "tied": False,
-    # Narrow layers learn faster from larger weights: after 125 steps of the quickstart,
-    # the held-out loss is 2.32 nats, and 2.49 with 0.02.
+    # Narrow layers learn faster from larger initial weights: after 125 steps of the
+    # quickstart, the held-out loss is 2.32 nats; with init_std=0.02 it is 2.49 nats.
     "init_std": 0.06,
     "dtype": "float32",
 }

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -47,11 +47,26 @@ _DEFAULTS: dict[str, Any] = {
 """Defaults of `LlamaForCausalLM` that differ from those of `LlamaConfig`."""
 
 
-def write_config(config: LlamaConfig, folder: str | Path) -> Path:
+def write_config(config: LlamaConfig | Llama, folder: str | Path) -> Path:
     """Write `config.json` of a model into an existing folder; return the file's path.
 
     The file declares float32 weights, as `roxxel ckpt export` writes.
+
+    Args:
+        config: The config of the model, or the model itself.
+        folder: Folder of the file.
+
+    Raises:
+        TypeError: `config` is neither.
+        OSError: The folder does not exist, or cannot be written.
     """
+    if isinstance(config, Llama):
+        config = config.config
+    if not isinstance(cast("Any", config), LlamaConfig):
+        raise TypeError(
+            f"config must be a LlamaConfig or a Llama, got {type(config).__name__}; "
+            "only these models have a config.json"
+        )
     values = {key: getattr(config, field) for key, field in _FIELDS.items()}
     values["head_dim"] = config.channels
     scaling = config.rope_scaling

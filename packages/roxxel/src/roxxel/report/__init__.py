@@ -34,6 +34,9 @@ MAX_RUNS = 8
 """Number of runs that a page draws together: each has a colour of its own."""
 
 
+_SUFFIXES = {".html", ".htm", ""}
+
+
 def write_report(run: Path | str, out: Path) -> RunFacts:
     """Write the page of a run.
 
@@ -45,8 +48,8 @@ def write_report(run: Path | str, out: Path) -> RunFacts:
         The facts that the page shows.
 
     Raises:
-        RunFolderError: The folder `run` holds no run, `out` is a folder, or the folder
-            of `out` does not exist.
+        RunFolderError: The folder `run` holds no run, `out` is a folder or has the
+            suffix of another type of file, or the folder of `out` does not exist.
         OSError: The folder cannot be read, or the page cannot be written.
     """
     facts = read_facts(local_folder(run), str(run))
@@ -66,7 +69,8 @@ def write_comparison(runs: Sequence[Path | str], out: Path) -> list[RunFacts]:
 
     Raises:
         RunFolderError: A folder holds no run, a run is given twice or there are too
-            many, `out` is a folder, or the folder of `out` does not exist.
+            many, `out` is a folder or has the suffix of another type of file, or the
+            folder of `out` does not exist.
         OSError: A folder cannot be read, or the page cannot be written.
     """
     if len(runs) > MAX_RUNS:
@@ -89,6 +93,10 @@ def _write(out: Path, content: str) -> None:
     """Write a page atomically."""
     if out.is_dir():
         raise RunFolderError(f"{out}: is a folder; give a file to --out")
+    if out.suffix.lower() not in _SUFFIXES:
+        raise RunFolderError(
+            f"{out}: the report is an HTML page; give --out a name that ends in .html"
+        )
     if not out.parent.is_dir():
         raise RunFolderError(
             f"{out}: its folder does not exist; make it, or give another --out"

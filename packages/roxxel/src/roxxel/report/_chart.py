@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from roxxel.report._series import Series
 
+_LETTER = 6.4
+"""Width of a letter of the charts, in pixels."""
+
 _COLORS = 8
 """Number of colours; the page defines them as `--c0` to `--c7`."""
 
@@ -81,9 +84,9 @@ class Chart:
         """Whether every line has one value throughout."""
         return all(line.series.is_constant for line in self.lines)
 
-    def html(self, last_x: int, marks: Sequence[Mark] = ()) -> str:
-        """Return the figure from 0 to `last_x`."""
-        x = Axis(0.0, float(max(1, last_x)))
+    def html(self, last_x: int, marks: Sequence[Mark] = (), first_x: int = 0) -> str:
+        """Return the figure from `first_x` to `last_x`."""
+        x = Axis(float(first_x), float(max(first_x + 1, last_x)))
         y = self._values_axis()
         keys = "".join(
             f'<span><i style="background:{_color(line, index)}"'
@@ -159,17 +162,19 @@ class _Drawing:
                 f'y2="{at}"/><text class="y" x="{self.left - 7}" y="{at + 4}">'
                 f"{escape(self.chart.shown(tick))}</text>"
             )
+        found = self.x.ticks(8 if self.width > 500 else 4)
+        ticks = [(self._at_x(t), short(t)) for t in found if t == int(t)]
+        parts += [
+            f'<text class="x" x="{at}" y="{self.bottom + 18}">{text}</text>'
+            for at, text in ticks
+        ]
+        # Align the name to the right, before the axis and the label of the first tick.
+        edges = [at - len(text) * _LETTER / 2 - 6 for at, text in ticks[:1]]
+        name_at = round(min([self.left - 7.0, *edges]), 1)
         parts.append(
-            f'<text class="y" x="{self.left - 7}" y="{self.bottom + 18}">'
+            f'<text class="y" x="{name_at:g}" y="{self.bottom + 18}">'
             f"{escape(self.chart.x_name)}</text>"
         )
-        ticks = self.x.ticks(8 if self.width > 500 else 4)
-        parts += [
-            f'<text class="x" x="{self._at_x(tick)}" y="{self.bottom + 18}">'
-            f"{short(tick)}</text>"
-            for tick in ticks
-            if tick == int(tick)
-        ]
         return parts
 
     def _marks(self, marks: Sequence[Mark]) -> list[str]:
@@ -177,13 +182,14 @@ class _Drawing:
         starts = [self._at_x(mark.step) for mark in marks]
         stops = [*starts, self.right + 10][1:]
         for mark, at, stop in zip(marks, starts, stops, strict=True):
-            if mark.step:
+            if mark.step > self.x.low:
                 parts.append(
                     f'<line class="mark" x1="{at}" x2="{at}" y1="{self.top - 12}" '
                     f'y2="{self.bottom}"/>'
                 )
-            # A letter is about 6.4 pixels wide.
-            fitting = (text for text in mark.labels if at + 6.4 * len(text) + 8 <= stop)
+            fitting = (
+                text for text in mark.labels if at + _LETTER * len(text) + 8 <= stop
+            )
             parts += [
                 f'<text class="label" x="{at + 4}" y="{self.top - 7}">'
                 f"{escape(label)}</text>"
@@ -240,7 +246,9 @@ class _Drawing:
             edge = zip(all_x, above, strict=True)
             back = [*zip(all_x, below, strict=True)][::-1]
             # Before step 0 the run has read no tokens, so each area starts at (0, 0).
-            points = [(0, 0.0), *edge, *back]
+            # A branch starts where the series begin.
+            origin = [] if self.x.low else [(0, 0.0)]
+            points = [*origin, *edge, *back]
             text = " ".join(f"{self._at_x(x)},{self._at_y(v)}" for x, v in points)
             parts.append(f'<polygon fill="{color}" points="{text}"/>')
             below = above

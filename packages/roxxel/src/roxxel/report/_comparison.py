@@ -27,11 +27,18 @@ def comparison(
         "step": max(run.step for run in runs),
         "tokens": max(run.tokens for run in runs),
     }
+    first = {
+        "step": min(run.first_step for run in runs),
+        "tokens": min(run.first_tokens for run in runs),
+    }
     title = f"{len(runs)} runs: {', '.join(names)}"
     body = [
         f"<header><h1>{escape(', '.join(names))}</h1></header>",
         _runs(runs, names),
-        *(chart.html(last[chart.x_name]) for chart in charts),
+        *(
+            chart.html(last[chart.x_name], first_x=first[chart.x_name])
+            for chart in charts
+        ),
         "" if charts else "<p>The runs have not written a training row yet.</p>",
         _differences(names, configs),
         _versions(runs, names),

@@ -62,7 +62,7 @@ class RunFacts:
         status: `complete`, `running`, `stopped` or `ended with an error`.
         step: Updates done, from the newest row or checkpoint.
         total_steps: Updates of the whole run; None if the log does not record them.
-        tokens: Tokens delivered.
+        tokens: Tokens delivered, in a branch including those of the parent.
         seconds: Seconds of training, without evaluations, compilations and saves.
         apart: Seconds of evaluating, compiling and saving, by name.
         wait_share: Share of `seconds` in which the loop waited for data.
@@ -140,10 +140,20 @@ class RunFacts:
         return f"{self.status}, {self.step:,}{total} steps{shown}"
 
     @property
+    def first_step(self) -> int:
+        """The first step: in a branch the step of the parent's checkpoint, else 0."""
+        return _first_step(self.parent)
+
+    @property
+    def first_tokens(self) -> int:
+        """Tokens that a parent has read before the first step."""
+        return 0 if self.parent is None else self.parent.tokens
+
+    @property
     def rate(self) -> float:
         """Tokens a second on average, without those that a parent has read."""
-        before = 0 if self.parent is None else self.parent.tokens
-        return max(0, self.tokens - before) / self.seconds if self.seconds else 0.0
+        new = max(0, self.tokens - self.first_tokens)
+        return new / self.seconds if self.seconds else 0.0
 
     @property
     def other_fields(self) -> list[str]:
@@ -196,10 +206,10 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
     total_steps = _total_steps(starts)
     seconds = waited = 0.0
     parent = read_parent(folder)
-    is_branch = parent is not None and parent.is_branch
-    first_step = parent.step if parent is not None and is_branch else 0
-    for row, before in zip(train, [{"step": first_step}, *train], strict=False):
-        seconds += max(row["step"] - before["step"], 1) * _number(row, "step_s")
+    first_step = _first_step(parent)
+    before = _tokens_before(parent)
+    for row, last in zip(train, [{"step": first_step}, *train], strict=False):
+        seconds += max(row["step"] - last["step"], 1) * _number(row, "step_s")
         waited += _number(row, "wait_s")
     times = [str(row["time"]) for row in rows if "time" in row]
     texts = [row["text"] for row in evaluations if isinstance(row.get("text"), str)]
@@ -222,13 +232,15 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
         versions=cast("dict[str, Any]", versions) if isinstance(versions, dict) else {},
         train=_columns(train),
         evaluations=_columns(evaluations),
-        train_by_tokens=_over_tokens(train, train),
-        evaluations_by_tokens=_over_tokens(evaluations, train),
-        tokens_by_source=_tokens_columns(train),
-        shares=_shares(train, "tokens_by_source", is_branch=is_branch),
-        planned_shares=_shares(train, "planned_tokens_by_source", is_branch=is_branch),
+        train_by_tokens=_over_tokens(train, train, parent),
+        evaluations_by_tokens=_over_tokens(evaluations, train, parent),
+        tokens_by_source=_tokens_columns(train, first_step, before),
+        shares=_shares(train, "tokens_by_source", before),
+        planned_shares=_shares(
+            train, "planned_tokens_by_source", None if first_step else {}
+        ),
         spikes=tuple(find_spikes(train)),
-        phases=tuple(trained_phases(train, checkpoints)),
+        phases=tuple(trained_phases(train, checkpoints, first_step, before)),
         checkpoints=tuple(checkpoints),
         best_metric=best_metric,
         best_step=best_step,
@@ -239,6 +251,17 @@ def read_facts(folder: Path, location: str | None = None) -> RunFacts:
         damaged=tuple(damaged),
         plan="" if config is None else _plan(config, folder),
     )
+
+
+def _first_step(parent: Parent | None) -> int:
+    return parent.step if parent is not None and parent.is_branch else 0
+
+
+def _tokens_before(parent: Parent | None) -> Mapping[str, int] | None:
+    """Return the tokens by source before the first step; None if not recorded."""
+    if parent is None or not parent.is_branch:
+        return {}
+    return parent.tokens_by_source or None
 
 
 def _status(
@@ -287,13 +310,14 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, Series]:
     return {name: thinned(Series(steps[name], values[name])) for name in steps}
 
 
-def _over_tokens(rows: Rows, train: Rows) -> dict[str, Series]:
+def _over_tokens(rows: Rows, train: Rows, parent: Parent | None) -> dict[str, Series]:
     """Return the numbers of rows by field, over the tokens read."""
     counted = [row for row in train if is_count(row.get("tokens"))]
     if not counted:
         return {}
-    steps = [0, *(row["step"] for row in counted)]
-    tokens = [0, *(row["tokens"] for row in counted)]
+    first = 0 if parent is None else parent.tokens
+    steps = [_first_step(parent), *(row["step"] for row in counted)]
+    tokens = [first, *(row["tokens"] for row in counted)]
     # All steps of a phase read the same number of tokens, so interpolation is exact
     # unless a phase begins between two rows.
     found = np.interp([row["step"] for row in rows], steps, tokens)
@@ -301,11 +325,18 @@ def _over_tokens(rows: Rows, train: Rows) -> dict[str, Series]:
     return _columns({**row, "step": round(count)} for row, count in pairs)
 
 
-def _tokens_columns(train: Rows) -> dict[str, Series]:
-    """Return the cumulative tokens by source; all series have the same steps."""
-    counts: list[tuple[int, dict[str, int]]] = [
+def _tokens_columns(
+    train: Rows, first_step: int, before: Mapping[str, int] | None
+) -> dict[str, Series]:
+    """Return the cumulative tokens by source; all series have the same steps.
+
+    The series of a branch begin with the tokens of its parent, if these are recorded.
+    """
+    counts: list[tuple[int, Mapping[str, int]]] = [
         (row["step"], row.get("tokens_by_source", {})) for row in train
     ]
+    if before and counts:
+        counts.insert(0, (first_step, before))
     steps = [step for step, _ in counts]
     names = dict.fromkeys(name for _, found in counts for name in found)
     total = Series(steps, [float(sum(found.values())) for _, found in counts])
@@ -318,13 +349,15 @@ def _tokens_columns(train: Rows) -> dict[str, Series]:
     }
 
 
-def _shares(train: Rows, field: str, *, is_branch: bool) -> dict[str, Series]:
+def _shares(
+    train: Rows, field: str, before: Mapping[str, int] | None
+) -> dict[str, Series]:
     """Return the share of each source in the tokens since the previous row.
 
-    The first row of a branch also counts the tokens of its parent, so it has no share.
+    `before` has the tokens before the first row. If they are None, the first row has no
+    share: in a branch, the row also counts the tokens of the parent.
     """
     rows: list[dict[str, Any]] = []
-    before: dict[str, Any] | None = None if is_branch else {}
     for row in train:
         counts = row.get(field)
         if not isinstance(counts, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import datetime
 from html import escape
 from importlib import resources
@@ -53,13 +54,15 @@ def table(
     if not rows:
         return ""
 
+    shown = _breakable if kind == "runs" else escape
+
     def cells(row: Sequence[str], tag: str) -> str:
         return "".join(
             f"<{tag}{' class=left' if index in left else ''}>"
             + (
                 f"<code>{escape(text)}</code>"
                 if index == code and tag == "td"
-                else escape(text)
+                else shown(text)
             )
             + f"</{tag}>"
             for index, text in enumerate(row)
@@ -73,6 +76,11 @@ def table(
         f"<tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
         "</section>"
     )
+
+
+def _breakable(text: str) -> str:
+    """Return a text as HTML that may break within a long name or path."""
+    return re.sub(r"(?<=[./_-])(?=[^\W\d])", "<wbr/>", escape(text))
 
 
 def percent(share: float) -> str:

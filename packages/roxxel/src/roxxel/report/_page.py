@@ -23,11 +23,8 @@ _MOST_SPIKES = 12
 def page(facts: RunFacts) -> str:
     """Return the HTML of a run's page."""
     charts = charts_of(facts)
-    marks = [
-        Mark(p.start, (_phase_label(p), f"phase {p.index}", str(p.index)))
-        for p in facts.phases
-    ]
-    drawn = [chart.html(facts.step, marks) for chart in charts]
+    marks = [Mark(p.start, _phase_labels(p)) for p in facts.phases]
+    drawn = [chart.html(facts.step, marks, facts.first_step) for chart in charts]
     body = [
         _head(facts),
         _alerts(facts),
@@ -52,7 +49,7 @@ def _head(facts: RunFacts) -> str:
     parent, rate = facts.parent, facts.rate
     items = [
         ("Steps", steps),
-        ("Tokens", f"{short(facts.tokens)} ({facts.tokens:,})"),
+        ("Tokens", _tokens(facts)),
         ("Loss", _losses(facts)),
         ("Training", duration(facts.seconds)),
         ("Throughput", f"{short(rate)} tokens/s on average" if rate else ""),
@@ -61,7 +58,7 @@ def _head(facts: RunFacts) -> str:
             "Not training",
             ", ".join(f"{name} {duration(s)}" for name, s in facts.apart.items()),
         ),
-        ("Rows from", f"{when(facts.first_time)} to {when(facts.last_time)}"),
+        ("Logged", _logged(facts)),
         ("Started", f"{facts.starts} times" if facts.starts > 1 else "once"),
         ("Seed", "" if facts.seed is None else str(facts.seed)),
         (
@@ -72,13 +69,31 @@ def _head(facts: RunFacts) -> str:
     shown = "".join(
         f"<div><dt>{name}</dt><dd>{escape(text)}</dd></div>"
         for name, text in items
-        if text.strip(" to")
+        if text
     )
     kind = facts.status.split()[0]
     return (
         f'<header><h1>{escape(facts.name)} <span class="status {kind}">'
         f"{escape(facts.status)}</span></h1>\n<dl>{shown}</dl></header>"
     )
+
+
+def _tokens(facts: RunFacts) -> str:
+    text = f"{short(facts.tokens)} ({facts.tokens:,})"
+    new = facts.tokens - facts.first_tokens
+    return f"{text}, {short(new)} of them in this branch" if facts.first_step else text
+
+
+def _logged(facts: RunFacts) -> str:
+    """Return the times of the first and the last row, with the date once a day."""
+    first, last = when(facts.first_time), when(facts.last_time)
+    if not first or first == last:
+        return last
+    day, _, time = last.partition(" ")
+    is_same_day = first.startswith(f"{day} ") and first.endswith(" UTC")
+    if is_same_day:
+        return f"{first.removesuffix(' UTC')} to {time}"
+    return f"{first} to {last}"
 
 
 def _losses(facts: RunFacts) -> str:
@@ -165,7 +180,8 @@ def _phases(facts: RunFacts) -> str:
     rows: list[tuple[str, ...]] = []
     for phase in facts.phases:
         given = sum(phase.tokens.values())
-        label, start = _phase_label(phase), f"{phase.start:,}"
+        label = f"{phase.index}: {phase.shape}" if phase.shape else str(phase.index)
+        start = f"{phase.start:,}"
         for name in {**phase.tokens, **phase.shares}:
             tokens, share = phase.tokens.get(name, 0), phase.shares.get(name)
             if not tokens and not share:
@@ -223,5 +239,8 @@ def _versions(facts: RunFacts) -> str:
     return f"<footer>The run began with {escape(shown)}.</footer>" if shown else ""
 
 
-def _phase_label(phase: PhaseFacts) -> str:
-    return f"phase {phase.index}" + (f": {phase.shape}" if phase.shape else "")
+def _phase_labels(phase: PhaseFacts) -> tuple[str, ...]:
+    """Return labels of a phase for the charts, the longest first."""
+    name = f"phase {phase.index}"
+    long = (f"{name}: {phase.shape} tokens", f"{name}: {phase.shape}")
+    return (*(long if phase.shape else ()), name, str(phase.index))

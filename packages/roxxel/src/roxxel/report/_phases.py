@@ -26,12 +26,29 @@ class PhaseFacts:
 
 
 def trained_phases(
-    train: Sequence[Mapping[str, Any]], checkpoints: Sequence[Checkpoint]
+    train: Sequence[Mapping[str, Any]],
+    checkpoints: Sequence[Checkpoint],
+    first_step: int = 0,
+    tokens_before: Mapping[str, int] | None = None,
 ) -> Iterable[PhaseFacts]:
-    """Yield the trained part of each phase in the rows or the newest checkpoint."""
+    """Yield the trained part of each phase in the rows or the newest checkpoint.
+
+    Args:
+        train: Training rows of the run.
+        checkpoints: Its checkpoints, oldest first.
+        first_step: The first step of the run, above 0 in a branch. Phases that end
+            before this step are phases of the parent, and are left out.
+        tokens_before: Tokens before this step, by source. If None, a branch counts its
+            tokens from its first row on.
+    """
     recorded = _recorded_phases(checkpoints)
-    before: dict[str, int] = {}
-    last_step = 0
+    for index in sorted(recorded)[:-1]:
+        if recorded[index + 1]["start"] <= first_step:
+            del recorded[index]
+    before: Mapping[str, int] = tokens_before or {}
+    if tokens_before is None and train:
+        before = train[0].get("tokens_by_source", {})
+    last_step = first_step
     found = {row["phase"]: row for row in train if "phase" in row}
     for index in sorted({*found, *recorded}):
         row = found.get(index, {})
@@ -42,7 +59,7 @@ def trained_phases(
         total = sum(weights.values())
         yield PhaseFacts(
             index=index,
-            start=entry.get("start", last_step),
+            start=max(entry.get("start", last_step), first_step),
             shape=f"{entry['batch_size']} x {entry['seq_len']}" if entry else "",
             shares={name: weight / total for name, weight in weights.items()},
             tokens=given,

@@ -24,9 +24,13 @@ _MEANINGS = {
     "grad_norm": "norm of the gradient",
     "perplexity": "e to the power of the mean loss",
     "learning_rate": "step size of the optimizer",
+    "loss_weight": "weight of the loss of a step, such as its number of targets",
 }
 """Chart titles of the trainer's own fields, with units."""
 
+
+_FROM_ZERO = {"learning_rate", "loss_weight", "mfu"}
+"""Fields whose axis begins at 0, like the axes of all rates and durations."""
 
 _ALWAYS = {"loss", "loss-by-source", "tokens"}
 """Keys of the charts that are drawn even if their values are constant."""
@@ -88,7 +92,13 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
     others = [name for name in held_out if not is_loss(name) and _is_value(name)]
     for name in others:
         line = Line(name, held_out[name], has_dots=True)
-        yield Chart(f"eval-{name}", f"{name} (evaluation)", [line], from_zero=False)
+        yield Chart(
+            f"eval-{name}",
+            f"{name} (evaluation)",
+            [line],
+            from_zero=False,
+            may_be_log=_may_be_log(name),
+        )
     yield from _charts_by_source(facts)
     if "tokens_per_s" in train and train["tokens_per_s"].finite:
         line = Line("tokens/s", train["tokens_per_s"])
@@ -113,8 +123,8 @@ def _charts(facts: RunFacts) -> Iterable[Chart]:
                 f"train-{name}",
                 f"{name}: {_MEANINGS[name]}" if name in _MEANINGS else name,
                 [line],
-                from_zero=False,
-                may_be_log="norm" in name or "loss" in name,
+                from_zero=name in _FROM_ZERO or not _is_value(name),
+                may_be_log=_may_be_log(name),
                 shown=percent if name == "mfu" else short,
                 height=150,
             )
@@ -163,6 +173,12 @@ def _spot(spike: Spike) -> Spot:
     what = "mean loss" if spike.is_mean else "loss"
     words = f"step {spike.row:,}: {what} {spike.loss:.4g}, usually {spike.usual:.4g}"
     return Spot(spike.row, spike.loss, words)
+
+
+def _may_be_log(name: str) -> bool:
+    return name not in _FROM_ZERO and any(
+        word in name for word in ("norm", "loss", "perplexity")
+    )
 
 
 def _is_value(name: str) -> bool:
