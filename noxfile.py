@@ -65,6 +65,22 @@ NONE_FOUND = 3
 # The session `docs` runs what the pages show.
 NO_PAGES = "--ignore=tests-integration/test_docs.py"
 
+# No version of JAX changes the results of these tests: the point "workspace" runs them.
+ONCE = (
+    "benchmarks",
+    "test_boundaries.py",
+    "test_document_claims.py",
+    "test_hostile_files.py",
+    "test_house.py",
+    "test_ray.py",
+    "test_registry_pages.py",
+    "test_release.py",
+    "test_replaced_corpus.py",
+    "test_text_of_a_run.py",
+    "test_tools.py",
+    "test_wandb.py",
+)
+
 # Tests, the argument of `-k` that selects them, and the variables that lengthen them.
 DRILLS = (
     (
