@@ -228,7 +228,7 @@ def _add_split(commands: Any) -> None:
         description="Write two corpora: a share of the documents, chosen by their "
         "content, and all others. Equal documents are on the same side.",
     )
-    split.add_argument("corpus", help="the corpus to divide, which stays as it is")
+    split.add_argument("corpus", help="the corpus to divide, which does not change")
     split.add_argument("kept", help="path of the corpus of all other documents")
     split.add_argument("held_out", help="path of the corpus of held-out documents")
     split.add_argument(
@@ -271,7 +271,7 @@ def _add_write(commands: Any) -> None:
         default=Separator.OF_TOKENIZER,
         metavar="TOKEN",
         help="a token id, a token's name, or none; default: the end-of-text token of "
-        "--tokenizer. Also cuts documents of shards of the first Roxxel",
+        "--tokenizer. Also divides shards of the first Roxxel into documents",
     )
     separator.add_argument(
         "--separator-bytes",
