@@ -58,8 +58,8 @@ def main(
     Args:
         arguments: Command-line arguments; None for the arguments of this process.
         prog: Name of the command in usage and errors.
-        describe: Returns texts that an export also contains, by name, from the folder
-            of the checkpoints, the step, and the `extra` that was saved with the step.
+        describe: Returns further texts for an export, by name. Its arguments are the
+            folder of the checkpoints, the step, and the `extra` of the step.
 
     Returns:
         The exit code.
