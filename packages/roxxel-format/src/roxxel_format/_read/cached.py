@@ -417,7 +417,7 @@ _copies = _Copies()
 
 
 def _renew() -> None:
-    """Replace the copies of the parent: its thread does not exist in a forked child."""
+    """Replace `_copies` in a forked child, which does not have the parent's thread."""
     global _copies  # noqa: PLW0603 - one for each process
     _copies = _Copies()
 
