@@ -171,8 +171,8 @@ class Restorer:
         if process_index() == 0:
             if not candidate.description.has_digests:
                 _logger.warning(
-                    "%s: step %d was written by an Orbax manager and carries no "
-                    "digests, so a changed value in its files would not be found",
+                    "%s: step %d was written by an Orbax manager and has no "
+                    "digests, so a changed value in its files would not be detected",
                     self._folder,
                     candidate.description.step,
                 )

@@ -134,7 +134,7 @@ class Checkpointer:
             max_to_keep, keep_best, keep_every, best_metric, best_mode
         )
         if local is not None:
-            # Several processes of one host may have the same argument.
+            # Several processes of one host may pass the same `local`.
             local = Path(local) / f"process-{process_index()}"
         self._folder = open_folder(checkpoint_path, local, timeout)
         self._folder.check_usable()
