@@ -16,7 +16,7 @@ import math
 import re
 from collections.abc import Mapping
 from operator import index
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, cast
 
 from roxxel_ckpt._integrity import (
     FileDigest,
@@ -34,8 +34,9 @@ from roxxel_ckpt._names import (
     V1_DIGESTS_FILE,
     V1_META_FILE,
     V1_TREE_FILE,
+    listed,
 )
-from roxxel_ckpt.errors import CheckpointDamagedError
+from roxxel_ckpt.errors import CheckpointDamagedError, CheckpointNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -289,6 +290,22 @@ def _read(directory: Path, v1_name: str) -> dict[str, Any]:
         raise CheckpointDamagedError(
             f"{directory}: {v1_name} cannot be read ({error}); restore another step"
         ) from error
+
+
+def description_of(folder: Folder, step: SupportsIndex) -> Description:
+    """Read the description of a step; CheckpointNotFoundError if there is none."""
+    number = checked_step(step)
+    directory = folder.described().get(number)
+    if directory is None:
+        raise not_found(folder, number)
+    return read_description(directory)
+
+
+def not_found(folder: Folder, step: int) -> CheckpointNotFoundError:
+    """Return the error for a step that does not exist; lists the existing steps."""
+    return CheckpointNotFoundError(
+        f"{folder}: has no step {step}; it holds {listed(folder.steps())}"
+    )
 
 
 def descriptions(folder: Folder) -> dict[int, Description]:

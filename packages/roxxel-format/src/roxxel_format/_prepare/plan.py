@@ -121,7 +121,7 @@ def check_same(
     if change is not None:
         raise FileExistsError(
             f"{corpus}: a preparation that is not finished differs from this command "
-            f"({change}); finish it with the old inputs and arguments, or give it up "
+            f"({change}); finish it with the old inputs and arguments, or abandon it "
             f"with `roxxel-format clean --abandon {corpus}`"
         )
 
