@@ -84,6 +84,8 @@ def run(options: argparse.Namespace) -> None:
             print(f"{each}: {number} of this run are done.")
     if options.plot is not None:
         _draw(plan, options.plot)
+        if not options.json:
+            print(f"\nwrote {options.plot}")
 
 
 def planned(config: RunConfig, state: dict[str, Any] | None = None) -> Plan:
@@ -135,4 +137,6 @@ def _draw(plan: Plan, file: Path) -> None:
             f'--plot {file}: needs matplotlib; pip install "roxxel[plot]"'
         ) from error
     except ValueError as error:
-        raise ConfigError(f"--plot {file}: {error}") from error
+        raise ConfigError(
+            f"--plot {file}: {error}; name a .png, .svg or .pdf file"
+        ) from error

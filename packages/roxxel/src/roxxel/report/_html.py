@@ -61,7 +61,7 @@ def table(
         return "".join(
             f"<{tag}{' class=left' if index in left else ''}>"
             + (
-                f"<code>{escape(text)}</code>"
+                f"<code>{_command(text)}</code>"
                 if index == code and tag == "td"
                 else shown(text)
             )
@@ -77,6 +77,11 @@ def table(
         f"<tr>{cells(head, 'th')}</tr></thead><tbody>{body}</tbody></table></div>"
         "</section>"
     )
+
+
+def _command(text: str) -> str:
+    """Return a command line as HTML that never breaks inside an option."""
+    return re.sub(r"--[\w-]+", r"<span class=option>\g<0></span>", escape(text))
 
 
 def _breakable(text: str) -> str:
