@@ -499,8 +499,8 @@ def test_the_later_of_two_programs_wins(run: Run) -> None:
             text = ask(3)
             assert re.match(
                 rf"CheckpointWriteError: {run.url}: another program on \S+ has begun "
-                "to save checkpoints here, so this program saves no more; give every "
-                "run a folder of its own$",
+                "to save checkpoints here, so this program can no longer save; give "
+                "every run a folder of its own$",
                 text,
             )
             assert later.steps() == [1, 2]

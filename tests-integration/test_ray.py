@@ -110,6 +110,87 @@ def test_example_of_the_datasink_gives_what_it_shows(
     assert (found.failed, found.attempted) == (0, 4)
 
 
+def test_prompts_completions_and_ids_make_the_columns_of_a_plain_write(
+    ray: Any, tmp_path: Path
+) -> None:
+    rows = [
+        {"question": f"{n}?", "answer": "yes" * (n % 3 + 1), "number": n}
+        for n in range(200)
+    ]
+    names: dict[str, Any] = {
+        "prompt": "question",
+        "completion": "answer",
+        "document_id": "number",
+    }
+    plain = Roxxel(tmp_path / "plain_*.rox")
+    plain.write(rows, separator=0, **names)
+    sink = sink_class()(
+        tmp_path / "c_*.rox", separator=0, min_bytes_per_write=None, **names
+    )
+
+    ray.data.from_items(rows, override_num_blocks=4).write_datasink(sink)
+
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    assert corpus.num_shards == 4
+    assert corpus.tokens[:].tolist() == plain.tokens[:].tolist()
+    assert sorted(corpus.columns) == ["id", "loss_mask"]
+    for name in corpus.columns:
+        assert list(corpus.column(name)[:]) == list(plain.column(name)[:])
+    assert corpus.verify().ok
+
+
+def test_a_row_without_an_id_is_named_and_leaves_no_files(
+    ray: Any, tmp_path: Path
+) -> None:
+    rows = [{"text": "a" * n, "id": None if n == 17 else n} for n in range(20)]
+    sink = sink_class()(
+        tmp_path / "c_*.rox", separator=0, document_id="id", min_bytes_per_write=None
+    )
+
+    # The null is in the second of two write tasks.
+    message = r"column 'text' in write task 1: row 7: id None is neither a text nor an"
+    with pytest.raises(Exception, match=message):
+        ray.data.from_items(rows, override_num_blocks=2).write_datasink(sink)
+
+    assert not list(tmp_path.glob("*.rox*"))
+    assert not list(tmp_path.glob("*.bin"))
+
+
+def test_pairs_of_tokens_need_no_tokenizer(ray: Any, tmp_path: Path) -> None:
+    rows = [{"p": [1, n], "c": np.array([7] * (n + 1))} for n in range(9)]
+    sink = sink_class()(
+        tmp_path / "c_*.rox", separator=0, prompt="p", completion="c", vocab_size=99
+    )
+
+    ray.data.from_items(rows, override_num_blocks=2).write_datasink(sink)
+
+    corpus = Roxxel(tmp_path / "c_*.rox")
+    assert [x.tolist() for x in corpus.documents] == [
+        [1, n, *[7] * (n + 1)] for n in range(9)
+    ]
+    assert int(np.asarray(corpus.column("loss_mask")[:]).sum()) == 45 + 9
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"prompt": "text"}, "prompt='text' is given without completion; pass the"),
+        (
+            {"column": "text", "prompt": "a", "completion": "b"},
+            "column='text' and prompt='a': a document has one column, or a prompt and",
+        ),
+        ({"document_id": "id"}, r"the data set has no columns 'id'; pass one of its"),
+    ],
+)
+def test_columns_that_do_not_fit_are_one_sentence(
+    ray: Any, tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        of_texts(ray, TEXTS[:3]).write_datasink(
+            sink_class()(tmp_path / "c_*.rox", separator=0, **options)
+        )
+
+
 def test_small_blocks_are_joined_into_one_shard(ray: Any, tmp_path: Path) -> None:
     sink = sink_class()(tmp_path / "web_*.rox")
     of_texts(ray, TEXTS).write_datasink(sink)

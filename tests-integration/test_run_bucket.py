@@ -308,8 +308,8 @@ def test_the_later_of_two_runs_wins(runs: Runs) -> None:
     assert earlier.returncode == 1
     reason = (
         r"s3://data/both/checkpoints: another program on \S+ has begun to save "
-        "checkpoints here, so this program saves no more; give every run a folder of "
-        "its own"
+        "checkpoints here, so this program can no longer save; give every run a folder "
+        "of its own"
     )
     told = [line for line in errors.splitlines() if "another program" in line]
     assert told, errors

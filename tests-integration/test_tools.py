@@ -95,27 +95,35 @@ def test_runs_are_stopped_in_places_that_are_there(
 
 
 @pytest.mark.parametrize(
-    ("changed", "same"),
-    [("INSTALLER,sha256=bb,1", True), ("mine.py,sha256=bb,1", False)],
+    ("name", "content", "found"),
+    [
+        ("mine/text.py", "1", []),
+        ("mine/text.py", "2", ["mine/text.py"]),
+        ("mine/more.py", "1", ["mine/more.py", "mine/text.py"]),
+    ],
 )
-def test_contents_of_a_package_have_a_digest(
-    changed: str, *, same: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_installed_files_are_compared_with_the_sources(
+    name: str,
+    content: str,
+    found: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    info = tmp_path / "mine-1.dist-info"
-    info.mkdir()
+    source = tmp_path / "src" / "mine" / "text.py"
+    info = tmp_path / "site" / "mine-1.dist-info"
+    installed = tmp_path / "site" / name
+    for path in (source, info / "METADATA", installed):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    source.write_text("1")
+    installed.write_text(content)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
-    for path in (tmp_path / "mine.py", info / "INSTALLER"):
-        path.write_text("")  # Python 3.12 leaves out what is not there
-    record = "mine.py,sha256=aa,1\nmine-1.dist-info/INSTALLER,sha256=aa,1\n"
-    name, _, rest = changed.partition(",")
-    monkeypatch.syspath_prepend(str(tmp_path))
+    record = f"{name},sha256={bare.hash_of(installed)},1\n"
+    (info / "RECORD").write_text(record + "mine-1.dist-info/METADATA,sha256=aa,1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
 
-    digests: set[str] = set()
-    for text in (record, record.replace(f"{name},sha256=aa,1", f"{name},{rest}")):
-        (info / "RECORD").write_text(text)
-        digests.add(bare.digest("mine"))
+    wrong = bare.differing("mine", tmp_path / "src")
 
-    assert (len(digests) == 1) == same
+    assert [line.partition(":")[0] for line in wrong] == found
 
 
 def test_the_drawing_of_a_batch_shows_modules_that_run_for_it() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,35 @@ def test_rich_and_notebooks_show_the_same_cells() -> None:
     for cell in ("64 x 65", "12,800", "200-399", "math runs out in step", "3 steps is"):
         assert cell in capture.get()
         assert cell in html
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_a_narrow_console_drops_no_column(width: int) -> None:
+    name = "stackexchange-questions"
+    phases = [Phase(240, 8, 65, {"self": 0.9, name: 0.1}), Phase(80, 4, 129)]
+    others = {name: PositionReader(95_741)}
+    plan = Curriculum(PositionReader(945_289), phases, others).plan()
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(plan)
+
+    shown = capture.get()
+    assert all(len(line) <= width for line in shown.splitlines())
+    joined = "".join(shown.split())
+    assert all(head in joined for head in ("waste", "whenitrunsout", "epochssofar"))
+    assert shown.count("0.17 %") == 1
+    assert shown.count("repeat") == 1
+    assert shown.count("drop") == 1
+    if width == 80:
+        assert "stackexchange-qu" in shown  # the name breaks, and the rest stays
+        assert "when it runs out" in shown
+
+
+def test_numbers_of_a_notebook_s_table_are_on_the_right() -> None:
+    html = example().plan()._repr_html_()
+
+    assert re.search(r'<td style="text-align:left[^"]*">self</td>', html)
+    assert re.search(r'<td style="text-align:right[^"]*">0-199</td>', html)
 
 
 def test_usual_plans_fit_a_terminal_of_80_columns() -> None:
@@ -285,7 +315,7 @@ def test_the_epochs_of_a_phase_are_named_as_the_epochs_so_far() -> None:
     assert sum(line.split()[:7] == header for line in lines) == 1
     rows = [line.split() for line in lines if line.startswith("self")]
     assert [row[5] for row in rows[:2]] == ["0.500", "0.900"]
-    assert "<th>epochs so far</th>" in plan._repr_html_()
+    assert ">epochs so far</th>" in plan._repr_html_()
 
 
 def test_both_tables_have_the_sources_in_one_order() -> None:

@@ -123,7 +123,7 @@ def test_garbage_after_the_last_gzip_member_is_an_error(
     error = error_of("a.jsonl.gz", whole + garbage)
 
     assert error == (
-        f": bytes {len(whole)} to {len(whole) + len(garbage)} are not a whole gzip "
+        f": bytes {len(whole)} to {len(whole) + len(garbage)} are not a complete gzip "
         "member (incorrect header check); copy the file again or make it again"
     )
 
@@ -137,8 +137,8 @@ def test_a_damaged_gzip_file_says_between_which_bytes(
     error = error_of("a.jsonl.gz", bytes(whole))
 
     assert error == (
-        f": bytes 0 to {len(whole)} are not a whole gzip member (incorrect data check)"
-        "; copy the file again or make it again"
+        f": bytes 0 to {len(whole)} are not a complete gzip member (incorrect data "
+        "check); copy the file again or make it again"
     )
 
 

@@ -188,7 +188,7 @@ def test_an_interrupted_preparation_goes_on_with_what_is_done(
     assert (
         f"{target}: a preparation that is not finished differs from this command "
         f"({inputs[2]} differs in its first or last 4096 bytes); finish it with the "
-        "old inputs and arguments, or give it up with `roxxel-format clean --abandon "
+        "old inputs and arguments, or abandon it with `roxxel-format clean --abandon "
     ) in error
     assert run("clean", target, "--abandon") == 0
     assert list(target.parent.iterdir()) == []

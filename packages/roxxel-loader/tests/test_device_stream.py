@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 import traceback
 from typing import Any
 
@@ -48,8 +49,30 @@ def test_batches_are_the_steps_in_order(
     assert threads() == []
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 2, 7])
-def test_prefetch_changes_no_batch(prefetch: int) -> None:
+@pytest.mark.parametrize(
+    ("num_bytes", "ahead"), [(4, 8), (1 << 19, 8), (1 << 20, 4), (1 << 23, 2)]
+)
+def test_small_batches_are_made_further_ahead(num_bytes: int, ahead: int) -> None:
+    begun: list[int] = []
+    returned = threading.Semaphore(0)
+
+    def batch_of(step: int) -> np.ndarray[Any, Any]:
+        begun.append(step)
+        returned.release()
+        return np.zeros(num_bytes, np.uint8)
+
+    with device_stream(batch_of, 0, 100) as stream:
+        next(stream)
+        next(stream)
+        for _ in range(2 + ahead):
+            assert returned.acquire(timeout=10)
+        assert not returned.acquire(timeout=0.05)
+
+    assert begun == [*range(2 + ahead)]
+
+
+@pytest.mark.parametrize("prefetch", [None, 0, 1, 2, 7])
+def test_prefetch_changes_no_batch(prefetch: int | None) -> None:
     source = CountingSource()
 
     batches = list(device_stream(source, 0, 5, None, prefetch))

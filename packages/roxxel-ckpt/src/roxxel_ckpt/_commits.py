@@ -128,8 +128,8 @@ class Commits:
         if newest > self.generation():
             raise CheckpointWriteError(
                 f"{self._bucket.url}: another program{self._host_of(newest)} has begun "
-                "to save checkpoints here, so this program saves no more; give every "
-                "run a folder of its own"
+                "to save checkpoints here, so this program can no longer save; give "
+                "every run a folder of its own"
             )
 
     def generation(self) -> int:

@@ -124,7 +124,7 @@ def write_files(
     if ray is not None and workers != 1:
         raise ValueError(
             f"ray={ray!r} and workers={workers}: units are written by tasks of Ray or "
-            "by processes; pass one of both"
+            "by processes; pass only one of these"
         )
     runner = ProcessRunner(workers) if ray is None else RayRunner(ray or None)
     if isinstance(inputs, (str, os.PathLike)):

@@ -23,11 +23,12 @@ from roxxel_format._prepare.row_documents import column_document
 from roxxel_format._spec.dtypes import stored_name
 from roxxel_format._store.corpus_name import absolute
 from roxxel_format._write.distributed import DistributedWrite, Job, TaskShards
+from roxxel_format._write.fields import Fields
 from roxxel_format._write.options import Separator, write_options
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -39,7 +40,7 @@ DEFAULT_MIN_BYTES = 64 << 20
 
 
 class RoxxelDatasink(Datasink[TaskShards]):
-    """Writes one column of a Ray Data set as a corpus.
+    """Writes the rows of a Ray Data set as the documents of a corpus.
 
     Each write task writes its rows as documents into one shard, or with
     `max_shard_bytes` into several. When all tasks are done, the driver commits the
@@ -56,6 +57,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
             disk that all nodes share, or with the extra `bucket` a URL. Nodes take the
             credentials of a bucket from their environment.
         column: The column of documents: strings, lists of integers, or flat arrays.
+            Default: `text`, or the columns `prompt` and `completion`.
         separator: As for `Roxxel.write`.
         block_size: As for `Roxxel.write`.
         max_shard_bytes: As for `Roxxel.write`.
@@ -65,6 +67,10 @@ class RoxxelDatasink(Datasink[TaskShards]):
         tokenizer: As for `Roxxel.write`. A path or a name is loaded in every task, so
             each node needs the same file; an object is pickled.
         special_tokens: As for `Roxxel.write`.
+        prompt: Column of prompts; as for `Roxxel.write`.
+        completion: Column of completions; needs `prompt`.
+        document_id: Column of ids, texts or integers, which documents keep in a column
+            `id` of the corpus.
         exist: What to do if the corpus exists; see `Roxxel.write`. There is no
             `"keep"`, because Ray runs the pipeline before it calls the sink.
         metadata: As for `Roxxel.write`.
@@ -89,7 +95,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
     def __init__(
         self,
         filepath: str | os.PathLike[str],
-        column: str = "text",
+        column: str | None = None,
         *,
         separator: float | bytes | str | Separator | None = Separator.OF_TOKENIZER,
         block_size: int = 4096,
@@ -98,6 +104,9 @@ class RoxxelDatasink(Datasink[TaskShards]):
         vocab_size: int | None = None,
         tokenizer: object | None = None,
         special_tokens: bool = False,
+        prompt: str | None = None,
+        completion: str | None = None,
+        document_id: str | None = None,
         exist: Literal["error", "replace", "append"] = "error",
         metadata: Mapping[str, Any] | None = None,
         min_bytes_per_write: int | None = DEFAULT_MIN_BYTES,
@@ -107,10 +116,15 @@ class RoxxelDatasink(Datasink[TaskShards]):
                 f'exist must be "error", "replace" or "append", got {exist!r}; to keep '
                 "a corpus, do not run the pipeline if the corpus exists"
             )
+        if column is not None and prompt is not None:
+            raise ValueError(
+                f"column={column!r} and prompt={prompt!r}: a document has one column, "
+                "or a prompt and a completion; pass the names of one kind"
+            )
         path = absolute(filepath)
         assert isinstance(path, str)  # noqa: S101 - one path gives one path
         self._filepath = path
-        self._column = column
+        self._fields = Fields(column or "text", prompt, completion, document_id)
         self._exist: Literal["error", "replace", "append"] = exist
         self._min_bytes = min_bytes_per_write
         self._options = write_options(
@@ -122,6 +136,7 @@ class RoxxelDatasink(Datasink[TaskShards]):
             tokenizer,
             special_tokens=special_tokens,
             metadata=metadata,
+            fields=self._fields,
         )
         self._write: DistributedWrite | None = None
         self._job: Job | None = None
@@ -137,10 +152,10 @@ class RoxxelDatasink(Datasink[TaskShards]):
         return self._min_bytes
 
     def on_write_start(self, schema: Any = None) -> None:
-        """Check the column and the corpus; called in the driver before the tasks."""
+        """Check the columns and the corpus; called in the driver before the tasks."""
         kind, dtype = None, None
         if schema is not None:
-            kind, dtype = _kind_and_dtype(self._column, schema)
+            kind, dtype = _kind_and_dtype(self._fields, schema)
         if self._options.vocab_size is not None:
             dtype = None
         self._write = DistributedWrite(
@@ -152,7 +167,8 @@ class RoxxelDatasink(Datasink[TaskShards]):
         """Write the rows of one task; called in a worker, perhaps more than once."""
         job = self._job
         assert job is not None  # noqa: S101 - `on_write_start` sets it
-        what = f"column {self._column!r} in write task {ctx.task_idx}"
+        names = " and ".join(map(repr, self._fields.contents))
+        what = f"column {names} in write task {ctx.task_idx}"
         return job.write(ctx.task_idx, self._documents(blocks, what), what)
 
     def on_write_complete(self, write_result: Any) -> None:
@@ -178,21 +194,41 @@ class RoxxelDatasink(Datasink[TaskShards]):
             table = accessors.for_block(block).to_arrow()
             if not table.num_rows:  # An empty block may have no columns.
                 continue
-            _kind_and_dtype(self._column, table.schema)
-            values = table.column(self._column)
-            is_array = _is_tensor(values.type)
-            for value in values:
-                yield value.as_py() if is_array else column_document(what, row, value)
+            _kind_and_dtype(self._fields, table.schema)
+            columns = [table.column(name) for name in self._fields.names]
+            for values in zip(*columns, strict=True):
+                yield _document(self._fields, values, what, row)
                 row += 1
 
 
-def _kind_and_dtype(column: str, schema: Any) -> tuple[str | None, str | None]:
-    """Return the kind of documents in a column, and their item type if it is known.
+def _document(fields: Fields, values: Sequence[Any], what: str, row: int) -> object:
+    """Return the document of a row, whose values are those of `fields.names`."""
+    found: dict[str, object] = {}
+    for name, value in zip(fields.names, values, strict=True):
+        is_plain = name not in fields.contents or _is_tensor(value.type)
+        found[name] = value.as_py() if is_plain else column_document(what, row, value)
+    try:
+        return fields.document(found)
+    except ValueError as error:
+        raise ValueError(f"{what}: row {row}: {error}; correct it") from error
+
+
+def _kind_and_dtype(fields: Fields, schema: Any) -> tuple[str | None, str | None]:
+    """Return the kind of documents in columns, and their item type if it is known.
 
     Raises:
-        ValueError: The column is missing, or there are two.
-        TypeError: The column holds neither texts nor lists of numbers.
+        ValueError: A column is missing, or there are two.
+        TypeError: A column of documents holds neither texts nor lists of numbers.
     """
+    for name in fields.names:
+        _check_column(name, schema)
+    found = [_of_column(name, schema) for name in fields.contents]
+    kind = next((kind for kind, _ in found if kind is not None), None)
+    dtypes = {dtype for _, dtype in found}
+    return kind, dtypes.pop() if len(dtypes) == 1 else None
+
+
+def _check_column(column: str, schema: Any) -> None:
     names: list[str] = list(schema.names)
     if names.count(column) != 1:
         number = names.count(column) or "no"
@@ -200,8 +236,12 @@ def _kind_and_dtype(column: str, schema: Any) -> tuple[str | None, str | None]:
             f"the data set has {number} columns {column!r}; pass one of its columns "
             f"({', '.join(sorted(set(names)))})"
         )
+
+
+def _of_column(column: str, schema: Any) -> tuple[str | None, str | None]:
+    """Return the kind of the documents in a column, and their item type."""
     types: Any = importlib.import_module("pyarrow.types")
-    stored: Any = schema.types[names.index(column)]
+    stored: Any = schema.types[list(schema.names).index(column)]
     if types.is_null(stored):
         return None, None
     text = stored.value_type if types.is_dictionary(stored) else stored

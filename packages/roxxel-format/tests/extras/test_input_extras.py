@@ -116,7 +116,7 @@ def test_garbage_after_the_last_frame_is_an_error(error_of: Callable[..., str]) 
     error = error_of("a.jsonl.zst", whole + b"garbage")
 
     assert error == (
-        f": bytes {len(whole)} to {len(whole) + 7} are not a whole Zstandard frame "
+        f": bytes {len(whole)} to {len(whole) + 7} are not a complete Zstandard frame "
         "(Unknown frame descriptor); copy the file again or make it again"
     )
 
@@ -128,7 +128,7 @@ def test_a_damaged_frame_says_between_which_bytes(error_of: Callable[..., str]) 
     error = error_of("a.jsonl.zst", bytes(whole))
 
     assert error == (
-        f": bytes 0 to {len(whole)} are not a whole Zstandard frame (Restored data "
+        f": bytes 0 to {len(whole)} are not a complete Zstandard frame (Restored data "
         "doesn't match checksum); copy the file again or make it again"
     )
 

@@ -64,8 +64,8 @@ class RowSource(Protocol):
         Returns:
             An array of the requested rows and columns, or a pytree of such arrays. Each
             thread copies the arrays of a step before it calls `rows` for its next step.
-            A source may reuse their memory then, but not within a step or across
-            threads.
+            So a source may overwrite these arrays at the thread's next step, but not
+            during the step, and not for another thread.
         """
         ...
 
@@ -75,7 +75,7 @@ def device_stream(
     start: int,
     stop: int,
     sharding: ShardingLike = None,
-    prefetch: int = 2,
+    prefetch: int | None = None,
     *,
     workers: int = 1,
 ) -> BatchIterator[Any]:
@@ -86,12 +86,13 @@ def device_stream(
             to the whole global batch, a pytree of numpy arrays. Every process calls the
             function, so every process builds the whole batch. The loader copies the
             values of a step before the same thread makes its next batch, so a function
-            may reuse its memory, but not across threads.
+            may return the same arrays at every step if each thread has its own.
         start: First step.
         stop: One past the last step.
         sharding: Sharding of the batches, or a function from global shape to sharding;
             None puts each process's batches on its default device.
-        prefetch: Number of batches made ahead of the consumer.
+        prefetch: Number of batches made ahead of the consumer. None means 2, or up to 8
+            while these batches hold at most 4 MiB.
         workers: Threads that make batches. With 0, the consumer's thread makes each
             batch when it is requested.
 
@@ -120,7 +121,8 @@ def device_stream(
         raise ValueError(
             f"[{start}, {stop}) is not a range of steps; give 0 <= start <= stop"
         )
-    check_at_least(0, prefetch=prefetch, workers=workers)
+    given = {} if prefetch is None else {"prefetch": prefetch}
+    check_at_least(0, workers=workers, **given)
     layout_of = layouts(sharding)
     if isinstance(source, RowSource):
         read = _RowReader(source, layout_of, start, stop)

@@ -17,9 +17,9 @@ from roxxel_curriculum._plan.figures import (
     WithdrawnPlan,
 )
 from roxxel_curriculum._plan.tables import (
+    RichTables,
     notes_on_longest,
     render_html,
-    render_rich,
     render_text,
 )
 
@@ -73,7 +73,7 @@ class Plan(PlanFigures):
         return render_text(self)
 
     def __rich__(self) -> Any:
-        return render_rich(self)
+        return RichTables(self)
 
     def _repr_html_(self) -> str:
         return render_html(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from itertools import groupby, pairwise
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from roxxel_curriculum._order.rounds import cut_spans
 from roxxel_curriculum._plan.figures import short_count
@@ -24,6 +24,10 @@ _PHASE_COLUMNS = (
 _SOURCE_COLUMNS = ("source", "holds", "read", "epochs", "waste", "when it runs out")
 _LEFT = {"source", "when it runs out"}
 _WIDTH = 80
+_RICH_GAP = 2
+"""Number of characters between two columns of a table of `rich`."""
+_NARROWEST_NAME = 6
+"""Minimum width of the column of source names: the width of its heading."""
 
 
 class _Table(NamedTuple):
@@ -35,6 +39,11 @@ class _Table(NamedTuple):
         """Number of characters of the widest cell of each column."""
         rows = [self.columns, *(row for row in self.rows if not isinstance(row, str))]
         return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    @property
+    def rich_width(self) -> int:
+        """Width in `rich` without the first column, the names."""
+        return sum(self.widths[1:]) + _RICH_GAP * (len(self.columns) - 1)
 
 
 def render_text(plan: PlanFigures) -> str:
@@ -64,57 +73,96 @@ def _line(row: Row, widths: list[int]) -> str:
 def render_html(plan: PlanFigures) -> str:
     """Return the tables and notes as two HTML tables between paragraphs."""
     parts = [f"<p>{escape(headline(plan))}</p>"]
-    for columns, rows in _tables(plan):
-        made = [_html_row("th", columns)]
-        for row in rows:
+    for table in _tables(plan):
+        made = [_html_row("th", table.columns, table.columns)]
+        for row in table.rows:
             if isinstance(row, str):
-                heading = f'<th colspan="{len(columns)}">{escape(row)}</th>'
-                made.append(f"<tr>{heading}</tr>")
+                made.append(
+                    f'<tr><th colspan="{len(table.columns)}" style="text-align:left">'
+                    f"{escape(row)}</th></tr>"
+                )
             else:
-                made.append(_html_row("td", row))
-        parts.append(f"<table>{''.join(made)}</table>")
+                made.append(_html_row("td", row, table.columns))
+        # A narrow page scrolls the table, and does not become wider than the screen.
+        parts.append(
+            f'<div style="overflow-x:auto"><table>{"".join(made)}</table></div>'
+        )
     return "\n".join([*parts, *(f"<p>{escape(note)}</p>" for note in _notes(plan))])
 
 
-def _html_row(tag: str, cells: tuple[str, ...]) -> str:
-    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+def _html_row(tag: str, cells: tuple[str, ...], columns: tuple[str, ...]) -> str:
+    made = (
+        f'<{tag} style="text-align:{_side(column)};white-space:nowrap;'
+        f'padding:2px 8px">{escape(cell)}</{tag}>'
+        for cell, column in zip(cells, columns, strict=True)
+    )
+    return f"<tr>{''.join(made)}</tr>"
 
 
-def render_rich(plan: PlanFigures) -> Any:
-    """Return the tables and notes as a renderable of `rich`."""
-    from rich.console import Group
+def _side(column: str) -> Literal["left", "right"]:
+    return "left" if column in _LEFT else "right"
+
+
+class RichTables:
+    """The tables and notes of a plan for `rich`, as wide as the console at most.
+
+    If a table is too wide, long names of sources break over lines. If the
+    console is still too narrow, the tables are plain text, because `rich` would drop
+    the last columns.
+    """
+
+    def __init__(self, plan: PlanFigures) -> None:
+        self._plan = plan
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        del console
+        from rich.text import Text
+
+        tables = _tables(self._plan)
+        name_widths = [options.max_width - table.rich_width for table in tables]
+        if min(name_widths) < _NARROWEST_NAME:
+            yield Text(render_text(self._plan))
+            return
+        yield Text(headline(self._plan), style="bold")
+        for table, name_width in zip(tables, name_widths, strict=True):
+            yield ""
+            yield from _rich_tables(table, min(name_width, table.widths[0]))
+        notes = [Text(f"- {note}", style="yellow") for note in _notes(self._plan)]
+        yield from ["", *notes] if notes else []
+
+
+def _rich_tables(table: _Table, name_width: int) -> Iterator[Any]:
     from rich.text import Text
 
-    parts: list[Any] = [Text(headline(plan), style="bold")]
-    for table in _tables(plan):
-        parts.append("")
-        if not isinstance(table.rows[0], str):
-            parts.append(_rich_table(table, table.rows))
-            continue
-        # `rich` tables cannot hold headings, so each group of rows becomes a table.
-        parts.append(_rich_table(table, ()))
-        for is_heading, rows in groupby(table.rows, lambda row: isinstance(row, str)):
-            if is_heading:
-                parts += [Text(str(row), style="bold") for row in rows]
-            else:
-                parts.append(_rich_table(table, rows, has_head=False))
-    notes = [Text(f"- {note}", style="yellow") for note in _notes(plan)]
-    if notes:
-        parts += ["", *notes]
-    return Group(*parts)
+    if not isinstance(table.rows[0], str):
+        yield _rich_table(table, table.rows, name_width)
+        return
+    # `rich` tables cannot hold headings, so each group of rows becomes a table.
+    yield _rich_table(table, (), name_width)
+    for is_heading, rows in groupby(table.rows, lambda row: isinstance(row, str)):
+        if is_heading:
+            yield from (Text(str(row), style="bold") for row in rows)
+        else:
+            yield _rich_table(table, rows, name_width, has_head=False)
 
 
-def _rich_table(table: _Table, rows: Iterable[Row], *, has_head: bool = True) -> Any:
+def _rich_table(
+    table: _Table, rows: Iterable[Row], name_width: int, *, has_head: bool = True
+) -> Any:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     made = Table(
-        box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, show_header=has_head
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),  # and one space between two columns
+        pad_edge=False,
+        show_edge=False,
+        show_header=has_head,
     )
-    for column, width in zip(table.columns, table.widths, strict=True):
-        justify = "left" if column in _LEFT else "right"
-        made.add_column(column, justify=justify, min_width=width)
+    widths = [name_width, *table.widths[1:]]
+    for column, width in zip(table.columns, widths, strict=True):
+        made.add_column(column, justify=_side(column), width=width, overflow="fold")
     for row in rows:
         made.add_row(*map(Text, row))
     return made

@@ -227,6 +227,6 @@ def _commit(
 def _lost(place: Place) -> FileExistsError:
     return FileExistsError(
         f"{place.manifest}: another write was committed during this preparation, so "
-        "it cannot be committed; give it up with `roxxel-format clean --abandon "
+        "it cannot be committed; abandon it with `roxxel-format clean --abandon "
         f'{place.pattern}`, and write again with exist="replace"'
     )

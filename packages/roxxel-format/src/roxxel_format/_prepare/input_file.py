@@ -127,7 +127,7 @@ def _decompressed(
                 data = decoder.decompress(piece)
             except compression.error as error:
                 raise InputError(
-                    f"{path}: bytes {start} to {stop} are not a whole "
+                    f"{path}: bytes {start} to {stop} are not a complete "
                     f"{compression.member} ({reason(error).rpartition(': ')[2]}); copy "
                     "the file again or make it again"
                 ) from error

@@ -159,7 +159,7 @@ def _checked(
         if not version.tag:
             raise BucketError(
                 f"{url}: the server sends neither an ETag nor a time of the last "
-                "change, so a replaced object would not be noticed; copy the file to "
+                "change, so a replaced object would not be detected; copy the file to "
                 "a disk"
             )
     return dict(objects)

@@ -73,7 +73,7 @@ class Plan:
         if SKIP_BAD in self.arguments or SKIP_BAD not in arguments:
             return self
         found = self.arguments | {SKIP_BAD: arguments[SKIP_BAD]}
-        # Put it where a plan has it that skips damage from its beginning: same bytes.
+        # Order the arguments as in a plan that began with it, so that the bytes agree.
         names = [name for name in {**arguments, **found} if name in found]
         return replace(self, arguments={name: found[name] for name in names})
 
@@ -121,7 +121,7 @@ def check_same(
     if change is not None:
         raise FileExistsError(
             f"{corpus}: a preparation that is not finished differs from this command "
-            f"({change}); finish it with the old inputs and arguments, or give it up "
+            f"({change}); finish it with the old inputs and arguments, or abandon it "
             f"with `roxxel-format clean --abandon {corpus}`"
         )
 

@@ -114,8 +114,8 @@ class RemoteFile:
         if not answer.tag:
             raise BucketError(
                 f"{self.path}: the server sends neither an ETag nor a time of the last "
-                "change, so a replaced object would not be noticed; copy the corpus to "
-                "a disk, or use another server"
+                "change, so a replaced object would not be detected; copy the corpus "
+                "to a disk, or use another server"
             )
         tag = self._tag
         if tag is None:
@@ -405,7 +405,7 @@ _fetcher = _Fetcher()
 
 
 def _renew() -> None:
-    """Replace the fetcher of the parent: its threads do not exist in a forked child."""
+    """Replace `_fetcher` in a forked child, which lacks the parent's threads."""
     global _fetcher  # noqa: PLW0603 - one for each process
     _fetcher = _Fetcher()
 

@@ -156,8 +156,8 @@ def named_fields(
         )
     if text is not None and document_id is None:
         raise ValueError(
-            f"field={text!r} is given without document_id; pass texts and no rows, or "
-            "name the field of ids too"
+            f"field={text!r} is given without document_id; pass texts instead of "
+            "rows, or name the field of ids too"
         )
     return Fields("text" if text is None else text, prompt, completion, document_id)
 

@@ -42,6 +42,11 @@ _SETTINGS: dict[str, Callable[[Any], Any]] = {
 }
 """Each JAX setting that changes results, and its context manager."""
 
+_FEWEST_AHEAD, _MOST_AHEAD = 2, 8
+_BYTES_AHEAD = 4 << 20
+"""Bytes of global batches made ahead if the caller gives no number. Small batches
+belong to short steps: eight of them last through a pause of a slow source."""
+
 
 @dataclass(frozen=True)
 class StreamStats:
@@ -177,7 +182,7 @@ class BatchIterator(Generic[B]):
         start: int,
         stop: int | None,
         *,
-        ahead: int,
+        ahead: int | None,
         workers: int,
         executor: Executor | None = None,
         functions: Sequence[Callable[[Any], Any]] = (),
@@ -186,14 +191,16 @@ class BatchIterator(Generic[B]):
     ) -> None:
         """Make batches on `workers` threads or on `executor`, which is never shut down.
 
-        `ahead` is the number of batches made ahead of the consumer. With `workers=0`
-        and no executor, `next()` makes each batch itself. `count_items(step)` returns
-        the number of items before `step`.
+        `ahead` is the number of batches made ahead of the consumer; None means a number
+        that fits the size of a batch (`_num_ahead`). With `workers=0` and no executor,
+        `next()` makes each batch itself. `count_items(step)` returns the number of
+        items before `step`.
         """
         self._make = make
         self._start = start
         self._next = start
-        self._ahead = ahead
+        self._fits_ahead = ahead is None
+        self._ahead = _FEWEST_AHEAD if ahead is None else ahead
         self._workers = workers
         self._executor = executor
         self._functions = functions
@@ -307,6 +314,8 @@ class BatchIterator(Generic[B]):
         with self._lock:
             if self._pending:  # empty if another thread has closed this iterator
                 self._pending.popleft()
+            if self._fits_ahead:
+                self._ahead = _num_ahead(result.batch)
         return result
 
     def _submit_ahead(self) -> None:
@@ -336,6 +345,12 @@ class BatchIterator(Generic[B]):
         """Return whether the threads that make the batches run in a parent process."""
         is_ahead = self._workers != 0 or self._executor is not None
         return is_ahead and self._process_id != os.getpid()
+
+
+def _num_ahead(batch: Any) -> int:
+    """Return how many global batches of this size are made ahead."""
+    num_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(batch))
+    return min(_MOST_AHEAD, max(_FEWEST_AHEAD, _BYTES_AHEAD // max(1, num_bytes)))
 
 
 def guarded(make: Callable[[int], T], step: int) -> T:

@@ -128,8 +128,8 @@ class SQLiteDataset(BulkDataset[dict[str, Any]]):
             if self._key.lower() in map(str.lower, columns):
                 raise
             raise ValueError(
-                f"{self._path}: the query has no column {self._key!r}; pass one of "
-                f"distinct integers as key=, out of {columns}"
+                f"{self._path}: the query has no column {self._key!r}; pass a "
+                f"column of distinct integers as key=, one of {columns}"
             ) from error
         values = [row[0] for row in rows]
         odd = next((value for value in values if not isinstance(value, int)), None)
